@@ -13,8 +13,8 @@ noise, hand out. The ideal is a step in 1/N of the time, so
 ``efficiency_cpu`` is by the processor time of all threads of all processes, so it leaves out
 waiting, and can be told on a machine that others use; ``balance`` is the mean of the processes'
 tokens over the largest, a bound on the efficiency that comes from the dealing. Each is the median
-over rounds with a bootstrap 90% interval. ``bytes_reduced`` is what one process hands in per step,
-``bytes_spread`` what it receives, its own share among both.
+over rounds with a bootstrap 90% interval. ``bytes_reduced`` is what one process hands in per step
+(float64), ``bytes_spread`` what it receives (float32), its own share among both.
 
 ``--sharded`` takes the model apart by FSDP2 and adds ``ratio_two_pass``: processor time of the
 two-pass step of all processes over that of the whole-model step of all processes.
@@ -107,7 +107,7 @@ def measure(*, processes: int, rounds: int, sharded: bool) -> dict[str, Any]:
         "balance": leader["balance"],
         "seconds_alone_cpu": round(statistics.median(one[1] for one in alone), 4),
         "bytes_reduced": leader["bytes"],
-        "bytes_spread": leader["bytes"],
+        "bytes_spread": leader["bytes"] // 2,
         "load_average": [round(load, 2) for load in os.getloadavg()],
     }
     if sharded:
@@ -129,7 +129,7 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
         users=np.arange(USERS), examples=np.zeros(USERS, int), offsets=np.arange(USERS + 1)
     )
     world = current_world()
-    dealing, noise = Dealing(world, lambda _: tokens), SharedNoise(world)
+    dealing, noise = Dealing(world, lambda _: tokens), SharedNoise(world, model)
     found: dict[str, Any] = {"rank": rank}
 
     def alone() -> None:

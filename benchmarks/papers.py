@@ -3,6 +3,7 @@
     python -m benchmarks.papers prepare --commits FILE --shakespeare FILE
     python -m benchmarks.papers run [NAME ...] [--minutes 60] [--part 0/2]
     python -m benchmarks.papers rest            # what is missing of each design
+    python -m benchmarks.papers page            # docs/results/findings.md
 
 ``prepare`` makes the stores of both texts, and the base model of all designs: a decoder of 3 layers
 of width 96 that reads the docstrings of packages for 4,000 steps (40 minutes of one core).
@@ -20,9 +21,11 @@ from userdp.cli.app import run as userdp
 from userdp.errors import UseError
 from userdp.papers.studies.campaign import Places, missing_runs, run_design
 from userdp.papers.studies.design import Design, read_declared, read_design
+from userdp.papers.studies.page import page, trained, written
 
 RESULTS = Path("docs/results/papers")
 DESIGNS = RESULTS / "designs"
+PAGE = Path("docs/results/findings.md")
 SEQ_LEN = 64
 PACKAGES = [
     "stdlib",
@@ -109,7 +112,7 @@ def places(work: Path) -> Places:
 def main() -> None:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=("prepare", "run", "rest"))
+    parser.add_argument("stage", choices=("prepare", "run", "rest", "page"))
     parser.add_argument("names", nargs="*", metavar="NAME", help="designs; all of them by default")
     parser.add_argument("--work", type=Path, default=Path("runs/papers"))
     parser.add_argument("--commits", type=Path)
@@ -121,6 +124,11 @@ def main() -> None:
         if options.commits is None or options.shakespeare is None:
             parser.error("prepare reads --commits and --shakespeare")
         prepare(options.work, {"commits": options.commits, "shakespeare": options.shakespeare})
+        return
+    if options.stage == "page":
+        entries = {**trained(RESULTS), **written(RESULTS / "findings.toml")}
+        head = (RESULTS / "findings.head.md").read_text(encoding="utf-8")
+        PAGE.write_text(page(entries, head=head), encoding="utf-8")
         return
     where = places(options.work)
     number, parts = map(int, options.part.split("/"))

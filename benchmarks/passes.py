@@ -27,6 +27,16 @@ def plain(
         (rows.sum() / count).backward()
 
 
-def engine_step(name: str, model: nn.Module, loss: Loss, units: Units, *, micro_batch: int) -> Step:
+def engine_step(
+    name: str,
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    *,
+    micro_batch: int,
+    parts: int | None = None,
+) -> Step:
     engine = two_pass.clipped_sum if name == "two-pass" else get_engine(name)
-    return lambda: engine(model, loss, units, l2_clip_norm=CLIP, micro_batch=micro_batch)
+    return lambda: engine(
+        model, loss, units, l2_clip_norm=CLIP, micro_batch=micro_batch, parts=parts
+    )

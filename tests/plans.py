@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from benchmarks import plans
 from userdp.codec import decode
 from userdp.noise import Gaussian
-from userdp.plans import Plan
+from userdp.plans import Plan, sized
 from userdp.sampling import (
     FixedGraph,
     PoissonExamples,
@@ -32,7 +31,7 @@ def plan_of_size(
 ) -> Plan:
     """`userdp.plans.sized.plan_of_size`, with either the noise or a budget given."""
     assert (values.get("noise_multiplier") is None) != (values.get("target_epsilon") is None)
-    return plans.plan_of_size(_SHUFFLED[sampling] if unsafe_shuffle else sampling, size, **values)
+    return sized.plan_of_size(_SHUFFLED[sampling] if unsafe_shuffle else sampling, size, **values)
 
 
 def for_users(*, cohort_size: float, **values) -> Plan:

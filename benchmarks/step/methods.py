@@ -50,7 +50,8 @@ def make(method: str, setting: Setting, model: nn.Module, units: Units) -> Step:
     if method == "opacus ghost":
         ghost = opacus_steps.ghost(opacus_steps.supported(model), l2_clip_norm=CLIP)
         return partial(ghost, units)
-    return engine_step(method, model, causal_lm_loss, units, micro_batch=len(units.lengths))
+    rows = len(units.lengths)  # in one sum, as `PrivateRun` calls the engine
+    return engine_step(method, model, causal_lm_loss, units, micro_batch=rows, parts=1)
 
 
 def compiled(method: str, model: nn.Module, units: Units, *, backend: str = "inductor") -> Step:

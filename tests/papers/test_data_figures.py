@@ -15,9 +15,9 @@ import pytest
 
 from userdp.data.overlap import OverlapRules
 from userdp.data.prepare import prepare_store
-from userdp.data.selections import Strategy
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.store import UserStore
+from userdp.data.strategy import Strategy
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger

@@ -155,12 +155,15 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
     single = torch.Generator().manual_seed(world.rank)
 
     def released() -> dict[str, torch.Tensor]:
-        together = {"w": torch.zeros(numbers, dtype=torch.float64)}
-        SharedNoise(world).add_(together, std)
+        together = {"weight": torch.zeros(numbers, dtype=torch.float64)}
+        SharedNoise(world, nn.Linear(numbers, 1, bias=False)).add_(together, std)
         model = shard(nn.Linear(numbers // 100, 100, bias=False))
         parts = zeros_like_parts(trainable_parameters(model))
         ShardNoise(model).add_(parts, std)
-        return {"whole": together["w"], "shards": torch.cat([v.flatten() for v in parts.values()])}
+        return {
+            "whole": together["weight"],
+            "shards": torch.cat([v.flatten() for v in parts.values()]),
+        }
 
     right = released()
     drawn = itertools.count()
@@ -331,6 +334,22 @@ def draws_in_steps(store: Path, out: Path) -> list[list[float]]:
             run._optimizer.step()
     seen.append(torch.rand(4).tolist())  # and what the caller draws afterwards
     return seen
+
+
+def promised(store: Path, out: Path) -> list[int]:
+    """What each step of this process told its engine of the number of sums."""
+    _, run = open_run(store, out, plan_of("uls", steps=3))
+    engine, told = run._engine, []
+
+    def watched(*arguments, parts, **options):
+        told.append(parts)
+        return engine(*arguments, parts=parts, **options)
+
+    run._engine = watched
+    with run:
+        for _ in run:
+            run._optimizer.step()
+    return told
 
 
 def released(store: Path, out: Path, sharded: bool, stop_at: int | None, lora: bool = False) -> str:

@@ -309,6 +309,52 @@ def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
     assert threading.active_count() == before
 
 
+def sums_and_promises(run):
+    """Of each step of ``run``: how many sums were made, and what the engine was told of it."""
+    engine, told, steps = run._engine, [], []
+
+    def watched(*arguments, parts, **options):
+        told.append(parts)
+        return engine(*arguments, parts=parts, **options)
+
+    run._engine = watched
+    with run as private:
+        for _ in private:
+            steps.append((len(told), set(told)))
+            told.clear()
+            run._optimizer.step()
+    return steps
+
+
+@pytest.mark.parametrize("ahead", [1, 1000])
+def test_invariant_3_the_engine_is_told_of_how_many_sums_a_step_is(
+    store, tmp_path, monkeypatch, ahead
+):
+    """By that number the rounding of each is limited (`userdp.gradients.engines.running`)."""
+    monkeypatch.setattr(private_module, "PASSES_AHEAD", ahead)
+    model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
+    run = make_private(model, sgd(model), store, plan, out=tmp_path / "run", micro_batch=4)
+    steps = sums_and_promises(run)
+    assert all(promised == {made} for made, promised in steps)
+    assert (max(made for made, _ in steps) > 1) == (ahead == 1)
+
+
+def test_broken_twin_of_invariant_3_a_run_that_tells_of_one_sum_alone_is_caught(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(private_module, "PASSES_AHEAD", 1)
+    honest = private_module.PrivateRun._clip
+
+    def one(self, units):
+        self._parts = 1
+        return honest(self, units)
+
+    monkeypatch.setattr(private_module.PrivateRun, "_clip", one)
+    model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
+    run = make_private(model, sgd(model), store, plan, out=tmp_path / "run", micro_batch=4)
+    assert not all(promised == {made} for made, promised in sums_and_promises(run))
+
+
 @pytest.mark.slow
 def test_invariant_7_nothing_is_drawn_or_gathered_before_its_step_is_in_the_ledger(
     store, tmp_path, monkeypatch

@@ -15,7 +15,9 @@ a public constant. With :math:`u = 2^{-53}`:
    :math:`8.9 \cdot 10^{-6} C`.
 
 Together less than :math:`m C`, in the worst case. (In float32, M = 1,000 units could round by
-:math:`0.1\,C`: the sum is therefore float64, whatever the parameters' dtype.)
+:math:`0.1\,C`, in as many passes: the sum is therefore float64, whatever the parameters' dtype.
+Batched engines, whose margin is larger, keep a small one in float32 while they compute:
+`userdp.gradients.engines.running`.)
 
 Rounding *inside* a unit's gradient is no concern: what is clipped is the gradient as computed, and
 that is a function of the unit alone.

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from userdp.errors import UseError
+from userdp.gradients.token_losses import IGNORED, token_losses
 
 Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """``loss(model, input_ids, lengths)`` → (rows,): one number per row, from that row alone.
@@ -101,9 +102,6 @@ def require_masked(loss: Loss) -> None:
         return
 
 
-_IGNORED = -100
-
-
 def causal_lm_loss(
     model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None = None
 ) -> Tensor:
@@ -148,16 +146,11 @@ def causal_lm_loss(
     real = positions < (lengths - 1)[:, None]
     counted = real if targets is None else real & targets[:, 1:]
     inputs = torch.where(real, input_ids[:, :-1], 0)
-    labels = torch.where(counted, input_ids[:, 1:], _IGNORED)
+    labels = torch.where(counted, input_ids[:, 1:], IGNORED)
     with _padding_unasked(model):
         logits = model(input_ids=inputs, position_ids=positions, use_cache=False).logits
-    if logits.dtype != torch.float64:
-        logits = logits.float()
-    per_token = F.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED, reduction="none"
-    )
     counts = lengths - 1 if targets is None else counted.sum(1)
-    return per_token.view(rows, width - 1).sum(1) / counts.clamp(min=1)
+    return token_losses(logits, labels).sum(1) / counts.clamp(min=1)
 
 
 @contextmanager

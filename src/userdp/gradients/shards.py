@@ -195,9 +195,11 @@ class ShardNoise:
             value[name].copy_(part)
 
 
-def zeros_like_parts(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Float64 zeros, by name, of the shapes of this process's parts of the parameters."""
+def zeros_like_parts(
+    parameters: Mapping[str, Tensor], dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    """Zeros, by name, of the shapes of this process's parts of the parameters."""
     return {
-        name: torch.zeros(local(p).shape, dtype=torch.float64, device=p.device)
+        name: torch.zeros(local(p).shape, dtype=dtype, device=p.device)
         for name, p in parameters.items()
     }

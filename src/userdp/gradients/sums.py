@@ -21,8 +21,10 @@ class ClippedSum:
 
     Attributes:
         value: float64 by trainable parameter name, each tensor once however often it is tied.
-            Float64 because the rounding of the *summation* belongs to the sensitivity. Round to
-            the parameter's dtype only after the noise has been added: then it is post-processing.
+            Float64 because the rounding of the *summation* belongs to the sensitivity. (A batched
+            engine may keep it in float32 while it computes: `userdp.gradients.engines.running`.)
+            Round to the parameter's dtype only after the noise has been added: then it is
+            post-processing.
         norms: float64, (units,); each unit's norm before the unit clip. Operator-only.
         losses: float64, (units,); each unit's mean loss. Operator-only.
         non_finite: units that counted as zero for a NaN or infinite gradient. Operator-only.
@@ -42,27 +44,41 @@ class ClippedSum:
     halvings: int = 0
 
     @classmethod
-    def zero(cls, parameters: Mapping[str, Tensor], units: int, *, sensitivity: float) -> Self:
+    def zero(
+        cls,
+        parameters: Mapping[str, Tensor],
+        units: int,
+        *,
+        sensitivity: float,
+        dtype: torch.dtype = torch.float64,
+    ) -> Self:
         """The sum to which none of ``units`` units has been added yet.
 
         Args:
             parameters: the trainable ones, by name; of a sharded one this process's part is summed.
             units: how many norms and losses there will be.
             sensitivity: see the class.
+            dtype: of ``value`` until `widen`.
         """
         return cls(
-            value=zeros_like_parts(parameters),
+            value=zeros_like_parts(parameters, dtype),
             norms=torch.zeros(units, dtype=torch.float64),
             losses=torch.zeros(units, dtype=torch.float64),
             non_finite=0,
             sensitivity=float(sensitivity),
         )
 
+    def widen(self) -> None:
+        """Make ``value`` float64, one parameter after another: no second copy of all lives."""
+        for name, value in self.value.items():
+            self.value[name] = value.double()
+
     def add_unit(self, unit: int, alone: ClippedSum) -> None:
         """Add the sum of one unit, which was computed alone; its number here is ``unit``."""
         self.norms[unit], self.losses[unit] = alone.norms[0], alone.losses[0]
         self.non_finite += alone.non_finite
         self.failed += alone.failed
+        self.widen()
         for name, value in alone.value.items():
             self.value[name] += value
 

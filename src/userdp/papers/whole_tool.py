@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
-from userdp.papers.studies.findings import Finding, signs, verdict_of
+from userdp.papers.studies.findings import Finding, signs, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
+from userdp.papers.table import Row
+from userdp.reporting.drawing import panels, save
 
 EPSILON = 2.0
 TEXTS = ("commits", "shakespeare")
@@ -21,6 +25,10 @@ OTHERS: dict[str, dict[str, Any]] = {
         "optimizer": "adamw",
     },
 }
+
+
+BASE = {"commits": 5.2371, "shakespeare": 6.3693}
+"""Held-out loss of the base model before any fine-tuning (docs/results/findings.md)."""
 
 
 class WholeTool(Study):
@@ -49,6 +57,35 @@ class WholeTool(Study):
                 paper="(our question) the planner, AdamBC, averaging and tight accounting together "
                 "beat each paper's own method",
                 here=f"our loss less theirs at ε = {EPSILON:g}: " + "; ".join(words),
-                verdict=verdict_of(sum(sign < 0 for sign in told), len(told)),
+                verdict=verdict_by(told, [-1] * len(told)),
             )
         ]
+
+    def draw(self, rows: Sequence[Row], path: Path) -> None:
+        """A line for each method: its loss and 95% interval; a panel for each text."""
+        figure, axes = panels(len(TEXTS), height=2.6)
+        lines: list[tuple[str, dict[str, Any], str]] = [
+            (f"{name}, ε = {EPSILON:g}", {**fields, "epsilon": EPSILON}, "tab:gray")
+            for name, fields in OTHERS.items()
+        ]
+        lines += [
+            (f"userdp, ε = {epsilon:g}", {**OURS, "epsilon": epsilon}, "tab:blue")
+            for epsilon in (EPSILON, EPSILON / 2)
+        ]
+        for axis, text in zip(axes, TEXTS, strict=True):
+            for place, (_, fields, color) in enumerate(reversed(lines)):
+                for row in rows:
+                    if row["text"] == text and all(row[k] == v for k, v in fields.items()):
+                        half = row["high"] - row["loss"]
+                        axis.errorbar(
+                            row["loss"], place, xerr=half, fmt="o", color=color, capsize=3
+                        )
+            axis.axvline(BASE[text], linestyle=":", color="tab:red")
+            axis.set_yticks(range(len(lines)), [label for label, _, _ in reversed(lines)])
+            axis.set_ylim(-0.6, len(lines) - 0.4)
+            axis.set_title(f"{text} (dotted: before fine-tuning)", fontsize=9)
+            axis.set_xlabel("loss on held-out people, nats a token")
+            axis.grid(alpha=0.3, axis="x")
+        axes[1].set_yticklabels([])
+        figure.suptitle("Each method at equal ε, people and gradients; 95% intervals", fontsize=10)
+        save(figure, path)

@@ -109,6 +109,7 @@ class PrivateRun:
         self._count_noise_std = plan.count_noise_std
         self._loss = loss
         self._micro_batch = micro_batch
+        self._parts = world.size
         self._engine = engine_of(model, engine)
         self._unsafe_masks = (
             None if unsafe_noise_seed is None else f"{unsafe_noise_seed}/process {world.rank}"
@@ -189,6 +190,7 @@ class PrivateRun:
         mine = self._dealing.mine(cohort)
         # Processes that hold one model together clip in one go, in step.
         parts = [mine] if self._sharded else self._cut(mine, rows=PASSES_AHEAD * self._micro_batch)
+        self._parts = len(parts) * self._world.size
         # Dropout masks are nobody's business, and this process's alone; the caller's generators
         # are afterwards as if the step had not been.
         key = None if self._unsafe_masks is None else f"{self._unsafe_masks}/step {number}"
@@ -223,6 +225,7 @@ class PrivateRun:
             item_clip_norm=self.plan.clip.item_norm,
             micro_batch=self._micro_batch,
             rule=self._rule,
+            parts=self._parts,
         )
 
     def _keep_noise(self) -> None:

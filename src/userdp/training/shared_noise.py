@@ -17,6 +17,13 @@ processes draw is independent too. (4) `World.shares_to_all` then gives everybod
 coordinate, its owner's number, and what stood there before is overwritten: no coordinate goes out
 without noise, or with the noise of two. ∎
 
+**In what bits they are handed out.** Parameters of at most 32 bits get their noisy numbers in
+float32: half the bytes. It is post-processing, of which the owner too keeps the rounded number, so
+all processes hold the same bits. Mostly it rounds nothing: a noisy number is a multiple of
+g = 2^-20 2^e for the greatest 2^e <= ``noise_std``, and float32 holds every multiple of g up to
+2^24 g = 16 2^e, which is more than 8 ``noise_std``. Sums *before* noise stay float64
+(docs/scaling.md says why).
+
 **Models in parts**: the same with other stretches, which FSDP cut (`ScatteredNoise`). **Laws with
 memory** are not cut, since their state must stay one (`RankZeroNoise`).
 """
@@ -44,12 +51,20 @@ class SharedNoise:
 
     Args:
         world: the processes.
+        model: which parameters' noisy numbers float32 may carry is told from it.
         unsafe_noise_seed: FOR TESTS ONLY: the noise of one process with this seed, which every
             process draws whole.
     """
 
-    def __init__(self, world: World, *, unsafe_noise_seed: int | None = None) -> None:
+    def __init__(
+        self, world: World, model: nn.Module, *, unsafe_noise_seed: int | None = None
+    ) -> None:
         self._world = world
+        self._short = {
+            name
+            for name, parameter in trainable_parameters(model).items()
+            if parameter.element_size() <= torch.float32.itemsize
+        }
         self._source = NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
 
     @property
@@ -74,7 +89,8 @@ class SharedNoise:
         # One process with a known seed draws the numbers in this order, so the share is cut after.
         mine = value if self.unsafe else self._world.own_share(value)
         self._source.add_(mine, noise_std)
-        self._world.shares_to_all(value)
+        narrow = set(value) <= self._short
+        self._world.shares_to_all(value, dtype=torch.float32 if narrow else torch.float64)
 
     def state(self) -> dict[str, Tensor]:
         """Nothing: every draw is new. In tests with a known seed, how many calls there were."""
@@ -96,7 +112,7 @@ class ScatteredNoise(SharedNoise):
         self, world: World, model: nn.Module, *, unsafe_noise_seed: int | None = None
     ) -> None:
         other = None if unsafe_noise_seed is None else unsafe_noise_seed + 1
-        super().__init__(world, unsafe_noise_seed=other)
+        super().__init__(world, model, unsafe_noise_seed=other)
         self._names = set(trainable_parameters(model))
         self._parts = ShardNoise(model, unsafe_noise_seed=unsafe_noise_seed)
 
@@ -167,5 +183,5 @@ def source_for(
     if world.size == 1:
         return source_of(law, unsafe_noise_seed=unsafe_noise_seed)
     if in_shares:
-        return SharedNoise(world, unsafe_noise_seed=unsafe_noise_seed)
+        return SharedNoise(world, model, unsafe_noise_seed=unsafe_noise_seed)
     return RankZeroNoise(world, law, unsafe_noise_seed=unsafe_noise_seed)

@@ -45,10 +45,12 @@ def work(build=decoder, *, device: str = "cpu") -> Work:
     )
 
 
-def directly(task: Work, method: str, *, units: int, passes: int) -> tuple[tuple[Op, ...], int]:
+def directly(
+    task: Work, method: str, *, units: int, passes: int, parts: int | None = None
+) -> tuple[tuple[Op, ...], int]:
     """The operations and the peak of a step at full depth."""
     model, rows = task.build(DEPTH), units * GROUP
-    step = step_of(method, model, task.loss, task.units(units * passes), rows=rows)
+    step = step_of(method, model, task.loss, task.units(units * passes), rows=rows, parts=parts)
     live = Live({}, DEPTH)
     live.added(sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()]))
     recorder = Recorder(live, copies=True)

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.gradients.cost.test_counting import decoder, work
+from tests.gradients.cost.test_counting import GROUP, decoder, directly, work
 from userdp.errors import UseError
 from userdp.gradients.cost import CPU, TABLE, Count, Forecaster, hardware_of, seconds_of
+from userdp.gradients.cost.forecast import ADAM_STATE
 from userdp.gradients.cost.recording import Kind, Op
 
 TFLOP = Op(
@@ -108,6 +109,21 @@ def test_a_peak_beyond_the_device_is_said(forecaster):
     found = Forecaster(forecaster.work, small, micro_batch=8)
     assert not found.forecast("plain", gradients=8, steps=1).fits
     assert forecaster.forecast("plain", gradients=8, steps=1).fits
+
+
+@pytest.mark.parametrize(("passes", "narrow"), [(2, True), (40, False)])
+def test_a_small_step_is_forecast_with_the_sum_that_it_has(passes, narrow):
+    """Counted directly at two passes, which is the peak of any number of them."""
+    here = Forecaster(work(), CPU, micro_batch=8)
+    units = here.units_in_pass("bookkeeping")
+    found = here.forecast("bookkeeping", gradients=passes * units * GROUP, steps=1)
+    _, peak = directly(here.work, "bookkeeping", units=units, passes=2, parts=1 if narrow else None)
+    held = found.memory - ADAM_STATE * here.trained
+    assert held == pytest.approx(peak, rel=0.01)
+    _, other = directly(
+        here.work, "bookkeeping", units=units, passes=2, parts=None if narrow else 1
+    )
+    assert abs(other - peak) > 0.02 * peak  # so that the wrong type is noticed
 
 
 @pytest.mark.parametrize("gradients", [0, -1, math.nan, math.inf])

@@ -192,13 +192,20 @@ def _beyond(two: Op, three: Op, more: int) -> Op:
 
 
 def step_of(
-    method: str, model: nn.Module, loss: Loss, units: Units, *, rows: int, clip: float = 1.0
+    method: str,
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    *,
+    rows: int,
+    clip: float = 1.0,
+    parts: int | None = None,
 ) -> Step:
-    """A step's gradients by ``method``, in passes of at most ``rows`` rows."""
+    """A step's gradients by ``method``, in passes of at most ``rows`` rows; ``parts`` as there."""
     if method == PLAIN:
         return partial(_plain_step, model, loss, units, rows)
     engine = get_engine(method)
-    return partial(engine, model, loss, units, l2_clip_norm=clip, micro_batch=rows)
+    return partial(engine, model, loss, units, l2_clip_norm=clip, micro_batch=rows, parts=parts)
 
 
 def _plain_step(model: nn.Module, loss: Loss, units: Units, rows: int) -> None:

@@ -22,6 +22,7 @@ from userdp.gradients.cost.recording import Kind, Live, Op, Recorder
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.running import running_dtype
 from userdp.gradients.gaussian import draw_on_device
 from userdp.gradients.models import trainable_parameters
 from userdp.noise.gaussian import DRAWS
@@ -32,6 +33,9 @@ ADAM_BYTES = 28.0
 
 ADAM_STATE = 8.0
 """Bytes that AdamW keeps for one."""
+
+SUM_BYTES = 8.0
+"""Bytes of a float64 sum for a parameter; half of them where it is float32 while passes run."""
 
 AVERAGED_BYTES = 16.0
 """Bytes that turning a float64 sum into a float32 mean moves for a parameter, at least."""
@@ -118,7 +122,7 @@ class Forecaster:
         """Seconds of a step's parts on each device; ``passes`` are one device's."""
         hardware, trained, private = self.hardware, float(self.trained), method != PLAIN
         update = _streamed(trained * (ADAM_BYTES + (AVERAGED_BYTES if private else 0.0)))
-        exchanged = trained * (8.0 if private else 4.0) * 2 * (1 - 1 / hardware.count)
+        exchanged = trained * (12.0 if private else 8.0) * (1 - 1 / hardware.count)
         return {
             "gradients": seconds_of(self._count(method, units).of(passes), hardware),
             "exchange": exchanged / hardware.link / hardware.reached,
@@ -160,7 +164,7 @@ class Forecaster:
         passes = self._passes(units, gradients)
         parts = self._parts(method, passes, units)
         seconds = sum(parts.values())
-        memory = self._count(method, units).peak(passes) + ADAM_STATE * self.trained
+        memory = self._peak(method, passes, units) + ADAM_STATE * self.trained
         device_hours = seconds * steps * hardware.count / 3600
         beside = self.units_in_pass(PLAIN)
         plain = self._parts(PLAIN, self._passes(beside, gradients), beside)
@@ -174,6 +178,32 @@ class Forecaster:
             ratio=seconds / sum(plain.values()),
             parts=parts,
         )
+
+    def _peak(self, method: str, passes: float, units: int) -> float:
+        """Bytes of weights, sum and pass on each device; counted with a float64 sum.
+
+        A float32 one (`userdp.gradients.engines.running`) is widened when its passes are done.
+        """
+        counted = self._count(method, units).peak(passes)
+        if method not in ("bookkeeping", "lora") or not self._narrow(passes, units):
+            return counted
+        trained = trainable_parameters(self._whole).values()
+        weights = sum(p.numel() * p.element_size() for p in self._whole.parameters())
+        widest = max(p.numel() for p in trained) * SUM_BYTES / 2
+        half = self.trained * SUM_BYTES / 2
+        return max(counted - half, weights + self.trained * SUM_BYTES + widest)
+
+    def _narrow(self, passes: float, units: int) -> bool:
+        """Whether a device's sum of so many passes is float32, as in a run."""
+        task = Task(
+            model=self.work.build(1),
+            loss=self.work.loss,
+            units=self.work.units(2),
+            l2_clip_norm=1.0,
+            parts=self.hardware.count,
+        )
+        ends = range(units, math.ceil(passes) * units + 1, units)
+        return running_dtype(task, [(end - units, end) for end in ends]) == torch.float32
 
     def _passes(self, units: int, gradients: float) -> float:
         """Of each device."""

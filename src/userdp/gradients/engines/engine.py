@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import nn
 
 from userdp.gradients.clip_rules import FLAT, ClipRule
@@ -35,12 +36,15 @@ class Task:
     item_clip_norm: float | None = None
     micro_batch: int = 32
     rule: ClipRule = FLAT
+    parts: int | None = None
 
     def __post_init__(self) -> None:
         require_clip_norm("l2_clip_norm", self.l2_clip_norm)
         if self.item_clip_norm is not None:
             require_clip_norm("item_clip_norm", self.item_clip_norm)
         require_count("micro_batch", self.micro_batch)
+        if self.parts is not None:
+            require_count("parts", self.parts)
         require_uncoupled(self.model)
 
     def but(self, **changes: Any) -> Task:
@@ -72,9 +76,11 @@ class Task:
         """The smaller one of the clip norms of units and of rows."""
         return min(self.l2_clip_norm, self.item_clip_norm or self.l2_clip_norm)
 
-    def zero(self) -> ClippedSum:
+    def zero(self, dtype: torch.dtype = torch.float64) -> ClippedSum:
         """The sum to which no unit has been added yet."""
-        return ClippedSum.zero(self.parameters, len(self.units), sensitivity=self.l2_clip_norm)
+        return ClippedSum.zero(
+            self.parameters, len(self.units), sensitivity=self.l2_clip_norm, dtype=dtype
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,7 @@ class Engine:
         item_clip_norm: float | None = None,
         micro_batch: int = 32,
         rule: ClipRule = FLAT,
+        parts: int | None = None,
     ) -> ClippedSum:
         """Compute the clipped sum.
 
@@ -123,6 +130,10 @@ class Engine:
                 gradient, never the guarantee.
             rule: form of the unit's clip, and its split over layers (the clip of rows is always
                 flat).
+            parts: how many such sums, over as many sets of units, are added up into what is noised
+                (micro-batches times processes). Where it is known, a batched engine may take half
+                the memory for its sum while it computes (`userdp.gradients.engines.running`); None
+                makes no such promise.
 
         Returns:
             `ClippedSum`; zeros for an empty cohort (a noise-only step that counts).
@@ -147,5 +158,6 @@ class Engine:
                     item_clip_norm=item_clip_norm,
                     micro_batch=micro_batch,
                     rule=rule,
+                    parts=parts,
                 )
             )

@@ -22,9 +22,10 @@ r"""Many units in one backward pass, each clipped as if alone: the book-keeping 
    reference engine is clipped at the same aim (`precision.aim`), so that who is in the cohort
    cannot rescale the others.
 
-Sums over passes are float64. So the claim is worst-case in real arithmetic, and stands in floating
-point on measured roundings, with m chosen to cover them; `reference` is the engine for those who
-want the worst case throughout.
+Sums over passes are float64, or float32 where the rounding of that is at most a tenth of m
+(`userdp.gradients.engines.running`). So the claim is worst-case in real arithmetic, and stands in
+floating point on measured roundings, with m chosen to cover them; `reference` is the engine for
+those who want the worst case throughout.
 
 Every trainable parameter is covered: one that is used in a way without a rule is found by its
 ordinary gradient. A unit that is too large for one pass, or whose norm cannot be formed in float32,
@@ -60,6 +61,7 @@ from userdp.gradients.engines.passes import (
 )
 from userdp.gradients.engines.precision import aim, reduced_products, require_no_masks
 from userdp.gradients.engines.replay import clipped_again
+from userdp.gradients.engines.running import running_dtype
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.sums import ClippedSum
@@ -86,10 +88,11 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
     drawn = draws_of(task.model, task.loss, task.units)
     if drawn is Draws.SHARED:
         raise NotCoveredError(["(random numbers that the rows of a pass share)"])
-    total, workspace = task.zero(), Workspace()
+    ranges, workspace = cut(task, form), Workspace()
+    total = task.zero(running_dtype(task, ranges))
     aimed = task.but(l2_clip_norm=aim(task))
     alone: list[int] = []
-    for begin, end in cut(task, form):
+    for begin, end in ranges:
         part = task.units.select(begin, end)
         count = int(part.offsets[-1])
         if count == 0:
@@ -124,6 +127,8 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
         last = GeneratorStates.read()
         for unit in again:
             total.add_unit(begin + unit, clipped_again(aimed, part, unit, first, last))
+    del workspace  # before the sum takes more memory
+    total.widen()
     for unit in alone:
         one = aimed.but(units=task.units.select(unit, unit + 1))
         total.add_unit(unit, reference.sum_of_units(one))

@@ -258,8 +258,14 @@ def _is_parameter(tensor: Tensor) -> bool:
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 
 
-_TRUSTED = ("userdp.gradients.engines.", "torch.distributed.fsdp.", "transformers.models.bloom.")
-"""Whose functions mix no rows in their backward passes: our rules, sharding, and BLOOM's GELU."""
+_TRUSTED = (
+    "userdp.gradients.engines.",
+    "userdp.gradients.token_losses",
+    "torch.distributed.fsdp.",
+    "transformers.models.bloom.",
+)
+"""Whose functions mix no rows in their backward passes: our rules and losses of tokens, sharding,
+and BLOOM's GELU."""
 
 
 def _own_backward(losses: Tensor) -> bool:

@@ -29,8 +29,9 @@ from userdp.gradients.engines.forms import Form
 _BLOCK = 1024
 
 _ADDED = 1 << 18
-"""Numbers that are added to a float64 sum at a time on a CPU, which widens what it adds to a copy:
-one of a whole table would be fresh memory, twice the table's."""
+"""Numbers that are added to a sum at a time on a CPU: the product is fresh memory there, and so is
+its copy that is widened to be added to float64. Of a whole table both are up to three times its
+size."""
 
 _CANCELLED = 0.25
 """Least part that the joint square of two uses has of the sum of both their squares."""
@@ -93,7 +94,8 @@ class Use(ABC):
 
     @abstractmethod
     def add_to(self, total: Tensor, factors: Tensor) -> None:
-        """Add the sum of the units, each times its factor, to ``total``."""
+        """Add the sum of the units, each times its factor, to ``total``: one addition to each of
+        its numbers, on which `userdp.gradients.engines.running` counts."""
 
     @abstractmethod
     def summed(self) -> Tensor:
@@ -143,7 +145,7 @@ class Dense(Use):
 
 
 def added_at_once(rows: int, width: int, device: torch.device) -> Iterator[slice]:
-    """Which rows of (rows, width) to add to a float64 sum at a time: all, but on a CPU."""
+    """Which rows of (rows, width) to add to a sum at a time: all, but on a CPU."""
     step = max(1, _ADDED // width) if device.type == "cpu" else max(1, rows)
     for begin in range(0, rows, step):
         yield slice(begin, begin + step)

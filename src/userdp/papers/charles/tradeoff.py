@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from userdp.papers.studies.findings import Finding, Verdict, signs, verdict_of
+from userdp.papers.studies.findings import Finding, Verdict, signs, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -91,5 +91,5 @@ class Tradeoff(Study):
             figure=figure,
             paper="more compute improves ULS more than ELS",
             here=f"what {most / least:g} times the compute gives ULS less what ELS gets: {words}",
-            verdict=verdict_of(sum(sign > 0 for sign in told), len(told)),
+            verdict=verdict_by(told, [1] * len(told)),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from userdp.papers.studies.findings import Finding, signs, verdict_of
+from userdp.papers.studies.findings import Finding, signs, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -24,7 +24,7 @@ class Users(Study):
 
     def findings(self, losses: Losses) -> list[Finding]:
         """Who gains more by compute, and who by users."""
-        words, right = [], []
+        words = []
         compute = [
             losses.contrast(
                 [
@@ -56,13 +56,12 @@ class Users(Study):
             strict=True,
         ):
             words.append(f"{name}: {gain}{'' if sign else ' (not told)'}")
-            right.append(sign > 0)
         return [
             Finding(
                 figure="charles-figure-8",
                 paper="ULS gains more by compute, ELS by users in the accounting",
                 here="what four times the compute gives ULS less what it gives ELS, and what a "
                 "hundred times the users give ELS less what they give ULS: " + "; ".join(words),
-                verdict=verdict_of(sum(right), len(right)),
+                verdict=verdict_by(told, [1] * len(told)),
             )
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from userdp.papers.studies.findings import Finding, signs, verdict_of
+from userdp.papers.studies.findings import Finding, signs, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -36,6 +36,6 @@ class Recipe(Study):
                 figure="chua-table-9",
                 paper="User-wise DP-SGD is better at every ε under this recipe, too",
                 here=f"its loss less that of Group Privacy: {words}",
-                verdict=verdict_of(sum(sign < 0 for sign in told), len(told)),
+                verdict=verdict_by(told, [-1] * len(told)),
             )
         ]

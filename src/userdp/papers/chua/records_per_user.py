@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from userdp.papers.studies.findings import Finding, signs, verdict_of
+from userdp.papers.studies.findings import Finding, signs, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -45,13 +45,10 @@ def by_records(losses: Losses, figure: str, **common: Any) -> Finding:
     told = signs(gains)
     if method == GROUP_PRIVACY:
         paper = "small ε favours a small k (2 or 5), ε = 8 a larger one"
-        right = [
-            (sign > 0 if epsilon < 2 else sign < 0)
-            for (_, epsilon), sign in zip(cases, told, strict=True)
-        ]
+        expected = [1 if epsilon < 2 else -1 for _, epsilon in cases]
     else:
         paper = "a larger k improves User-wise DP-SGD at every ε"
-        right = [sign < 0 for sign in told]
+        expected = [-1] * len(cases)
     numbers = "; ".join(
         f"{text}, ε = {epsilon:g}: {gain}{'' if sign else ' (not told)'}"
         for (text, epsilon), gain, sign in zip(cases, gains, told, strict=True)
@@ -60,7 +57,7 @@ def by_records(losses: Losses, figure: str, **common: Any) -> Finding:
         figure=figure,
         paper=paper,
         here=f"loss of k = {MOST} less that of k = {FEW}: {numbers}",
-        verdict=verdict_of(sum(right), len(right)),
+        verdict=verdict_by(told, expected),
     )
 
 
@@ -85,5 +82,5 @@ def order(losses: Losses) -> Finding:
         figure="chua-table-6",
         paper="User-wise DP-SGD (k = 10) is below Group Privacy with its best k, most at small ε",
         here="its loss less that of Group Privacy: " + "; ".join(words),
-        verdict=verdict_of(sum(sign < 0 for sign in told), len(told)),
+        verdict=verdict_by(told, [-1] * len(told)),
     )

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.scores import read_scores
-from userdp.data.selections import Strategy, build_selector, select_once
+from userdp.data.selections import build_selector, select_once
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
+from userdp.data.strategy import Strategy
 from userdp.papers.drawing import draw_table
 from userdp.papers.stores import open_stores
 from userdp.papers.table import Row

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from userdp.papers.studies.findings import Finding, signs, verdict_of
+from userdp.papers.studies.findings import Finding, signs, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -46,6 +46,6 @@ class FixedSize(Study):
                 paper="at equal σ a fixed size costs the ε of half that σ under Poisson sampling "
                 "(no training there); so at equal ε it should cost loss",
                 here=f"loss of a fixed size less that of Poisson sampling: {words}",
-                verdict=verdict_of(sum(sign > 0 for sign in told), len(told)),
+                verdict=verdict_by(told, [1] * len(told)),
             )
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,6 +46,20 @@ def verdict_of(holds: int, total: int) -> Verdict:
     if holds == total:
         return Verdict.HOLDS
     return Verdict.IN_PART if holds else Verdict.DOES_NOT_HOLD
+
+
+def verdict_by(told: Sequence[int], expected: Sequence[int]) -> Verdict:
+    """Of several contrasts: whether the signs that are told (see `signs`) are those of the paper.
+
+    Where none is as in the paper and none against it, nothing was told: too few runs.
+
+    >>> verdict_by([-1, 0], [-1, -1]), verdict_by([0, 0], [-1, -1])
+    (<Verdict.IN_PART: 'holds in part'>, <Verdict.CANNOT_TELL: 'cannot be told here'>)
+    """
+    right = sum(one == other for one, other in zip(told, expected, strict=True))
+    if not right and not any(told):
+        return Verdict.CANNOT_TELL
+    return verdict_of(right, len(told))
 
 
 def signs(estimates: list[Estimate]) -> list[int]:

@@ -29,6 +29,8 @@ from userdp.training.personalization import LocalTraining, local_users, personal
 
 Row = dict[str, Any]
 _EVALUATION_BATCH = 32
+_PERSONALIZED = 70
+"""Held-out users, the first by hash, who adapt a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +138,8 @@ def held_out_loss(model: nn.Module, split: StoreSplit, most_examples: int) -> tu
 
 def _gains(model: nn.Module, split: StoreSplit, how: LocalTraining) -> list[Row]:
     """Mean losses on the half kept back, before and after local training, at each rate."""
-    personalized = personalize(model, split, local_users(split, how)[0], how)
+    users, _ = local_users(split, how)
+    personalized = personalize(model, split, users[:_PERSONALIZED], how)
     return [
         {"learning_rate": rate, **summary(personalized, which)}
         for which, rate in enumerate(how.learning_rate)

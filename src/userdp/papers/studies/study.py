@@ -80,7 +80,9 @@ class Study(ABC):
         """Loss over `x`, with 95% intervals; a line for each `line`, a panel for each `panel`."""
         titles = list(dict.fromkeys(_words(row, self.panel) for row in rows))
         figure, axes = panels(len(titles), rows=max(1, -(-len(titles) // 4)), height=3.2)
-        for axis, title in zip(axes, titles, strict=True):
+        for axis in axes[len(titles) :]:
+            axis.set_visible(False)
+        for axis, title in zip(axes, titles, strict=False):
             part = [row for row in rows if _words(row, self.panel) == title]
             places = sorted({row[self.x] for row in part}, key=_number)
             for label in dict.fromkeys(_words(row, self.line) for row in part):

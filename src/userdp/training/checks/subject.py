@@ -176,6 +176,7 @@ class Subject:
             item_clip_norm=self.clip.item_norm,
             micro_batch=self.micro_batch,
             rule=self.rule,
+            parts=self.world.size,
         )
         if together:
             known = self.world.broadcast_object((total.norms, total.non_finite))

@@ -7,7 +7,16 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from userdp.gradients.engines.places.place import CONSTANT, FIRST, Call, Place, places, tensors_in
+from userdp.gradients.engines.places.place import (
+    CONSTANT,
+    FIRST,
+    Call,
+    Place,
+    calls_of,
+    places,
+    tensors_in,
+)
+from userdp.gradients.token_losses import token_losses
 
 _COUNTING = (torch.int64, torch.int32, torch.float64)
 """Types that hold every index of a dimension exactly."""
@@ -109,6 +118,18 @@ def _token_losses(call: Call) -> Place | None:
     if call.first is None or other is None or len(call.shape) < 2:
         return None
     return call.first if call.first.dim == 0 and other in (call.first, CONSTANT) else None
+
+
+@calls_of(token_losses)
+def _own_token_losses(call: Call) -> Place | None:
+    """Ours, of (..., classes): one number for each place, of that place alone."""
+    place, labels = call.first, call.argument(1, "labels")
+    if place is None or not isinstance(labels, Tensor) or not call.rest_constant(2):
+        return None
+    other = call.place(labels)
+    if place.dim is None or place.counts or place.dim >= len(call.shape) - 1:
+        return None
+    return place if other in (place, CONSTANT) else None
 
 
 def _unreduced(call: Call, reduction: object) -> bool:

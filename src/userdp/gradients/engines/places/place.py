@@ -164,6 +164,16 @@ def places(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+def calls_of(function: Callable[..., Any]) -> Callable[[Rule], Rule]:
+    """Register a rule for a function of ours that torch's modes are asked about."""
+
+    def register(rule: Rule) -> Rule:
+        PLACES[function] = rule
+        return rule
+
+    return register
+
+
 def named(names: str) -> list[Callable[..., Any]]:
     """All functions and methods of these names, wherever torch keeps them."""
     homes = (torch, torch.Tensor, F, torch.functional, torch.linalg)

@@ -33,8 +33,12 @@ class Sparse(Use):
         return self._nothing().index_add_(0, self.units, self.sums.double().square().sum(1))
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
-        rows = self.sums.double() * factors[self.units][:, None]
-        total.index_add_(0, self.tokens, rows.to(total.dtype))
+        rows, tokens = self.sums.double() * factors[self.units][:, None], self.tokens
+        if total.dtype != torch.float64:
+            # A narrow sum rounds at each addition, so it gets one for all units of the pass.
+            tokens, places = torch.unique(tokens, return_inverse=True)
+            rows = rows.new_zeros(len(tokens), rows.shape[1]).index_add_(0, places, rows)
+        total.index_add_(0, tokens, rows.to(total.dtype))
 
     def summed(self) -> Tensor:
         return self.sums.new_zeros(self.shape).index_add_(0, self.tokens, self.sums)

@@ -1,0 +1,59 @@
+r"""In which type a batched engine adds up its passes: float32 where that is covered, else float64.
+
+A float32 running sum takes half the memory while passes run. What it may cost is a tenth of the
+margin m at which batches aim (`engines.precision`), for all sums together that one release adds up.
+
+**Bound.** Pass p adds its units' weighted sum to the sum so far, and a parameter of two uses gets
+two additions (`uses.squared_norms` leaves no more). An addition rounds each number once, to
+nearest: by at most :math:`u = 2^{-24}` of the result. With :math:`N_p` units in the first p passes,
+:math:`M_p` of them in pass p, each of norm at most :math:`C(1 - m)`, the result's norm after the
+last addition of a pass is at most :math:`N_p C`; in between it is at most :math:`(N_p + M_p) C`,
+since a unit whose two uses cancel further than to a quarter of their squares is computed alone. The
+m left over in C covers what is of second order. So the sum differs from that of the same passes
+without rounding by at most :math:`u C S` with :math:`S = \sum_p (2 N_p + M_p)`, which is
+:math:`M (P + 2)` for M units in P equal passes. Float32 is taken while :math:`2 u S \le m / 10`,
+which is :math:`S \le 838`, divided by the number of sums that are added up.
+
+**The choice may depend on who was drawn.** Leave out one unit, and S, hence the type, may change.
+But whichever type a sum has, it differs from the exact sum of its passes by at most :math:`m C /
+20`, so by the triangle inequality two neighbours' sums differ by at most :math:`m C / 10` more than
+the exact ones. There M is at most 279, and :math:`M \rho` (`engines.one_pass`, 2) at most a third
+of m.
+
+**Nothing else sees it.** What is not a pass's sum (a unit that was computed alone) is added in
+float64, and what an engine returns is float64: exchange, noise and rounding are the same functions
+of it. Were a float32 sum noised in place, its last bits would tell how many units were drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.precision import dtypes_of, margin
+
+_SHARE = 0.1
+"""Of the margin, which the rounding of running sums may use."""
+
+_ROUNDING = 2.0**-24
+"""Of one float32 addition, relative to its result."""
+
+
+def running_dtype(task: Task, ranges: Iterable[tuple[int, int]]) -> torch.dtype:
+    """Of the sum over passes of a task, whose units lie in these ranges, one range a pass."""
+    if task.parts is None or any(p.dtype != torch.float32 for p in task.parameters.values()):
+        return torch.float64
+    allowed = margin(dtypes_of(task.model, task.loss, task.units)) * _SHARE / task.parts
+    covered = 2 * _ROUNDING * partial_sums(ranges) <= allowed
+    return torch.float32 if covered else torch.float64
+
+
+def partial_sums(ranges: Iterable[tuple[int, int]]) -> int:
+    """S, the most that the norms of a sum's partial results add up to, in units of C.
+
+    >>> partial_sums([(0, 8), (8, 16), (16, 24), (24, 32)]) == 32 * (4 + 2)
+    True
+    """
+    return sum(2 * end + (end - begin) for begin, end in ranges)

@@ -1,0 +1,179 @@
+"""A running sum in float32 rounds by at most a tenth of the margin, whoever is drawn.
+
+The oracle is exact: every unit's gradient is the same known vector below the clip norm, so the sum
+of M of them is M times it, as a fraction. Equal addends are the worst: within a power of two every
+addition rounds in the same direction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.gradients.one_pass import one_pass_sum
+from userdp.gradients import ClippedSum, Units, causal_lm_loss
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import one_pass, running
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.running import partial_sums, running_dtype
+
+MARGIN, WIDTH = 1e-3, 16
+MOST = 27
+"""Units, each in a pass of its own, of the largest sum in float32: 27 x 29 <= 838 < 28 x 30."""
+
+
+class Table(nn.Module):
+    """The gradient of each row is ``gradients[its first token]``."""
+
+    def __init__(self, gradients: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(gradients.shape[1], dtype=gradients.dtype))
+        self.gradients = gradients
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return (self.gradients[input_ids[:, 0]] * self.weight).sum(1)
+
+
+def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    losses: Tensor = model(input_ids)
+    return losses
+
+
+def worst_number(count: int) -> float:
+    """The float32 number whose running sum of ``count`` is furthest off, of 4,000 tried."""
+    tried = np.random.default_rng(1).uniform(1, 2, 4000).astype(np.float32)
+    total = np.zeros_like(tried)
+    for _ in range(count):
+        total += tried
+    exact = count * tried.astype(np.float64)
+    return float(tried[np.argmax(np.abs(total - exact) / tried)])
+
+
+def aligned(count: int, number: float, **options: object) -> ClippedSum:
+    """The sum of so many units whose gradients are all ``number``; their norm is 0.998 of C = 1."""
+    scale = 2.0 ** -math.ceil(math.log2(number * math.sqrt(WIDTH) / 0.998))
+    model = Table(torch.full((2, WIDTH), number * scale))
+    clip = number * scale * math.sqrt(WIDTH) / 0.998
+    units = Units.from_rows([[[0]]] * count)
+    total = one_pass_sum(model, loss, units, l2_clip_norm=clip, micro_batch=1, **options)
+    total.value = {name: value / clip for name, value in total.value.items()}
+    assert total.norms.max() < clip * (1 - MARGIN)
+    return total
+
+
+def off(count: int, number: float, **options: object) -> float:
+    """How far that sum is from the exact one, in units of C."""
+    found = aligned(count, number, **options).value["weight"]
+    unit = Fraction(0.998) / Fraction(math.sqrt(WIDTH))
+    return float(max(abs(Fraction(x) - count * unit) for x in found.tolist())) * math.sqrt(WIDTH)
+
+
+def test_invariant_3_aligned_units_at_the_largest_float32_sum_round_within_the_bound():
+    number = worst_number(MOST)
+    rounded = off(MOST, number, parts=1)
+    assert rounded <= MARGIN / 20
+    assert rounded > 0.05 * MARGIN / 20  # it was float32, and the units are bad ones
+    assert off(MOST, number) < 1e-13
+
+
+def test_broken_twin_of_invariant_3_a_hundredfold_limit_is_caught(monkeypatch):
+    monkeypatch.setattr(running, "_SHARE", 100 * running._SHARE)
+    count = 288  # 288 x 290 <= 83,886
+    assert off(count, worst_number(count), parts=1) > MARGIN / 20
+
+
+def test_invariant_3_one_unit_across_the_switch_moves_the_sum_by_its_own_norm():
+    number = worst_number(MOST)
+    without, whole = (aligned(n, number, parts=1).value["weight"] for n in (MOST, MOST + 1))
+    assert not torch.equal(without, aligned(MOST, number).value["weight"])  # float32
+    assert torch.equal(whole, aligned(MOST + 1, number).value["weight"])  # float64
+    move = float((whole - without).norm())
+    assert abs(move - 0.998) <= MARGIN / 10
+    assert move <= 1
+
+
+def test_the_bound_counts_every_partial_sum():
+    """By hand: after each pass all units so far, and between two uses those of the pass again."""
+    ranges = [(0, 3), (3, 4), (4, 9)]
+    partial = 0
+    for begin, end in ranges:
+        first_use = begin + 2 * (end - begin)  # each use of a unit is at most 2 C long
+        partial += first_use + end
+    assert partial_sums(ranges) == partial
+
+
+@pytest.mark.parametrize(
+    ("dtype", "parts", "expected"),
+    [
+        (torch.float32, 1, torch.float32),
+        (torch.float32, 2, torch.float64),
+        (torch.float32, None, torch.float64),
+        (torch.float64, 1, torch.float64),
+        (torch.bfloat16, 1, torch.float64),
+    ],
+)
+def test_float32_is_for_one_small_sum_of_float32_alone(dtype, parts, expected):
+    ranges = [(unit, unit + 1) for unit in range(MOST)]
+    task = Task(
+        model=Table(torch.ones(2, WIDTH, dtype=dtype)),
+        loss=loss,
+        units=Units.from_rows([[[0]]] * MOST),
+        l2_clip_norm=1.0,
+        parts=parts,
+    )
+    assert running_dtype(task, ranges) == expected
+    assert running_dtype(task, [*ranges, (MOST, MOST + 1)]) == torch.float64
+
+
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
+def test_invariant_3_models_with_tied_tables_round_within_the_bound(
+    family: str,
+    make_model: Callable[..., nn.Module],
+    make_rows: Callable[..., list[list[list[int]]]],
+) -> None:
+    """The same passes' sums added in float64 are the oracle; all units say the same words."""
+    model, units = make_model(family), Units.from_rows(make_rows([1]) * 52)
+    options = {"l2_clip_norm": 0.01, "micro_batch": 4}  # 52 x (13 + 2) <= 838
+    narrow = one_pass_sum(model, causal_lm_loss, units, parts=1, **options)
+    exact = one_pass_sum(model, causal_lm_loss, units, **options)
+    apart = squared_norm(narrow.value[n] - exact.value[n] for n in exact.value) ** 0.5
+    assert 0 < apart <= 0.01 * MARGIN / 20
+    assert {value.dtype for value in narrow.value.values()} == {torch.float64}
+
+
+def test_a_unit_that_is_computed_alone_is_added_in_float64():
+    rows = torch.cat([torch.full((1, WIDTH), 0.1), torch.full((1, WIDTH), 1e30)])  # its square: inf
+    units = Units.from_rows([[[0]], [[1]], [[0]]])
+    found = one_pass_sum(Table(rows), loss, units, l2_clip_norm=1.0, parts=1).value["weight"]
+    whole = 2 * Fraction(float(rows[0, 0])) + Fraction((1 - MARGIN) * (1 - 1e-5)) / 4
+    assert max(abs(float(Fraction(x) - whole)) for x in found.tolist()) < 1e-8
+    assert found.dtype == torch.float64
+
+
+def test_broken_twin_a_sum_that_is_not_widened_is_caught(monkeypatch):
+    """What is returned would tell by its type whether many were drawn."""
+    monkeypatch.setattr(ClippedSum, "widen", lambda self: None)
+    units = Units.from_rows([[[0]]] * 2)
+    total = one_pass_sum(Table(torch.ones(2, WIDTH)), loss, units, l2_clip_norm=1.0, parts=1)
+    assert total.value["weight"].dtype != torch.float64
+
+
+def test_passes_that_are_halved_are_counted_anew():
+    """More passes of the same units may need the wider type."""
+    task = Task(
+        model=Table(torch.ones(2, WIDTH)),
+        loss=loss,
+        units=Units.from_rows([[[0]]] * 60),
+        l2_clip_norm=1.0,
+        micro_batch=8,
+        parts=1,
+    )
+    assert running_dtype(task, one_pass.cut(task)) == torch.float32
+    halved = task.but(micro_batch=4)
+    assert running_dtype(halved, one_pass.cut(halved)) == torch.float64

@@ -1,0 +1,179 @@
+"""Cross-entropies in chunks are torch's own, to rounding, whatever the chunks are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.speed import fast_then_slow
+from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.gradients import token_losses as module
+from userdp.gradients.engines.engine import Engine
+from userdp.gradients.token_losses import IGNORED, token_losses
+
+CLOSE = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-2}
+
+
+def case(dtype: torch.dtype = torch.float64, scale: float = 5.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, labels, and weights of the losses."""
+    generator = torch.Generator().manual_seed(3)
+    logits = scale * torch.randn(3, 5, 11, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 11, (3, 5), generator=generator)
+    labels[0, 1] = labels[2, 3] = IGNORED
+    weights = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    return logits.to(dtype).requires_grad_(), labels, weights
+
+
+def by_torch(logits: Tensor, labels: Tensor) -> Tensor:
+    """The oracle: in float64, all logits at once."""
+    flat = logits.double().flatten(0, 1)
+    each = F.cross_entropy(flat, labels.flatten(), ignore_index=IGNORED, reduction="none")
+    return each.view(labels.shape)
+
+
+def require_torchs(dtype: torch.dtype, *, scale: float = 5.0) -> None:
+    logits, labels, weights = case(dtype, scale)
+    ours, theirs = token_losses(logits, labels), by_torch(logits, labels)
+    close = CLOSE[dtype]
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert ours.dtype == wide
+    exact = {"rtol": CLOSE[wide], "atol": 10 * CLOSE[wide]}
+    torch.testing.assert_close(ours.double(), theirs, **exact, msg="a loss is not torch's")
+    (mine,) = torch.autograd.grad((ours * weights).sum(), logits)
+    (other,) = torch.autograd.grad((theirs * weights).sum(), logits)
+    assert mine.dtype == dtype
+    message = "a gradient is not torch's"
+    torch.testing.assert_close(mine, other, rtol=close, atol=10 * close, msg=message)
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("chunk", [1, 25, 1 << 18])
+def test_losses_and_gradients_are_torchs_whatever_the_chunks(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int
+) -> None:
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    require_torchs(dtype)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 200.0])
+def test_certain_and_uncertain_tokens_lose_what_they_should(scale: float) -> None:
+    require_torchs(torch.float64, scale=scale)
+    require_torchs(torch.float32, scale=scale)
+
+
+def test_a_chunk_cut_elsewhere_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a token's loss does not depend on how many others share its pass."""
+    logits, labels, _ = case(torch.float32)
+    whole = token_losses(logits, labels)
+    monkeypatch.setattr(module, "_CHUNK", 22)
+    assert torch.equal(token_losses(logits, labels), whole)
+
+
+@pytest.mark.parametrize("lost", ["first", "last"])
+def test_twin_a_chunk_that_is_left_out_is_caught(
+    monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    honest = module._chunks
+
+    def short(logits: Tensor) -> list[slice]:
+        chunks = list(honest(logits))
+        return chunks[1:] if lost == "first" else chunks[:-1]
+
+    def forward_only(ctx: object, gradient: Tensor) -> tuple[Tensor, None]:
+        monkeypatch.setattr(module, "_chunks", short)
+        try:
+            return backward(ctx, gradient)
+        finally:
+            monkeypatch.setattr(module, "_chunks", honest)
+
+    monkeypatch.setattr(module, "_CHUNK", 25)
+    backward = module._TokenLosses.backward
+    monkeypatch.setattr(torch, "empty_like", torch.zeros_like)  # not what memory held before
+    monkeypatch.setattr(module._TokenLosses, "backward", staticmethod(forward_only))
+    with pytest.raises(AssertionError, match="a gradient is not torch's"):
+        require_torchs(torch.float64)
+    monkeypatch.setattr(module._TokenLosses, "backward", staticmethod(backward))
+    monkeypatch.setattr(module, "_chunks", short)
+    monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)
+    with pytest.raises(AssertionError, match="a loss is not torch's"):
+        require_torchs(torch.float64)
+
+
+def test_infinite_and_missing_numbers_stay_with_their_token() -> None:
+    logits, labels, _ = case(torch.float32)
+    with torch.no_grad():
+        logits[0, 0, 2], logits[1, 1, 3], logits[2, 2, labels[2, 2]] = (
+            torch.nan,
+            torch.inf,
+            -torch.inf,
+        )
+        logits[1, 3] = logits[1, 3].where(torch.arange(11) == labels[1, 3], -torch.inf)
+    ours, theirs = token_losses(logits, labels), by_torch(logits, labels).float()
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-5, equal_nan=True)
+    mine, other = (torch.autograd.grad(x.sum(), logits)[0] for x in (ours, theirs))
+    torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-5, equal_nan=True)
+
+
+def test_no_tokens_have_no_losses() -> None:
+    logits = torch.zeros(2, 0, 7, requires_grad=True)
+    losses = token_losses(logits, torch.zeros(2, 0, dtype=torch.int64))
+    assert losses.shape == (2, 0)
+    assert torch.autograd.grad(losses.sum(), logits)[0].shape == logits.shape
+
+
+class Coupled(nn.Module):
+    """Whose logits of each row are moved by the row before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 11)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.table(tokens)
+        return logits + logits.roll(1, 0)
+
+
+@pytest.mark.parametrize(("mixed", "proved"), [(False, True), (True, False)])
+def test_rows_are_followed_through_it_and_twin_mixed_rows_are_not_proved(
+    mixed: bool, proved: bool
+) -> None:
+    from userdp.gradients.engines.passes import layout_of
+    from userdp.gradients.engines.tape import Tape, Workspace
+
+    model = Coupled()
+    tokens = torch.randint(0, 11, (3, 5), generator=torch.Generator().manual_seed(0))
+    units = Units.from_rows([[row] for row in tokens.tolist()])
+    tape = Tape(dict(model.named_parameters()), layout_of(units), Workspace())
+    with tape.watching(model, tokens):
+        logits = model(tokens) if mixed else model.table(tokens)
+        assert tape.rows.prove(token_losses(logits, tokens).sum(1)) is proved
+
+
+ENGINES = ["reference", "bookkeeping", "lora", "vmap"]
+
+
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
+def test_every_engine_has_the_sum_of_torchs_loss(
+    monkeypatch: pytest.MonkeyPatch, make_model: object, name: str
+) -> None:
+    """Several chunks to a pass, against ``torch.autograd`` of torch's own loss, unit by unit."""
+    model: nn.Module = make_model("gpt2-tied", torch.float64)  # type: ignore[operator]
+    rows = [[[3, 1, 4, 1, 5, 9, 2], [6, 5]], [[3, 5, 8, 9]], [[7, 9, 3]]]
+    engine: Engine = get_engine(name)
+    monkeypatch.setattr(module, "_CHUNK", 60)
+    done = engine(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=0.1, micro_batch=8)
+    names = [name for name, _ in model.named_parameters()]
+    expected = dict.fromkeys(names, 0.0)
+    for unit in rows:
+        total = 0.0
+        for row in unit:
+            logits = model(input_ids=torch.tensor([row])).logits[0, :-1]
+            total = total + F.cross_entropy(logits, torch.tensor(row[1:])) / len(unit)
+        grads = torch.autograd.grad(total, list(model.parameters()))
+        norm = sum(float(g.square().sum()) for g in grads) ** 0.5
+        for parameter, grad in zip(names, grads, strict=True):
+            expected[parameter] = expected[parameter] + min(1.0, 0.1 / norm) * grad
+    for parameter, grad in expected.items():
+        torch.testing.assert_close(done.value[parameter], grad, rtol=1e-4, atol=1e-7)

@@ -1,0 +1,212 @@
+"""Asi & Liu's filter: the formulas against other ways to them, and each lemma of the page.
+
+`docs/results/asi-liu.md` holds the proof; the filter below is written from Algorithm 3, and only
+for the tests. Each check also runs on a broken twin, which it must catch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import integrate, optimize, stats
+
+from userdp.papers.chua import asi_liu, figure_3, figure_7
+
+Points = NDArray[np.float64]
+
+
+def distances(points: Points) -> Points:
+    return np.linalg.norm(points[:, None] - points[None], axis=2)
+
+
+def score(points: Points, tau: float = 1.0) -> float:
+    """Algorithm 3, Equation 1: ordered pairs, i = i' among them."""
+    return float((distances(points) <= tau).sum()) / len(points)
+
+
+def inclusion(points: Points, tau: float = 1.0) -> Points:
+    """p_{t,i} of Algorithm 3, lines 11 and 12."""
+    n = len(points)
+    counts = (distances(points) <= 2 * tau).sum(axis=1)
+    return np.clip((counts - n / 2) / (n / 6), 0, 1)
+
+
+def mean_of(points: Points, included: NDArray[np.bool_]) -> Points:
+    return points[included].mean(axis=0) if included.any() else np.zeros(points.shape[1])
+
+
+def neighbours() -> tuple[Points, Points]:
+    """200 users of whom 20 lie where one user decides on their inclusion; user 0 is replaced."""
+    near = np.repeat([[0.5], [-0.5], [2.2]], [90, 89, 20], axis=0)
+    return np.concatenate([[[2.45]], near]), np.concatenate([[[-2.45]], near])
+
+
+def random_neighbours(rng: np.random.Generator) -> tuple[Points, Points]:
+    n = int(rng.choice([20, 40, 60]))
+    spread = np.where(rng.random(n) < 0.9, 0.35, 1.5)[:, None]
+    first = rng.normal(size=(n, 2)) * spread
+    second = first.copy()
+    second[0] = rng.normal(size=2) * rng.choice([0.3, 1.5, 50.0])
+    return first, second
+
+
+def test_the_filter_is_less_noisy_only_below_a_tenth_of_the_clip_norm() -> None:
+    """The paper's finding at ε = 3, with σ by the closed form of T Gaussian steps."""
+
+    def gaussian(epsilon: float, delta: float) -> float:
+        def excess(mu: float) -> float:
+            far = math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+            return float(stats.norm.cdf(mu / 2 - epsilon / mu) - far - delta)
+
+        return math.sqrt(1000) / float(optimize.brentq(excess, 1e-3, 20))
+
+    expected = math.sqrt(8 * math.log(math.exp(3) * 1000 / 1e-6)) * gaussian(1.5, 5e-7) / 18_194
+    assert asi_liu.published_noise(3.0) == pytest.approx(expected, rel=2e-4)
+    full = asi_liu.user_wise_noise(3.0, cohort_size=18_194)
+    assert full == pytest.approx(gaussian(3.0, 1e-6) / 18_194, rel=2e-4)
+    rows = figure_3.rows(group_sizes=(10,))
+    crossings = {row["series"]: row["crossing"] for row in rows}
+    assert 0.09 < crossings[asi_liu.PUBLISHED] < 0.1
+    assert 0.09 < crossings[asi_liu.DERIVED] < 0.1
+    below = [row for row in rows if row["tau_over_clip"] == 2**-4]
+    above = [row for row in rows if row["tau_over_clip"] == 2**-3]
+    assert below[0]["noise"] < below[2]["noise"] == above[2]["noise"] < above[0]["noise"]
+
+
+def test_figure_7_has_a_row_for_each_epsilon_k_ratio_and_series() -> None:
+    rows = figure_7.rows(epsilons=(0.5, 8.0), group_sizes=(2, 5), ratios=(0.5, 1.0))
+    assert len(rows) == 2 * 2 * 2 * 3
+
+
+def test_no_noise_is_derived_where_the_threshold_may_pass_what_is_not_concentrated() -> None:
+    assert asi_liu.derived_noise(3.0, users=1_300) == math.inf
+    assert math.isfinite(asi_liu.derived_noise(3.0, users=1_400))
+    assert asi_liu.derived_noise(3.0, users=1_401) > 1.49 * asi_liu.derived_noise(3.0, users=1_402)
+
+
+def test_the_sum_of_squared_flips_is_bounded_and_its_mean_is_no_bound() -> None:
+    law = stats.binom(19, 6 / 100)
+    flips = law.rvs(size=(20_000, 50), random_state=np.random.default_rng(1))
+    sums = ((1.0 + flips) ** 2).sum(axis=1)
+    bound = asi_liu.squared_flips(80, users=100, steps=50, delta=0.05)
+    assert (sums > bound).mean() < 0.05 < (sums > sums.mean()).mean()
+    assert bound < 3 * sums.mean()
+
+
+def score_moves_less_than(pairs: int) -> bool:
+    """Every user next to the replaced one, and then none: the most that a score can move."""
+    near, far = np.zeros((30, 1)), np.zeros((30, 1))
+    far[0] = 9.0
+    return abs(score(near) - score(far)) < pairs
+
+
+def test_lemma_1_one_user_moves_the_score_of_ordered_pairs_by_less_than_2() -> None:
+    assert score_moves_less_than(2)
+    assert not score_moves_less_than(1)  # twin: each pair counted once
+
+
+def release(
+    scores: tuple[float, ...], *, threshold: float, scale: float, epsilon: float = 1.0
+) -> float:
+    """Probability that AboveThreshold passes all scores but the last, and halts there."""
+
+    def given(rho: float) -> float:
+        passes = stats.laplace.sf(threshold + rho - np.array(scores), scale=2 * scale / epsilon)
+        return float(
+            stats.laplace.pdf(rho, scale=scale / epsilon)
+            * np.prod(passes[:-1])
+            * (1 - float(passes[-1]))
+        )
+
+    width = 40 * scale / epsilon
+    return float(integrate.quad(given, -width, width, points=[0.0], limit=400)[0])
+
+
+@pytest.mark.parametrize(("scale", "holds"), [(4.0, True), (2.0, False)])
+def test_lemma_3_one_threshold_for_the_run_costs_half_epsilon_once(
+    scale: float, holds: bool
+) -> None:
+    """Scores that differ by 2 everywhere; the twin has the noise for a sensitivity of 1."""
+    ratios = [
+        release((10.0,) * passes + (high,), threshold=8.0, scale=scale)
+        / release((8.0,) * passes + (high + 2 * turn,), threshold=8.0, scale=scale)
+        for passes in (1, 5, 20)
+        for high in (-10.0, 0.0, 10.0)
+        for turn in (-1, 1)
+    ]
+    worst = max(abs(math.log(ratio)) for ratio in ratios)
+    assert (worst <= 1.0 + 1e-6) is holds
+
+
+@dataclass
+class Bound:
+    """What the lemmas say of a pair, and what a twin says instead."""
+
+    slope: float = 6.0
+    flips_count: bool = True
+
+    def holds(self, first: Points, second: Points, draws: int, rng: np.random.Generator) -> bool:
+        """Lemma 2: the coupling of the coins, and the distance of both means under it."""
+        n = len(first)
+        core = math.ceil(max(score(first), score(second)) - 2)
+        if core < 2 * n / 3:
+            return True
+        p, q = inclusion(first), inclusion(second)
+        if np.abs(p - q)[1:].max() > self.slope / n + 1e-12:
+            return False
+        if (np.minimum(p, q)[1:] == 1).sum() < core:
+            return False
+        for _ in range(draws):
+            coins = rng.random(n)
+            here, there = coins < p, coins < q
+            moved = 1 + (int((here != there)[1:].sum()) if self.flips_count else 0)
+            shift = np.linalg.norm(mean_of(first, here) - mean_of(second, there))
+            if shift > 4 * moved / (core + moved) + 1e-12:
+                return False
+        return True
+
+
+def test_lemma_2_holds_for_random_and_for_chosen_neighbours() -> None:
+    rng = np.random.default_rng(5)
+    tried = 0
+    for _ in range(150):
+        first, second = random_neighbours(rng)
+        tried += math.ceil(score(first) - 2) >= 2 * len(first) / 3
+        assert Bound().holds(first, second, 20, rng)
+    assert tried > 20
+    assert Bound().holds(*neighbours(), 400, rng)
+
+
+@pytest.mark.parametrize("twin", [Bound(slope=3.0), Bound(flips_count=False)], ids=str)
+def test_broken_twin_of_lemma_2_is_caught(twin: Bound) -> None:
+    assert not twin.holds(*neighbours(), 400, np.random.default_rng(5))
+
+
+def uncentred(n: int) -> tuple[Points, Points]:
+    """The page's counterexample: two clusters, a user between them who joins both at 2τ."""
+    half = n // 2 - 1
+    rest = np.concatenate([np.full(half, 98.0), np.full(half, 102.0), [500.0]])
+    return np.append(100.0, rest)[:, None], np.append(-500.0, rest)[:, None]
+
+
+@pytest.mark.parametrize(("sensitivity", "epsilon"), [(2, 3.0), (2, 1.0), (1, 1.0)])
+def test_as_printed_a_few_users_have_no_privacy(sensitivity: int, epsilon: float) -> None:
+    """184 users (BookSum): the mean is one user's gradient, or zero, whenever the step passes.
+
+    So δ is at least the probability of a pass, whatever the Gaussian noise, by a closed form that
+    quadrature confirms; with AboveThreshold's noise for a sensitivity of 2, and for one of 1.
+    """
+    first, second = uncentred(184)
+    assert score(first) == score(second) == (2 * 91**2 + 2) / 184
+    p, q = inclusion(first), inclusion(second)
+    assert p.tolist() == [1.0] + [0.0] * 183
+    assert q.tolist() == [0.0] * 184
+    gap, wide = 0.8 * 184 - score(first), 8 * sensitivity / epsilon
+    passes = (4 * math.exp(-gap / wide) - math.exp(-2 * gap / wide)) / 6
+    halts = release((0.0,), threshold=gap, scale=2.0 * sensitivity, epsilon=epsilon / 2)
+    assert passes == pytest.approx(1 - halts, rel=1e-4)
+    assert passes > 14e-6  # and δ was to be 1e-6
