@@ -44,7 +44,11 @@ def words(call: Call, planted: Planted, place: Path) -> list[str]:
         "NORMS": planted.folder / "norms.json",
         "PUBLIC": place / "given" / "public.jsonl",
     }
-    return [str(meant.get(word, word)) for word in shlex.split(call.line)]
+    typed = []
+    for word in shlex.split(call.line):
+        head, equals, tail = word.rpartition("=")  # as --store NAME=STORE
+        typed.append(f"{head}{equals}{meant.get(tail, tail)}")
+    return typed
 
 
 def files(*folders: Path) -> dict[Path, tuple[int, int]]:

@@ -147,6 +147,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axis.errorbar(sizes, middle, yerr=[below, above], fmt="o-", capsize=3, label="a private step")
     slope = math.fsum(middle) / math.fsum(sizes)
     axis.plot(sizes, [slope * k for k in sizes], ":", color="tab:gray", label="in proportion to k")
+    axis.set_xticks(sizes)
     axis.set_xlabel("k, examples of a user")
     axis.set_ylabel("processor seconds of a step")
     axis.set_ylim(bottom=0)
