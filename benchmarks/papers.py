@@ -5,14 +5,16 @@
     python -m benchmarks.papers rest            # what is missing of each design
     python -m benchmarks.papers page            # docs/results/findings.md
 
-``prepare`` makes the stores of both texts, and the base model of all designs: a decoder of 3 layers
-of width 96 that reads the docstrings of packages for 4,000 steps (40 minutes of one core).
+``prepare`` makes the stores of both texts, and puts the base model of all designs beside them; with
+``--base-again`` it makes that anew: a decoder of 3 layers of width 96 that reads the docstrings of
+packages for 4,000 steps (40 minutes of one core).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -81,17 +83,19 @@ def designs(names: list[str]) -> list[Design]:
     return [read_design(DESIGNS / f"{name}.toml") for name in names or ranked]
 
 
-def prepare(work: Path, sources: dict[str, Path]) -> None:
-    """Stores and base model; what is there stays."""
+def prepare(work: Path, sources: dict[str, Path], *, again: bool) -> None:
+    """Stores and base model; what is there stays. ``again``: make the base model anew."""
     work.mkdir(parents=True, exist_ok=True)
     apart = ["--seq-len", str(SEQ_LEN), "--held-out-examples", "0"]
     for name, path in sources.items():
         if not (work / name).exists():
             _do(["prepare", str(path), "--out", str(work / name), *apart])
-    if not (work / "public").exists():
+    if again and not (work / "public").exists():
         source = ["--source", "docstrings", "--held-out-users", "0.02"]
         _do(["prepare", *PACKAGES, "--out", str(work / "public"), *source, *apart])
     base = work / "bases" / "docstrings"
+    if not again and not base.exists():
+        shutil.copytree(RESULTS / "base", base)
     if not (base / "model").exists():
         resume = ["--resume"] if (base / "resume.json").exists() else []
         _do(["train", str(work / "public"), "--out", str(base), *BASE, *resume])
@@ -117,17 +121,22 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/papers"))
     parser.add_argument("--commits", type=Path)
     parser.add_argument("--shakespeare", type=Path)
+    parser.add_argument("--base-again", action="store_true", help="train the base model anew")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after that")
     parser.add_argument("--part", default="0/1", help="of several processes: NUMBER/OF")
     options = parser.parse_args()
     if options.stage == "prepare":
         if options.commits is None or options.shakespeare is None:
             parser.error("prepare reads --commits and --shakespeare")
-        prepare(options.work, {"commits": options.commits, "shakespeare": options.shakespeare})
+        prepare(
+            options.work,
+            {"commits": options.commits, "shakespeare": options.shakespeare},
+            again=options.base_again,
+        )
         return
     if options.stage == "page":
         entries = {**trained(RESULTS), **written(RESULTS / "findings.toml")}
-        head = (RESULTS / "findings.head.md").read_text(encoding="utf-8")
+        head = (RESULTS / "findings-head.txt").read_text(encoding="utf-8")
         PAGE.write_text(page(entries, head=head), encoding="utf-8")
         return
     where = places(options.work)
