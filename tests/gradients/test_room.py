@@ -245,8 +245,8 @@ def goes_on_where_it_failed(patch: pytest.MonkeyPatch) -> None:
     kept: dict[str, Tensor] = {}
     right = Task.zero
 
-    def zero(self: Task) -> ClippedSum:
-        total = right(self)
+    def zero(self: Task, *dtype: torch.dtype) -> ClippedSum:
+        total = right(self, *dtype)
         for name, value in total.value.items():
             value += kept.get(name, 0)
         kept.update(total.value)

@@ -21,6 +21,7 @@ from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import one_pass, running
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.running import partial_sums, running_dtype
 
 MARGIN, WIDTH = 1e-3, 16
@@ -177,3 +178,34 @@ def test_passes_that_are_halved_are_counted_anew():
     assert running_dtype(task, one_pass.cut(task)) == torch.float32
     halved = task.but(micro_batch=4)
     assert running_dtype(halved, one_pass.cut(halved)) == torch.float64
+
+
+def table_rounded_twice() -> int:
+    """How many numbers of a float32 sum are not the exact result of an addition, rounded once."""
+    draw = torch.Generator().manual_seed(0)
+    before = 1 + torch.rand(9, 64, generator=draw) / 2  # sums in [1, 2), of one rounding
+    sums = torch.rand(27, 64, generator=draw) / 8
+    tokens, units = torch.arange(9).repeat(3), torch.arange(3).repeat_interleave(9)
+    use = Sparse(units, tokens, sums, before.shape, 3)
+    factors = torch.rand(3, generator=draw, dtype=torch.float64)
+    total = before.clone()
+    use.add_to(total, factors)
+    weighted = (sums.double() * factors[units][:, None]).view(3, 9, 64)
+    exact = before.double() + weighted[0] + weighted[1] + weighted[2]
+    return int(((total.double() - exact).abs() > 2.0**-24 * (1 + 1e-6)).sum())
+
+
+def test_invariant_3_a_tables_rows_are_rounded_once_a_pass():
+    assert table_rounded_twice() == 0
+
+
+def test_broken_twin_of_invariant_3_rows_that_are_rounded_before_they_are_added_are_caught(
+    monkeypatch,
+):
+    def add_to(self: Sparse, total: Tensor, factors: Tensor) -> None:
+        rows = self.sums.double() * factors[self.units][:, None]
+        added = rows.new_zeros(total.shape).index_add_(0, self.tokens, rows)
+        total += added.float()
+
+    monkeypatch.setattr(Sparse, "add_to", add_to)
+    assert table_rounded_twice() > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients import token_losses as module
 from userdp.gradients.engines.engine import Engine
+from userdp.gradients.engines.places.place import CONSTANT, PLACES, Call, Place
 from userdp.gradients.token_losses import IGNORED, token_losses
 
 CLOSE = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-2}
@@ -149,6 +152,34 @@ def test_rows_are_followed_through_it_and_twin_mixed_rows_are_not_proved(
     with tape.watching(model, tokens):
         logits = model(tokens) if mixed else model.table(tokens)
         assert tape.rows.prove(token_losses(logits, tokens).sum(1)) is proved
+
+
+def test_labels_of_another_shape_are_refused_as_torch_refuses_them() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        token_losses(torch.zeros(4, 3, 1, 7), torch.zeros(1, 3, 4, dtype=torch.int64))
+    with pytest.raises(ValueError, match="shape"):
+        token_losses(torch.zeros(12, 7), torch.zeros(3, 4, dtype=torch.int64))
+
+
+def proves_misshapen(rule: Callable[[Call], Place | None]) -> bool:
+    """Whether labels (1, rows, tokens) of logits (tokens, rows, 1, classes) pass as kept apart.
+
+    Read in order, the losses of one row's tokens then stand at the places of several rows.
+    """
+    logits, labels = torch.zeros(4, 3, 1, 7), torch.zeros(1, 3, 4, dtype=torch.int64)
+    places = {id(logits): Place(1), id(labels): CONSTANT}
+    call = Call(lambda tensor: places[id(tensor)], (logits, labels), {})
+    call.result = logits[..., 0].view(labels.shape)
+    place = rule(call)
+    return place is not None and call.result.shape[1] == 3
+
+
+def test_invariant_3_no_proof_stands_on_labels_of_another_shape() -> None:
+    assert not proves_misshapen(PLACES[token_losses])
+
+
+def test_broken_twin_of_invariant_3_a_rule_that_looks_at_no_shapes_is_caught() -> None:
+    assert proves_misshapen(lambda call: call.first)
 
 
 ENGINES = ["reference", "bookkeeping", "lora", "vmap"]

@@ -45,9 +45,18 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
     Returns:
         Of the shape of ``labels``, in nats; 0 where a label is ignored.
+
+    Raises:
+        ValueError: the shapes do not fit. In another shape a label would stand at another place of
+            the result than its logits do, perhaps at another row's.
     """
     if has_torch_function((logits, labels)):  # rows are followed through it as through torch's own
         return handle_torch_function(token_losses, (logits, labels), logits, labels)
+    if labels.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"labels must have the shape {tuple(logits.shape[:-1])} of the logits' places, got "
+            f"{tuple(labels.shape)}"
+        )
     if functorch.peek_interpreter_stack() is not None:  # ``vmap`` traces torch's functions alone
         wide = logits if logits.dtype == torch.float64 else logits.float()
         flat = F.cross_entropy(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 from dataclasses import replace
 from functools import partial
@@ -319,6 +320,19 @@ class TestWhatIsRemembered:
             engine=change.get("engine", "auto"),
         ).digest
         assert before != after
+
+    def test_code_of_the_same_size_and_time_is_another_combination(self, tmp_path, monkeypatch):
+        """As reproducible builds install it: every file has one time, whatever it says."""
+        package, file = tmp_path / "userdp", tmp_path / "userdp" / "clip.py"
+        package.mkdir()
+        monkeypatch.setattr(combination.userdp, "__file__", str(package / "__init__.py"))
+        found = []
+        for said in ("norm + margin", "norm - margin", "norm + margin"):
+            file.write_text(said)
+            os.utime(file, (315532800, 315532800))
+            found.append(combination.code.__wrapped__())
+        assert found[0] != found[1]
+        assert found[0] == found[2]
 
     def test_another_model_loss_hook_setting_or_noise_is_another_combination(self, store):
         """Of one name and one shape: what a notebook's cell was before it was edited, and after."""

@@ -43,7 +43,7 @@ class Combination:
         torch: its version.
         libraries: versions of others that compute or draw.
         settings: of torch, by which it chooses kernels.
-        userdp: its version, and a digest of when its code was written.
+        userdp: its version, and a digest of its code.
         model: digest of `shape_of_model`.
         loss: where its code lies, what it is (`code_of`), and whether it is given targets.
         hooks: what the code of the model's hooks is.
@@ -172,15 +172,17 @@ def settings() -> str:
 
 @functools.cache
 def code() -> str:
-    """SHA-256 of the places, sizes and times of this package's files: code that was edited is new.
+    """SHA-256 of this package's files, their places and what they say: code that was edited is new.
+
+    Sizes and times would not do: installers that build reproducibly give all files one time.
 
     >>> code() == code()
     True
     """
-    told = []
-    for path in sorted(Path(userdp.__file__).parent.rglob("*.py")):
-        found = path.stat()
-        told.append(f"{path} {found.st_size} {found.st_mtime_ns}")
+    told = [
+        f"{path} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+        for path in sorted(Path(userdp.__file__).parent.rglob("*.py"))
+    ]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
 

@@ -129,6 +129,8 @@ def _own_token_losses(call: Call) -> Place | None:
     other = call.place(labels)
     if place.dim is None or place.counts or place.dim >= len(call.shape) - 1:
         return None
+    if labels.shape != call.shape[:-1]:  # what is left of the logits' places would be others'
+        return None
     return place if other in (place, CONSTANT) else None
 
 

@@ -35,10 +35,13 @@ class Sparse(Use):
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         rows, tokens = self.sums.double() * factors[self.units][:, None], self.tokens
         if total.dtype != torch.float64:
-            # A narrow sum rounds at each addition, so it gets one for all units of the pass.
+            # A narrow sum rounds at each addition, so it gets one for all units of the pass; and
+            # only the result is rounded, not what is added, on which `running` does not count.
             tokens, places = torch.unique(tokens, return_inverse=True)
-            rows = rows.new_zeros(len(tokens), rows.shape[1]).index_add_(0, places, rows)
-        total.index_add_(0, tokens, rows.to(total.dtype))
+            rows = total[tokens].double().index_add_(0, places, rows)
+            total[tokens] = rows.to(total.dtype)
+        else:
+            total.index_add_(0, tokens, rows)
 
     def summed(self) -> Tensor:
         return self.sums.new_zeros(self.shape).index_add_(0, self.tokens, self.sums)
