@@ -222,7 +222,9 @@ def test_every_algorithm_says_which_published_steps_are_unsound():
 
 @pytest.mark.parametrize("algorithm", PRIVATE)
 def test_published_noise_reads_the_mini_batch_where_it_does_in_the_paper(algorithm):
-    made = Published.calibrated(**constants(algorithm=algorithm, rounds=12, reduction=Reduction.PUBLISHED))
+    made = Published.calibrated(
+        **constants(algorithm=algorithm, rounds=12, reduction=Reduction.PUBLISHED)
+    )
     few, many = np.array([1, 1]), np.array([3, 1, 2])
     by_group = algorithm == "local-group-dp"
     assert (made.noise_of(many) > made.noise_of(few)) == by_group
