@@ -9,8 +9,9 @@ rate is chosen on a seed of its own (`TUNING_SEED`) where several are listed, th
 reported ones.
 
 The ``paper`` variants were fixed before any run: its noise, mini-batches and T steps a round, and
-rounds reduced by s (`Reduction.LINEAR`; √s was published). The ``tight`` ones may choose rounds, steps, batches
-and the cap k by public reasoning: one step a round with a larger batch.
+rounds reduced by s (`Reduction.LINEAR`; √s was published, see `benchmarks.marathe`). The ``tight``
+ones may choose rounds, steps, batches and the cap k by public reasoning: one step a round with a
+larger batch.
 """
 
 from __future__ import annotations

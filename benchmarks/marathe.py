@@ -3,13 +3,13 @@
     python -m benchmarks.marathe run      # goes on where it stopped
     python -m benchmarks.marathe table
 
-The design is `docs/results/papers/designs/marathe.toml`, committed before the first run; each row of
-`docs/results/papers/marathe.jsonl` carries its digest.
+The design is `docs/results/papers/designs/marathe.toml`, committed before the first run; each row
+of `docs/results/papers/marathe.jsonl` carries its digest.
 
 Runs are simulated in memory: the plans (rounds, noise, denominators, caps) are those of
-`FederationPlan` and `Published`, and a round is one step of all silos from the same weights, so that
-one pass gives every item's gradient. There is no store and no ledger, and draws and noise come from a
-seed: no ε is claimed for a row, and only made-up data may be used.
+`FederationPlan` and `Published`, and a round is one step of all silos from the same weights, so
+that one pass gives every item's gradient. There is no store and no ledger, and draws and noise come
+from a seed: no ε is claimed for a row, and only made-up data may be used.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -185,8 +186,8 @@ def plan_of(
 def item_gradients(model: nn.Module, rows: Tensor) -> Tensor:
     """Each item's gradient, float32, (items, parameters), in the order of the model's parameters.
 
-    One pass back gives the gradient of every layer's output; an item's weight gradient is that times
-    the layer's input, unfolded where the layer is a convolution.
+    One pass back gives the gradient of every layer's output; an item's weight gradient is that
+    times the layer's input, unfolded where the layer is a convolution.
     """
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
@@ -219,8 +220,8 @@ def clipped(gradients: Tensor, norm: float) -> Tensor:
 def silo_sum(gradients: Tensor, subjects: np.ndarray, *, algorithm: str, norm: float) -> Tensor:
     """What a silo's step adds up before its noise, from the gradients of its drawn items.
 
-    HiGradAvgDP: of each subject the mean of its clipped gradients. UserLDP: the clipped mean of all.
-    Others: clipped gradients.
+    HiGradAvgDP: of each subject the mean of its clipped gradients. UserLDP: the clipped mean of
+    all. Others: clipped gradients.
     """
     if not len(gradients):
         return torch.zeros(gradients.shape[1])
@@ -243,7 +244,8 @@ def train(made: FederationPlan | Published, data: Federation, *, rate: float, se
     if local and not published and plan.algorithm != "local-item-dp":
         data = data.capped(local.sampling.group_size)
     model, _ = build_model(replace(plan.model, seed=seed))
-    # Draws and noise of a seed and a cell; cells must not share noise, or pairs would hang together.
+    # Each cell of a seed has draws and noise of its own: a difference of cells must scatter as two
+    # independent runs do.
     cell = int.from_bytes(
         hashlib.sha256(f"{plan.algorithm} {bool(published)}".encode()).digest()[:4]
     )
@@ -399,9 +401,10 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         apart = {m: difference(rows, cell, same, m) for m in means}
         yield (
             f"| {cell['algorithm']} | {cell['accounting']}{flaws} | {alpha} | "
-            f"{first['noise_multiplier']:.3g} | {first['noise_per_unit']:.3g} | {first['rounds']} | "
-            f"{first['key']['rate']:g} | {len(own)} | {means['accuracy']:.3f} | "
-            f"{apart['accuracy']} | {means['loss']:.3f} | {apart['loss']} |"
+            f"{first['noise_multiplier']:.3g} | {first['noise_per_unit']:.3g} | "
+            f"{first['rounds']} | {first['key']['rate']:g} | {len(own)} | "
+            f"{means['accuracy']:.3f} | {apart['accuracy']} | "
+            f"{means['loss']:.3f} | {apart['loss']} |"
         )
     uniform = [cell for cell in cells() if cell["alpha"] is None]
     yield from (
@@ -420,7 +423,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         ]
         own_cells = [cell for cell in own_cells if measures(rows, cell, "accuracy")]
         own_cells.sort(key=lambda c: -mean(measures(rows, c, "accuracy").values()))
-        for one, two in zip(own_cells, own_cells[1:], strict=False):
+        for one, two in pairwise(own_cells):
             apart = difference(rows, one, two, "accuracy")
             yield f"| {accounting} | {one['algorithm']} | {two['algorithm']} | {apart} |"
     yield from ("", "| algorithm | accounting | accuracy at α less uniform |", "|---|---|---|")

@@ -2,8 +2,8 @@
 
 The noise is that of the moments accountant (Rényi DP), of the group lemma with the mini-batch's
 largest group, of the sampling fraction kB/|D| and of sensitivity C for UserLDP. By how much rounds
-are reduced is a `Reduction`: √s as published, or s. `FLAWS` names the steps that are not sound; what
-is sound, and claimed, is `userdp.federated`.
+are reduced is a `Reduction`: √s as published, or s. `FLAWS` names the steps that are not sound;
+what is sound, and claimed, is `userdp.federated`.
 """
 
 from __future__ import annotations
