@@ -48,13 +48,15 @@ def cuts_of(model: nn.Module, units: Units) -> list[tuple[int, int]]:
     return [(offsets[begin], offsets[end]) for begin, end in one_pass.cut(task)]
 
 
-def steps_of(model: nn.Module, units: Units, methods: list[str]) -> dict[str, Step]:
-    """Each method's step."""
+def steps_of(
+    model: nn.Module, units: Units, methods: list[str], *, parts: int | None = None
+) -> dict[str, Step]:
+    """Each method's step; ``parts`` as of `userdp.gradients.Engine`."""
     cuts = cuts_of(model, units)
     makers: dict[str, Callable[[], Step]] = {
         "plain": lambda: lambda: plain_in_passes(model, units, cuts),
         "private": lambda: engine_step(
-            "auto", model, causal_lm_loss, units, micro_batch=MICRO_BATCH
+            "auto", model, causal_lm_loss, units, micro_batch=MICRO_BATCH, parts=parts
         ),
         "opacus": lambda: _opacus(model, units, cuts[0][1] - cuts[0][0]),
     }
@@ -93,9 +95,11 @@ def rounds(
     if setting.key == "decoder_g1" and util.find_spec("opacus") is not None:
         methods.append("opacus")
     model, units = build(setting), units_of(setting)
-    for step in steps_of(model, two_passes(setting), methods).values():
+    parts = 1 if setting.float32_sum else None
+    for step in steps_of(model, two_passes(setting), methods, parts=parts).values():
         step()  # warms up, and checks the engine
-    steps, rows = steps_of(model, units, methods), max(e - b for b, e in cuts_of(model, units))
+    steps = steps_of(model, units, methods, parts=parts)
+    rows = max(e - b for b, e in cuts_of(model, units))
     for number in range(done, wanted):
         seconds = {}
         for method in methods if number % 2 else methods[::-1]:
@@ -113,5 +117,6 @@ def peak(setting: Setting, method: str) -> int:
     build(setting_of("trial_lora"))  # imports what a model with adapters does
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
-    steps_of(build(setting), two_passes(setting), [method])[method]()
+    parts = 1 if setting.float32_sum else None
+    steps_of(build(setting), two_passes(setting), [method], parts=parts)[method]()
     return memory("VmHWM") - before

@@ -33,6 +33,8 @@ class Setting:
         group: sequences of a unit.
         rank: of LoRA; None trains all parameters.
         llama: whether it is a Llama rather than a GPT-2.
+        float32_sum: whether passes are added up as in `PrivateRun`, in float32 where that is safe.
+            The other settings keep the float64 sum that was predicted.
     """
 
     key: str
@@ -42,6 +44,7 @@ class Setting:
     group: int
     rank: int | None = None
     llama: bool = False
+    float32_sum: bool = False
 
 
 _DECODER = "decoder, 353 M"
@@ -50,6 +53,17 @@ SETTINGS = [
     Setting(key="decoder_g1", model=_DECODER, shape=DECODER, sequences=32, group=1),
     Setting(key="decoder_g4", model=_DECODER, shape=DECODER, sequences=32, group=4),
     Setting(key="decoder_g16", model=_DECODER, shape=DECODER, sequences=32, group=16),
+    *(
+        Setting(
+            key=f"decoder_g{group}_float32",
+            model=f"{_DECODER}, float32 sum",
+            shape=DECODER,
+            sequences=32,
+            group=group,
+            float32_sum=True,
+        )
+        for group in (1, 4)
+    ),
     *(
         Setting(
             key=f"lora_{name.removeprefix('gpt2').removeprefix('-') or 'small'}",

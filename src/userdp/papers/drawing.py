@@ -63,3 +63,33 @@ def draw_lines(
         axis.legend(fontsize=7)
     figure.suptitle(title, fontsize=10)
     save(figure, path)
+
+
+def draw_table(rows: Sequence[Row], path: Path, *, title: str, operator_only: bool = False) -> None:
+    """The rows as a table in a picture; floats with four significant digits.
+
+    Args:
+        rows: all with the same columns.
+        path: of the picture.
+        title: above the table.
+        operator_only: it shows exact numbers about people, so that only its owner may read it.
+    """
+    columns = list(rows[0])
+    cells = [[_shown(row[column]) for column in columns] for row in rows]
+    titles = [column.replace("_", " ") for column in columns]
+    # At a font size of 8 a character takes some 0.08 inches, with the room around a cell's text.
+    letters = sum(max(map(len, column)) + 2 for column in zip(titles, *cells, strict=True))
+    figure, (axis,) = panels(1, width=max(5.0, 0.08 * letters), height=0.8 + 0.2 * len(rows))
+    axis.axis("off")
+    table = axis.table(cellText=cells, colLabels=titles, loc="center")
+    table.auto_set_font_size(False)
+    table.set_fontsize(8)
+    table.auto_set_column_width(list(range(len(columns))))
+    figure.suptitle(title, fontsize=10)
+    save(figure, path, operator_only=operator_only)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str("" if value is None else value)
