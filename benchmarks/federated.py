@@ -9,8 +9,9 @@ rate is chosen on a seed of its own (`TUNING_SEED`) where several are listed, th
 reported ones.
 
 The ``paper`` variants were fixed before any run: its noise, mini-batches and T steps a round, and
-rounds reduced by s (Theorem 3.13 corrected). The ``tight`` ones may choose rounds, steps, batches
-and the cap k by public reasoning: one step a round with a larger batch.
+rounds reduced by s (`Reduction.LINEAR`; √s was published, see `benchmarks.marathe`). The ``tight``
+ones may choose rounds, steps, batches and the cap k by public reasoning: one step a round with a
+larger batch.
 """
 
 from __future__ import annotations
@@ -41,7 +42,13 @@ from userdp.federated.rounds import MODEL_FILE, save_weights
 from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
 from userdp.papers.marathe.digits import digits
-from userdp.papers.marathe.published import FLAWS, LOCAL_GROUP, Published
+from userdp.papers.marathe.published import (
+    FOR_SUBJECTS,
+    LOCAL_GROUP,
+    Published,
+    Reduction,
+    flaws_of,
+)
 from userdp.papers.studies.runs import append_row, name_of, read_rows
 from userdp.plans import Budget, Plan
 
@@ -133,9 +140,8 @@ def plan_for(
     counts = [_item_counts(name, part) for part in parts]
     items = round((1 - HELD_OUT) * float(np.mean([own.sum() for own in counts])), -1)
     capped = not paper and not item
-    make = Published.calibrated if accounting == P else FederationPlan.calibrated
-    return make(
-        Declared(
+    constants: dict[str, Any] = {
+        "declared": Declared(
             batch_size=min(float(items), shape["batch"]),
             items_per_silo=int(items),
             subjects_per_silo=round(float(np.mean([len(own) for own in counts]))),
@@ -146,14 +152,17 @@ def plan_for(
             local_steps=shape["local_steps"],
             budget=Budget(target_delta=DELTA, target_epsilon=EPSILON),
         ),
-        algorithm=algorithm,
-        silos=SILOS,
-        silos_per_round=SILOS,
-        silos_per_subject=SILOS,
-        rounds=settings["rounds"],
-        learning_rate=rate,
-        model=model_of(name),
-    )
+        "algorithm": algorithm,
+        "silos": SILOS,
+        "silos_per_round": SILOS,
+        "silos_per_subject": SILOS,
+        "rounds": settings["rounds"],
+        "learning_rate": rate,
+        "model": model_of(name),
+    }
+    if accounting == P:
+        return Published.calibrated(reduction=Reduction.LINEAR, **constants)
+    return FederationPlan.calibrated(**constants)
 
 
 def _item_counts(name: str, part: Sequence[Record]) -> np.ndarray:
@@ -202,7 +211,7 @@ def run(name: str, records: Sequence[Record], key: Mapping[str, Any]) -> dict[st
         "charged_steps": plan.charged_steps,
         "epsilon": claimed if local else None,
         "claims": [] if published else [asdict(g) for g in plan.guarantees()],
-        "flaws": FLAWS[algorithm] if published else "",
+        "flaws": flaws_of(algorithm, Reduction.LINEAR) if published else "",
         "seconds": time.process_time() - began,
     }
 
@@ -296,7 +305,7 @@ LARGEST = 2.5
 
 
 def published_noise(names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Noise multipliers at the paper's own sizes; ``paper`` rounds reduced by s."""
+    """Noise multipliers at the paper's own sizes, for rounds reduced by √s and by s."""
     for name in names:
         setting = PUBLISHED[name]
         items = setting["subjects"] * setting["items"] // SILOS
@@ -322,21 +331,25 @@ def published_noise(names: Sequence[str]) -> Iterator[dict[str, Any]]:
                 "learning_rate": 1.0,
                 "model": model_of("digits"),
             }
-            paper = Published.calibrated(declared, rounds=setting["rounds"], **constants)
-            tight = FederationPlan.calibrated(
-                replace(declared, group_size=mean_size), rounds=paper.plan.rounds, **constants
-            )
-            assert isinstance(tight.local, Plan)
-            by_group = algorithm == LOCAL_GROUP
-            yield {
-                "data": name,
-                "algorithm": algorithm,
-                "rounds": paper.plan.rounds,
-                "paper": paper.noise_of_group(3) if by_group else paper.local.noise.multiplier,
-                "tight": tight.local.noise.multiplier,
-                "group_size": mean_size,
-                "flaws": FLAWS[algorithm],
-            }
+            for reduction in Reduction if algorithm in FOR_SUBJECTS else (Reduction.PUBLISHED,):
+                paper = Published.calibrated(
+                    declared, rounds=setting["rounds"], reduction=reduction, **constants
+                )
+                tight = FederationPlan.calibrated(
+                    replace(declared, group_size=mean_size), rounds=paper.plan.rounds, **constants
+                )
+                assert isinstance(tight.local, Plan)
+                by_group = algorithm == LOCAL_GROUP
+                yield {
+                    "data": name,
+                    "algorithm": algorithm,
+                    "reduction": str(reduction),
+                    "rounds": paper.plan.rounds,
+                    "paper": paper.noise_of_group(3) if by_group else paper.local.noise.multiplier,
+                    "tight": tight.local.noise.multiplier,
+                    "group_size": mean_size,
+                    "flaws": flaws_of(algorithm, reduction),
+                }
 
 
 def main() -> None:

@@ -23,6 +23,8 @@ from userdp.noise import Gaussian
 from userdp.papers.marathe.published import (
     FLAWS,
     Published,
+    Reduction,
+    flaws_of,
     group_target,
     paper_noise,
 )
@@ -166,8 +168,14 @@ def test_the_published_group_target_and_reductions():
     assert group_target(4.0, 1e-5, 3) == pytest.approx(
         (4 / 3, 1e-5 / (3 * math.exp(8 / 3))), rel=1e-12
     )
-    for algorithm, rounds in (("local-group-dp", 6), ("local-item-dp", 100)):
-        settings = constants(algorithm=algorithm, rounds=100, silos=16, silos_per_round=16)
+    for algorithm, reduction, rounds in (
+        ("local-group-dp", Reduction.PUBLISHED, 25),
+        ("local-group-dp", Reduction.LINEAR, 6),
+        ("local-item-dp", Reduction.PUBLISHED, 100),
+    ):
+        settings = constants(
+            algorithm=algorithm, rounds=100, silos=16, silos_per_round=16, reduction=reduction
+        )
         made = Published.calibrated(**settings)
         assert (made.plan.rounds, made.planned_rounds) == (rounds, 100)
 
@@ -205,13 +213,18 @@ def test_paper_noise_is_that_of_the_moments_accountant():
 def test_every_algorithm_says_which_published_steps_are_unsound():
     assert sorted(FLAWS) == sorted(PRIVATE)
     table = re.findall(r"^\| ([a-z]) \|", FEDERATED_PAGE.read_text(encoding="utf-8"), re.M)
-    mended = {"f"}  # rounds are reduced by s
-    assert set("".join(FLAWS.values())) == set(table) - mended
+    assert set("".join(FLAWS.values())) == set(table) - {"f"}
+    published = {flaws_of(name, Reduction.PUBLISHED) for name in PRIVATE}
+    assert set("".join(published)) == set(table)
+    assert flaws_of("local-item-dp", Reduction.PUBLISHED) == "g"  # its rounds are not reduced
+    assert flaws_of("user-ldp", Reduction.LINEAR) == "eg"
 
 
 @pytest.mark.parametrize("algorithm", PRIVATE)
 def test_published_noise_reads_the_mini_batch_where_it_does_in_the_paper(algorithm):
-    made = Published.calibrated(**constants(algorithm=algorithm, rounds=12))
+    made = Published.calibrated(
+        **constants(algorithm=algorithm, rounds=12, reduction=Reduction.PUBLISHED)
+    )
     few, many = np.array([1, 1]), np.array([3, 1, 2])
     by_group = algorithm == "local-group-dp"
     assert (made.noise_of(many) > made.noise_of(few)) == by_group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from userdp.cli.app import run as userdp
 from userdp.federated.data import spread
 from userdp.papers.marathe import federations, figure_2
+from userdp.papers.marathe.published import Reduction
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_the_plan_of_a_figure_is_the_papers_or_the_tight_one(tiny):
     parts = spread(federations.data(), silos=2, most=2)
     paper = federations.small_plan("higradavg-dp", "paper", parts)
     tight = federations.small_plan("higradavg-dp", "tight", parts)
-    assert (paper.plan.rounds, paper.planned_rounds) == (1, 2)
+    assert (paper.plan.rounds, paper.planned_rounds) == (1, 2)  # 2 / √2, rounded down
     largest = max(Counter(record.user for record in part).most_common(1)[0][1] for part in parts)
     assert paper.local.sampling.group_size == largest
     assert tight.local.sampling.group_size == federations.CAP
@@ -60,3 +62,28 @@ def test_published_steps_run(tiny, algorithm):
     assert [row["round"] for row in rows] == list(range(1, rows[0]["rounds"] + 1))
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
     assert "g" in rows[0]["flaws"]
+
+
+@pytest.mark.parametrize("silos", [1, 2, 4, 7, 9, 16, 100])
+def test_rounds_are_reduced_by_the_root_of_s_as_published_or_by_s(silos):
+    """R/√s (Theorem 3.13) and R/s, rounded down; never less than one round."""
+    for planned in (1, 2, 16, 64, 99, 100, 200, 1000):
+        published = Reduction.PUBLISHED.rounds(planned, silos_per_round=silos)
+        linear = Reduction.LINEAR.rounds(planned, silos_per_round=silos)
+        assert published == max(1, math.floor(planned / math.sqrt(silos)))
+        assert linear == max(1, math.floor(planned / silos))
+        if linear > 1:  # what the noise was calibrated for: the steps of R rounds of one silo
+            assert silos * linear <= planned
+
+
+def test_the_papers_own_rounds_are_those_of_its_reduction_and_not_of_the_linear_one():
+    """Marathe et al. 2023, Figure 1: 25 rounds of 100 on FEMNIST, 50 of 200 on Shakespeare."""
+    for planned, printed in ((100, 25), (200, 50)):
+        assert Reduction.PUBLISHED.rounds(planned, silos_per_round=16) == printed
+        assert Reduction.LINEAR.rounds(planned, silos_per_round=16) != printed
+
+
+def test_broken_twin_the_published_reduction_composes_to_more_steps_than_were_paid_for():
+    """s silos of R/√s rounds take √s times the R rounds for which the noise was calibrated."""
+    rounds = Reduction.PUBLISHED.rounds(100, silos_per_round=16)
+    assert 16 * rounds == 4 * 100

@@ -26,7 +26,13 @@ from userdp.federated.simulation import all_units, make_federation, run_in_proce
 from userdp.gradients import Units
 from userdp.papers.marathe.bounds import excess_loss_bound
 from userdp.papers.marathe.digits import digits
-from userdp.papers.marathe.published import FLAWS, FOR_SUBJECTS, HIGRADAVG, Published
+from userdp.papers.marathe.published import (
+    FOR_SUBJECTS,
+    HIGRADAVG,
+    Published,
+    Reduction,
+    flaws_of,
+)
 from userdp.papers.table import Row
 from userdp.plans import Budget, Plan
 
@@ -72,10 +78,9 @@ def small_plan(
     steps, batch = SHAPES[TIGHT if sound else PAPER]
     counts = [np.unique([r.user for r in part], return_counts=True)[1] for part in parts]
     items = max(1, round(float(np.mean([(1 - HELD_OUT) * own.sum() for own in counts]))))
-    make = Published.calibrated if accounting == PAPER else FederationPlan.calibrated
     tokenizer = number_tokenizer()
-    return make(
-        Declared(
+    constants: dict[str, Any] = {
+        "declared": Declared(
             batch_size=min(float(items), batch),
             items_per_silo=items,
             subjects_per_silo=max(1, round(float(np.mean([len(own) for own in counts])))),
@@ -84,20 +89,23 @@ def small_plan(
             local_steps=steps,
             budget=Budget(target_delta=DELTA, target_epsilon=EPSILON),
         ),
-        algorithm=algorithm,
-        silos=len(parts),
-        silos_per_round=len(parts),
-        silos_per_subject=len(parts),
-        rounds=ROUNDS,
-        learning_rate=RATES[algorithm],
-        model=LeafCNN(
+        "algorithm": algorithm,
+        "silos": len(parts),
+        "silos_per_round": len(parts),
+        "silos_per_subject": len(parts),
+        "rounds": ROUNDS,
+        "learning_rate": RATES[algorithm],
+        "model": LeafCNN(
             tokenizer_sha256=tokenizer.sha256,
             vocab_size=tokenizer.vocab_size,
             seq_len=65,
             width=2,
             classes=10,
         ),
-    )
+    }
+    if accounting == PAPER:
+        return Published.calibrated(reduction=Reduction.PUBLISHED, **constants)
+    return FederationPlan.calibrated(**constants)
 
 
 def train_cell(
@@ -148,7 +156,7 @@ def train_cell(
                 "noise_multiplier": local.noise.multiplier if local else 0.0,
                 "rounds": plan.rounds,
                 "planned_rounds": ROUNDS,
-                "flaws": FLAWS[algorithm] if accounting == PAPER else "",
+                "flaws": flaws_of(algorithm, Reduction.PUBLISHED) if accounting == PAPER else "",
             }
         )
 
