@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 
 import pytest
 
 from userdp.cli.app import run as userdp
-from userdp.federated.data import spread
-from userdp.papers.marathe import federations, figure_2
+from userdp.papers.marathe import figure_1, figure_2, figure_3
+from userdp.papers.marathe.federations import NONE, PAPER_SQRT, TIGHT, Size
 from userdp.papers.marathe.published import Reduction
 
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(federations, "SUBJECTS", 40)
-    monkeypatch.setattr(federations, "ITEMS", 6.0)
-    monkeypatch.setattr(federations, "SILOS", 2)
-    monkeypatch.setattr(federations, "ROUNDS", 2)
-    monkeypatch.setattr(federations, "ALPHAS", (None, 8.0))
+    size = Size(silos=2, silos_per_round=2, subjects=40, items_per_subject=6.0, planned_rounds=2)
+    few = {("fedavg", NONE): 0.3, ("higradavg-dp", PAPER_SQRT): 1.0, ("local-group-dp", TIGHT): 1.0}
+    for module in (figure_1, figure_3):
+        monkeypatch.setattr(module, "SIZE", size)
+        monkeypatch.setattr(module, "RATES", few)
+        monkeypatch.setattr(module, "SEEDS", (0, 1))
+    monkeypatch.setattr(figure_2, "SILOS", 2)
+    for module in (figure_2, figure_3):
+        monkeypatch.setattr(module, "ALPHAS", (None, 8.0))
     monkeypatch.setattr(figure_2, "FEMNIST_SUBJECTS", 300)
     monkeypatch.setattr(figure_2, "FEMNIST_BATCH", 64)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, monkeypatch, number):
-    few = [("fedavg", "none"), ("higradavg-dp", "paper"), ("local-group-dp", "tight")]
-    monkeypatch.setattr(federations, "cells", lambda: few)
+def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, number):
     name = f"marathe-figure-{number}"
     assert userdp(["reproduce", name, "--out", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] > 0
@@ -42,26 +42,6 @@ def test_figure_2_counts_every_mini_batch_of_every_silo(tiny):
     assert {row["alpha"] for row in rows} == {1.0, 8.0}
     assert sum(row["mini_batches"] for row in rows if row["alpha"] == 1.0) == 50 * 2
     assert max(row["largest_group"] for row in rows) > 1
-
-
-def test_the_plan_of_a_figure_is_the_papers_or_the_tight_one(tiny):
-    parts = spread(federations.data(), silos=2, most=2)
-    paper = federations.small_plan("higradavg-dp", "paper", parts)
-    tight = federations.small_plan("higradavg-dp", "tight", parts)
-    assert (paper.plan.rounds, paper.planned_rounds) == (1, 2)  # 2 / √2, rounded down
-    largest = max(Counter(record.user for record in part).most_common(1)[0][1] for part in parts)
-    assert paper.local.sampling.group_size == largest
-    assert tight.local.sampling.group_size == federations.CAP
-    assert 3.99 < tight.guarantee().epsilon <= 4.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["local-item-dp", "local-group-dp", "user-ldp"])
-def test_published_steps_run(tiny, algorithm):
-    rows = federations.train_cell(algorithm, "paper", federations.data(), alpha=None, every=True)
-    assert [row["round"] for row in rows] == list(range(1, rows[0]["rounds"] + 1))
-    assert all(0 <= row["accuracy"] <= 1 for row in rows)
-    assert "g" in rows[0]["flaws"]
 
 
 @pytest.mark.parametrize("silos", [1, 2, 4, 7, 9, 16, 100])

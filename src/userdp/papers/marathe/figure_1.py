@@ -5,30 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from userdp.papers.marathe import federations
+from userdp.papers.marathe.drawing import draw_cells
+from userdp.papers.marathe.federations import RATES, SEEDS, Size
+from userdp.papers.marathe.simulation import curve
 from userdp.papers.table import Row
 from userdp.reporting.drawing import panels, save
 
+SIZE = Size()
+
 
 def rows() -> list[Row]:
-    """Accuracy and loss over rounds, and the bounds of Section 4 beside the last loss."""
-    records = federations.data()
+    """Accuracy and loss over rounds, and the bounds of Section 4 beside each loss."""
     return [
         row
-        for algorithm, accounting in federations.cells()
-        for row in federations.train_cell(algorithm, accounting, records, alpha=None, every=True)
+        for seed in SEEDS
+        for (algorithm, accounting), rate in RATES.items()
+        for row in curve(
+            SIZE,
+            algorithm=algorithm,
+            accounting=accounting,
+            alpha=None,
+            rate=rate,
+            seed=seed,
+            every=True,
+        )
     ]
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Accuracy and loss over rounds, a line for each algorithm and accounting."""
-    figure, axes = panels(2, width=5.4)
+    figure, axes = panels(2, width=6.4, height=4.6)
     for axis, key in zip(axes, ("accuracy", "loss"), strict=True):
-        federations.draw_cells(axis, rows, "round", key)
+        draw_cells(axis, rows, "round", key, marks=False)
         axis.set_xlabel("round")
     axes[1].set_ylim(top=min(4.0, axes[1].get_ylim()[1]))
-    axes[0].legend(fontsize=7)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), fontsize=7, ncols=4, loc="outside lower center"
+    )
     figure.suptitle(
-        "digits, 16 silos, ε = 4, δ = 1e-5 (Marathe et al. 2023, Figure 1)", fontsize=10
+        f"digits, {SIZE.silos} silos, {SIZE.planned_rounds} rounds planned, ε = {SIZE.epsilon:g}, "
+        f"δ = {SIZE.delta:g} (Marathe et al. 2023, Figure 1)",
+        fontsize=10,
     )
     save(figure, path)

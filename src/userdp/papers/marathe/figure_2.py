@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from userdp.federated.data import places
-from userdp.papers.marathe import federations
+from userdp.papers.marathe.federations import ALPHAS, Size
 from userdp.papers.table import Row
 from userdp.reporting.drawing import panels, save
 from userdp.sampling.coins import distinct_indices
 
+SILOS = Size().silos
 FEMNIST_SUBJECTS, FEMNIST_ITEMS, FEMNIST_SPREAD, FEMNIST_BATCH = 3500, 145, 0.38, 512
 
 
@@ -29,18 +30,18 @@ def rows() -> list[Row]:
     counts = sizes.round().astype(np.int64)
     owners = np.repeat(np.arange(FEMNIST_SUBJECTS), counts)
     rows = []
-    for alpha in federations.ALPHAS:
+    for alpha in ALPHAS:
         silos = np.concatenate(
             [
                 places(
                     str(subject).encode(), int(count),
-                    silos=federations.SILOS, most=federations.SILOS, alpha=alpha,
+                    silos=SILOS, most=SILOS, alpha=alpha,
                 )
                 for subject, count in enumerate(counts)
             ]
         )  # fmt: skip
         largest: Counter[int] = Counter()
-        for silo in range(federations.SILOS):
+        for silo in range(SILOS):
             own = owners[silos == silo]
             for _ in range(50 if len(own) else 0):
                 batch = distinct_indices(draw, len(own), min(len(own), FEMNIST_BATCH))

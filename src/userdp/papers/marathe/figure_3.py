@@ -5,28 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from userdp.papers.marathe import federations
-from userdp.papers.marathe.published import USER_LDP
+from userdp.papers.marathe.drawing import draw_cells
+from userdp.papers.marathe.federations import ALPHAS, RATES, SEEDS, Size
+from userdp.papers.marathe.simulation import curve
 from userdp.papers.table import Row
 from userdp.reporting.drawing import panels, save
+
+SIZE = Size(declared_after_cap=True)
+"""Declared items are those that the cap leaves: else a step would have fewer, the larger α is."""
 
 
 def rows() -> list[Row]:
     """Accuracy after the last round against α of the subjects' spread over silos."""
-    records = federations.data()
     return [
         row
-        for alpha in federations.ALPHAS
-        for algorithm, accounting in federations.cells()
-        if algorithm != USER_LDP
-        for row in federations.train_cell(algorithm, accounting, records, alpha=alpha, every=False)
+        for seed in SEEDS
+        for alpha in ALPHAS
+        for (algorithm, accounting), rate in RATES.items()
+        for row in curve(
+            SIZE,
+            algorithm=algorithm,
+            accounting=accounting,
+            alpha=alpha,
+            rate=rate,
+            seed=seed,
+            every=False,
+        )
     ]
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Accuracy against α; uniform spread stands at α = 1."""
-    figure, (axis,) = panels(1, width=8.0)
-    federations.draw_cells(axis, rows, "alpha", "accuracy")
+    figure, (axis,) = panels(1, width=9.0, height=4.6)
+    draw_cells(axis, rows, "alpha", "accuracy")
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter("{x:g}")
     axis.set_xlabel("α (1: uniform)")
