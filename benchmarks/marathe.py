@@ -79,7 +79,9 @@ class Study:
     @cached_property
     def size(self) -> Size:
         """What all cells share."""
-        return Size(**self.design["common"], tuning_seed=self.design["tuning_seed"])
+        # The first study, marathe.toml, declared all items of a silo.
+        common = {"declared_after_cap": False, **self.design["common"]}
+        return Size(**common, tuning_seed=self.design["tuning_seed"])
 
     def cells(self) -> Iterator[Row]:
         """The cells, as the design lists them; one has a cap of its own if the design says so."""

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from userdp.papers.marathe.federations import NONE, PAPER_LINEAR, PAPER_SQRT, TIGHT
+from userdp.papers.marathe.federations import LOCAL_ITEM, NONE, PAPER_LINEAR, PAPER_SQRT, TIGHT
 from userdp.papers.table import Row
 
 _STYLES = {TIGHT: "o-", PAPER_SQRT: "x--", PAPER_LINEAR: "+:", NONE: "s-"}
 _NAMES = {TIGHT: "tight", PAPER_SQRT: "paper, R/√s", PAPER_LINEAR: "paper, R/s"}
+_APART = 1.012
+"""Between two lines' marks at one place of a logarithmic axis, so that intervals do not hide."""
 
 
 def draw_cells(axis: Any, rows: Sequence[Row], x: str, y: str, *, marks: bool = True) -> None:
@@ -22,22 +24,27 @@ def draw_cells(axis: Any, rows: Sequence[Row], x: str, y: str, *, marks: bool = 
     Args:
         axis: of matplotlib.
         rows: of all seeds.
-        x: the column across; spreads stand at equal distances.
+        x: the column across.
         y: the column up: the mean over seeds, and Student's 95% interval of it.
-        marks: whether points and intervals are marked, or the line is drawn with a band.
+        marks: whether intervals are marked at each point, for a logarithmic axis; else a band.
     """
     algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
-    for algorithm, accounting in dict.fromkeys((r["algorithm"], r["accounting"]) for r in rows):
+    cells = dict.fromkeys((r["algorithm"], r["accounting"]) for r in rows)
+    for number, (algorithm, accounting) in enumerate(cells):
         line = [r for r in rows if (r["algorithm"], r["accounting"]) == (algorithm, accounting)]
         places = list(dict.fromkeys(row[x] for row in line))
         values = [[row[y] for row in line if row[x] == place] for place in places]
         means, halves = np.array([mean(v) for v in values]), np.array([_half(v) for v in values])
         flaws = f" (unsound: {line[0]['flaws']})" if line[0]["flaws"] else ""
-        label = algorithm if accounting == NONE else f"{algorithm}, {_NAMES[accounting]}{flaws}"
+        # The rounds of LocalItemDP are reduced by nothing.
+        name = (
+            "paper" if algorithm == LOCAL_ITEM and accounting != TIGHT else _NAMES.get(accounting)
+        )
+        label = algorithm if accounting == NONE else f"{algorithm}, {name}{flaws}"
         style: dict[str, Any] = {"color": f"C{algorithms.index(algorithm)}", "label": label}
         if marks:
             axis.errorbar(
-                places,
+                np.array(places) * _APART ** (number - len(cells) / 2),
                 means,
                 yerr=halves,
                 fmt=_STYLES[accounting],

@@ -70,7 +70,7 @@ class Size:
     clip_norm: float = 1.0
     width: int = 2
     cap: int = 2
-    declared_after_cap: bool = False
+    declared_after_cap: bool = True
     tuning_seed: int = 100
 
     def __post_init__(self) -> None:

@@ -11,8 +11,7 @@ from userdp.papers.marathe.simulation import curve
 from userdp.papers.table import Row
 from userdp.reporting.drawing import panels, save
 
-SIZE = Size(declared_after_cap=True)
-"""Declared items are those that the cap leaves: else a step would have fewer, the larger α is."""
+SIZE = Size()
 
 
 def rows() -> list[Row]:
@@ -42,5 +41,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axis.xaxis.set_major_formatter("{x:g}")
     axis.set_xlabel("α (1: uniform)")
     axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0))
-    figure.suptitle("spread of subjects over silos (Marathe et al. 2023, Figure 3)", fontsize=10)
+    figure.suptitle(
+        f"digits, {SIZE.silos} silos, {SIZE.planned_rounds} rounds planned, ε = {SIZE.epsilon:g}: "
+        "spread of subjects over silos (Marathe et al. 2023, Figure 3)",
+        fontsize=10,
+    )
     save(figure, path)
