@@ -20,6 +20,7 @@ def tiny(monkeypatch):
     for module in (figure_1, figure_3):
         monkeypatch.setattr(module, "SIZE", size)
         monkeypatch.setattr(module, "RATES", few)
+    for module in (figure_1, figure_2, figure_3):
         monkeypatch.setattr(module, "SEEDS", (0, 1))
     monkeypatch.setattr(figure_2, "SILOS", 2)
     for module in (figure_2, figure_3):
@@ -40,7 +41,7 @@ def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, number):
 def test_figure_2_counts_every_mini_batch_of_every_silo(tiny):
     rows = figure_2.rows()
     assert {row["alpha"] for row in rows} == {1.0, 8.0}
-    assert sum(row["mini_batches"] for row in rows if row["alpha"] == 1.0) == 50 * 2
+    assert sum(row["mini_batches"] for row in rows if row["alpha"] == 1.0) == 50 * 2 * 2
     assert max(row["largest_group"] for row in rows) > 1
 
 
