@@ -33,8 +33,6 @@ class Setting:
         group: sequences of a unit.
         rank: of LoRA; None trains all parameters.
         llama: whether it is a Llama rather than a GPT-2.
-        float32_sum: whether passes are added up as in `PrivateRun`, in float32 where that is safe.
-            The other settings keep the float64 sum that was predicted.
     """
 
     key: str
@@ -44,7 +42,15 @@ class Setting:
     group: int
     rank: int | None = None
     llama: bool = False
-    float32_sum: bool = False
+
+    @property
+    def float32_sum(self) -> bool:
+        """Whether passes are added up as in `PrivateRun`, in float32 where that is safe.
+
+        Settings of other names keep the float64 sum that was predicted. It is no field: a
+        prediction names its setting by the digest of all fields.
+        """
+        return self.key.endswith("_float32")
 
 
 _DECODER = "decoder, 353 M"
@@ -60,7 +66,6 @@ SETTINGS = [
             shape=DECODER,
             sequences=32,
             group=group,
-            float32_sum=True,
         )
         for group in (1, 4)
     ),

@@ -193,6 +193,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     ),
     "Output": (
         "--out",
+        "--results",
         "--overwrite",
         "--statement",
         "--public",

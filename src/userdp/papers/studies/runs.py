@@ -24,6 +24,7 @@ from torch import nn
 from userdp.data.store import StoreSplit
 from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan
+from userdp.strict_json import parse
 from userdp.training.config import TrainConfig
 from userdp.training.personalization import LocalTraining, local_users, personalize, summary
 
@@ -66,7 +67,7 @@ def read_rows(path: Path) -> list[Row]:
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            rows.append(json.loads(line))
+            rows.append(parse(line))
         except ValueError:
             continue
     return rows
@@ -168,7 +169,7 @@ def run_one(job: Job, *, store: Path, work: Path, most_examples: int) -> Row:
     guarantee = claim(out / "ledger.jsonl").parts[-1].guarantee() if job.claimed else None
     gradients = sum(
         line["rows"]
-        for line in map(json.loads, (out / "operator.jsonl").read_text().splitlines())
+        for line in map(parse, (out / "operator.jsonl").read_text("utf-8").splitlines())
         if line["kind"] == "step"
     )
     shutil.rmtree(out)
