@@ -23,6 +23,7 @@ from userdp.papers.studies.design import Design, read_declared, read_design
 from userdp.papers.studies.findings import Finding, Verdict, signs, verdict_of
 from userdp.papers.studies.intervals import Estimate, Losses, holm
 from userdp.papers.studies.page import EXPECTED, Entry, page, trained, written
+from userdp.papers.studies.runs import append_row, read_rows
 from userdp.papers.studies.settings import Method, Setting
 from userdp.vocabulary import PrivacyUnit
 
@@ -246,6 +247,13 @@ def test_what_is_kept_gives_findings_of_the_figures_that_they_name() -> None:
     entries = {**trained(RESULTS), **written(RESULTS / "findings.toml")}
     assert all(name == entry.finding.figure for name, entry in entries.items())
     page(entries, head="# Findings")
+
+
+def test_a_row_with_a_number_that_is_not_finite_is_a_row(tmp_path: Path) -> None:
+    """A reader that refuses it would have the run made again."""
+    path = tmp_path / "rows.jsonl"
+    append_row(path, {"key": {"run": "0"}, "loss": math.inf, "epsilon": math.nan})
+    assert [row["loss"] for row in read_rows(path)] == [math.inf]
 
 
 def test_every_design_was_committed_before_its_results() -> None:

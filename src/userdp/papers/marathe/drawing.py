@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
@@ -65,4 +66,5 @@ def _half(values: Sequence[float]) -> float:
     """Half of Student's 95% interval of the mean; 0 of one value, which has none."""
     if len(values) < 2:
         return 0.0
-    return float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    quantile = float(stats.t.ppf(0.975, len(values) - 1))
+    return quantile * stdev(values) / math.sqrt(len(values))

@@ -67,7 +67,8 @@ def item_gradients(model: nn.Module, rows: Tensor) -> Tensor:
 
 def clipped(gradients: Tensor, norm: float) -> Tensor:
     """Rows scaled to a norm of at most ``norm``."""
-    return gradients * (norm / gradients.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    factors: Tensor = (norm / gradients.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    return gradients * factors
 
 
 def silo_sum(gradients: Tensor, subjects: Indices, *, algorithm: str, norm: float) -> Tensor:
@@ -163,7 +164,7 @@ def train(
         change, at = rate * total / plan.silos, 0
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= change[at : at + parameter.numel()].view_as(parameter)
+                parameter.sub_(change[at : at + parameter.numel()].view_as(parameter))
                 at += parameter.numel()
         if on_round is not None and number < plan.rounds:
             on_round(_tested(model, data, start, number))
