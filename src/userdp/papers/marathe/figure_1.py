@@ -10,6 +10,7 @@ from userdp.papers.marathe.federations import RATES, SEEDS, Size
 from userdp.papers.marathe.simulation import curve
 from userdp.papers.table import Row
 from userdp.reporting.drawing import panels, save
+from userdp.vocabulary import delta_up
 
 SIZE = Size()
 
@@ -44,7 +45,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     )
     figure.suptitle(
         f"digits, {SIZE.silos} silos, {SIZE.planned_rounds} rounds planned, ε = {SIZE.epsilon:g}, "
-        f"δ = {SIZE.delta:g} (Marathe et al. 2023, Figure 1)",
+        f"δ = {delta_up(SIZE.delta)} (Marathe et al. 2023, Figure 1)",
         fontsize=10,
     )
     save(figure, path)
