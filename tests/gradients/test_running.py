@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.tables import Table, table_loss
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import one_pass, running
@@ -27,23 +28,6 @@ from userdp.gradients.engines.running import partial_sums, running_dtype
 MARGIN, WIDTH = 1e-3, 16
 MOST = 27
 """Units, each in a pass of its own, of the largest sum in float32: 27 x 29 <= 838 < 28 x 30."""
-
-
-class Table(nn.Module):
-    """The gradient of each row is ``gradients[its first token]``."""
-
-    def __init__(self, gradients: Tensor) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(gradients.shape[1], dtype=gradients.dtype))
-        self.gradients = gradients
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        return (self.gradients[input_ids[:, 0]] * self.weight).sum(1)
-
-
-def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    losses: Tensor = model(input_ids)
-    return losses
 
 
 def worst_number(count: int) -> float:
@@ -62,7 +46,7 @@ def aligned(count: int, number: float, **options: object) -> ClippedSum:
     model = Table(torch.full((2, WIDTH), number * scale))
     clip = number * scale * math.sqrt(WIDTH) / 0.998
     units = Units.from_rows([[[0]]] * count)
-    total = one_pass_sum(model, loss, units, l2_clip_norm=clip, micro_batch=1, **options)
+    total = one_pass_sum(model, table_loss, units, l2_clip_norm=clip, micro_batch=1, **options)
     total.value = {name: value / clip for name, value in total.value.items()}
     assert total.norms.max() < clip * (1 - MARGIN)
     return total
@@ -123,7 +107,7 @@ def test_float32_is_for_one_small_sum_of_float32_alone(dtype, parts, expected):
     ranges = [(unit, unit + 1) for unit in range(MOST)]
     task = Task(
         model=Table(torch.ones(2, WIDTH, dtype=dtype)),
-        loss=loss,
+        loss=table_loss,
         units=Units.from_rows([[[0]]] * MOST),
         l2_clip_norm=1.0,
         parts=parts,
@@ -151,7 +135,7 @@ def test_invariant_3_models_with_tied_tables_round_within_the_bound(
 def test_a_unit_that_is_computed_alone_is_added_in_float64():
     rows = torch.cat([torch.full((1, WIDTH), 0.1), torch.full((1, WIDTH), 1e30)])  # its square: inf
     units = Units.from_rows([[[0]], [[1]], [[0]]])
-    found = one_pass_sum(Table(rows), loss, units, l2_clip_norm=1.0, parts=1).value["weight"]
+    found = one_pass_sum(Table(rows), table_loss, units, l2_clip_norm=1.0, parts=1).value["weight"]
     whole = 2 * Fraction(float(rows[0, 0])) + Fraction((1 - MARGIN) * (1 - 1e-5)) / 4
     assert max(abs(float(Fraction(x) - whole)) for x in found.tolist()) < 1e-8
     assert found.dtype == torch.float64
@@ -161,7 +145,7 @@ def test_broken_twin_a_sum_that_is_not_widened_is_caught(monkeypatch):
     """What is returned would tell by its type whether many were drawn."""
     monkeypatch.setattr(ClippedSum, "widen", lambda self: None)
     units = Units.from_rows([[[0]]] * 2)
-    total = one_pass_sum(Table(torch.ones(2, WIDTH)), loss, units, l2_clip_norm=1.0, parts=1)
+    total = one_pass_sum(Table(torch.ones(2, WIDTH)), table_loss, units, l2_clip_norm=1.0, parts=1)
     assert total.value["weight"].dtype != torch.float64
 
 
@@ -169,7 +153,7 @@ def test_passes_that_are_halved_are_counted_anew():
     """More passes of the same units may need the wider type."""
     task = Task(
         model=Table(torch.ones(2, WIDTH)),
-        loss=loss,
+        loss=table_loss,
         units=Units.from_rows([[[0]]] * 60),
         l2_clip_norm=1.0,
         micro_batch=8,

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.gradients.tables import Table, table_loss
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum, trainable_parameters
 from userdp.gradients.clipping import squared_norm
@@ -79,24 +80,6 @@ def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_real_models(
         reference(model, clip, item_clip_norm=item_clip_norm, micro_batch=micro_batch), units
     )
     assert 0.99 * clip < move <= clip
-
-
-class Table(nn.Module):
-    """A model whose gradient for a row is a chosen vector: the row's first token picks it."""
-
-    def __init__(self, gradients: Tensor) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(gradients.shape[1], dtype=gradients.dtype))
-        self.gradients = gradients
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        # The weight is 0: a product would make 0 * inf = NaN of the loss, as real models do.
-        return (self.gradients[input_ids[:, 0]] * self.weight).sum(1)
-
-
-def table_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    losses: Tensor = model(input_ids)
-    return losses
 
 
 def chosen_gradients(dtype: torch.dtype) -> Tensor:
