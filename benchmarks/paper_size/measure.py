@@ -48,15 +48,13 @@ def cuts_of(model: nn.Module, units: Units) -> list[tuple[int, int]]:
     return [(offsets[begin], offsets[end]) for begin, end in one_pass.cut(task)]
 
 
-def steps_of(
-    model: nn.Module, units: Units, methods: list[str], *, parts: int | None = None
-) -> dict[str, Step]:
-    """Each method's step; ``parts`` as of `userdp.gradients.Engine`."""
+def steps_of(model: nn.Module, units: Units, methods: list[str]) -> dict[str, Step]:
+    """Each method's step; passes are added up as in `PrivateRun`, in float32 where that is safe."""
     cuts = cuts_of(model, units)
     makers: dict[str, Callable[[], Step]] = {
         "plain": lambda: lambda: plain_in_passes(model, units, cuts),
         "private": lambda: engine_step(
-            "auto", model, causal_lm_loss, units, micro_batch=MICRO_BATCH, parts=parts
+            "auto", model, causal_lm_loss, units, micro_batch=MICRO_BATCH, parts=1
         ),
         "opacus": lambda: _opacus(model, units, cuts[0][1] - cuts[0][0]),
     }
@@ -95,10 +93,9 @@ def rounds(
     if setting.key == "decoder_g1" and util.find_spec("opacus") is not None:
         methods.append("opacus")
     model, units = build(setting), units_of(setting)
-    parts = 1 if setting.float32_sum else None
-    for step in steps_of(model, two_passes(setting), methods, parts=parts).values():
+    for step in steps_of(model, two_passes(setting), methods).values():
         step()  # warms up, and checks the engine
-    steps = steps_of(model, units, methods, parts=parts)
+    steps = steps_of(model, units, methods)
     rows = max(e - b for b, e in cuts_of(model, units))
     for number in range(done, wanted):
         seconds = {}
@@ -117,6 +114,5 @@ def peak(setting: Setting, method: str) -> int:
     build(setting_of("trial_lora"))  # imports what a model with adapters does
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
-    parts = 1 if setting.float32_sum else None
-    steps_of(build(setting), two_passes(setting), [method], parts=parts)[method]()
+    steps_of(build(setting), two_passes(setting), [method])[method]()
     return memory("VmHWM") - before

@@ -45,6 +45,7 @@ def _distance(ratio: float, goal: float | None) -> str:
 
 def page(
     found: Iterable[Mapping[str, Any]],
+    then: Iterable[Mapping[str, Any]],
     predictions: Iterable[Mapping[str, Any]],
     *,
     date: str,
@@ -54,27 +55,23 @@ def page(
 
     Args:
         found: rows of the results.
-        predictions: rows of those made before.
+        then: rows of the engines that were predicted.
+        predictions: rows of what was predicted of them.
         date: of the last of them.
         machine: what they were measured on.
     """
-    rounds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    peaks: dict[str, Mapping[str, Any]] = {}
-    for row in found:
-        if "peak" in row:
-            peaks[row["setting"]] = row
-        else:
-            rounds[row["setting"]].append(row)
+    rounds, peaks = _by_setting(found)
     lines = [_line(s, rounds[s.key], peaks.get(s.key)) for s in SETTINGS if s.key in rounds]
+    old_rounds, old_peaks = _by_setting(then)
     both = [
         Measured(
             setting=setting,
-            seconds=_plain_seconds(rounds[setting.key]),
-            ratio=interval(_ratios(rounds[setting.key]))[0],
-            peaks=peaks[setting.key]["peak"],
+            seconds=_plain_seconds(old_rounds[setting.key]),
+            ratio=interval(_ratios(old_rounds[setting.key]))[0],
+            peaks=old_peaks[setting.key]["peak"],
         )
         for setting in SETTINGS
-        if setting.key in rounds and setting.key in peaks
+        if setting.key in old_rounds and setting.key in old_peaks
     ]
     missing = [f"{s.model}, G = {s.group}" for s in SETTINGS if s.key not in rounds]
     tail = f"\nNot measured: {'; '.join(missing)}.\n" if missing else ""
@@ -82,6 +79,20 @@ def page(
 {tail}{_others(rounds)}{_load(rounds)}{held(both, {row["setting"]: row for row in predictions})}
 `python -m benchmarks.paper_size --page docs/results/paper-size.md`, {date}; {machine}.
 """
+
+
+def _by_setting(
+    rows: Iterable[Mapping[str, Any]],
+) -> tuple[dict[str, list[Mapping[str, Any]]], dict[str, Mapping[str, Any]]]:
+    """The rounds and the peak of each setting, by its key."""
+    rounds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    peaks: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        if "peak" in row:
+            peaks[row["setting"]] = row
+        else:
+            rounds[row["setting"]].append(row)
+    return rounds, peaks
 
 
 def _line(setting: Setting, rounds: list[Mapping[str, Any]], peak: Mapping[str, Any] | None) -> str:

@@ -16,6 +16,8 @@ from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 
 MEASURED = Path("docs/results/paper-size.jsonl")
+PREDICTED_THEN = Path("docs/results/paper-size-predicted.jsonl")
+"""What was measured of the engines that the predictions are of; it does not change any more."""
 RANK = 32
 TINY_LLAMA = Shape(layers=2, width=64, heads=2, vocabulary=96, length=16)
 LLAMA_1B = Shape(layers=16, width=2048, heads=32, vocabulary=128_256, length=128)
@@ -43,15 +45,6 @@ class Setting:
     rank: int | None = None
     llama: bool = False
 
-    @property
-    def float32_sum(self) -> bool:
-        """Whether passes are added up as in `PrivateRun`, in float32 where that is safe.
-
-        Settings of other names keep the float64 sum that was predicted. It is no field: a
-        prediction names its setting by the digest of all fields.
-        """
-        return self.key.endswith("_float32")
-
 
 _DECODER = "decoder, 353 M"
 
@@ -59,16 +52,6 @@ SETTINGS = [
     Setting(key="decoder_g1", model=_DECODER, shape=DECODER, sequences=32, group=1),
     Setting(key="decoder_g4", model=_DECODER, shape=DECODER, sequences=32, group=4),
     Setting(key="decoder_g16", model=_DECODER, shape=DECODER, sequences=32, group=16),
-    *(
-        Setting(
-            key=f"decoder_g{group}_float32",
-            model=f"{_DECODER}, float32 sum",
-            shape=DECODER,
-            sequences=32,
-            group=group,
-        )
-        for group in (1, 4)
-    ),
     *(
         Setting(
             key=f"lora_{name.removeprefix('gpt2').removeprefix('-') or 'small'}",
