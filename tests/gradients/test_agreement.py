@@ -119,7 +119,7 @@ def test_what_was_kept_of_a_parameter_is_let_go_once_it_has_been_added():
 
 
 def test_buffers_outlive_a_pass_while_all_of_them_are_small(monkeypatch):
-    monkeypatch.setattr(tape, "_KEPT_BYTES", 4 * 30)
+    monkeypatch.setattr(tape, "KEPT_BYTES", 4 * 30)
     workspace, like = Workspace(), torch.zeros(1)
     small = workspace.take("a", 0, (2, 10), like)
     assert workspace.take("a", 0, (2, 10), like).data_ptr() == small.data_ptr()

@@ -14,7 +14,7 @@ from userdp.gradients import causal_lm_loss
 from userdp.gradients.cost import PLAIN, Count, Work, count_step, step_of
 from userdp.gradients.cost.counting import passes_of
 from userdp.gradients.cost.recording import Kind, Live, Op, Recorder
-from userdp.gradients.engines import one_pass
+from userdp.gradients.engines import one_pass, tape
 from userdp.gradients.engines.rules import linear
 
 DEPTH, UNITS, GROUP = 4, 4, 2
@@ -89,6 +89,19 @@ def test_one_and_two_layers_tell_what_four_need(build, memory, method, units):
         # How many tokens a unit repeats hangs on the draw, and with it a little work on the table.
         assert found == pytest.approx(exact[kind], rel=0.01, abs=2000), kind
     assert count.peak(2) == pytest.approx(peak, rel=memory)
+
+
+def test_buffers_that_only_all_layers_together_are_too_large_for_are_counted(monkeypatch):
+    """Two layers would keep all of theirs; four keep what the limit allows."""
+    task, limit = work(), 500_000
+    kept_all = count_step(task, "lora", units=UNITS).peak(2)
+    monkeypatch.setattr(tape, "KEPT_BYTES", limit)
+    _, peak = directly(task, "lora", units=UNITS, passes=2)
+    counted = count_step(task, "lora", units=UNITS).peak(2)
+    assert peak <= counted <= peak + limit / 2  # not all of them lie beside the largest activations
+    assert kept_all > peak + limit / 2
+    plain = count_step(task, PLAIN, units=UNITS).peak(2)
+    assert plain == pytest.approx(directly(task, PLAIN, units=UNITS, passes=2)[1], rel=0.01)
 
 
 def test_the_plain_products_are_two_per_weight_and_token_and_four_more_backward():

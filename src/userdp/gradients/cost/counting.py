@@ -14,6 +14,7 @@ sharded over processes (the two-pass engine).
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -26,9 +27,10 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.cost.recording import Live, Op, Recorder
-from userdp.gradients.engines import choice, get_engine, one_pass, passes
+from userdp.gradients.engines import choice, get_engine, one_pass, passes, tape
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, choose_form
+from userdp.gradients.engines.passes import formed_bytes, whole_bytes
 from userdp.gradients.engines.rules import linear
 from userdp.gradients.losses import Loss
 from userdp.gradients.units import Units
@@ -127,9 +129,17 @@ def count_step(work: Work, method: str, *, units: int) -> StepCount:
         method: the name of an engine, or `PLAIN`.
         units: in a pass; the plain step's passes have as many rows.
     """
-    by_depth = {}
-    for layers in (1, 2):
-        watched = _Watched(work, work.build(layers), layers, method, most_units=min(units, 3))
+    by_depth, models = {}, {layers: work.build(layers) for layers in (1, 2)}
+    too_many = _formed_bytes(work, models, method, units=units) > tape.KEPT_BYTES
+    for layers, model in models.items():
+        watched = _Watched(
+            work,
+            model,
+            layers,
+            method,
+            most_units=min(units, 3),
+            kept_bytes=0 if too_many else sys.maxsize,
+        )
         by_depth[layers] = {passes: _at(watched, units=units, passes=passes) for passes in (1, 2)}
     deeper = work.depth - 1
 
@@ -148,9 +158,25 @@ def count_step(work: Work, method: str, *, units: int) -> StepCount:
     return StepCount(
         fixed=deep(1).plus(a_pass, -1),
         a_pass=a_pass,
-        peaks=(peak(1), peak(2)),
+        # Buffers of one layer are few and would all be kept for the next pass; those of all layers
+        # are kept up to a limit, and lie beside its activations.
+        peaks=(peak(1), peak(2) + (tape.KEPT_BYTES if too_many else 0)),
         units=units,
     )
+
+
+def _formed_bytes(work: Work, models: Mapping[int, nn.Module], method: str, *, units: int) -> int:
+    """What the engines that keep buffers form of the units of a pass, at full depth."""
+    if method not in ("bookkeeping", "lora"):
+        return 0
+    cohort = work.units(1)
+    with _changed([(passes, "choose_form", _choosing_for(work.device))]):
+        one, two = (
+            whole_bytes(task) if method == "lora" else sum(formed_bytes(task))
+            for model in models.values()
+            for task in [Task(model=model, loss=work.loss, units=cohort, l2_clip_norm=1.0)]
+        )
+    return units * (one + (work.depth - 1) * (two - one))
 
 
 def _at(watched: _Watched, *, units: int, passes: int) -> _Counted:
@@ -218,7 +244,9 @@ def _plain_step(model: nn.Module, loss: Loss, units: Units, rows: int) -> None:
 
 
 @contextmanager
-def passes_of(units: int, *, most_rows: int, device: str) -> Iterator[None]:
+def passes_of(
+    units: int, *, most_rows: int, device: str, kept_bytes: int | None = None
+) -> Iterator[None]:
     """Within, engines put so many units into a pass, and choose forms as on ``device``.
 
     They ask the device that tensors lie on, and here that is a CPU whatever device is meant.
@@ -227,12 +255,15 @@ def passes_of(units: int, *, most_rows: int, device: str) -> Iterator[None]:
         units: in a pass.
         most_rows: for which the engines prove that a model keeps rows apart, once for all passes.
         device: "cpu" or "cuda".
+        kept_bytes: most that buffers which outlive a pass may take; None leaves it as it is.
     """
     changes: list[tuple[object, str, object]] = [
         (one_pass, "cut", partial(_cut, most_units=units)),
         (choice, "rows_per_pass", lambda units, micro_batch: most_rows),
         (linear, "choose_form", _choosing_for(device)),
     ]
+    if kept_bytes is not None:
+        changes.append((tape, "KEPT_BYTES", kept_bytes))
     with _changed(changes):
         yield
 
@@ -279,13 +310,22 @@ class _Watched:
         layers: how many.
         method: an engine or `PLAIN`.
         most_units: in a pass of any record.
+        kept_bytes: see `passes_of`.
     """
 
     def __init__(
-        self, work: Work, model: nn.Module, layers: int, method: str, *, most_units: int
+        self,
+        work: Work,
+        model: nn.Module,
+        layers: int,
+        method: str,
+        *,
+        most_units: int,
+        kept_bytes: int,
     ) -> None:
         self._work, self._model, self._layers = work, model, layers
         self._method, self._most_rows = method, most_units * work.group_size
+        self._kept_bytes = kept_bytes
         self._layer_of = _layers(model, layers)
         # The engine's checks of a model come with its first step.
         self._step(units=min(2, most_units), passes=1)
@@ -298,7 +338,12 @@ class _Watched:
         step = step_of(self._method, self._model, work.loss, cohort, rows=asked)
         self._model.zero_grad(set_to_none=True)
         with (
-            passes_of(units, most_rows=self._most_rows, device=work.device),
+            passes_of(
+                units,
+                most_rows=self._most_rows,
+                device=work.device,
+                kept_bytes=self._kept_bytes,
+            ),
             within or nullcontext(),
         ):
             step()

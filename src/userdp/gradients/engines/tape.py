@@ -61,7 +61,8 @@ class NotCoveredError(Exception):
         self.names = names
 
 
-_KEPT_BYTES = 256 << 20
+KEPT_BYTES = 256 << 20
+"""Most that buffers which outlive a pass may take, all of them together."""
 
 
 class Workspace:
@@ -82,7 +83,7 @@ class Workspace:
         if held is None or held.numel() < size:
             added = (size - (0 if held is None else held.numel())) * like.element_size()
             held = like.new_empty(size)
-            if self._bytes + added <= _KEPT_BYTES:
+            if self._bytes + added <= KEPT_BYTES:
                 self._buffers[name, number], self._bytes = held, self._bytes + added
         return held[:size].view(*shape)
 
