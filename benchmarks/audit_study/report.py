@@ -37,8 +37,8 @@ def tables(rows: list[Row]) -> str:
                 f"| {row['steps_lower']:.4f} | {', '.join(row['flagged']) or 'NOTHING'} |"
             )
     out += ["", "| text | run | members / others | AUC (95%) | found at 1% false alarms "]
-    out[-1] += "| AUC against references (95%) | found |"
-    out.append("|---|---|---|---|---|---|---|")
+    out[-1] += "| AUC against references (95%) | found | held-out gain, nats a token |"
+    out.append("|---|---|---|---|---|---|---|---:|")
     for row in rows:
         if "inference" in row:
             found = row["inference"]
@@ -48,7 +48,8 @@ def tables(rows: list[Row]) -> str:
                 f"| {found['members']} / {found['others']} | {area_in_words(found)} "
                 f"| {found['tpr_at_low_fpr']:.1%} "
                 + (f"| {area_in_words(better)} " if better else "| – ")
-                + (f"| {better['tpr_at_low_fpr']:.1%} |" if better else "| – |")
+                + (f"| {better['tpr_at_low_fpr']:.1%} " if better else "| – ")
+                + (f"| {row['held_out_gain']:.3f} |" if "held_out_gain" in row else "| – |")
             )
     return "\n".join(out)
 

@@ -33,7 +33,7 @@ from benchmarks.audit_study.setting import (
 from benchmarks.broken_runs import BROKEN
 from userdp.codec import encode
 from userdp.data.store import UserStore
-from userdp.papers.studies.runs import Row, append_row, name_of, read_rows
+from userdp.papers.studies.runs import Row, append_row, held_out_loss, name_of, read_rows
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan
 
@@ -154,8 +154,24 @@ class Study:
             "inference": attack(found["inference"]),
             "references": attack(found["references"]),
             "run_cpu_seconds": spent,
+            "held_out_gain": self._gain(out),
             **({"claimed": found["claimed_epsilon"]} if private else {}),
         }
+
+    def _gain(self, out: Path) -> float:
+        """By how much a run lowered the loss on held-out people, in nats a token.
+
+        Of a model that learned nothing, an attack at chance says nothing.
+        """
+        from userdp.data.splits import Split
+        from userdp.training.models import read_model
+
+        people = self.store.split(Split.HELD_OUT_USERS)
+        before, after = (
+            held_out_loss(read_model(str(model)), people, RECORDS)[0]
+            for model in (self.base, out / "model")
+        )
+        return before - after
 
     def _long(self) -> Row:
         """ULS at ε = 4, trained and then audited by every means."""
