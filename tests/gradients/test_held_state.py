@@ -331,3 +331,12 @@ def test_dynamic_rotary_embeddings_of_one_kind_of_layer_are_refused() -> None:
     )
     with pytest.raises(UseError, match="dynamic rotary"):
         require_uncoupled(model)
+
+
+def test_a_class_of_classes_that_describes_its_objects_module_holds_nothing_up():
+    """Of such a kind is the type of numpy's generators' methods, under some versions of Cython."""
+    kind = type("Kind", (type,), {"__module__": property(lambda of: "somewhere")})
+    made = kind("Made", (), {})
+    values = (kind, made(), made)
+    held = HeldState(nn.Linear(2, 2), lambda *_, extra=values: torch.zeros(1))
+    held.require_unchanged()

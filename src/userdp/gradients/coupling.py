@@ -201,28 +201,28 @@ class _Question:
             losses, together = self._run(slice(None), units.input_ids.shape[1])
             if losses is None:
                 return None
-            alone = [torch.zeros_like(g) for g in together]
-            sizes = 0.0
+            apart, sizes = together, 0.0  # less what each row adds alone: one gradient's memory
             for row in self._asked:
                 here = slice(row, row + 1)
                 own, gradient = self._run(here, int(units.lengths[row]))
                 if own is None or own.shape != (1,):
                     return None
                 close = _close(self._parameters, narrow=quiet.narrow)
-                apart, size = abs(float(own - losses[row])), abs(float(own))
-                if apart > close * max(size, float(losses.abs().mean())):
+                moved, size = abs(float(own - losses[row])), abs(float(own))
+                if moved > close * max(size, float(losses.abs().mean())):
                     return (
                         f"a row's loss was {float(own):.6g} alone and {float(losses[row]):.6g} "
                         f"beside {len(losses) - 1} others"
                     )
-                for into, part in zip(alone, gradient, strict=True):
-                    into += part
+                for at, part in enumerate(gradient):
+                    apart[at] = apart[at] - part  # a new tensor: autograd may give one out twice
                 sizes += math.sqrt(squared_norm(gradient)) if gradient else 0.0
-        apart = math.sqrt(squared_norm(a - b for a, b in zip(together, alone, strict=True)))
-        if apart > close * sizes:
+                del gradient  # not beside the next one
+        left_over = math.sqrt(squared_norm(apart))
+        if left_over > close * sizes:
             return (
                 f"the gradients of {len(losses)} rows add up to another sum together than alone "
-                f"(apart by {apart / sizes:.3g} of their size)"
+                f"(apart by {left_over / sizes:.3g} of their size)"
             )
         return None
 

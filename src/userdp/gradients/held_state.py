@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.hooks import hooks_of
-from userdp.gradients.parts import BYTES, MANY, parts_of
+from userdp.gradients.parts import BYTES, MANY, module_of, parts_of
 from userdp.gradients.shards import sharded_parts
 
 _DEPTH: Final = 6
@@ -172,7 +172,7 @@ def _note_of(kind: type) -> _Note:
         return _Note(lambda v: bytes(v) if len(v) <= _MOST_BYTES else id(v), ends=True)
     if issubclass(kind, weakref.ref):  # whatever holds what it points to is followed there
         return _Note(type, ends=True)
-    ends = issubclass(kind, _OPAQUE) or kind.__module__.startswith(_SHARDING)
+    ends = issubclass(kind, _OPAQUE) or module_of(kind).startswith(_SHARDING)
     if issubclass(kind, Tensor):
         return _Note(lambda v: (id(v), v._version, v.requires_grad, *_gradient(v)), ends)
     return _Note(type if issubclass(kind, MANY) else lambda v: (type(v), id(v)), ends)

@@ -86,7 +86,7 @@ def parts_of(value: Any) -> _Parts:
     yield from getattr(value, "__dict__", {}).items()
     if not isinstance(value, Tensor | types.FunctionType):
         yield from _of_slots(value)
-        if not _is_library(type(value).__module__):
+        if not _is_library(type(value)):
             yield "class", type(value)
 
 
@@ -98,7 +98,7 @@ def _of_function(function: types.FunctionType) -> _Parts:
         with suppress(ValueError):  # not filled yet
             yield key, cell.cell_contents
     known = function.__globals__
-    library = _is_library(function.__module__)
+    library = _is_library(function)
     for key in _names(function.__code__):
         if key in known and (not library or isinstance(known[key], _DATA)):
             yield key, known[key]
@@ -115,7 +115,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def _of_class(kind: type) -> _Parts:
     """Data that a class keeps for all its objects, and what its ``__call__`` is."""
     for base in kind.__mro__:
-        if _is_library(base.__module__):
+        if _is_library(base):
             continue
         for key, part in vars(base).items():
             if isinstance(part, _DATA) and not (key.startswith("__") or key.startswith("_abc_")):
@@ -135,5 +135,14 @@ def _of_slots(value: Any) -> _Parts:
                         yield key, member.__get__(value)
 
 
-def _is_library(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in _LIBRARIES
+def _is_library(made: type | types.FunctionType) -> bool:
+    return module_of(made).partition(".")[0] in _LIBRARIES
+
+
+def module_of(made: type | types.FunctionType) -> str:
+    """The name of the module that made a class or a function; empty where none is told.
+
+    A class of classes that is written in C may say that its objects will have the name.
+    """
+    name = made.__module__
+    return name if isinstance(name, str) else ""

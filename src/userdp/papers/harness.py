@@ -68,6 +68,7 @@ class Figure(StrEnum):
     MARATHE_FIGURE_2 = "marathe-figure-2"
     MARATHE_FIGURE_3 = "marathe-figure-3"
     WHOLE_TOOL = "whole-tool"
+    WHOLE_TOOL_PARTS = "whole-tool-parts"
 
     @property
     def module(self) -> Any:
@@ -111,6 +112,7 @@ TRAINED = {
     Figure.CHUA_TABLE_11: "chua.sizes:Sizes",
     Figure.GANESH_FIXED_SIZE: "ganesh.fixed_size:FixedSize",
     Figure.WHOLE_TOOL: "whole_tool:WholeTool",
+    Figure.WHOLE_TOOL_PARTS: "whole_tool_parts:WholeToolParts",
 }
 """Figures of trained models, and where their study is."""
 

@@ -11,7 +11,7 @@ neither is the answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -43,8 +43,6 @@ directions are independent, and for 10 whatever they are (docs/engines.md)."""
 _GROWN = 2.0
 """Asked anew once a parameter's norm changed by this factor: a few times in a training run."""
 
-_FORMED_OR_GRAM = tuple(partial(sum_of_passes, form=form) for form in Form)
-
 
 def agrees_with_reference(
     model: nn.Module, loss: Loss, *, masked: bool, traced: bool = False
@@ -70,10 +68,10 @@ def agrees_with_reference(
     if key in known and _alike(known[key][1], sizes):
         return known[key][0]
     device = next(iter(parameters.values())).device
-    computes = (sum_of_batches,) if traced else _FORMED_OR_GRAM
+    computes = (sum_of_batches,) if traced else _in_both_forms(parameters)
     with evaluating(model):
         answers = [
-            _agrees(Task(model=model, loss=loss, units=probe, l2_clip_norm=1e15), computes)
+            _agrees(Task(model=model, loss=loss, units=probe, l2_clip_norm=1e15, parts=1), computes)
             for shape in RAGGED
             for probe in [made_up(model, shape, masked=masked, device=device)]
         ]
@@ -106,16 +104,19 @@ def _alike(before: Tensor, now: Tensor) -> bool:
 def _agrees(unclipped: Task, computes: Sequence[Callable[[Task], ClippedSum]]) -> bool | None:
     """None where the probe says nothing: a gradient that is zero, or not finite."""
     try:
-        exact = sum_of_units(unclipped)
-        bound = float(exact.norms.min()) / 2
-        if exact.non_finite or not 1e-6 < bound < 1e15:
+        found = sum_of_units(unclipped)
+        norms, non_finite = found.norms, found.non_finite
+        del found  # a sum as large as the model
+        bound = float(norms.min()) / 2
+        if non_finite or not 1e-6 < bound < 1e15:
             return None
         task = unclipped.but(l2_clip_norm=bound)
-        exact = sum_of_units(task.but(l2_clip_norm=aim(task)))  # where these aim too
+        exact = _exact_sum(task.but(l2_clip_norm=aim(task)))  # where these aim too
         for compute in computes:
             ours = compute(task)
-            apart = squared_norm(ours.value[name] - v for name, v in exact.value.items()) ** 0.5
-            norms_agree = ((ours.norms - exact.norms).abs() <= _CLOSE * exact.norms).all()
+            apart = squared_norm(ours.value[name] - v for name, v in exact.items()) ** 0.5
+            norms_agree = ((ours.norms - norms).abs() <= _CLOSE * norms).all()
+            del ours
             if not (bool(norms_agree) and apart <= 2 * _CLOSE * bound):
                 return False
     except (NotCoveredError, *CANNOT_RUN) as error:
@@ -123,3 +124,30 @@ def _agrees(unclipped: Task, computes: Sequence[Callable[[Task], ClippedSum]]) -
             raise
         return False
     return True
+
+
+def _in_both_forms(parameters: Mapping[str, Tensor]) -> list[Callable[[Task], ClippedSum]]:
+    """The book-keeping engine twice: what one forms for each unit, the other has Gram matrices of.
+
+    Halves of about the same size, so that neither needs memory for all at once.
+    """
+    first: dict[str, Form] = {}
+    sizes = dict.fromkeys(Form, 0)
+    for name, parameter in sorted(parameters.items(), key=lambda item: -item[1].numel()):
+        first[name] = min(Form, key=lambda form: sizes[form])
+        sizes[first[name]] += parameter.numel()
+    other = {Form.FORMED: Form.GHOST, Form.GHOST: Form.FORMED}
+    second = {name: other[form] for name, form in first.items()}
+    return [partial(sum_of_passes, form=forms) for forms in (first, second)]
+
+
+def _exact_sum(task: Task) -> dict[str, Tensor]:
+    """The reference's sum, by name; in float32 unless the model is in float64.
+
+    The question comes before the first step, and must not be what decides how much memory training
+    needs: the float64 sums of both engines would take four times the model's own.
+    """
+    value = sum_of_units(task).value
+    for name, parameter in task.parameters.items():
+        value[name] = value[name].to(torch.promote_types(parameter.dtype, torch.float32))
+    return value

@@ -14,7 +14,9 @@ gradients. For CUDA half of what was estimated for float32; not measured.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeAlias
 
 _BALANCE = {"cpu": 22.0, "cuda": 125.0}
 
@@ -24,6 +26,10 @@ class Form(StrEnum):
 
     FORMED = "formed"
     GHOST = "ghost"
+
+
+Forms: TypeAlias = Form | Mapping[str, Form] | None
+"""One form for all linear layers, one for each parameter by name, or None: chosen by cost."""
 
 
 def choose_form(*, units: int, positions: int, p: int, q: int, device: str) -> Form:

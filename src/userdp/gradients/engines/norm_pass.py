@@ -144,12 +144,14 @@ class NormTape(Tape):
             if len(factors) == 1 or min(factor.shape[-1] for factor in factors) < NARROW:
                 self._summed[name] = lengths.numel() + self._summed.get(name, 0)
         if name in self._shared:
-            self._uses[name].append(use.chosen(self._form, lambda shape, x: x.new_empty(shape)))
+            self._uses[name].append(
+                use.chosen(self.form_of(name), lambda shape, x: x.new_empty(shape))
+            )
         elif name in self._squares:
             # Its norm is not the sum of its uses' norms.
             raise NotCoveredError([f"{name} (used more than once)"])
         else:
-            use = use.chosen(self._form, lambda *shape: self._workspace.take("", 0, *shape))
+            use = use.chosen(self.form_of(name), lambda *shape: self._workspace.take("", 0, *shape))
             self._squares[name] = _accurate([use])
 
     def squares_by_name(self) -> dict[str, Tensor]:

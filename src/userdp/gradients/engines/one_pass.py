@@ -50,7 +50,7 @@ from userdp.gradients.clipping import clip_factors, multiplicable
 from userdp.gradients.draws import Draws, draws_of, watching_draws
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.forms import Form, Forms
 from userdp.gradients.engines.passes import (
     formed_bytes,
     layout_of,
@@ -71,7 +71,7 @@ LEAST_CLIP = 1e-8
 """Below this squares may vanish in float32, and the reference engine takes over."""
 
 
-def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
+def sum_of_passes(task: Task, *, form: Forms = None) -> ClippedSum:
     """The clipped sum of a task whose units may share passes (`choice.why_alone`).
 
     A model that draws random numbers has each unit's masks drawn once: what a pass could not serve
@@ -79,7 +79,7 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
 
     Args:
         task: what is to be computed.
-        form: one form for all linear layers; None chooses by cost.
+        form: of linear layers; see `userdp.gradients.engines.forms.Forms`.
 
     Raises:
         NotCoveredError: names the parameters that no rule covers. No mask has been drawn that
@@ -135,7 +135,7 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
     return total
 
 
-def cut(task: Task, form: Form | None = None) -> list[tuple[int, int]]:
+def cut(task: Task, form: Forms = None) -> list[tuple[int, int]]:
     """The ranges of units that share a pass; arguments as of `sum_of_passes`."""
     rows = rows_per_pass(task.units, task.micro_batch)
     formed = whole_bytes(task) if form is Form.FORMED else sum(formed_bytes(task))
@@ -150,10 +150,10 @@ class _Pass:
         task: of which the units are a part.
         units: of this pass.
         workspace: where per-unit gradients are put.
-        form: one form for all linear layers; None chooses by cost.
+        form: of linear layers; see `userdp.gradients.engines.forms.Forms`.
     """
 
-    def __init__(self, task: Task, units: Units, workspace: Workspace, form: Form | None) -> None:
+    def __init__(self, task: Task, units: Units, workspace: Workspace, form: Forms) -> None:
         self._task, self._units = task, layout_of(units)
         items = task.item_clip_norm
         layout = self._units if items is None else layout_of(units, by_row=True)

@@ -9,12 +9,13 @@ from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.uses import Layout
+from userdp.gradients.shards import local
 from userdp.gradients.units import Units
 
 _CPU_TOKENS = 1024
 
 FORMED_BYTES = 256 << 20
-"""Memory for per-unit gradients, unless four times the parameters are more."""
+"""Memory for per-unit gradients, unless the model, or four times what trains of it, takes more."""
 
 
 def rows_per_pass(units: Units, micro_batch: int) -> int:
@@ -81,7 +82,8 @@ def most_units(task: Task, unit_bytes: int) -> int:
         task: whose parameters say how much memory that may be.
         unit_bytes: what is formed of one unit.
     """
-    budget = max(FORMED_BYTES, 4 * whole_bytes(task)) // max(1, unit_bytes)
+    model = sum(local(p).nbytes for p in task.model.parameters())
+    budget = max(FORMED_BYTES, model, 4 * whole_bytes(task)) // max(1, unit_bytes)
     return max(1, budget // (1 if task.item_clip_norm is None else 4))
 
 

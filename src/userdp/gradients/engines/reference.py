@@ -54,6 +54,7 @@ def sum_of_units(task: Task, *, forgiving: bool = False) -> ClippedSum:
         factors = torch.stack([by_name[name] for name in sizes]).tolist()
         for into, part, factor in zip(total.value.values(), gradient, factors, strict=True):
             into.add_(part, alpha=factor)
+        del gradient  # not beside the next unit's
     return total
 
 

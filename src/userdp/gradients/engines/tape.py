@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from userdp.gradients.engines import rules as rules  # registers them
-from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.forms import Form, Forms
 from userdp.gradients.engines.layer import MODULE_RULES, RULES
 from userdp.gradients.engines.places.place import CONSTANT, FIRST
 from userdp.gradients.engines.places.reads import ASKS
@@ -61,18 +61,29 @@ class NotCoveredError(Exception):
         self.names = names
 
 
+_KEPT_BYTES = 256 << 20
+
+
 class Workspace:
-    """Buffers for per-unit gradients that outlive a pass: fresh pages cost as much as the sums."""
+    """Buffers for per-unit gradients that outlive a pass, where they are small.
+
+    Fresh pages cost as much as the sums of a small model. A large one computes long enough not to
+    notice, and what its buffers hold would lie beside the activations of the next pass.
+    """
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, int], Tensor] = {}
+        self._bytes = 0
 
     def take(self, name: str, number: int, shape: Sequence[int], like: Tensor) -> Tensor:
-        """A buffer of ``shape``; the same memory for the same (name, number) each time."""
+        """A buffer of ``shape``; the same memory for the same (name, number) if it is kept."""
         size = math.prod(shape)
         held = self._buffers.get((name, number))
         if held is None or held.numel() < size:
-            held = self._buffers[name, number] = like.new_empty(size)
+            added = (size - (0 if held is None else held.numel())) * like.element_size()
+            held = like.new_empty(size)
+            if self._bytes + added <= _KEPT_BYTES:
+                self._buffers[name, number], self._bytes = held, self._bytes + added
         return held[:size].view(*shape)
 
 
@@ -83,7 +94,7 @@ class Tape:
         parameters: the trainable ones, by name.
         layout: which unit owns which row.
         workspace: where per-unit gradients are put.
-        form: one form for all layers, or None to choose by cost.
+        form: of linear layers; see `userdp.gradients.engines.forms.Forms`.
 
     Attributes:
         anchor, layout, rows: see `userdp.gradients.engines.layer.Watcher`.
@@ -99,7 +110,7 @@ class Tape:
         layout: Layout,
         workspace: Workspace,
         *,
-        form: Form | None = None,
+        form: Forms = None,
     ) -> None:
         first = next(iter(parameters.values()))
         self.anchor = torch.zeros((), device=first.device, requires_grad=True)
@@ -145,11 +156,16 @@ class Tape:
         """Keep a use that a rule hands over in the backward pass; see `Watcher.keep`."""
         uses = self._uses[name]
         use = use.chosen(
-            self._form, lambda shape, like: self._workspace.take(name, len(uses), shape, like)
+            self.form_of(name),
+            lambda shape, like: self._workspace.take(name, len(uses), shape, like),
         )
         if not uses and isinstance(use, Dense):  # while the gradients are still in the cache
             self._known[name] = use.squared_norms()
         uses.append(use)
+
+    def form_of(self, name: str) -> Form | None:
+        """The form of a linear layer's parameter; None chooses by cost."""
+        return self._form.get(name) if isinstance(self._form, Mapping) else self._form
 
     def rows_of(self, model: nn.Module) -> Rows:
         """What follows the rows of a pass of ``model``."""
@@ -286,8 +302,12 @@ class Tape:
         return other
 
     def add_to(self, total: Mapping[str, Tensor], factors: Mapping[str, Tensor]) -> None:
-        """Add each unit's gradient times its factor; units of factor 0 are left out, NaN or not."""
-        for name, uses in self._uses.items():
+        """Add each unit's gradient times its factor; units of factor 0 are left out, NaN or not.
+
+        What was kept of a parameter is let go once it has been added: the sum may take its memory.
+        """
+        while self._uses:
+            name, uses = self._uses.popitem()
             for use in uses:
                 use.add_to(total[name], factors[name])
 

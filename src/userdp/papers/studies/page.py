@@ -23,6 +23,8 @@ PAPERS = {
     "marathe": "Marathe et al. 2023",
 }
 
+OURS = {"whole-tool": "the whole tool", "whole-tool-parts": "its parts"}
+
 EXPECTED = (
     *(f"charles-figure-{n}" for n in range(1, 19)),
     "charles-table-1",
@@ -35,6 +37,7 @@ EXPECTED = (
     "ganesh-fixed-size",
     *(f"marathe-figure-{n}" for n in range(1, 4)),
     "whole-tool",
+    "whole-tool-parts",
 )
 """Every figure and table with numbers: the page has a row of each, run or not. (Figures 1 and 2 of
 Chua et al. are drawings of the method.)"""
@@ -145,7 +148,7 @@ def _count(entries: Mapping[str, Entry]) -> str:
 
 
 def _line(name: str, entry: Entry | None) -> str:
-    title = name.partition("-")[2].replace("-", " ") if name != "whole-tool" else "the whole tool"
+    title = OURS.get(name) or name.partition("-")[2].replace("-", " ")
     if entry is None:
         cells = [title, "", "not run yet", str(Verdict.CANNOT_TELL), "", ""]
     else:

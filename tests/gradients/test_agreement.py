@@ -1,0 +1,145 @@
+"""The question before the first step: each layer in either form, and no memory that steps lack."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from userdp.gradients import Units, causal_lm_loss, trainable_parameters
+from userdp.gradients.engines import agreement, one_pass, tape
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.passes import layout_of
+from userdp.gradients.engines.rules import linear
+from userdp.gradients.engines.tape import Tape, Workspace
+
+SIDES = [(6, 10), (10, 7), (7, 13)]
+"""Of the layers below: no two parameters have the same shape."""
+
+
+class Layers(nn.Module):
+    """An embedding and three linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(13, SIDES[0][0])
+        self.layers = nn.ModuleList(nn.Linear(p, q) for p, q in SIDES)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.table
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        values = self.table(input_ids)
+        for layer in self.layers:
+            values = layer(values).tanh()
+        return values
+
+
+def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    real = torch.arange(input_ids.shape[1]) < lengths[:, None]
+    means: Tensor = (model(input_ids).square().sum(2) * real).sum(1)
+    return means
+
+
+def agrees(model: nn.Module) -> bool:
+    return agreement.agrees_with_reference(model, loss, masked=False)
+
+
+def test_right_rules_agree():
+    assert agrees(Layers())
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_twin_gram_matrices_of_one_layer_that_are_wrong_are_noticed(monkeypatch, sides):
+    right: Callable[[linear.Ghost], Tensor] = linear.Ghost.squared_norms
+
+    def wrong(use: linear.Ghost) -> Tensor:
+        here = {use.left.shape[-1], use.right.shape[-1]} == set(sides)
+        return right(use) * (1.01 if here else 1.0)
+
+    monkeypatch.setattr(linear.Ghost, "squared_norms", wrong)
+    assert not agrees(Layers())
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_twin_formed_gradients_of_one_layer_that_are_wrong_are_noticed(monkeypatch, sides):
+    right = linear.form_gradients
+
+    def wrong(left: Tensor, right_: Tensor, *rest: Any, **out: Any) -> Tensor:
+        here = {left.shape[-1], right_.shape[-1]} == set(sides)
+        return right(left, right_, *rest, **out).mul_(1.01 if here else 1.0)
+
+    monkeypatch.setattr(linear, "form_gradients", wrong)
+    assert not agrees(Layers())
+
+
+def test_each_parameter_is_asked_of_in_both_forms_and_about_half_at_a_time():
+    parameters = trainable_parameters(Layers())
+    first, second = (one.keywords["form"] for one in agreement._in_both_forms(parameters))
+    assert set(first) == set(second) == set(parameters)
+    assert all({first[name], second[name]} == set(Form) for name in parameters)
+    formed = [
+        sum(p.numel() for name, p in parameters.items() if form[name] is Form.FORMED)
+        for form in (first, second)
+    ]
+    assert max(formed) <= 0.6 * sum(p.numel() for p in parameters.values())
+
+
+def test_what_was_kept_of_a_parameter_is_let_go_once_it_has_been_added():
+    model, units = Layers(), Units.from_rows([[[1, 2, 3]], [[4, 5, 6]]])
+    parameters = trainable_parameters(model)
+    kept = Tape(parameters, layout_of(units), Workspace(), form=Form.GHOST)
+    kept.run(model, loss, units, owners=layout_of(units))
+    kept.squared_norms()
+    lefts = [
+        weakref.ref(use.left)
+        for uses in kept._uses.values()
+        for use in uses
+        if type(use) is linear.Ghost
+    ]
+    alive: list[int] = []
+
+    class Watched(dict[str, Tensor]):
+        def __getitem__(self, name: str) -> Tensor:
+            alive.append(sum(left() is not None for left in lefts))
+            return super().__getitem__(name)
+
+    total = Watched({name: torch.zeros_like(p) for name, p in parameters.items()})
+    kept.add_to(total, dict.fromkeys(parameters, torch.ones(2, dtype=torch.float64)))
+    assert len(lefts) == len(SIDES)
+    assert alive[0] == len(SIDES)
+    assert all(left() is None for left in lefts)
+    assert sorted(alive, reverse=True) == alive
+
+
+def test_buffers_outlive_a_pass_while_all_of_them_are_small(monkeypatch):
+    monkeypatch.setattr(tape, "_KEPT_BYTES", 4 * 30)
+    workspace, like = Workspace(), torch.zeros(1)
+    small = workspace.take("a", 0, (2, 10), like)
+    assert workspace.take("a", 0, (2, 10), like).data_ptr() == small.data_ptr()
+    assert workspace.take("a", 0, (5,), like).data_ptr() == small.data_ptr()
+    large = workspace.take("b", 0, (11,), like)
+    assert workspace.take("b", 0, (11,), like).data_ptr() != large.data_ptr()
+    assert workspace.take("a", 0, (2, 15), like).shape == (2, 15)
+    assert workspace._bytes <= 4 * 30
+
+
+def test_memory_for_what_is_formed_grows_with_a_model_of_which_little_trains(monkeypatch):
+    """Else a large model's adapters would be trained in passes too small for an accelerator."""
+    from userdp.gradients.engines import passes
+
+    monkeypatch.setattr(passes, "FORMED_BYTES", 0)
+    model = Layers()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name == "layers.0.bias")
+    units = Units.from_rows([[[1, 2]]] * 400)
+    task = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=1.0)
+    numbers = sum(p.numel() for p in model.parameters())
+    (begin, end), *_ = one_pass.cut(task.but(micro_batch=400), Form.FORMED)
+    assert end - begin == numbers // 10
