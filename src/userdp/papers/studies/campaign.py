@@ -173,13 +173,17 @@ def _store_copy(text: str, places: Places, *, fresh: bool) -> Path:
 
 
 def _scores(setting: Setting, places: Places) -> Path:
-    """Losses of the text's examples under the base model, computed once."""
+    """Losses of the text's examples under the bundled model, computed once.
+
+    Not under the study's base: that was trained by userdp without privacy, on docstrings, and
+    userdp does not know that they are nobody's.
+    """
     from userdp.data.progress import NoProgress
     from userdp.data.store import UserStore
     from userdp.training.scores import score_store
 
-    path = places.texts / f"scores-{setting.text}-{setting.base}.arrow"
+    path = places.texts / f"scores-{setting.text}.arrow"
     if not path.exists():
         store = UserStore.open(places.texts / setting.text)
-        score_store(store, places.model(setting.base), path, progress=NoProgress())
+        score_store(store, "bundled", path, progress=NoProgress())
     return path
