@@ -26,7 +26,7 @@ RUNS_PER_COPY = 20
 MOST_EXAMPLES = 16
 """Of a held-out user, to evaluate on: the same for every model."""
 
-LOCAL = LocalTraining(learning_rate=(0.3, 1.0), most_examples=16)
+LOCAL = LocalTraining(learning_rate=(0.001, 0.003, 0.01, 0.03), most_examples=16)
 """Local training of held-out users: four epochs of SGD (Charles et al. 2024, Appendix G.2)."""
 
 TUNE = "tune"
