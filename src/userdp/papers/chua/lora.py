@@ -20,7 +20,8 @@ class Lora(Study):
     panel: ClassVar[tuple[str, ...]] = ("epsilon",)
     line: ClassVar[tuple[str, ...]] = ("method",)
     x: ClassVar[str] = "lora_rank"
-    title: ClassVar[str] = "Commits, ULS: rank of the adapters (∞: all weights)"
+    none: ClassVar[str] = "all weights"
+    title: ClassVar[str] = "Commits, ULS: rank of the adapters"
 
     def findings(self, losses: Losses) -> list[Finding]:
         """The gap of rank 32 to all weights, and whether lower ranks lose more."""

@@ -23,6 +23,7 @@ class Study(ABC):
         panel: the fields of a setting that tell panels apart.
         line: those that tell the lines of a panel apart.
         x: the field along the abscissa.
+        none: what that field is called there where it has no value.
         title: above the picture.
     """
 
@@ -31,6 +32,7 @@ class Study(ABC):
     panel: ClassVar[tuple[str, ...]]
     line: ClassVar[tuple[str, ...]]
     x: ClassVar[str]
+    none: ClassVar[str] = "∞"
     title: ClassVar[str]
 
     @abstractmethod
@@ -85,7 +87,9 @@ class Study(ABC):
         for axis, title in zip(axes, titles, strict=False):
             part = [row for row in rows if _words(row, self.panel) == title]
             places = sorted({row[self.x] for row in part}, key=_number)
-            for label in dict.fromkeys(_words(row, self.line) for row in part):
+            between = "" if isinstance(places[0], str) else "-"  # no line from name to name
+            labels = list(dict.fromkeys(_words(row, self.line) for row in part))
+            for label in labels:
                 here = sorted(
                     (row for row in part if _words(row, self.line) == label),
                     key=lambda row: _number(row[self.x]),
@@ -94,17 +98,20 @@ class Study(ABC):
                     [places.index(row[self.x]) for row in here],
                     [row["loss"] for row in here],
                     yerr=[row["high"] - row["loss"] if row["runs"] > 1 else 0 for row in here],
-                    fmt="o-",
+                    fmt=f"o{between}",
                     label=label,
                     markersize=4,
                     capsize=2,
                 )
-            axis.set_xticks(range(len(places)), [_word(place) for place in places], fontsize=7)
+            names = [_word(place, none=self.none) for place in places]
+            axis.set_xticks(range(len(places)), names, fontsize=7)
+            axis.margins(x=0.1)
             axis.set_title(title, fontsize=9)
             axis.set_xlabel(self.x.replace("_", " "))
             axis.set_ylabel("held-out loss, nats a token")
             axis.grid(alpha=0.3)
-            axis.legend(fontsize=7)
+            if len(labels) > 1:
+                axis.legend(fontsize=7)
         figure.suptitle(self.title, fontsize=10)
         save(figure, path)
 
@@ -118,9 +125,9 @@ def _named(name: str, value: Any) -> str:
     return f"{short[name]} = {_word(value)}" if name in short else _word(value)
 
 
-def _word(value: Any) -> str:
+def _word(value: Any, *, none: str = "∞") -> str:
     if value is None:
-        return "∞"
+        return none
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
