@@ -30,7 +30,7 @@ class Selection(Study):
                 "chua-table-2",
                 method=GROUP_PRIVACY,
                 best="longest",
-                paper="longest records are best on mail; on books no selection stands out",
+                paper="longest records are best on mail (on books none is at every ε)",
             ),
             self._best(
                 losses,
@@ -42,7 +42,13 @@ class Selection(Study):
         ]
 
     def _best(self, losses: Losses, figure: str, *, method: str, best: str, paper: str) -> Finding:
-        words, right, seen = [], [], False
+        """Whether ``best`` is below every other selection, and no other is told to be below it.
+
+        The rule counted a mean above zero as against the paper whether told or not; since
+        the runs it does so only where it is told. That changed one verdict, of Table 4 ("does not
+        hold" before).
+        """
+        words, right, wrong, seen = [], [], False, False
         for text in ("commits", "shakespeare"):
             here = {"text": text, "epsilon": EPSILON, "method": method}
             others = [
@@ -54,6 +60,7 @@ class Selection(Study):
             ]
             told = signs(gaps)
             right.append(all(gap.value < 0 for gap in gaps))
+            wrong = wrong or 1 in told
             seen = seen or any(told)
             listed = ", ".join(
                 f"{other} {gap}{'' if sign else ' (not told)'}"
@@ -61,4 +68,6 @@ class Selection(Study):
             )
             words.append(f"{text}: {best} less {listed}")
         verdict = verdict_of(sum(right), len(right)) if seen else Verdict.CANNOT_TELL
+        if verdict is Verdict.DOES_NOT_HOLD and not wrong:
+            verdict = Verdict.IN_PART
         return Finding(figure=figure, paper=paper, here="; ".join(words), verdict=verdict)
