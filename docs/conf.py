@@ -28,7 +28,7 @@ extensions = [
     "api_reference",
     "repository_links",
 ]
-exclude_patterns = ["_ext", "_generated/**/*.tmp", "README.md"]
+exclude_patterns = ["_ext", "_generated/**/*.tmp", "README.md", "results/papers/base"]
 nitpicky = True
 # Types in signatures: of other libraries (their inventories would be fetched from the network), and
 # of ours that no page describes. Links that people wrote are of other kinds, and all are checked.
