@@ -19,9 +19,6 @@ takes one of either, where glibc returns freed memory at once. Noise and the opt
 neither. The last column counts AdamW's two moments into both, as they are there whenever somebody
 trains. Float32, random weights, T = 128.
 
-Times of the decoder and of GPT-2 large were taken before the engines came to need less memory, on the same day: the steps'
-operations are the same, but G = 4 and 16 had a float64 sum then, and GPT-2 large passes of 4 sequences. Peaks are of today's.
-
 The goals: time at most 1.02 of plain training's under LoRA at GPT-2's sizes, and where all weights
 train 1.12 at G = 1 and 1.08 at G ≥ 4; peak memory at most 1.1 of it.
 
@@ -58,7 +55,7 @@ def page(
 
     Args:
         found: rows of the results.
-        then: rows of the engines that were predicted.
+        then: rows of earlier engines, which were predicted.
         predictions: rows of what was predicted of them.
         date: of the last of them.
         machine: what they were measured on.

@@ -17,7 +17,7 @@ from userdp.training.lora import add_adapters
 
 MEASURED = Path("docs/results/paper-size.jsonl")
 PREDICTED_THEN = Path("docs/results/paper-size-predicted.jsonl")
-"""What was measured of the engines that the predictions are of; it does not change any more."""
+"""What was measured of earlier engines, of which the predictions are; it does not change."""
 RANK = 32
 TINY_LLAMA = Shape(layers=2, width=64, heads=2, vocabulary=96, length=16)
 LLAMA_1B = Shape(layers=16, width=2048, heads=32, vocabulary=128_256, length=128)

@@ -85,7 +85,7 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
     with suppress(AttributeError):  # where pyspark calls it otherwise, a traceback is printed
         # When Java is killed, the reader of its counters would print one beside our error.
         counters = own.sparkContext._accumulatorServer
-        # The method of this one object:
+        # Of this one object, as no other may fall silent; mypy refuses to assign to any method.
         counters.handle_error = _say_nothing  # type: ignore[method-assign, assignment]
     try:
         yield _with_ours(own)
