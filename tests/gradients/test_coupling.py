@@ -91,6 +91,21 @@ def test_randomness_that_is_no_dropout_is_not_taken_for_coupling() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_two_parameters_with_one_gradient_are_not_taken_for_coupling() -> None:
+    """Autograd hands out one tensor for both: taking it off in place would take it off twice."""
+
+    class Added(models.Flattened):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Parameter(torch.zeros(models.WIDTH))
+            self.other = nn.Parameter(torch.zeros(models.WIDTH))
+
+        def hidden(self, input_ids: Tensor) -> Tensor:
+            return super().hidden(input_ids) + (self.one + self.other)
+
+    require_rows_apart(Added(), losses.own_rows, masked=False)
+
+
 def test_a_loss_that_cannot_run_on_made_up_rows_goes_to_the_reference_engine(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
