@@ -11,8 +11,8 @@ this kind of device: the constant should lie where the ratio passes 1.
 
 ``passes``: how many units a pass may hold. The engines allow `passes.FORMED_BYTES`, the
 model's own memory or four times the trained parameters, whichever is most; where norms come from
-Gram matrices a pass could hold more. The decoder in float32 under that limit, a larger one and none, beside the ordinary
-pass; in passes of 64 rows at most.
+Gram matrices a pass could hold more. The decoder in float32 under that limit, a larger one and
+none, beside the ordinary pass; in passes of 64 rows at most.
 """
 
 from __future__ import annotations

@@ -97,11 +97,11 @@ def test_two_parameters_with_one_gradient_are_not_taken_for_coupling() -> None:
     class Added(models.Flattened):
         def __init__(self) -> None:
             super().__init__()
-            self.one = nn.Parameter(torch.zeros(models.WIDTH))
-            self.other = nn.Parameter(torch.zeros(models.WIDTH))
+            self.one = nn.Parameter(torch.zeros(models.VOCABULARY))
+            self.other = nn.Parameter(torch.zeros(models.VOCABULARY))
 
-        def hidden(self, input_ids: Tensor) -> Tensor:
-            return super().hidden(input_ids) + (self.one + self.other)
+        def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+            return super().forward(input_ids, lengths) + (self.one + self.other)
 
     require_rows_apart(Added(), losses.own_rows, masked=False)
 
