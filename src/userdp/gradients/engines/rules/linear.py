@@ -22,8 +22,12 @@ from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.layer import Layer, Watcher, apply, names_of, stands_in_for
 from userdp.gradients.engines.uses import Dense, Layout, Use, added_at_once, wide
 
-_GRAM_BLOCK = 2048
-"""Columns that are widened to float64 at a time: a copy of all would not stay in the caches."""
+_GRAM_BLOCK = 1024
+"""Columns of one unit that are widened to float64 at a time: a copy of all, or of all units, would
+not stay in the caches."""
+
+_DEVICE_GRAM_BLOCK = 2048
+"""The same on an accelerator, of all units together."""
 
 _LEAST_ROWS = 32
 """Rows of a Gram matrix that a CPU computes at a time, with those behind them alone: the other half
@@ -206,13 +210,20 @@ def gram(rows_USP: Tensor) -> Tensor:
     """Each unit's products of rows with rows, in float64: (units, positions, positions)."""
     units, positions, width = rows_USP.shape
     total = rows_USP.new_zeros(units, positions, positions, dtype=torch.float64)
-    step = max(_LEAST_ROWS, positions // 8) if rows_USP.device.type == "cpu" else positions
-    blocks = [slice(begin, begin + step) for begin in range(0, positions, max(1, step))]
-    for begin in range(0, width, _GRAM_BLOCK):
-        columns = rows_USP[..., begin : begin + _GRAM_BLOCK].double()
-        for rows in blocks:  # with themselves and those behind them
-            behind = columns[:, rows.start :].transpose(1, 2)
-            total[:, rows, rows.start :].baddbmm_(columns[:, rows], behind)
+    if rows_USP.device.type != "cpu":
+        for begin in range(0, width, _DEVICE_GRAM_BLOCK):
+            columns = rows_USP[..., begin : begin + _DEVICE_GRAM_BLOCK].double()
+            total.baddbmm_(columns, columns.transpose(1, 2))
+        return total
+    step = max(_LEAST_ROWS, positions // 8)
+    blocks = [slice(begin, begin + step) for begin in range(0, positions, step)]
+    room = rows_USP.new_empty(positions * min(width, _GRAM_BLOCK), dtype=torch.float64)
+    for unit, products in zip(rows_USP, total, strict=True):
+        for begin in range(0, width, _GRAM_BLOCK):
+            narrow = unit[:, begin : begin + _GRAM_BLOCK]
+            columns = room[: narrow.numel()].view(narrow.shape).copy_(narrow)
+            for rows in blocks:  # with themselves and those behind them
+                products[rows, rows.start :].addmm_(columns[rows], columns[rows.start :].T)
     for rows in blocks[:-1]:
         total[:, rows.stop :, rows] = total[:, rows, rows.stop :].transpose(1, 2)
     return total
