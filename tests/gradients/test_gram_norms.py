@@ -110,6 +110,32 @@ def test_the_bound_holds_on_random_rows_of_any_condition(
         )
 
 
+def gram_is_right(units: int, positions: int, width: int) -> bool:
+    """Against exact products; of a view, and with room that holds an earlier block's numbers."""
+    draw = torch.Generator().manual_seed(positions)
+    rows = torch.randn(units, width, positions, generator=draw).transpose(1, 2)
+    found, wide = linear.gram(rows), rows.numpy().astype(np.longdouble)
+    return bool(np.abs(found.numpy() - wide @ wide.transpose(0, 2, 1)).max() < 1e-9)
+
+
+SHAPES = [(1, 1, 1), (3, 33, 1025), (2, 128, 2500), (4, 300, 7), (2, 31, 1024), (3, 5, 0)]
+
+
+@pytest.mark.parametrize(("units", "positions", "width"), SHAPES)
+def test_a_gram_matrix_is_right_whatever_its_blocks(units: int, positions: int, width: int) -> None:
+    assert gram_is_right(units, positions, width)
+
+
+def test_twin_a_block_whose_last_columns_are_left_out_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = linear.gram
+    monkeypatch.setattr(
+        linear, "gram", lambda rows: whole(rows[..., : rows.shape[2] // 1024 * 1024])
+    )
+    assert not gram_is_right(3, 33, 1025)
+
+
 def test_rows_beyond_the_limit_are_formed_not_trusted() -> None:
     left, right = cancelling(1.5, 1.25, 64)
     right[1] = -right[0] * left[0, 0] / left[1, 0] * (1 - LEFT / 2)
