@@ -19,13 +19,13 @@ from userdp.training.optimizers import MovementCheck
 
 
 def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None:
-    """Seed every step from now on.
+    """Seed every step from now on; what the self-check before the first draws stays secret.
 
     Args:
         witness: knows which step was charged last.
         left_out: steps whose update the trainer of ``userdp train`` does not apply.
     """
-    draw, secret = Sampler.draw, private_run.secret_randomness
+    draw, secret, own_seed = Sampler.draw, private_run.secret_randomness, NoiseSource._seed
     build, moved = loop.build_optimizer, MovementCheck.require_moved
 
     def words(kind: str) -> int:
@@ -33,9 +33,13 @@ def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None
         return int.from_bytes(hashlib.sha256(text.encode()).digest())
 
     def seed(source: NoiseSource, call: int, block: int, drawn: int) -> np.random.SeedSequence:
+        if not witness.stepping:
+            return own_seed(source, call, block, drawn)
         return np.random.SeedSequence(words("noise"), spawn_key=(block, drawn), pool_size=8)
 
     def draw_again(sampler: Sampler) -> Any:
+        if not witness.stepping:
+            return draw(sampler)
         seeds = np.random.SeedSequence(words("cohort"), pool_size=8)
         sampler._generator.bit_generator.state = np.random.PCG64DXSM(seeds).state
         return draw(sampler)

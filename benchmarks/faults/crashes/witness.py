@@ -47,6 +47,14 @@ class Witness:
         line = {"kind": kind, "ledger": self.ledger, "step": self.step, **values}
         self._write(self._file, json.dumps(line).encode() + b"\n")
 
+    @property
+    def stepping(self) -> bool:
+        """Whether a step was charged yet: the self-check before the first draws and adds, too.
+
+        Who draws before the first charge is seen by the second step, which comes too early as well.
+        """
+        return self._path is not None
+
     def install(self) -> None:
         """Watch from now on."""
         attempt, draw, add = RunLedger.attempt, Sampler.draw, NoiseSource.add_
@@ -60,11 +68,16 @@ class Witness:
             return number
 
         def drawn(sampler: Sampler) -> Any:
+            if not self.stepping:
+                return draw(sampler)
             state = repr(sampler._generator.bit_generator.state).encode()
             self.tell("drawn", state=hashlib.sha256(state).hexdigest())
             return draw(sampler)
 
         def added(source: NoiseSource, value: Any, noise_std: float) -> None:
+            if not self.stepping:
+                add(source, value, noise_std)
+                return
             clean = hashlib.sha256()
             for name in sorted(value):
                 clean.update(value[name].numpy().tobytes())
@@ -80,7 +93,8 @@ class Witness:
 
         def noised(generator: np.random.Generator, out: Any) -> None:
             draw_on_host(generator, out)
-            self._noise.update(out.tobytes())
+            if self.stepping:
+                self._noise.update(out.tobytes())
 
         RunLedger.attempt = charged
         Sampler.draw = drawn
