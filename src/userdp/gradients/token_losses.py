@@ -89,7 +89,8 @@ class _TokenLosses(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         logits, labels, most, logs = ctx.saved_tensors
-        # A pass that is watched has nothing to see here, and a look at each chunk takes its time.
+        # Who watches the pass saw the logits and their type already, and a look at each operation
+        # of each chunk takes longer than a small one does.
         with torch._C.DisableTorchFunction():
             weights = torch.where(labels == IGNORED, 0, gradient)
             to_logits = torch.empty_like(logits)

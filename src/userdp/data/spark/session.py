@@ -84,9 +84,8 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
         own = builder.getOrCreate()
     with suppress(AttributeError):  # where pyspark calls it otherwise, a traceback is printed
         # When Java is killed, the reader of its counters would print one beside our error.
-        counters = own.sparkContext._accumulatorServer
-        # Of this one object, as no other may fall silent; mypy refuses to assign to any method.
-        counters.handle_error = _say_nothing  # type: ignore[method-assign, assignment]
+        counters: Any = own.sparkContext._accumulatorServer
+        counters.handle_error = _say_nothing  # of this one object: no other may fall silent
     try:
         yield _with_ours(own)
     except BaseException:
