@@ -139,13 +139,28 @@ def _look_for_numbers(data: bytes, secrets: Secrets) -> Iterator[str]:
         if re.search(rf"(?<![\w.,+-]){grouped}(?:\.0+)?(?![\w]|[.,]\d)", said):
             yield str(number)
     for value in sorted(secrets.measured):
-        if any(form in said for form in _roundings(value)):
+        if _written(value).search(said):
             yield repr(value)
 
 
-def _roundings(value: float) -> set[str]:
-    forms = {repr(value), *(f"{value:.{digits}f}" for digits in (4, 5, 6))}
-    return {form for form in forms if len(form.replace(".", "").strip("0-")) >= 5}
+@lru_cache(maxsize=None)
+def _written(value: float) -> re.Pattern[str]:
+    """A number of its own that is ``value``, rounded or in all its digits.
+
+    Whole numbers are compared: the hundreds of coordinates of a picture hold every four digits.
+    """
+    exact = f"{value:.17f}"
+    rounded = {f"{value:.{digits}f}" for digits in (4, 5, 6)}
+    begun = {f"{value:.6f}", exact[: exact.index(".") + 7]}  # a float32 goes on otherwise
+    patterns = [re.escape(repr(value))]
+    patterns += [re.escape(one) for one in rounded if _tells(one)]
+    patterns += [re.escape(one) + r"\d*" for one in begun if _tells(one)]
+    return re.compile(rf"(?<![\d.])(?:{'|'.join(patterns)})(?!\d)")
+
+
+def _tells(number: str) -> bool:
+    """Whether it has digits enough to be nowhere by chance."""
+    return len(number.replace(".", "").strip("0-")) >= 5
 
 
 _LOOKS = {

@@ -52,6 +52,8 @@ def test_a_mark_is_found_in_every_form(kind, form):
         (b"of 1,009 records", Kind.NUMBER),
         (b"<td>1 009</td>", Kind.NUMBER),
         (b"loss 5.4319", Kind.NUMBER),
+        (b"loss 5.431862", Kind.NUMBER),
+        (b'{"loss":5.4318620}', Kind.NUMBER),
         (b"\xff" + np.array([1, 5.431862], "<f4").tobytes(), Kind.NUMBER),
         (chr(RARE + 5).encode(), Kind.TEXT),
         (json.dumps(chr(RARE + 5)).encode(), Kind.TEXT),
@@ -62,7 +64,10 @@ def test_other_secrets_are_found(data, kind):
     assert findings(data, SECRETS, allowed=frozenset(Kind)) == []
 
 
-@pytest.mark.parametrize("said", ["", "0.263", "1263 of 26.3", "5.4 1009.5", "w" * 99, "%41%42"])
+@pytest.mark.parametrize(
+    "said",
+    ["", "0.263", "1263 of 26.3", "5.4 1009.5", "w" * 99, "%41%42", 'x="25.431862" y="5.43191"'],
+)
 def test_what_is_no_secret_is_not_found(said):
     assert findings(said.encode(), SECRETS) == []
     assert findings(np.arange(4000, dtype="<i4").tobytes(), SECRETS) == []
