@@ -6,7 +6,7 @@ import base64
 import re
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -143,7 +143,7 @@ def _look_for_numbers(data: bytes, secrets: Secrets) -> Iterator[str]:
             yield repr(value)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _written(value: float) -> re.Pattern[str]:
     """A number of its own that is ``value``, rounded or in all its digits.
 
