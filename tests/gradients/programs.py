@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from userdp.gradients.engines.places.place import FIRST, Place
@@ -182,7 +182,7 @@ def copied(view: Callable[[Tensor], Tensor], value: Tensor, *, into: Tensor) -> 
 
 
 def follow(steps: list[Step], x: Tensor) -> tuple[Tensor, Place | None]:
-    followed = Rows(ROWS, nn.Module())
+    followed = Rows(ROWS)
     followed.mark(x, FIRST)
     torch.manual_seed(0)  # coins are the same whatever a row holds
     with Follow(followed):

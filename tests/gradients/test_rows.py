@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.gradients.programs import ROWS, SIZES, Follow, Step, constant, follow, step, written
 from tests.speed import fast_then_slow
@@ -181,7 +181,7 @@ def test_indices_that_were_changed_count_no_rows(spoil: Step) -> None:
 
 def proved(loss: Callable[[Tensor], Tensor]) -> bool:
     x = torch.arange(1.0, 13).view(3, 4)
-    followed = Rows(3, nn.Module())
+    followed = Rows(3)
     followed.mark(x, FIRST)
     with Follow(followed):
         found = loss(x)
@@ -251,7 +251,7 @@ def test_a_constant_whose_memory_is_handed_out_is_not_proved(kind: str) -> None:
 
 def test_a_tensor_that_is_given_by_name_is_not_proved() -> None:
     square = torch.arange(1.0, 10).view(3, 3)
-    followed = Rows(3, nn.Module())
+    followed = Rows(3)
     followed.mark(square, FIRST)
     with Follow(followed):
         found = (square - torch.mean(input=square, dim=0)).sum(1)
@@ -284,5 +284,5 @@ def test_twin_a_branch_that_may_be_read_gives_one_row_the_data_of_another(
 
 def test_a_pass_of_one_row_needs_no_proof() -> None:
     x = torch.ones(1, 4)
-    followed = Rows(1, nn.Module())
+    followed = Rows(1)
     assert followed.prove(x[x > 0].sum()[None])

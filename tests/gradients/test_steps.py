@@ -126,7 +126,7 @@ def test_vmap_without_its_watch_would_batch_the_choice(monkeypatch: pytest.Monke
 
 def place(function: Callable[[Tensor], Tensor], x: Tensor) -> object:
     """The place of a result, of an ``x`` of (rows, ...)."""
-    followed = Rows(ROWS, nn.Module())
+    followed = Rows(ROWS)
     followed.mark(x, FIRST)
 
     class Follow(torch.overrides.TorchFunctionMode):

@@ -2,14 +2,11 @@ r"""Cross-entropy of each token, chunk by chunk: nothing as large as the logits 
 
 torch's own `cross_entropy` keeps the logarithms of all probabilities for the backward pass, and
 makes two more tensors of that size there. At a vocabulary of 256 k that is 131 MB a copy for each
-row of 128 tokens, and decides what fits into a pass. Here two numbers are kept for each token
-besides the logits themselves, which their layer handed out anyway,
-
-.. math:: m = \max_j x_j, \qquad s = \log \sum_j e^{x_j - m},
-
-from which :math:`\ell = s - (x_y - m)` and :math:`\partial \ell / \partial x_j = e^{x_j - m - s} -
-[j = y]`: the formulas of torch's kernels, in the same order of operations. Chunks are of whole
-tokens, so that how they are cut changes nothing but memory.
+row of 128 tokens, and decides what fits into a pass. Here the probabilities are formed twice from
+the logits, which their layer handed out anyway: by `log_softmax` for the losses, of a chunk that is
+let go at once, and by `softmax` for the gradient, in the very tensor that is answered. Both kernels
+take a token's logits through the cache once, and that is as fast as keeping them. Chunks are of
+whole tokens, so that how they are cut changes nothing but memory.
 """
 
 from __future__ import annotations
@@ -73,34 +70,31 @@ class _TokenLosses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        losses, most, logs = (logits.new_empty(len(logits), dtype=dtype) for _ in range(3))
+        places = labels.clamp(min=0)[:, None]
+        losses = logits.new_empty(len(logits), dtype=dtype)
         for chunk in _chunks(logits):
-            numbers = logits[chunk].to(dtype)
-            most[chunk] = numbers.amax(1)
-            shifted = numbers - most[chunk, None]
-            label = labels[chunk]
-            own = shifted.gather(1, label.clamp(min=0)[:, None])[:, 0]
-            logs[chunk] = shifted.exp_().sum(1).log_()
-            losses[chunk] = torch.where(label == IGNORED, 0, logs[chunk] - own)
-        ctx.save_for_backward(logits, labels, most, logs)
-        return losses
+            logs = torch.log_softmax(logits[chunk], 1, dtype=dtype)
+            losses[chunk] = logs.gather(1, places[chunk])[:, 0]
+        ctx.save_for_backward(logits, labels)
+        return torch.where(labels == IGNORED, 0, losses.neg_())
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        logits, labels, most, logs = ctx.saved_tensors
+        logits, labels = ctx.saved_tensors
         # Who watches the pass saw the logits and their type already, and a look at each operation
         # of each chunk takes longer than a small one does.
         with torch._C.DisableTorchFunction():
-            weights = torch.where(labels == IGNORED, 0, gradient)
+            weights = torch.where(labels == IGNORED, 0, gradient)[:, None]
+            places = labels.clamp(min=0)[:, None]
             to_logits = torch.empty_like(logits)
-            same = logits.dtype == most.dtype
+            same = logits.dtype == gradient.dtype
             for chunk in _chunks(logits):
-                numbers = logits[chunk] if same else logits[chunk].to(most.dtype)
-                part = torch.sub(numbers, most[chunk, None], out=to_logits[chunk] if same else None)
-                weight = weights[chunk, None]
-                part.sub_(logs[chunk, None]).exp_().mul_(weight)
-                part.scatter_add_(1, labels[chunk].clamp(min=0)[:, None], -weight)
+                if same:
+                    part = torch.softmax(logits[chunk], 1, out=to_logits[chunk])
+                else:
+                    part = torch.softmax(logits[chunk], 1, dtype=gradient.dtype)
+                part.mul_(weights[chunk]).scatter_add_(1, places[chunk], -weights[chunk])
                 if not same:
                     to_logits[chunk] = part
         return to_logits, None

@@ -37,6 +37,7 @@ def test_a_sum_is_right_in_blocks_of_any_size(
     numbers: int, dtype: torch.dtype, form: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uses, "_ADDED", numbers)
+    monkeypatch.setattr(uses, "_MIXED", numbers)
     assert wrong_by(kept()[form], dtype) < 1e-5
 
 
@@ -45,9 +46,10 @@ def test_twin_a_last_block_that_is_left_out_is_caught(
     form: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uses, "_ADDED", 3 * Q)
+    monkeypatch.setattr(uses, "_MIXED", 3 * Q)
     blocks = uses.added_at_once
     cut = "userdp.gradients.engines.uses.added_at_once"
     if form == 0:
         cut = "userdp.gradients.engines.rules.linear.added_at_once"
-    monkeypatch.setattr(cut, lambda rows, *rest: [b for b in blocks(rows, *rest) if b.stop < rows])
+    monkeypatch.setattr(cut, lambda *of: [part for part in blocks(*of) if part.stop < of[0]])
     assert wrong_by(kept()[form], torch.float64) > 1e-2

@@ -55,7 +55,9 @@ Rule: TypeAlias = Callable[..., Tensor | None]
 RULES: dict[Callable[..., Any], Rule] = {}
 """By the function of torch that they stand in for; called with the tape and its arguments."""
 
-MODULE_RULES: list[Callable[[nn.Module, Watcher], Callable[..., Any] | None]] = []
+ModuleRule: TypeAlias = Callable[[nn.Module, Watcher], Callable[..., Any] | None]
+
+MODULE_RULES: list[ModuleRule] = []
 """Give a module's forward while a tape watches, where it differs from the module's own."""
 
 

@@ -36,7 +36,8 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +57,21 @@ _NO_BASE = None, None
 _SET = Tensor.__setitem__
 
 
+Held: TypeAlias = Mapping[int, tuple[Tensor, int]]
+"""Tensors by their ids, which are theirs while they are kept here, with their counts of writes."""
+
+
+def held_by(model: nn.Module) -> Held:
+    """The tensors that the modules of ``model`` hold now."""
+    found: dict[int, tuple[Tensor, int]] = {}
+    for module in model.modules():
+        own = (module._parameters, module._buffers, module.__dict__)
+        for value in itertools.chain.from_iterable(held.values() for held in own):
+            if isinstance(value, Tensor):
+                found[id(value)] = (value, value._version)
+    return found
+
+
 class _Mark(NamedTuple):
     """A place, for the pass of ``owner`` and for as long as nothing was written to the tensor."""
 
@@ -69,19 +85,14 @@ class Rows:
 
     Args:
         count: rows in the pass.
-        model: the tensors that its modules hold when the pass begins are constants.
+        held: what modules hold (`held_by`): constants, for as long as nothing is written to them.
     """
 
-    def __init__(self, count: int, model: nn.Module) -> None:
+    def __init__(self, count: int, held: Held = MappingProxyType({})) -> None:
         self.count = count
         self._read = False
         self._paused = False
-        self._held: dict[int, tuple[Tensor, int]] = {}
-        for module in model.modules():
-            own = (module._parameters, module._buffers, module.__dict__)
-            for value in itertools.chain.from_iterable(held.values() for held in own):
-                if isinstance(value, Tensor):
-                    self._held[id(value)] = (value, value._version)
+        self._held = held
 
     def place_of(self, tensor: Tensor) -> Place | None:
         """Where rows lie in ``tensor``; None where that is unknown."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
@@ -36,11 +36,11 @@ from torch import Tensor, nn
 
 from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.forms import Form, Forms
-from userdp.gradients.engines.layer import MODULE_RULES, RULES
+from userdp.gradients.engines.layer import MODULE_RULES, RULES, ModuleRule
 from userdp.gradients.engines.places.place import CONSTANT, FIRST
 from userdp.gradients.engines.places.reads import ASKS
 from userdp.gradients.engines.precision import Watch
-from userdp.gradients.engines.rows import Rows
+from userdp.gradients.engines.rows import Held, Rows, held_by
 from userdp.gradients.engines.rules.broadcast import ELEMENTWISE, with_rows
 from userdp.gradients.engines.uses import Dense, Layout, Use, joint, squared_norms, wide
 from userdp.gradients.losses import Loss, checked_losses
@@ -66,15 +66,45 @@ KEPT_BYTES = 256 << 20
 
 
 class Workspace:
-    """Buffers for per-unit gradients that outlive a pass, where they are small.
+    """What the passes of one sum share: buffers, and what was looked up in the model.
 
-    Fresh pages cost as much as the sums of a small model. A large one computes long enough not to
-    notice, and what its buffers hold would lie beside the activations of the next pass.
+    Buffers for per-unit gradients outlive a pass where they are small. Fresh pages cost as much as
+    the sums of a small model. A large one computes long enough not to notice, and what its buffers
+    hold would lie beside the activations of the next pass.
+
+    What the first pass found in the model's modules serves the others too: what is written to or
+    put in its place meanwhile is no constant and has no rule then, which costs time alone.
     """
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, int], Tensor] = {}
         self._bytes = 0
+        self._model: nn.Module | None = None
+        self._held: Held = {}
+        self._ruled: list[tuple[nn.Module, ModuleRule]] | None = None
+
+    def held(self, model: nn.Module) -> Held:
+        """The tensors that the modules of ``model`` held when its first pass began."""
+        if model is not self._model:
+            self._model, self._held, self._ruled = model, held_by(model), None
+        return self._held
+
+    def patches(self, model: nn.Module, tape: Tape) -> dict[nn.Module, Callable[..., Any]]:
+        """The forwards by which rules replace those of modules while ``tape`` watches."""
+        self.held(model)
+        asked = self._ruled
+        if asked is None:
+            asked = [(module, rule) for module in model.modules() for rule in MODULE_RULES]
+        found = [
+            (module, rule, forward)
+            for module, rule in asked
+            if "forward" not in module.__dict__
+            for forward in [rule(module, tape)]
+            if forward is not None
+        ]
+        if self._ruled is None:
+            self._ruled = [(module, rule) for module, rule, _ in found]
+        return {module: forward for module, _, forward in found}
 
     def take(self, name: str, number: int, shape: Sequence[int], like: Tensor) -> Tensor:
         """A buffer of ``shape``; the same memory for the same (name, number) if it is kept."""
@@ -118,7 +148,7 @@ class Tape:
         self.layout = layout
         self._naming = self.derives and layout.rows > 1
         self.narrow: set[torch.dtype] = set()
-        self.rows = Rows(layout.rows, nn.Module())
+        self.rows = Rows(layout.rows)
         self._names = {id(p): name for name, p in parameters.items()}
         self._parameters = parameters
         self._workspace = workspace
@@ -170,7 +200,7 @@ class Tape:
 
     def rows_of(self, model: nn.Module) -> Rows:
         """What follows the rows of a pass of ``model``."""
-        return Rows(self.layout.rows, model)
+        return Rows(self.layout.rows, self._workspace.held(model))
 
     @contextmanager
     def watching(self, model: nn.Module, *by_row: Tensor | None) -> Iterator[None]:
@@ -179,13 +209,7 @@ class Tape:
         for tensor in by_row:
             if tensor is not None:
                 self.rows.mark(tensor, FIRST)
-        patched = {
-            module: forward
-            for module in model.modules()
-            if "forward" not in module.__dict__
-            for forward in [rule(module, self) for rule in MODULE_RULES]
-            if forward is not None
-        }
+        patched = self._workspace.patches(model, self)
         try:
             for module, forward in patched.items():
                 module.__dict__["forward"] = forward

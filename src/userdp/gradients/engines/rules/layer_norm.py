@@ -45,7 +45,7 @@ class _LayerNorm(Layer):
             )[0]
         gradient = gradient.to(rstd.dtype)
         if name is not None:
-            pulls = gradient * ((x.to(rstd.dtype) - mean) * rstd)
+            pulls = (x.to(rstd.dtype) - mean).mul_(rstd).mul_(gradient)
             self.tape.keep(name, Dense(wide(self.tape.layout.summed(pulls))), pulls)
         if bias_name is not None:
             self.tape.keep(bias_name, Dense(wide(self.tape.layout.summed(gradient))), gradient)
