@@ -149,6 +149,25 @@ def test_what_is_not_the_plain_case_runs_as_peft_wrote_it(change: str, ran: list
     assert not ran
 
 
+@pytest.mark.parametrize("kind", ["peft's layer", "the frozen layer", "A and B"])
+def test_a_forward_put_into_the_class_is_not_passed_over(
+    kind: str, ran: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = adapted("Conv1D" if kind == "the frozen layer" else "Linear")
+    layer: Any = model.layer
+    part = {
+        "peft's layer": layer.first,
+        "the frozen layer": layer.first.base_layer,
+        "A and B": layer.first.lora_A["default"],
+    }[kind]
+    honest = type(part).forward
+    monkeypatch.setattr(
+        type(part), "forward", lambda self, x: honest(self, x) + x.abs().mean(-1)[..., None]
+    )
+    require_right(model)
+    assert not ran
+
+
 @pytest.mark.parametrize(
     ("settings", "plain"),
     [({"use_dora": True}, False), ({"lora_bias": True}, False), ({"use_rslora": True}, True)],

@@ -12,13 +12,13 @@ any other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients.engines.places.place import Place
+from userdp.gradients.engines.places.place import Place, tensors_in
 from userdp.gradients.engines.rows import Rows
 from userdp.gradients.engines.uses import Layout, Use
 
@@ -114,13 +114,34 @@ RUN: Callable[..., Tensor] = _Watched.apply
 
 
 def apply(tape: Watcher, layer: Layer, x: Tensor, *parameters: Tensor | None) -> Tensor | None:
-    """``layer`` over ``x``, whose first dimension stays; None where that counts no rows."""
+    """``layer`` over ``x``, whose first dimension stays.
+
+    None where that counts no rows, or where a parameter is no constant: rows' data in a bias, say.
+    """
     inner = owned(tape, x) if x.dim() >= layer.least_dims else None
-    if inner is None:
+    if inner is None or not all(p is None or constant(tape, p) for p in parameters):
         return None
     stacked = x if inner == 1 else x.reshape(tape.layout.rows, inner, *x.shape[1:])
     value = RUN(tape.anchor, layer, stacked, *(p if p is None else p.detach() for p in parameters))
     return placed(tape, x, value if inner == 1 else value.flatten(0, 1))
+
+
+def constant(tape: Watcher, tensor: Tensor) -> bool:
+    """Whether no row's data reached ``tensor``; what is made of parameters alone has a name."""
+    if tape.layout.rows == 1 or tape.name_of(tensor) is not None:
+        return True
+    place = tape.rows.place_of(tensor)
+    return place is not None and place.constant
+
+
+def at_most_one_of_rows(tape: Watcher, values: Iterable[object]) -> bool:
+    """Whether a rule may stand in for a call of ``values``: one tensor at most is of rows.
+
+    That is the input, which has a number for each row at least. `apply` looks at parameters; what
+    else a function takes for a number (an epsilon, a scale) may be a tensor too.
+    """
+    others = [tensor for tensor in tensors_in(values) if not constant(tape, tensor)]
+    return not others or (len(others) == 1 and others[0].numel() > 1)
 
 
 def names_of(tape: Watcher, *parameters: Tensor | None) -> tuple[str | None, ...] | None:

@@ -93,6 +93,7 @@ class Rows:
         self._read = False
         self._paused = False
         self._held = held
+        self._gathered: dict[int, Tensor] = {}
 
     def place_of(self, tensor: Tensor) -> Place | None:
         """Where rows lie in ``tensor``; None where that is unknown."""
@@ -102,8 +103,8 @@ class Rows:
         held = self._held.get(id(tensor))
         if held is not None:
             return CONSTANT if held[1] == tensor._version else None
-        # Layers of a sharded model are gathered while the pass runs.
-        return CONSTANT if _is_parameter(tensor) else None
+        # Being a parameter is no answer: anybody may make one, of somebody's data.
+        return CONSTANT if id(tensor) in self._gathered else None
 
     def mark(self, tensor: Tensor, place: Place | None) -> Tensor:
         """Note where rows lie in ``tensor``; a place that its shape contradicts is dropped."""
@@ -149,12 +150,12 @@ class Rows:
             base, before = self._base_of(args[0])
         call.result = result = function(*args, **kwargs)
         if isinstance(result, Tensor):
-            place = None if steps(function, call, result) else rule(call)
-            self.mark(result, place)
+            known = call.rest_known() and not steps(function, call, result)
+            self.mark(result, rule(call) if known else None)
             if base is not None and result is args[0]:
                 self.mark(base, whole(base, before, call, self.place_of(result)))
         elif isinstance(result, tuple | list):
-            place = rule(call)
+            place = rule(call) if call.rest_known() else None
             for part in result:
                 if isinstance(part, Tensor):
                     self.mark(part, None if steps(function, call, part) else place)
@@ -221,6 +222,9 @@ class Rows:
                     if new is not old and _same_memory(old, new):
                         self.mark(new, self.place_of(old))
             given.clear()
+            for inner in module.modules():  # whose parameters are whole now
+                own = [p for p in inner._parameters.values() if p is not None]
+                self._gathered.update((id(p), p) for p in own)
 
         def pause(module: nn.Module, args: Any, result: Any) -> None:
             self._paused = True

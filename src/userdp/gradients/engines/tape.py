@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.forms import Form, Forms
-from userdp.gradients.engines.layer import MODULE_RULES, RULES, ModuleRule
+from userdp.gradients.engines.layer import MODULE_RULES, RULES, ModuleRule, at_most_one_of_rows
 from userdp.gradients.engines.places.place import CONSTANT, FIRST
 from userdp.gradients.engines.places.reads import ASKS
 from userdp.gradients.engines.precision import Watch
@@ -371,7 +371,9 @@ class _Mode(Watch):
         rule = RULES.get(func)
         answer = None
         if rule is not None and torch.is_grad_enabled():
-            answer = rule(self._tape, *args, **kwargs)
+            values = (*args, *kwargs.values()) if kwargs else args
+            if at_most_one_of_rows(self._tape, values):
+                answer = rule(self._tape, *args, **kwargs)
         if answer is None:
             if func in ELEMENTWISE:
                 args = with_rows(self._tape, func, args, kwargs) or args

@@ -69,7 +69,7 @@ def _copied(call: Call) -> Place | None:
 @places("tril triu tril_ triu_")
 def _like_first(call: Call) -> Place | None:
     """f(a), of the same shape; what else the call is given is nobody's."""
-    place = call.first if call.result.shape == call.shape and call.rest_known() else None
+    place = call.first if call.result.shape == call.shape else None
     return CONSTANT if place is not None and place.counts else place
 
 

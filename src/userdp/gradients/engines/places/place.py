@@ -111,11 +111,16 @@ class Call:
     def rest_known(self) -> bool:
         """Whether the place of every tensor but the first argument is known.
 
-        Functions take tensors for sizes too: those that hold one number, or another's shape. One
-        number without an unknown place is a constant.
+        Asked before any rule, which then need not think of it: functions take tensors for sizes,
+        scales and other single numbers too. One number without an unknown place is a constant.
         """
         for value in self.values[1:] if self.args else self.values:
-            if type(value) is not int and any(self.place(t) is None for t in tensors_in((value,))):
+            if isinstance(value, Tensor):
+                if self.place(value) is None:
+                    return False
+                continue
+            several = isinstance(value, tuple | list)
+            if several and any(self.place(tensor) is None for tensor in tensors_in(value)):
                 return False
         return True
 
@@ -145,7 +150,8 @@ def tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
 Rule: TypeAlias = Callable[[Call], Place | None]
 """The place of a call's result; None where it is unknown.
 
-A rule may answer with a place only if, for every value of the arguments, an element of row r in the
+It is asked only where the places of all tensors but the first are known (`Call.rest_known`), and
+may answer with a place only if, for every value of the arguments, an element of row r in the
 result is a function of constants and of the arguments' elements of row r. See `engines.rows` for
 what follows.
 """

@@ -13,7 +13,7 @@ from userdp.gradients.engines.places.place import CONSTANT, PLACES, Call, Place,
 @places("view reshape flatten unflatten squeeze unsqueeze view_as reshape_as")
 def _reshaped(call: Call) -> Place | None:
     """The same numbers in the same order, under another shape."""
-    if not call.rest_known() or any(isinstance(value, torch.dtype) for value in call.values):
+    if any(isinstance(value, torch.dtype) for value in call.values):
         return None
     return regrouped(call.first, call.shape, call.result.shape)
 
@@ -78,7 +78,7 @@ PLACES[getter("T")] = lambda call: _moved(call.first, range(len(call.shape))[::-
 @places("expand broadcast_to expand_as")
 def _expand(call: Call) -> Place | None:
     """New dimensions come in front; the one that counts keeps its size."""
-    place = call.first if call.rest_known() else None
+    place = call.first
     if place is None or place.dim is None:
         return place
     dim = place.dim + call.result.dim() - len(call.shape)

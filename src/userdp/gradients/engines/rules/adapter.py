@@ -25,12 +25,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
+from userdp.gradients.engines.as_written import as_written, class_as_written
 from userdp.gradients.engines.layer import MODULE_RULES, Layer, Watcher, apply
 from userdp.gradients.engines.rules.linear import Ghost
-
-_hooked_everywhere: Callable[[], bool] = _has_any_global_hook  # torch gives it no types
 
 _TYPES = (torch.float32, torch.float64)
 _KINDS = (Tensor, nn.Parameter)
@@ -96,7 +94,8 @@ def _adapted(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         found = None
-        if not (args or kwargs) and torch.is_grad_enabled():
+        plain = not (args or kwargs) and torch.is_grad_enabled()
+        if plain and class_as_written(kind):
             with torch._C.DisableTorchFunction():  # what the rule asks, the model did not ask
                 found = _run(tape, module, x)
         return original(x, *args, **kwargs) if found is None else found
@@ -149,19 +148,7 @@ def _plain(module: Any) -> _Plain | None:
         and (transposed or kind is nn.Linear)
         and {type(a), type(b)} == {nn.Linear}
         and (a.bias, b.bias) == (None, None)
-        and not any(_own_ways(inner) for inner in (base, dropout, a, b))
-        and not _hooked_everywhere()
+        and all(as_written(inner) for inner in (base, dropout, a, b))
     ):
         return None
     return _Plain(base.weight, base.bias, transposed, a.weight, b.weight, module.scaling[name])
-
-
-def _own_ways(module: nn.Module) -> bool:
-    """Whether calling ``module`` is more than its class's forward: hooks, or another forward."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or "forward" in module.__dict__
-    )

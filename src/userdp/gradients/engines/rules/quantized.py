@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from userdp.gradients.engines.layer import MODULE_RULES, Layer, Watcher, apply
+from userdp.gradients.engines.as_written import class_as_written
+from userdp.gradients.engines.layer import MODULE_RULES, Layer, Watcher, apply, constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,11 @@ def _four_bits(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
         wide = x.dtype == torch.float32 and known.compute_dtype in (None, torch.float32)
         packed = getattr(known.weight.quant_state, "packing_format_for_cpu", False)
         found = None
-        if wide and not packed and torch.is_grad_enabled():
+        if wide and not packed and torch.is_grad_enabled() and class_as_written(kind):
             with torch._C.DisableTorchFunction():  # what the rule asks, the model did not ask
-                found = apply(tape, layer, x)
+                held = known.weight, known.bias
+                if all(one is None or constant(tape, one) for one in held):
+                    found = apply(tape, layer, x)
         return original(x) if found is None else found
 
     return forward
