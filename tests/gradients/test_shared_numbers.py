@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.gradients.one_pass import one_pass_sum
 from userdp.gradients import Units, clipped_sum, get_engine
-from userdp.gradients.engines import layer, tape
+from userdp.gradients.engines import layer, rows, tape
 from userdp.gradients.engines.places.place import Call
 from userdp.gradients.engines.tape import NotCoveredError
 
@@ -99,7 +99,45 @@ IN_PLACES: dict[str, Use] = {
 MADE = {"a parameter made in the pass", "the same as a frozen weight"}
 """Of a constant they end the proof as well: it does not show."""
 
-USES = {**IN_RULES, **IN_PLACES}
+
+def with_statistics(m: Shared, x: Tensor, n: Tensor) -> Tensor:
+    """`F.batch_norm` writes its running mean, and torch does not count that."""
+    mean, variance = torch.zeros_like(m.v), torch.ones_like(m.v)
+    F.batch_norm(n.expand(2, WIDTH) + 0, mean, variance, training=True, momentum=1.0)
+    return F.linear(x, m.w) + mean
+
+
+def by_another_name(m: Shared, x: Tensor, n: Tensor) -> Tensor:
+    """A constant's memory under a name that torch gives no place."""
+    constant = torch.zeros(WIDTH, dtype=x.dtype)
+    torch.from_dlpack(torch.utils.dlpack.to_dlpack(constant)).copy_(n.expand(WIDTH))
+    return F.linear(x, m.w) + constant
+
+
+def uncounted(m: Shared, x: Tensor, n: Tensor) -> Tensor:
+    """A write to a buffer whose count is told to stay."""
+    before = m.eye.clone()
+    with torch.autograd._unsafe_preserve_version_counter(m.eye):
+        m.eye.add_(n.detach())
+    answer = F.linear(x, m.w) @ m.eye
+    with torch.autograd._unsafe_preserve_version_counter(m.eye):
+        m.eye.copy_(before)
+    return answer
+
+
+def unpacked(m: Shared, x: Tensor, n: Tensor) -> Tensor:
+    """Gradients that a hook scales."""
+    with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept * (1 + n)):
+        return F.linear(x, m.w).tanh()
+
+
+OUT_OF_SIGHT: dict[str, Use] = {
+    "statistics of a batch": with_statistics,
+    "a constant's memory": by_another_name,
+    "a write that is not counted": uncounted,
+    "hooks on what is saved": unpacked,
+}
+USES = {**IN_RULES, **IN_PLACES, **OUT_OF_SIGHT}
 
 
 def moved(model: nn.Module, compute: Callable[..., Any]) -> float:
@@ -115,7 +153,7 @@ def test_invariant_3_a_pass_with_a_number_of_all_rows_is_not_proved(use: str) ->
         one_pass_sum(model, loss, UNITS, l2_clip_norm=CLIP)
 
 
-@pytest.mark.parametrize("use", [use for use in USES if use not in MADE])
+@pytest.mark.parametrize("use", [use for use in [*IN_RULES, *IN_PLACES] if use not in MADE])
 def test_the_same_with_a_constant_is_proved(use: str) -> None:
     model = Shared(lambda m, x, n: USES[use](m, x, torch.tensor(0.5, dtype=x.dtype))).double()
     ours = one_pass_sum(model, loss, UNITS, l2_clip_norm=CLIP)
@@ -135,6 +173,28 @@ def test_invariant_3_twin_rules_that_do_not_look_at_other_tensors_are_caught(
     monkeypatch.setattr(layer, "constant", lambda *of: True)
     monkeypatch.setattr(tape, "at_most_one_of_rows", lambda *of: True)
     assert moved(Shared(USES[use]).double(), one_pass_sum) > 1
+
+
+@pytest.mark.parametrize("use", ["statistics of a batch", "hooks on what is saved"])
+def test_invariant_3_twin_what_is_out_of_sight_is_caught(
+    use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "KEEPS_STATISTICS", frozenset())
+    monkeypatch.setattr(rows, "_own_unpacking", lambda: False)
+    assert moved(Shared(USES[use]).double(), one_pass_sum) > 1
+
+
+@pytest.mark.parametrize("library", [torch.autograd.graph.save_on_cpu, None])
+def test_hooks_of_torch_itself_are_no_hindrance(library: Any) -> None:
+    def use(m: Shared, x: Tensor, n: Tensor) -> Tensor:
+        if library is None:
+            run = torch.utils.checkpoint.checkpoint
+            answer: Tensor = run(lambda y: F.linear(y, m.w).tanh(), x, use_reentrant=False)
+            return answer
+        with library():
+            return F.linear(x, m.w).tanh()
+
+    one_pass_sum(Shared(use).double(), loss, UNITS, l2_clip_norm=CLIP)
 
 
 @pytest.mark.parametrize("use", ["scale of attention", "beta of baddbmm"])

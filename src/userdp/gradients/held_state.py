@@ -5,9 +5,10 @@ the clip norm bounds nothing. And what was written leaves the step beside the su
 and without noise: a parameter that a forward pass renormalises, a running mean, the largest
 activation so far. So everything that modules, the hooks that somebody registered with them
 (`userdp.gradients.hooks`) and the loss hold is read before and after: tensors by their identity and
-count of writes, small arrays and plain numbers by value, whatever else by what it holds in turn
-(`userdp.gradients.parts`). A module that a hook or the loss holds, a criterion or a teacher, is
-read as the model's own modules are; so is a loss that is a module.
+count of writes, small ones on the host by their numbers too, small arrays and plain numbers by
+value, whatever else by what it holds in turn (`userdp.gradients.parts`). A module that a hook or
+the loss holds, a criterion or a teacher, is read as the model's own modules are; so is a loss that
+is a module.
 
 *What is not seen:* the parameters of a sharded model; writes past a tensor's count of them
 (`Tensor.data`, its NumPy view); state in files, in the environment, in settings of libraries, in
@@ -43,6 +44,9 @@ _DEPTH: Final = 6
 
 _MOST_BYTES: Final = 1 << 20
 """Larger arrays are told by their identity alone."""
+
+_FEW_BYTES: Final = 1 << 16
+"""Up to here a tensor's numbers are noted too."""
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device)
 _OPAQUE: Final = (
@@ -174,8 +178,25 @@ def _note_of(kind: type) -> _Note:
         return _Note(type, ends=True)
     ends = issubclass(kind, _OPAQUE) or module_of(kind).startswith(_SHARDING)
     if issubclass(kind, Tensor):
-        return _Note(lambda v: (id(v), v._version, v.requires_grad, *_gradient(v)), ends)
+        return _Note(
+            lambda v: (id(v), v._version, v.requires_grad, *_gradient(v), *_numbers(v)), ends
+        )
     return _Note(type if issubclass(kind, MANY) else lambda v: (type(v), id(v)), ends)
+
+
+def _numbers(value: Tensor) -> tuple[bytes, ...]:
+    """Of a small constant on the host, what it holds: `F.batch_norm` writes without a count."""
+    if (
+        type(value) not in (Tensor, nn.Parameter)
+        or value.requires_grad
+        or value.device.type != "cpu"
+        or value.layout != torch.strided
+        or value.is_complex()
+        or value.is_quantized
+        or not 0 < value.nbytes <= _FEW_BYTES
+    ):
+        return ()
+    return (value.detach().reshape(-1).view(torch.uint8).numpy().tobytes(),)
 
 
 def _gradient(value: Tensor) -> tuple[int, ...]:

@@ -22,12 +22,14 @@ tensor shares with its views. What Python reads from data passes by the proof: a
 of a selection, also the condition of a branch, since a row's loss is then a function of whatever
 chose the branch. So does a step: a choice of experts, a rounding to integers
 (`engines.places.steps`). A pass in which that happens is not proved; nor is one in which a tensor's
-memory is handed out, or gradients go through code of somebody's own (`torch.autograd.Function`,
-hooks).
+memory is handed out, that writes to a tensor of unknown origin, or whose gradients go through code
+of somebody's own (`torch.autograd.Function`, hooks, also on what is saved for backward passes).
 
-*What is not seen:* the pass's own width and number of rows, by which code may take another branch,
-and what other threads do. `userdp.gradients.coupling` asks on made-up rows, up to the largest pass,
-whether a row's loss depends on these.
+*What is not seen:* tensors whose insides are swapped (`torch.utils.swap_tensors`), what unwritten
+memory holds (`torch.empty`), hooks on a single saved tensor, writes that are not counted in code
+that is not followed (a `F.batch_norm` under `torch.jit`); the pass's own width and number of rows,
+by which code may take another branch, and what other threads do. `userdp.gradients.coupling` asks
+on made-up rows, up to the largest pass, whether a row's loss depends on these.
 """
 
 from __future__ import annotations
@@ -46,7 +48,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from userdp.gradients.engines.places.place import CONSTANT, FIRST, PLACES, Call, Place
-from userdp.gradients.engines.places.reads import ASKS, FIXED_LENGTH, HANDS_OUT, READS_KINDS
+from userdp.gradients.engines.places.reads import (
+    ASKS,
+    FIXED_LENGTH,
+    HANDS_OUT,
+    KEEPS_STATISTICS,
+    READS_KINDS,
+)
 from userdp.gradients.engines.places.steps import steps
 from userdp.gradients.engines.places.writes import assigned, may_write, whole
 
@@ -93,6 +101,7 @@ class Rows:
         self._read = False
         self._paused = False
         self._held = held
+        self._written: set[int] = set()  # of what is held, by a call that was seen
         self._gathered: dict[int, Tensor] = {}
 
     def place_of(self, tensor: Tensor) -> Place | None:
@@ -102,7 +111,8 @@ class Rows:
             return mark.place
         held = self._held.get(id(tensor))
         if held is not None:
-            return CONSTANT if held[1] == tensor._version else None
+            unchanged = held[1] == tensor._version and id(tensor) not in self._written
+            return CONSTANT if unchanged else None
         # Being a parameter is no answer: anybody may make one, of somebody's data.
         return CONSTANT if id(tensor) in self._gathered else None
 
@@ -115,6 +125,8 @@ class Rows:
             )
             place = place if fits else None
         if _is_parameter(tensor) or id(tensor) in self._held:
+            if place is None or not place.constant:
+                self._written.add(id(tensor))  # its version may have been told to stay
             return tensor
         if place is None:
             tensor.__dict__.pop(_KEY, None)
@@ -137,6 +149,7 @@ class Rows:
             return function(*args, **kwargs)
         if function in ASKS:
             return self._ask(function, args, kwargs)
+        self._read |= function in KEEPS_STATISTICS or _own_unpacking()
         rule = PLACES.get(function)
         if rule is None or not args:  # a rule looks for its tensor where the function has it first
             if function is _SET:
@@ -146,6 +159,8 @@ class Rows:
             return result
         call = Call(self.place_of, args, kwargs)
         base, before = _NO_BASE
+        if call.first is None and isinstance(args[0], Tensor) and may_write(function):
+            self._read = True  # nobody saw whence it came: it may share a constant's memory
         if may_write(function) or args[-1] is True or kwargs:  # an argument may be `inplace`
             base, before = self._base_of(args[0])
         call.result = result = function(*args, **kwargs)
@@ -300,6 +315,17 @@ def _own_backward(losses: Tensor) -> bool:
         known.add(node)
         waiting += [before for before, _ in node.next_functions]
     return False
+
+
+def _own_unpacking() -> bool:
+    """Whether what is saved for backward passes goes through somebody's own function.
+
+    Those of torch (activation checkpointing, copies in the host's memory) give back what they got.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is not None and not all(
+        (getattr(hook, "__module__", None) or "").startswith("torch.") for hook in hooks
+    )
 
 
 def _same_memory(one: Tensor, two: Tensor) -> bool:
