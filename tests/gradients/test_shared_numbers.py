@@ -107,11 +107,21 @@ def with_statistics(m: Shared, x: Tensor, n: Tensor) -> Tensor:
     return F.linear(x, m.w) + mean
 
 
-def by_another_name(m: Shared, x: Tensor, n: Tensor) -> Tensor:
-    """A constant's memory under a name that torch gives no place."""
-    constant = torch.zeros(WIDTH, dtype=x.dtype)
-    torch.from_dlpack(torch.utils.dlpack.to_dlpack(constant)).copy_(n.expand(WIDTH))
-    return F.linear(x, m.w) + constant
+def alias(constant: Tensor) -> Tensor:
+    """The same memory under a name that torch gives no place."""
+    other: Tensor = torch.from_dlpack(torch.utils.dlpack.to_dlpack(constant))
+    return other
+
+
+def written_by(write: Callable[[Tensor, Tensor], object]) -> Use:
+    """Writes the number to an alias of a constant that is used afterwards."""
+
+    def use(m: Shared, x: Tensor, n: Tensor) -> Tensor:
+        constant = torch.zeros(WIDTH, dtype=x.dtype)
+        write(alias(constant), n.detach().expand(WIDTH))
+        return F.linear(x, m.w) + constant
+
+    return use
 
 
 def uncounted(m: Shared, x: Tensor, n: Tensor) -> Tensor:
@@ -125,17 +135,32 @@ def uncounted(m: Shared, x: Tensor, n: Tensor) -> Tensor:
     return answer
 
 
-def unpacked(m: Shared, x: Tensor, n: Tensor) -> Tensor:
-    """Gradients that a hook scales."""
-    with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept * (1 + n)):
-        return F.linear(x, m.w).tanh()
+def unpacked(layer: Callable[[Shared, Tensor], Tensor]) -> Use:
+    """Gradients that a hook scales, of one layer alone."""
+
+    def use(m: Shared, x: Tensor, n: Tensor) -> Tensor:
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        with hooks(lambda kept: kept, lambda kept: kept * (1 + n)):
+            return layer(m, x)
+
+    return use
 
 
 OUT_OF_SIGHT: dict[str, Use] = {
     "statistics of a batch": with_statistics,
-    "a constant's memory": by_another_name,
+    "a constant's memory, copied to": written_by(lambda y, n: y.copy_(n)),
+    "a constant's memory, assigned to": written_by(lambda y, n: y.__setitem__(slice(None), n)),
+    "a constant's memory as out": written_by(lambda y, n: torch.add(n, 0, out=y)),
+    "a constant's memory in a list": written_by(lambda y, n: torch._foreach_add_([y], [n])),
+    "a constant's memory, put to": written_by(lambda y, n: y.index_put_((torch.arange(WIDTH),), n)),
     "a write that is not counted": uncounted,
-    "hooks on what is saved": unpacked,
+    "hooks on what a function saved": unpacked(lambda m, x: F.linear(x, m.w).tanh()),
+    "hooks on what a rule saved": unpacked(lambda m, x: F.linear(x, m.w)),
+    "hooks on what a norm saved": unpacked(lambda m, x: F.layer_norm(x, ONES, m.v)),
+    "hooks on what an RMS norm saved": unpacked(lambda m, x: F.rms_norm(x, ONES, m.v, 1e-5)),
+    "hooks on what a convolution saved": unpacked(
+        lambda m, x: swapped(lambda y: F.conv1d(y, m.kernel))(x)
+    ),
 }
 USES = {**IN_RULES, **IN_PLACES, **OUT_OF_SIGHT}
 
@@ -175,12 +200,13 @@ def test_invariant_3_twin_rules_that_do_not_look_at_other_tensors_are_caught(
     assert moved(Shared(USES[use]).double(), one_pass_sum) > 1
 
 
-@pytest.mark.parametrize("use", ["statistics of a batch", "hooks on what is saved"])
+@pytest.mark.parametrize("use", ["statistics of a batch", "hooks on what a function saved"])
 def test_invariant_3_twin_what_is_out_of_sight_is_caught(
     use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "KEEPS_STATISTICS", frozenset())
-    monkeypatch.setattr(rows, "_own_unpacking", lambda: False)
+    for module in (rows, layer):
+        monkeypatch.setattr(module, "own_unpacking", lambda: False)
     assert moved(Shared(USES[use]).double(), one_pass_sum) > 1
 
 

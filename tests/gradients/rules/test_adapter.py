@@ -106,6 +106,19 @@ def second_adapter(model: Around) -> None:
     layer.first.set_adapter(["default", "other"])
 
 
+def unpacking(model: Around) -> None:
+    layer: Any = model.layer
+    honest = layer.forward
+    hooks = torch.autograd.graph.saved_tensors_hooks
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with hooks(lambda kept: kept, lambda kept: 2 * kept):
+            answer: torch.Tensor = honest(x)
+        return answer
+
+    layer.forward = forward
+
+
 def trained_base(model: Around) -> None:
     layer: Any = model.layer
     layer.first.base_layer.weight.requires_grad_(True)
@@ -127,6 +140,7 @@ CHANGES: dict[str, Callable[[Around], None]] = {
     "a forward of B's own": own_forward,
     "two adapters": second_adapter,
     "a trained layer under it": trained_base,
+    "hooks on what is saved": unpacking,
     "a parametrized A": parametrized,
     "a scale that is a tensor": tensor_scale,
 }

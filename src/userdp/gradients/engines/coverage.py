@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from userdp.gradients.coupling import evaluating
 from userdp.gradients.engines.passes import layout_of
 from userdp.gradients.engines.places.steps import jumps
-from userdp.gradients.engines.rows import Held, Rows, held_by
+from userdp.gradients.engines.rows import Held, Rows
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.losses import Loss
 from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
@@ -137,7 +137,7 @@ class _Noting(Tape):
         self._found: dict[tuple[str, str], dict[str, None]] = {}
 
     def rows_of(self, model: nn.Module) -> Rows:
-        return _NotingRows(self.layout.rows, held_by(model), self._note)
+        return _NotingRows(self.layout.rows, self._workspace.held(model), self._note)
 
     @contextmanager
     def naming(self, model: nn.Module) -> Iterator[None]:

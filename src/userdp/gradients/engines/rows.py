@@ -56,7 +56,7 @@ from userdp.gradients.engines.places.reads import (
     READS_KINDS,
 )
 from userdp.gradients.engines.places.steps import steps
-from userdp.gradients.engines.places.writes import assigned, may_write, whole
+from userdp.gradients.engines.places.writes import assigned, may_write, whole, written_to
 
 _KEY = "_userdp_place"
 
@@ -149,7 +149,12 @@ class Rows:
             return function(*args, **kwargs)
         if function in ASKS:
             return self._ask(function, args, kwargs)
-        self._read |= function in KEEPS_STATISTICS or _own_unpacking()
+        self._read |= (
+            function in KEEPS_STATISTICS
+            or own_unpacking()
+            # Nobody saw whence such a tensor came: it may share a constant's memory.
+            or any(self.place_of(tensor) is None for tensor in written_to(function, args, kwargs))
+        )
         rule = PLACES.get(function)
         if rule is None or not args:  # a rule looks for its tensor where the function has it first
             if function is _SET:
@@ -159,8 +164,6 @@ class Rows:
             return result
         call = Call(self.place_of, args, kwargs)
         base, before = _NO_BASE
-        if call.first is None and isinstance(args[0], Tensor) and may_write(function):
-            self._read = True  # nobody saw whence it came: it may share a constant's memory
         if may_write(function) or args[-1] is True or kwargs:  # an argument may be `inplace`
             base, before = self._base_of(args[0])
         call.result = result = function(*args, **kwargs)
@@ -317,7 +320,7 @@ def _own_backward(losses: Tensor) -> bool:
     return False
 
 
-def _own_unpacking() -> bool:
+def own_unpacking() -> bool:
     """Whether what is saved for backward passes goes through somebody's own function.
 
     Those of torch (activation checkpointing, copies in the host's memory) give back what they got.

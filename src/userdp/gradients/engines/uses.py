@@ -158,9 +158,9 @@ def added_at_once(
     """Which rows of (rows, width) to add to a sum at a time: all, but on a CPU.
 
     Args:
-        rows: of the sum.
-        width: of the sum.
-        device: of the sum.
+        rows: of the sum, along its first dimension.
+        width: numbers of a row.
+        device: where the sum lies.
         most: numbers at a time on a CPU; `_ADDED` where nothing is said.
     """
     step = max(1, (most or _ADDED) // width) if device.type == "cpu" else max(1, rows)

@@ -8,14 +8,14 @@ rule or, for ``tensor[index] = value``, by `assigned`; and the one that it is a 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from types import EllipsisType
 from typing import Any
 
 from torch import Tensor
 
 from userdp.gradients.engines.places.lookups import sliced
-from userdp.gradients.engines.places.place import CONSTANT, Call, Place
+from userdp.gradients.engines.places.place import CONSTANT, Call, Place, tensors_in
 
 
 @functools.cache
@@ -25,10 +25,20 @@ def may_write(function: Callable[..., Any]) -> bool:
     >>> may_write(Tensor.add_), may_write(Tensor.__iadd__), may_write(Tensor.add)
     (True, True, False)
     """
-    name = function.__name__
+    name = getattr(function, "__name__", "")
     if name.startswith("__"):
         return name.startswith("__i") and name != "__invert__"
     return name.endswith("_")
+
+
+def written_to(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[Tensor]:
+    """The tensors that a call says it writes to: its first argument, a list of such, or ``out``."""
+    if args and (function is Tensor.__setitem__ or may_write(function)):
+        yield from tensors_in(args[:1])
+    if kwargs and "out" in kwargs:
+        yield from tensors_in((kwargs["out"],))
 
 
 def assigned(call: Call) -> Place | None:
