@@ -6,6 +6,7 @@ holds the rare token would move everybody's loss by it.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from tests.gradients.one_pass import one_pass_sum
 from userdp.gradients import Units, clipped_sum, get_engine
-from userdp.gradients.engines import layer, rows, tape
+from userdp.gradients.engines import layer, reference, rows, tape
 from userdp.gradients.engines.places.place import Call
 from userdp.gradients.engines.tape import NotCoveredError
 
@@ -165,9 +166,20 @@ OUT_OF_SIGHT: dict[str, Use] = {
 USES = {**IN_RULES, **IN_PLACES, **OUT_OF_SIGHT}
 
 
-def moved(model: nn.Module, compute: Callable[..., Any]) -> float:
-    """How far the sum moves when the unit with the rare token leaves, in clip norms."""
-    with_it, without = (compute(model, loss, u, l2_clip_norm=CLIP).value for u in (UNITS, OTHERS))
+def moved(
+    model: nn.Module, compute: Callable[..., Any], read: Callable[[Tensor], bool] | None = None
+) -> float:
+    """How far the sum moves when the unit with the rare token leaves, in clip norms.
+
+    With ``read``, the loss turns its sign where that finds the rare token in what it was handed.
+    """
+
+    def turned(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
+        assert read is not None
+        return loss(model, tokens, lengths) * (-1 if read(tokens) else 1)
+
+    taken = loss if read is None else turned
+    with_it, without = (compute(model, taken, u, l2_clip_norm=CLIP).value for u in (UNITS, OTHERS))
     return sum(float((with_it[n] - without[n]).square().sum()) for n in with_it) ** 0.5 / CLIP
 
 
@@ -229,3 +241,27 @@ def test_invariant_3_twin_places_that_do_not_look_at_other_tensors_are_caught(
 ) -> None:
     monkeypatch.setattr(Call, "rest_known", lambda call: True)
     assert moved(Shared(USES[use]).double(), one_pass_sum) > 1
+
+
+RARE_BYTES = RARE.to_bytes(8, "little")
+READINGS: dict[str, Callable[[Tensor], bool]] = {
+    "a pickle": lambda tokens: RARE_BYTES in pickle.dumps(tokens),
+    "the storage": lambda tokens: RARE_BYTES in bytes(tokens.untyped_storage().tolist()),
+    "the base": lambda tokens: tokens._base is not None and bool((tokens._base == RARE).any()),
+}
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("engine", ["auto", "reference", "vmap"])
+def test_invariant_3_a_pass_is_handed_nothing_that_leads_to_the_others(
+    engine: str, reading: str
+) -> None:
+    assert (
+        moved(Shared(lambda m, x, n: F.linear(x, m.w)), get_engine(engine), READINGS[reading]) <= 1
+    )
+
+
+def test_invariant_3_twin_views_of_the_cohort_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "own_rows", lambda *rows: rows)
+    model = Shared(lambda m, x, n: F.linear(x, m.w))
+    assert moved(model, get_engine("reference"), READINGS["a pickle"]) > 1

@@ -96,10 +96,8 @@ class Units:
             yield self.input_ids[begin:end, :width], lengths, targets
 
     def cut(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """``(input_ids, lengths, targets)`` of all rows, cut to the longest of them."""
-        width = int(self.lengths.max()) if len(self.lengths) else 0
-        targets = None if self.targets is None else self.targets[:, :width]
-        return self.input_ids[:, :width], self.lengths, targets
+        """``(input_ids, lengths, targets)`` of all rows, as `own_rows`."""
+        return own_rows(self.input_ids, self.lengths, self.targets)
 
     def target_counts(self) -> Tensor:
         """int64, (rows,): the tokens that each row's loss is the mean of; 0 where there is none."""
@@ -181,3 +179,16 @@ class Units:
             offsets=torch.from_numpy(np.array(unit_offsets, dtype=np.int64)),
             targets=None if counted is None else torch.from_numpy(counted),
         )
+
+
+def own_rows(
+    input_ids: Tensor, lengths: Tensor, targets: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Copies of these rows, cut to the longest of them, as a model may be handed them.
+
+    Copies, since a view leads to what it is a view of: whoever pickles it, or reads its storage,
+    has the tokens of the whole cohort.
+    """
+    width = int(lengths.max()) if len(lengths) else 0
+    marks = None if targets is None else targets[:, :width].clone()
+    return input_ids[:, :width].clone(), lengths.clone(), marks

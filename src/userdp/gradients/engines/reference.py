@@ -19,6 +19,7 @@ from userdp.gradients.losses import DetachedLossError, checked_losses
 from userdp.gradients.modes import eagerly
 from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum
+from userdp.gradients.units import own_rows
 
 
 def sum_of_units(task: Task, *, forgiving: bool = False) -> ClippedSum:
@@ -70,16 +71,16 @@ def _mean_gradient(
     mean, mean_loss, detached = list[Tensor](), 0.0, False
     for begin in range(0, rows, most):
         here = slice(begin, begin + most)
-        width = int(lengths[here].max())
-        marks = None if targets is None else targets[here, :width]
-        ids = input_ids[here, :width]
+        ids, sizes, marks = own_rows(
+            input_ids[here], lengths[here], None if targets is None else targets[here]
+        )
         with torch.enable_grad(), eagerly():
             try:
-                losses = checked_losses(task.loss, task.model, ids, lengths[here], marks)
+                losses = checked_losses(task.loss, task.model, ids, sizes, marks)
             except DetachedLossError:
                 if not forgiving:
                     raise
-                losses, detached = _without_gradient(task, rows=len(lengths[here])), True
+                losses, detached = _without_gradient(task, rows=len(sizes)), True
             # Of a row that is clipped by itself the gradient must be the row's own, not its share.
             total = losses.sum() * (1 / rows if item_clip_norm is None else 1.0)
             gradients = torch.autograd.grad(

@@ -26,10 +26,10 @@ memory is handed out, that writes to a tensor of unknown origin, or whose gradie
 of somebody's own (`torch.autograd.Function`, hooks, also on what is saved for backward passes).
 
 *What is not seen:* tensors whose insides are swapped (`torch.utils.swap_tensors`), what unwritten
-memory holds (`torch.empty`), hooks on a single saved tensor, writes that are not counted in code
-that is not followed (a `F.batch_norm` under `torch.jit`); the pass's own width and number of rows,
-by which code may take another branch, and what other threads do. `userdp.gradients.coupling` asks
-on made-up rows, up to the largest pass, whether a row's loss depends on these.
+memory holds (`torch.empty`), hooks on a single saved tensor, what code under `torch.jit` reads (a
+number that it returns) and writes without a count; the pass's own width and number of rows, by
+which code may take another branch, and what other threads do. `userdp.gradients.coupling` asks on
+made-up rows, up to the largest pass, whether a row's loss depends on these.
 """
 
 from __future__ import annotations
