@@ -131,7 +131,7 @@ def test_invariant_3_state_that_goes_from_user_to_user_is_refused(kind: str, eng
 def test_invariant_3_twin_unless_it_is_looked_for_one_user_moves_everybody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(held_state_module, "_held", lambda model, loss: {})
+    monkeypatch.setattr(held_state_module, "_held", lambda *of: held_state_module._Reading())
     for question in ("require_rows_apart", "require_replayable"):
         monkeypatch.setattr(choice, question, lambda *args, **options: None)
 

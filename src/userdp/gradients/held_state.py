@@ -28,7 +28,7 @@ import types
 import weakref
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.hooks import hooks_of
-from userdp.gradients.parts import BYTES, MANY, module_of, parts_of
+from userdp.gradients.parts import BYTES, MANY, is_library, module_of, parts_of
 from userdp.gradients.shards import sharded_parts
 
 _DEPTH: Final = 6
@@ -49,6 +49,8 @@ _FEW_BYTES: Final = 1 << 16
 """Up to here a tensor's numbers are noted too."""
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device)
+_SIMPLE: Final = frozenset([bool, int, str, type(None)])
+"""Noted as they are."""
 _OPAQUE: Final = (
     types.ModuleType,
     types.BuiltinFunctionType,
@@ -83,9 +85,9 @@ class HeldState:
                 dictionary may be somebody's text, and a place in a list a count.
         """
         before, after = self._before, _held(self._model, self._loss)
-        if before == after:
+        if before.values == after.values:
             return
-        name = next(name for name in before | after if before.get(name) != after.get(name))
+        name = before.first_other(after)
         raise UseError(
             f"{name} changed during the forward pass: it would carry data from one user to the "
             "next, and out of the step without noise",
@@ -94,27 +96,47 @@ class HeldState:
         )
 
 
-def _held(model: nn.Module, loss: Callable[..., object]) -> dict[str, list[object]]:
-    """What is held, by names; the parts of a container under the container's own."""
+def _held(model: nn.Module, loss: Callable[..., object]) -> _Reading:
+    """What is held; the parts of a container under the container's own name."""
     reading = _Reading()
-    reading.modules(model, "")
+    reading.modules(model, ())
     for hook in hooks_of(model):
-        reading.follow(f"what a hook of {hook.where} holds ({hook.number})", hook.function, 0)
-    reading.follow("what the loss holds", loss, 0)
+        reading.follow((f"what a hook of {hook.where} holds ({hook.number})",), hook.function, 0)
+    reading.follow(("what the loss holds",), loss, 0)
     for variable, value in contextvars.copy_context().items():
         # No deeper: what is in there may be another library's, which works on meanwhile.
-        reading.follow(f"context variable {variable.name}", value, _DEPTH)
-    return reading.held
+        depth = _DEPTH if is_library(type(value)) else _DEPTH - 3
+        reading.follow((f"context variable {variable.name}",), value, depth)
+    return reading
+
+
+_Name: TypeAlias = tuple[str, ...]
+"""In pieces: hardly any is ever told."""
 
 
 class _Reading:
-    """One look at all that is held."""
+    """One look at all that is held.
+
+    Attributes:
+        values: what is noted of each value, in an order that the code alone decides.
+    """
 
     def __init__(self) -> None:
-        self.held: dict[str, list[object]] = {}
+        self.values: list[object] = []
+        self._names: list[_Name] = []
         self._seen: set[int] = set()
+        self._kept: list[object] = []  # what comes in their place has another id while they live
 
-    def modules(self, root: nn.Module, name: str) -> None:
+    def first_other(self, later: _Reading) -> str:
+        """The name of the first value that is another one in ``later``."""
+        pairs = zip(self.values, later.values, strict=False)
+        at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+        if at is not None:
+            return "".join(self._names[at])
+        shorter = min(len(self.values), len(later.values))
+        return "".join((self._names[shorter:] or later._names[shorter:])[0])
+
+    def modules(self, root: nn.Module, name: _Name) -> None:
         """Note parameters, buffers and attributes of a module and of those in it."""
         # The parameters of a sharded model are other tensors while a pass has gathered them.
         sharded = bool(sharded_parts(root))
@@ -122,31 +144,36 @@ class _Reading:
             if id(module) in self._seen:
                 continue
             self._seen.add(id(module))
-            prefix = "".join(f"{part}." for part in (name, inner) if part)
+            where = "".join(f"{part}." for part in ("".join(name), inner) if part)
             for key, value in vars(module).items():
+                if key in _INTERNAL:
+                    continue
                 if key == "_parameters" or key == "_buffers":
-                    kind = "parameter" if key == "_parameters" else "buffer"
+                    kind = "parameter " if key == "_parameters" else "buffer "
                     for own, tensor in value.items():
-                        if tensor is not None and not (sharded and kind == "parameter"):
-                            self.follow(f"{kind} {prefix}{own}", tensor, 1)
-                elif key not in _INTERNAL:
-                    self.follow(f"attribute {prefix}{key}", value, 1)
-            self.follow(f"class {type(module).__name__}", type(module), 1)
+                        if tensor is not None and not (sharded and key == "_parameters"):
+                            self.follow((kind, where, own), tensor, 1)
+                elif type(value) in _SIMPLE:  # most
+                    self._names.append(("attribute ", where, key))
+                    self.values.append(value)
+                else:
+                    self.follow(("attribute ", where, key), value, 1)
+            self.follow(("class ", type(module).__name__), type(module), 1)
 
-    def follow(self, name: str, value: Any, depth: int) -> None:
+    def follow(self, name: _Name, value: Any, depth: int) -> None:
         """Note ``value`` under ``name``, and what it holds."""
-        noted = self.held.setdefault(name, [])
-        kind: type = type(value)
-        note = _note_of(kind)
-        noted.append(note.taken(value))
-        if note.ends or depth >= _DEPTH or id(value) in self._seen:
+        note = _note_of(type(value))
+        self._names.append(name)
+        self._kept.append(value)
+        self.values.append(note.taken(value))
+        if note.ends or depth >= note.deepest or id(value) in self._seen:
             return
         if isinstance(value, nn.Module):
             self.modules(value, name)
             return
         self._seen.add(id(value))
         for key, part in parts_of(value):
-            self.follow(name if key is None else f"{name}.{key}", part, depth + 1)
+            self.follow(name if key is None else (*name, ".", key), part, depth + 1)
 
 
 class _Note(NamedTuple):
@@ -155,10 +182,12 @@ class _Note(NamedTuple):
     Attributes:
         taken: takes it.
         ends: whether what the value holds is not followed.
+        deepest: how deep it may lie, and be followed.
     """
 
     taken: Callable[[Any], object]
     ends: bool
+    deepest: int = _DEPTH
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -181,7 +210,9 @@ def _note_of(kind: type) -> _Note:
         return _Note(
             lambda v: (id(v), v._version, v.requires_grad, *_gradient(v), *_numbers(v)), ends
         )
-    return _Note(type if issubclass(kind, MANY) else lambda v: (type(v), id(v)), ends)
+    if issubclass(kind, MANY):  # equal ones are made anew: what they hold is told with them
+        return _Note(type, ends, _DEPTH + 1)
+    return _Note(lambda v: (type(v), id(v)), ends)
 
 
 def _numbers(value: Tensor) -> tuple[bytes, ...]:

@@ -28,9 +28,10 @@ and the same with the sides exchanged. No property of dropout is used.
 on the CPU and on each device, NumPy's and Python's) hold full states from the operating system. A
 mt19937 with uniform 19,937 bits puts out 623 words that are uniform and independent exactly; beyond
 that, and for Philox (64 bits of key and 62 of counter), the claim takes their streams for
-independent uniform numbers, as it does the noise's. Rows of several units share a pass only if each
-random number belongs to one row (`userdp.gradients.draws`); otherwise each unit has passes of its
-own. A generator of the model's own is refused where it can be seen
+independent uniform numbers, as it does the noise's. The reference engine gives each unit states of
+its own (`StatesApart`), whatever those before it did to the generators. Rows of several units share
+a pass only if each random number belongs to one row (`userdp.gradients.draws`); otherwise each unit
+has passes of its own. A generator of the model's own is refused where it can be seen
 (`require_reachable_randomness`).
 
 **What gives 2.** A unit's masks are drawn once in a step; where memory ran out, or rows made
@@ -72,6 +73,8 @@ _PHILOX = struct.Struct("=QQ")
 """`CUDAGeneratorImpl` and `XPUGeneratorImpl`: key, and the offset, a multiple of 4."""
 _MPS_BYTES = 36
 """`MPSGeneratorImpl`: five words of counter, two of key, and the seed; each is free."""
+_SEED = {"cpu": slice(8), "cuda": slice(8), "xpu": slice(8), "mps": slice(-8, None)}
+"""Where each state has what `initial_seed` tells; Philox has its key there."""
 
 Bytes = Callable[[int], bytes]
 _P = ParamSpec("_P")
@@ -262,6 +265,30 @@ def draw_anew() -> None:
     _inside[0] = _Inside.begin(_inside[0].draw)
 
 
+class StatesApart:
+    """States for one unit after another, none of which another unit's pass can have set.
+
+    Guarantee: each follows from those at the start alone, by SHAKE-256, so that what a model puts
+    in their place (a seed made of tokens) ends with its unit. From equal states at the start come
+    equal ones, in every process and when a sum begins again.
+
+    Raises:
+        UseError: as `GeneratorStates.read`.
+    """
+
+    def __init__(self) -> None:
+        begin = GeneratorStates.read()
+        root = hashlib.sha256(repr((sorted(begin.devices.items()), begin.host)).encode())
+        self._source = _source(root.hexdigest())
+
+    def load_next(self) -> None:
+        """Let all default generators run on from states that nobody else's do.
+
+        What they call their seeds stays, so that it shows where a model seeded one.
+        """
+        _load_states(self._source, keep_seeds=True)
+
+
 @contextmanager
 def known_randomness(key: str) -> Iterator[None]:
     """Within, all default generators run on from states that everybody can know.
@@ -287,10 +314,13 @@ def secretly(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return wrapped
 
 
-def _load_states(draw: Bytes) -> None:
+def _load_states(draw: Bytes, *, keep_seeds: bool = False) -> None:
     for generator in generators().values():
-        state = full_state(generator.device.type, len(_state_of(generator)), draw)
-        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        kind, now = generator.device.type, _state_of(generator)
+        state = bytearray(full_state(kind, len(now), draw))
+        if keep_seeds:
+            state[_SEED[kind]] = now[_SEED[kind]]
+        generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
     np.random.set_state(("MT19937", np.frombuffer(draw(4 * _WORDS), dtype="=u4"), _WORDS, 0, 0.0))
     words = struct.unpack(f"={_WORDS}I", draw(4 * _WORDS))
     random.setstate((3, (*words, _WORDS), None))

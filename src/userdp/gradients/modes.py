@@ -15,6 +15,9 @@ from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+unwatched = torch._C.DisableTorchFunction
+"""Within it no function mode is told: what is asked there, the model did not ask."""
+
 
 def eagerly() -> AbstractContextManager[None]:
     """Within, what was compiled by `torch.compile` runs as it is written."""

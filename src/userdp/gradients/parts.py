@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import array
+import functools
 import io
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -57,37 +58,52 @@ def parts_of(value: Any) -> _Parts:
     if isinstance(value, type):
         yield from _of_class(value)
         return
-    if isinstance(value, Mapping):
-        yield None, len(value)
-        for key, part in value.items():
-            yield None, key
-            yield None, part
-    elif isinstance(value, MANY):
-        yield None, len(value)
-        yield from ((None, part) for part in value)
-    elif isinstance(value, types.MethodType):
-        yield "self", value.__self__
-        yield "function", value.__func__
-    elif isinstance(value, partial):
-        yield "function", value.func
-        yield "arguments", value.args
-        yield "keywords", value.keywords
-    elif isinstance(value, types.FunctionType):
-        yield from _of_function(value)
-    elif isinstance(value, types.GeneratorType):
-        if value.gi_frame is not None:
-            yield "place", value.gi_frame.f_lasti
-            yield from value.gi_frame.f_locals.items()
-    elif isinstance(value, io.BytesIO | io.StringIO):
-        if not value.closed:
-            yield "contents", value.getvalue()
-    elif isinstance(value, BaseException):
-        yield "args", value.args
+    read = _reader_of(type(value))
+    if read is not None:
+        yield from read(value)
     yield from getattr(value, "__dict__", {}).items()
     if not isinstance(value, Tensor | types.FunctionType):
         yield from _of_slots(value)
-        if not _is_library(type(value)):
+        if not is_library(type(value)):
             yield "class", type(value)
+
+
+def _of_mapping(value: Mapping[Any, Any]) -> _Parts:
+    yield None, len(value)
+    for key, part in value.items():
+        yield None, key
+        yield None, part
+
+
+def _of_many(value: Any) -> _Parts:
+    yield None, len(value)
+    yield from ((None, part) for part in value)
+
+
+def _of_method(value: types.MethodType) -> _Parts:
+    yield "self", value.__self__
+    yield "function", value.__func__
+
+
+def _of_partial(value: partial[Any]) -> _Parts:
+    yield "function", value.func
+    yield "arguments", value.args
+    yield "keywords", value.keywords
+
+
+def _of_generator(value: types.GeneratorType[Any, Any, Any]) -> _Parts:
+    if value.gi_frame is not None:
+        yield "place", value.gi_frame.f_lasti
+        yield from value.gi_frame.f_locals.items()
+
+
+def _of_memory(value: io.BytesIO | io.StringIO) -> _Parts:
+    if not value.closed:
+        yield "contents", value.getvalue()
+
+
+def _of_error(value: BaseException) -> _Parts:
+    yield "args", value.args
 
 
 def _of_function(function: types.FunctionType) -> _Parts:
@@ -98,10 +114,28 @@ def _of_function(function: types.FunctionType) -> _Parts:
         with suppress(ValueError):  # not filled yet
             yield key, cell.cell_contents
     known = function.__globals__
-    library = _is_library(function)
+    library = is_library(function)
     for key in _names(function.__code__):
         if key in known and (not library or isinstance(known[key], _DATA)):
             yield key, known[key]
+
+
+_READERS: Final[tuple[tuple[Any, Callable[[Any], _Parts]], ...]] = (
+    (Mapping, _of_mapping),
+    (MANY, _of_many),
+    (types.MethodType, _of_method),
+    (partial, _of_partial),
+    (types.FunctionType, _of_function),
+    (types.GeneratorType, _of_generator),
+    ((io.BytesIO, io.StringIO), _of_memory),
+    (BaseException, _of_error),
+)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _reader_of(kind: type) -> Callable[[Any], _Parts] | None:
+    """Told of types, of which there are few; bounded, since a model may make new ones."""
+    return next((read for of, read in _READERS if issubclass(kind, of)), None)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -115,7 +149,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def _of_class(kind: type) -> _Parts:
     """Data that a class keeps for all its objects, and what its ``__call__`` is."""
     for base in kind.__mro__:
-        if _is_library(base):
+        if is_library(base):
             continue
         for key, part in vars(base).items():
             if isinstance(part, _DATA) and not (key.startswith("__") or key.startswith("_abc_")):
@@ -135,7 +169,8 @@ def _of_slots(value: Any) -> _Parts:
                         yield key, member.__get__(value)
 
 
-def _is_library(made: type | types.FunctionType) -> bool:
+def is_library(made: type | types.FunctionType) -> bool:
+    """Whether a class or a function is the standard library's or one of those known here."""
     return module_of(made).partition(".")[0] in _LIBRARIES
 
 

@@ -20,6 +20,8 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.overrides import handle_torch_function, has_torch_function
 
+from userdp.gradients.modes import unwatched
+
 _CHUNK = 1 << 18
 """Numbers of a chunk on a CPU: they stay near the caches."""
 
@@ -84,7 +86,7 @@ class _TokenLosses(torch.autograd.Function):
         logits, labels = ctx.saved_tensors
         # Who watches the pass saw the logits and their type already, and a look at each operation
         # of each chunk takes longer than a small one does.
-        with torch._C.DisableTorchFunction():
+        with unwatched():
             weights = torch.where(labels == IGNORED, 0, gradient)[:, None]
             places = labels.clamp(min=0)[:, None]
             to_logits = torch.empty_like(logits)

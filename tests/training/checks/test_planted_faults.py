@@ -252,7 +252,7 @@ def dropping(store) -> torch.nn.Module:
 
 
 def test_invariant_14_twin_masks_from_a_public_seed(refused, store, tmp_path, monkeypatch):
-    monkeypatch.setattr(model_randomness, "_load_states", lambda draw: None)
+    monkeypatch.setattr(model_randomness, "_load_states", lambda draw, **options: None)
     error = refused(store, tmp_path, dropping(store))
     assert "invariant 14" in error.message
 

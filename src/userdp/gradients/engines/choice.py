@@ -174,7 +174,7 @@ def _attempt(name: str, task: Task, *, forgiving: bool) -> ClippedSum:
     compute = _alone(name) if forgiving else _means(name, task)
     held = HeldState(task.model, task.loss)
     try:
-        total = _computed(compute, task)
+        total = _computed(compute, task.but(held=held))
     except Exception as error:  # whatever the model's and the loss's code raise
         if ran_out_of_memory(error) or may_be_of_rows(error):
             held.require_unchanged()  # what this attempt has left, the next one would read

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -25,6 +24,7 @@ from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.losses import Loss
 from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
 from userdp.gradients.models import trainable_parameters
+from userdp.gradients.modes import unwatched
 from userdp.out_of_memory import ran_out_of_memory
 
 _LOST = "rows are not followed through"
@@ -197,12 +197,12 @@ class _NotingRows(Rows):
     ) -> Any:
         if self._proved:
             return super().run(function, args, kwargs)
-        with torch._C.DisableTorchFunction():
+        with unwatched():
             given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
             known = [self.place_of(t) for t in given]
         read = self._read
         result = super().run(function, args, kwargs)
-        with torch._C.DisableTorchFunction():
+        with unwatched():
             made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
             made = made or (given[:1] if result is None else [])  # it may have been written to
             name = _name_of(function)

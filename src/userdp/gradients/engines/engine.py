@@ -13,6 +13,7 @@ from torch import nn
 
 from userdp.gradients.clip_rules import FLAT, ClipRule
 from userdp.gradients.clipping import require_clip_norm
+from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
@@ -24,6 +25,10 @@ from userdp.vocabulary import require_count
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
 class Task:
     """One clipped sum that is to be computed. The arguments are those of `Engine.__call__`.
+
+    Attributes:
+        held: what the model and the loss hold, and must hold whenever a unit's own pass has ended:
+            in there, Python may read tokens, and what the next pass finds may be put back later.
 
     Raises:
         UseError: a number is out of range, or the model couples rows.
@@ -37,6 +42,7 @@ class Task:
     micro_batch: int = 32
     rule: ClipRule = FLAT
     parts: int | None = None
+    held: HeldState | None = None
 
     def __post_init__(self) -> None:
         require_clip_norm("l2_clip_norm", self.l2_clip_norm)
@@ -75,6 +81,11 @@ class Task:
     def least_clip_norm(self) -> float:
         """The smaller one of the clip norms of units and of rows."""
         return min(self.l2_clip_norm, self.item_clip_norm or self.l2_clip_norm)
+
+    def require_unchanged(self) -> None:
+        """Refuse what was computed if anything that is held changed (`HeldState`)."""
+        if self.held is not None:
+            self.held.require_unchanged()
 
     def zero(self, dtype: torch.dtype = torch.float64) -> ClippedSum:
         """The sum to which no unit has been added yet."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from userdp.gradients.engines.places.place import Place, tensors_in
 from userdp.gradients.engines.rows import Rows, own_unpacking
 from userdp.gradients.engines.uses import Layout, Use
+from userdp.gradients.modes import unwatched
 
 
 class Watcher(Protocol):
@@ -104,7 +105,7 @@ class _Watched(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # may compute a checkpointed layer again, which is watched
         # No mode watches within: the gradients' own arithmetic is not the model's.
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        with unwatched(), torch.no_grad():
             to_input = ctx.layer.backward(saved, gradients[0], ctx.needs_input_grad[2])
         return None, None, to_input, *[None] * ctx.others
 

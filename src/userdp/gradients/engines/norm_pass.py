@@ -40,7 +40,7 @@ from userdp.gradients.engines.rules.linear import GHOST_CONDITION, NARROW, Ghost
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace, mean_losses
 from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms, squares
 from userdp.gradients.losses import Loss
-from userdp.gradients.modes import run_backward
+from userdp.gradients.modes import run_backward, unwatched
 from userdp.gradients.units import Units
 
 _ROUNDING = 1e-5
@@ -226,7 +226,7 @@ def norms_of(
     tape = NormTape(parameters, layout, workspace, shared=shared)
     with tape.passing(model, loss, units, owners=layout) as (losses, shares):
         # What is asked here, the model did not ask.
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), unwatched():
             norms = Norms(
                 squares=tape.squared_norms(),
                 losses=mean_losses(losses, shares, layout),
@@ -264,7 +264,7 @@ class Norms:
             factors: float64, (units,). The gradient of a unit whose norm is not finite is NaN even
                 times 0.
         """
-        with torch._C.DisableTorchFunction():
+        with unwatched():
             each = factors[self._tape.layout.unit_of_row].to(self._attached.dtype) * self._shares
             total = (self._attached * each).sum()
         self._tape.add(total)

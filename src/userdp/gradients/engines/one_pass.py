@@ -116,6 +116,8 @@ def sum_of_passes(task: Task, *, form: Forms = None) -> ClippedSum:
                 require_no_masks(drawn)
                 alone += range(begin, end)
                 continue
+            if count == 1:  # what such a pass read is not followed
+                task.require_unchanged()
             total.losses[begin:end] = done.losses
             total.norms[begin:end] = done.squared_norms.sqrt().cpu()
             usable = done.add_to(total.value, aimed.l2_clip_norm)

@@ -2,7 +2,8 @@
 
 Guarantee: a unit's contribution is a function of the model and of that unit's rows: it is computed
 alone, padded to its own longest row, and added in float64. Dropout masks are drawn anew for each
-pass, and a pass is one unit's. A two-stage clip costs a backward pass per row.
+pass, a pass is one unit's, and a unit begins from generators that no other has touched. A two-stage
+clip costs a backward pass per row.
 
 Models under `torch.compile` run as they are written. Code compiled for the shapes of one unit
 serves those after it: the rounding of a unit's gradient would depend on who came before.
@@ -16,6 +17,7 @@ from torch import Tensor
 from userdp.gradients.clipping import clip_factors, squared_norm, squared_norms
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import DetachedLossError, checked_losses
+from userdp.gradients.model_randomness import StatesApart
 from userdp.gradients.modes import eagerly
 from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum
@@ -31,10 +33,12 @@ def sum_of_units(task: Task, *, forgiving: bool = False) -> ClippedSum:
             is counted, instead (`engines.failing`). Of a unit of several passes, one whose loss
             has no graph adds zero, as its rows do in a pass that they share with others.
     """
-    total, sizes = task.zero(), task.sizes
+    total, sizes, states = task.zero(), task.sizes, StatesApart()
     for unit, rows in enumerate(task.units):
         if len(rows[1]) == 0:
             continue
+        task.require_unchanged()  # by the pass before
+        states.load_next()
         try:
             gradient, total.losses[unit], detached = _mean_gradient(
                 task, *rows, forgiving=forgiving
@@ -56,6 +60,7 @@ def sum_of_units(task: Task, *, forgiving: bool = False) -> ClippedSum:
         for into, part, factor in zip(total.value.values(), gradient, factors, strict=True):
             into.add_(part, alpha=factor)
         del gradient  # not beside the next unit's
+    states.load_next()
     return total
 
 

@@ -22,14 +22,15 @@ tensor shares with its views. What Python reads from data passes by the proof: a
 of a selection, also the condition of a branch, since a row's loss is then a function of whatever
 chose the branch. So does a step: a choice of experts, a rounding to integers
 (`engines.places.steps`). A pass in which that happens is not proved; nor is one in which a tensor's
-memory is handed out, that writes to a tensor of unknown origin, or whose gradients go through code
-of somebody's own (`torch.autograd.Function`, hooks, also on what is saved for backward passes).
+memory is handed out, that writes to a tensor of unknown origin, in which code runs that is not
+seen (`engines.out_of_sight`: under `torch.jit`, or called by one of torch's functions), or whose
+gradients go through code of somebody's own (`torch.autograd.Function`, hooks, also on what is saved
+for backward passes).
 
-*What is not seen:* tensors whose insides are swapped (`torch.utils.swap_tensors`), what unwritten
-memory holds (`torch.empty`), hooks on a single saved tensor, what code under `torch.jit` reads (a
-number that it returns) and writes without a count; the pass's own width and number of rows, by
-which code may take another branch, and what other threads do. `userdp.gradients.coupling` asks on
-made-up rows, up to the largest pass, whether a row's loss depends on these.
+*What is not seen:* modes that private means of torch take off, kernels that somebody registered for
+torch's own operations; the pass's own width and number of rows,
+by which code may take another branch, and what other threads do. `userdp.gradients.coupling` asks
+on made-up rows, up to the largest pass, whether a row's loss depends on these.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from userdp.gradients.engines.out_of_sight import noting_calls, other_modes, runs_code
 from userdp.gradients.engines.places.place import CONSTANT, FIRST, PLACES, Call, Place
 from userdp.gradients.engines.places.reads import (
     ASKS,
@@ -57,8 +59,11 @@ from userdp.gradients.engines.places.reads import (
 )
 from userdp.gradients.engines.places.steps import steps
 from userdp.gradients.engines.places.writes import assigned, may_write, whole, written_to
+from userdp.gradients.modes import unwatched
 
 _KEY = "_userdp_place"
+
+_modes_on = torch._C._len_torch_dispatch_stack
 
 _NO_BASE = None, None
 
@@ -136,9 +141,11 @@ class Rows:
 
     def prove(self, losses: Tensor) -> bool:
         """Whether this pass kept its rows apart, from its tokens to its losses, (rows,)."""
-        with torch._C.DisableTorchFunction():  # what is asked here, the model did not ask
+        with unwatched():  # what is asked here, the model did not ask
             return self.count == 1 or (
-                not self._read and self.place_of(losses) == FIRST and not _own_backward(losses)
+                not (self._read or other_modes())
+                and self.place_of(losses) == FIRST
+                and not _own_backward(losses)
             )
 
     def run(
@@ -208,7 +215,26 @@ class Rows:
             self.mark(base, whole(base, before, call, self.place_of(tensor)))
 
     @contextmanager
-    def through_shards(self, model: nn.Module) -> Iterator[None]:
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Within a pass of ``model``: note what `run` is not told of, and see through shards."""
+        self._read |= other_modes()
+        with noting_calls(self._note_code), self._through_shards(model):
+            yield
+
+    def look(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Note whether a call that is to be made runs code of somebody's own, out of sight."""
+        if self.count == 1 or self._paused:
+            return
+        if runs_code(function, args, kwargs) or (_modes_on() and other_modes()):
+            self._note_code()
+
+    def _note_code(self) -> None:
+        self._read = True
+
+    @contextmanager
+    def _through_shards(self, model: nn.Module) -> Iterator[None]:
         """Within, places survive what FSDP2 does before and after the layers of ``model``.
 
         It hands a layer its arguments through a function of its own, an identity that returns other
@@ -235,7 +261,7 @@ class Rows:
         def after(module: nn.Module, args: Any, kwargs: Any) -> None:
             self._paused = False
             got = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-            with torch._C.DisableTorchFunction():
+            with unwatched():
                 for old, new in zip(given, got, strict=True):
                     if new is not old and _same_memory(old, new):
                         self.mark(new, self.place_of(old))

@@ -213,7 +213,7 @@ class Tape:
         try:
             for module, forward in patched.items():
                 module.__dict__["forward"] = forward
-            with eagerly(), self.rows.through_shards(model), _Mode(self):
+            with eagerly(), self.rows.watching(model), _Mode(self):
                 yield
         finally:
             for module in patched:
@@ -366,6 +366,7 @@ class _Mode(Watch):
         self.narrow = tape.narrow
 
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        self._tape.rows.look(func, args, kwargs)
         if func in ASKS:  # of nothing that a rule, a name or a type could come from
             return self._tape.rows.run(func, args, kwargs)
         rule = RULES.get(func)

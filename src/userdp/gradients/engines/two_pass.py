@@ -62,6 +62,7 @@ from userdp.gradients.losses import checked_losses
 from userdp.gradients.made_up import RAGGED, Answers, Shape, hooks_changed, made_up
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import trainable_parameters
+from userdp.gradients.modes import unwatched
 from userdp.gradients.shards import is_sharded, let_go, local, reshard, zeros_like_parts
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
@@ -111,8 +112,11 @@ def _sum_of_parts(task: Task) -> ClippedSum:
             part = mine[number] if number < len(mine) else None
             if not step.take(part) and part is not None:
                 later += [(unit, unit + 1) for unit in range(*part) if int(counts[unit])]
+            if part is not None and int(counts[slice(*part)].sum()) == 1:
+                held.require_unchanged()  # what a pass of one row read is not followed
         for number in range(_most(len(later), device)):
             step.take(later[number] if number < len(later) else None, alone=True)
+            held.require_unchanged()
         held.require_unchanged()
         return step.total
 
@@ -191,7 +195,7 @@ class _Step:
             watching_draws(self._drawn, len(units.lengths)),
             norms_of(task.model, task.loss, units, task.parameters, self._workspace) as norms,
         ):
-            with torch._C.DisableTorchFunction():  # the model is not running
+            with unwatched():  # the model is not running
                 seen = self._seen(part, norms.narrow)
                 factors = torch.zeros_like(norms.squares)
                 if part is not None:
@@ -394,7 +398,7 @@ def _require_same_norms(probe: Task) -> None:
     for unit in range(len(units)):
         states.load()
         with norms_of(probe.model, probe.loss, units, parameters, Workspace()) as norms:
-            with torch._C.DisableTorchFunction():
+            with unwatched():
                 alone = torch.zeros_like(norms.squares)
                 alone[unit] = 1
             norms.add(alone)

@@ -32,6 +32,7 @@ from userdp.gradients.clipping import multiplicable
 from userdp.gradients.draws import Draws, draws_of, watching_host
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.out_of_sight import other_modes, runs_code
 from userdp.gradients.engines.passes import most_units, passes, whole_bytes
 from userdp.gradients.engines.places.place import tensors_in
 from userdp.gradients.engines.places.steps import jumps
@@ -53,13 +54,19 @@ def sum_of_batches(task: Task) -> ClippedSum:
     """
     if task.item_clip_norm is not None:
         raise NotCoveredError(["(the clip norm of rows)"])
+    aimed = task.but(l2_clip_norm=aim(task))
     try:
         with eagerly(), _eager_attention(task.model):
-            return _sum_of_batches(task)
+            total, alone = _sum_of_batches(aimed)
     except (RuntimeError, AttributeError) as error:  # it traces no calls of submodules
         if isinstance(error, FailureError) or ran_out_of_memory(error):
             raise
         raise NotCoveredError([f"({error})"]) from error
+    total.sensitivity = float(task.l2_clip_norm)
+    for unit in alone:
+        one = aimed.but(units=task.units.select(unit, unit + 1))
+        total.add_unit(unit, reference.sum_of_units(one))
+    return total
 
 
 @contextmanager
@@ -98,10 +105,11 @@ def cut(task: Task) -> list[tuple[int, int]]:
     return passes(task.units, rows=task.micro_batch, most_units=most)
 
 
-def _sum_of_batches(task: Task) -> ClippedSum:
+def _sum_of_batches(task: Task) -> tuple[ClippedSum, list[int]]:
+    """The sum of what can be traced together, and the units that cannot."""
     drawn = draws_of(task.model, task.loss, task.units)
     detached = {name: p.detach() for name, p in task.parameters.items()}
-    total, aimed = task.zero(), task.but(l2_clip_norm=aim(task))
+    total = task.zero()
 
     def unit_loss(
         values: dict[str, Tensor],
@@ -137,7 +145,7 @@ def _sum_of_batches(task: Task) -> ClippedSum:
         uses = {name: Dense(wide(gradient)) for name, gradient in gradients.items()}
         by_name = {name: use.squared_norms() for name, use in uses.items()}
         square = torch.stack(list(by_name.values())).sum(0)
-        factors = task.rule.factors(by_name, task.sizes, l2_clip_norm=aimed.l2_clip_norm)
+        factors = task.rule.factors(by_name, task.sizes, l2_clip_norm=task.l2_clip_norm)
         usable = square.isfinite() & multiplicable(factors.values())
         total.norms[begin:end], total.losses[begin:end] = square.sqrt().cpu(), losses.cpu()
         if drawn is Draws.NONE:
@@ -147,16 +155,18 @@ def _sum_of_batches(task: Task) -> ClippedSum:
         good = usable.nonzero().flatten()
         for name, use in uses.items():
             Dense(use.gradients[good]).add_to(total.value[name], factors[name][good])
-    for unit in alone:
-        one = aimed.but(units=task.units.select(unit, unit + 1))
-        total.add_unit(unit, reference.sum_of_units(one))
-    return total
+    return total, alone
 
 
 class _Watch(Watch):
-    """As `Watch`; and ends a pass in which a step of somebody's real numbers is made."""
+    """As `Watch`; and ends a pass in which a step of somebody's real numbers is made.
+
+    Or in which code of somebody's own is handed all units at once: a rule for ``vmap``, a mode.
+    """
 
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        if runs_code(func, args, kwargs) or other_modes():
+            raise NotCoveredError([f"({func.__name__} may run code of the model's own)"])
         answer = super().ran(func, args, kwargs)
         results = answer if isinstance(answer, tuple | list) else (answer,)
         if any(jumps(func, part) for part in results if isinstance(part, Tensor)):

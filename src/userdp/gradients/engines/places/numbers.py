@@ -152,9 +152,9 @@ def _of_constants(call: Call) -> Place | None:
     return CONSTANT if place is not None and place.constant and call.rest_constant() else None
 
 
-@places("new_zeros new_ones new_full new_empty zeros_like ones_like full_like empty_like")
+@places("new_zeros new_ones new_full zeros_like ones_like full_like")
 def _constant_like(call: Call) -> Place | None:
-    """Of another tensor's shape, and none of its values."""
+    """Of another tensor's shape, and none of its values; `empty_like` may hold anybody's."""
     return CONSTANT if _no_tensors((*call.args[1:], *call.kwargs.values())) else None
 
 

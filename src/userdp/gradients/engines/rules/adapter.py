@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from userdp.gradients.engines.as_written import as_written, class_as_written
 from userdp.gradients.engines.layer import MODULE_RULES, Layer, Watcher, apply
 from userdp.gradients.engines.rules.linear import Ghost
+from userdp.gradients.modes import unwatched
 
 _TYPES = (torch.float32, torch.float64)
 _KINDS = (Tensor, nn.Parameter)
@@ -96,7 +97,7 @@ def _adapted(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
         found = None
         plain = not (args or kwargs) and torch.is_grad_enabled()
         if plain and class_as_written(kind):
-            with torch._C.DisableTorchFunction():  # what the rule asks, the model did not ask
+            with unwatched():  # what the rule asks, the model did not ask
                 found = _run(tape, module, x)
         return original(x, *args, **kwargs) if found is None else found
 

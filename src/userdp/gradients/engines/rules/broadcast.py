@@ -22,6 +22,7 @@ from userdp.gradients.engines.places.numbers import elementwise
 from userdp.gradients.engines.places.place import CONSTANT, PLACES, Call, Place, tensors_in
 from userdp.gradients.engines.places.writes import may_write
 from userdp.gradients.engines.uses import Dense, wide
+from userdp.gradients.modes import unwatched
 
 _MOST = 1 << 24
 """Numbers that the gradients of all units may take of a tensor that has a part for each row."""
@@ -58,7 +59,7 @@ def with_rows(
     if place is None or place is CONSTANT or place.dim is None:
         return None
     spread = list(args)
-    with torch._C.DisableTorchFunction():
+    with unwatched():
         for at, (value, name) in enumerate(zip(args, names, strict=True)):
             if name is None:
                 continue

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from userdp.gradients.engines.as_written import class_as_written
 from userdp.gradients.engines.layer import MODULE_RULES, Layer, Watcher, apply, constant
+from userdp.gradients.modes import unwatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def _four_bits(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
         packed = getattr(known.weight.quant_state, "packing_format_for_cpu", False)
         found = None
         if wide and not packed and torch.is_grad_enabled() and class_as_written(kind):
-            with torch._C.DisableTorchFunction():  # what the rule asks, the model did not ask
+            with unwatched():  # what the rule asks, the model did not ask
                 held = known.weight, known.bias
                 if all(one is None or constant(tape, one) for one in held):
                     found = apply(tape, layer, x)

@@ -24,6 +24,7 @@ from userdp.gradients.engines.layer import (
 )
 from userdp.gradients.engines.places.place import FIRST
 from userdp.gradients.engines.uses import Dense, wide
+from userdp.gradients.modes import unwatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def _norm_in_python(module: nn.Module, tape: Watcher) -> Callable[..., Any] | No
         if not fits or any(p.shape[0] != hidden.shape[-1] for p in own.values()):
             return original(hidden, *args, **kwargs)
         try:
-            with torch._C.DisableTorchFunction():
+            with unwatched():
                 for name, parameter in own.items():
                     known = tape.name_of(parameter)
                     if known is not None:
