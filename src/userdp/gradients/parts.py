@@ -58,7 +58,8 @@ def parts_of(value: Any) -> _Parts:
     if isinstance(value, type):
         yield from _of_class(value)
         return
-    read = _reader_of(type(value))
+    kind: type = type(value)
+    read = _reader_of(kind)
     if read is not None:
         yield from read(value)
     yield from getattr(value, "__dict__", {}).items()

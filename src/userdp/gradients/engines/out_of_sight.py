@@ -108,7 +108,8 @@ def other_modes() -> bool:
     Function modes that are on already when a pass begins lie below ours; those that the model puts
     on lie above, where what they ask is seen.
     """
-    modes = (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack())
+    stack: Any = _get_current_function_mode_stack  # torch gives it no types
+    modes = (*stack(), *_get_current_dispatch_mode_stack())
     return any(not _of(type(mode), ("torch", "userdp")) for mode in modes)
 
 
