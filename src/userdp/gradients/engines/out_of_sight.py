@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -50,7 +50,9 @@ _CALLS: Final = (
 """Where each is found, and by what name."""
 
 
-def runs_code(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+def runs_code(
+    function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]
+) -> bool:
     """Whether a call may run Python code that is not torch's.
 
     >>> runs_code(torch.add, (torch.ones(2), 1), {})
@@ -58,14 +60,15 @@ def runs_code(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping
     >>> runs_code(Tensor.apply_, (torch.ones(2), print), {})
     True
     """
-    return (
-        _are_strange(args)
-        or (bool(kwargs) and _are_strange(kwargs.values()))
-        or not _is_torchs(function)
-    )
+    for value in args:
+        if type(value) not in _FREQUENT:  # hardly ever: each call is asked
+            if _are_strange(args):
+                return True
+            break
+    return (bool(kwargs) and _are_strange(kwargs.values())) or not _is_torchs(function)
 
 
-def _are_strange(values: Iterable[Any]) -> bool:
+def _are_strange(values: Collection[Any]) -> bool:
     for value in values:
         kind: type = type(value)
         if kind in _FREQUENT:
