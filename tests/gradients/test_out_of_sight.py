@@ -85,36 +85,22 @@ def by_callable(tokens: Tensor) -> float:
     return float(seen.count(RARE))
 
 
-def by_subclass(tokens: Tensor) -> float:
-    seen: list[float] = []
+def by_subclass(at: str) -> Read:
+    """By a class of tensors that handles functions, or what is below them."""
 
-    class Reader(Tensor):
-        @classmethod
-        def __torch_function__(
-            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+    def read(tokens: Tensor) -> float:
+        seen: list[float] = []
+
+        def told(cls: type, *call: Any, **options: Any) -> Tensor:
             seen.append(float((tokens == RARE).sum()))
             return torch.ones(WIDTH)
 
-    torch.ones(WIDTH).as_subclass(Reader) + 1
-    return seen[-1]
+        members = {"__torch_function__": torch._C._disabled_torch_function_impl}
+        kind = type("Reader", (Tensor,), {**members, at: classmethod(told)})
+        torch.ones(WIDTH).as_subclass(kind) + 1
+        return seen[-1]
 
-
-def by_dispatching_subclass(tokens: Tensor) -> float:
-    seen: list[float] = []
-
-    class Reader(Tensor):
-        __torch_function__ = torch._C._disabled_torch_function_impl
-
-        @classmethod
-        def __torch_dispatch__(
-            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(float((tokens == RARE).sum()))
-            return torch.ones(WIDTH)
-
-    torch.ones(WIDTH).as_subclass(Reader) + 1
-    return seen[-1]
+    return read
 
 
 class _Index:
@@ -161,8 +147,8 @@ READS: dict[str, Read] = {
     "a dispatch mode": by_mode(DispatchReader),
     "a function mode": by_mode(FunctionReader),
     "a callable": by_callable,
-    "a class of tensors": by_subclass,
-    "a class of tensors, below functions": by_dispatching_subclass,
+    "a class of tensors": by_subclass("__torch_function__"),
+    "a class of tensors, below functions": by_subclass("__torch_dispatch__"),
     "an object as an index": by_index,
     "an operation in Python": by_operation,
     "functions switched off": by_switching_off,
