@@ -6,8 +6,9 @@ And what one unit's pass leaves behind, even if it is put back before the sum is
 from __future__ import annotations
 
 import contextvars
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -308,16 +309,40 @@ def in_an_object(m: Shared, found: float) -> float:
     return before
 
 
+def in_the_environment(m: Shared, found: float) -> float:
+    before = float(os.environ.get("USERDP_TESTS_LAST", "0"))
+    os.environ["USERDP_TESTS_LAST"] = str(found)
+    return before
+
+
+def in_a_setting(m: Shared, found: float) -> float:
+    before = float(torch.get_num_threads() - 1)
+    torch.set_num_threads(1 + int(found))
+    return before
+
+
 MEMORIES = {
+    "the environment": in_the_environment,
+    "a setting of torch": in_a_setting,
     "an attribute": in_an_attribute,
     "a tuple in a context variable": in_a_variable,
     "an object in a context variable": in_an_object,
 }
 
 
+@pytest.fixture(autouse=True)
+def put_back() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    os.environ.pop("USERDP_TESTS_LAST", None)
+
+
 def forgotten(memory: str) -> Remembering:
     _variable.set((0.0,))
     _object.set(Held())
+    os.environ.pop("USERDP_TESTS_LAST", None)
+    torch.set_num_threads(1)
     return Remembering(MEMORIES[memory])
 
 

@@ -11,8 +11,8 @@ the loss holds, a criterion or a teacher, is read as the model's own modules are
 is a module.
 
 *What is not seen:* the parameters of a sharded model; writes past a tensor's count of them
-(`Tensor.data`, its NumPy view); state in files, in the environment, in settings of libraries, in
-attributes of imported modules, behind weak references, caches of functions and C code; what lies
+(`Tensor.data`, its NumPy view); state in files, in most settings of libraries, in attributes of
+imported modules, behind weak references, caches of functions and C code; what lies
 deeper than `_DEPTH` objects in one another; of the code of modules themselves, what is global to
 the functions that a forward pass calls; hooks of torch.distributed. Where it changes the answer to
 made-up rows it is refused for that (`userdp.gradients.coupling`). The batched engines do not prove
@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import logging
+import os
 import types
 import weakref
 from collections.abc import Callable
@@ -107,7 +108,19 @@ def _held(model: nn.Module, loss: Callable[..., object]) -> _Reading:
         # No deeper: what is in there may be another library's, which works on meanwhile.
         depth = _DEPTH if is_library(type(value)) else _DEPTH - 3
         reading.follow((f"context variable {variable.name}",), value, depth)
+    reading.note(("the environment",), tuple(os.environ.items()))
+    reading.note(("a setting of torch",), _settings())
     return reading
+
+
+def _settings() -> tuple[object, ...]:
+    """What anybody may ask of torch as a whole, and most easily change."""
+    return (
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
 
 
 _Name: TypeAlias = tuple[str, ...]
@@ -154,19 +167,22 @@ class _Reading:
                         if tensor is not None and not (sharded and key == "_parameters"):
                             self.follow((kind, where, own), tensor, 1)
                 elif type(value) in _SIMPLE:  # most
-                    self._names.append(("attribute ", where, key))
-                    self.values.append(value)
+                    self.note(("attribute ", where, key), value)
                 else:
                     self.follow(("attribute ", where, key), value, 1)
             self.follow(("class ", type(module).__name__), type(module), 1)
+
+    def note(self, name: _Name, value: object) -> None:
+        """Note ``value`` under ``name`` as it is."""
+        self._names.append(name)
+        self.values.append(value)
 
     def follow(self, name: _Name, value: Any, depth: int) -> None:
         """Note ``value`` under ``name``, and what it holds."""
         kind: type = type(value)
         note = _note_of(kind)
-        self._names.append(name)
+        self.note(name, note.taken(value))
         self._kept.append(value)
-        self.values.append(note.taken(value))
         if note.ends or depth >= note.deepest or id(value) in self._seen:
             return
         if isinstance(value, nn.Module):
