@@ -37,7 +37,7 @@ from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import layout_of
 from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.rules.linear import GHOST_CONDITION, NARROW, Ghost
-from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace, mean_losses
+from userdp.gradients.engines.tape import NOT_BY_ROWS, NotCoveredError, Tape, Workspace, mean_losses
 from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms, squares
 from userdp.gradients.losses import Loss
 from userdp.gradients.modes import run_backward, unwatched
@@ -118,7 +118,8 @@ class NormTape(Tape):
 
         FSDP finishes a pass by writing to ``.grad``, which is cleared.
         """
-        run_backward(total, (), accumulate=True, keep_graph=True)
+        with self.rows.going_back():
+            run_backward(total, (), accumulate=True, keep_graph=True)
         uncovered = [name for name, p in self._parameters.items() if p.grad is not None]
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -127,7 +128,8 @@ class NormTape(Tape):
     def add(self, total: Tensor) -> None:
         """Go through the graph once more, from ``total``; parameters get ordinary gradients."""
         self._adding = True
-        run_backward(total, (), accumulate=True)
+        with self.rows.going_back():
+            run_backward(total, (), accumulate=True)
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use's norms; all of it where the parameter is shared."""
@@ -268,3 +270,5 @@ class Norms:
             each = factors[self._tape.layout.unit_of_row].to(self._attached.dtype) * self._shares
             total = (self._attached * each).sum()
         self._tape.add(total)
+        if not self._tape.rows.kept_apart():
+            raise NotCoveredError([NOT_BY_ROWS])

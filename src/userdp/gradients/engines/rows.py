@@ -48,6 +48,7 @@ from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from userdp.gradients.engines.again import Again, hooks_on, is_stop, own_unpacking
 from userdp.gradients.engines.out_of_sight import noting_calls, other_modes, runs_code
 from userdp.gradients.engines.places.place import CONSTANT, FIRST, PLACES, Call, Place
 from userdp.gradients.engines.places.reads import (
@@ -105,6 +106,8 @@ class Rows:
         self.count = count
         self._read = False
         self._paused = False
+        self._going_back = False
+        self.again = Again()
         self._held = held
         self._written: set[int] = set()  # of what is held, by a call that was seen
         self._gathered: dict[int, Tensor] = {}
@@ -139,20 +142,25 @@ class Rows:
             tensor.__dict__[_KEY] = _Mark(place, self, tensor._version)
         return tensor
 
+    def kept_apart(self) -> bool:
+        """Whether whatever ran again in backward passes could be followed too (`going_back`)."""
+        return not self.again.strayed
+
     def prove(self, losses: Tensor) -> bool:
         """Whether this pass kept its rows apart, from its tokens to its losses, (rows,)."""
         with unwatched():  # what is asked here, the model did not ask
             return self.count == 1 or (
                 not (self._read or other_modes())
                 and self.place_of(losses) == FIRST
-                and not _own_backward(losses)
+                and not _own_backward(losses, checkpointed=self.again.used)
             )
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Call ``function``, and note where rows lie in what it returns."""
-        if self.count == 1 or self._paused:  # of one row, everything is that row's
+        # Of one row, everything is that row's; and where gradients are made, the graph was followed.
+        if self.count == 1 or self._paused or (self._going_back and hooks_on() is None):
             return function(*args, **kwargs)
         if function in ASKS:
             return self._ask(function, args, kwargs)
@@ -225,13 +233,30 @@ class Rows:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Note whether a call that is to be made runs code of somebody's own, out of sight."""
-        if self.count == 1 or self._paused:
+        if self.count == 1 or self._paused or (self._going_back and hooks_on() is None):
             return
         if runs_code(function, args, kwargs) or (_modes_on() and other_modes()):
             self._note_code()
 
     def _note_code(self) -> None:
         self._read = True
+
+    @contextmanager
+    def going_back(self) -> Iterator[None]:
+        """Within a backward pass, where checkpointed code runs again: it may read nothing there."""
+        self._going_back, self._read = True, False  # between the passes, only engines ask
+        try:
+            yield
+        finally:
+            self._going_back = False
+            self.again.strayed |= self._read
+
+    def note_error(
+        self, error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Note a call that ended in ``error``: a model that catches it learned of the numbers."""
+        if not is_stop(error):
+            self._note_learned(args, kwargs)
 
     @contextmanager
     def _through_shards(self, model: nn.Module) -> Iterator[None]:
@@ -305,6 +330,10 @@ class Rows:
         elif function in HANDS_OUT or not all(isinstance(v, _PLAIN) for v in tree_leaves(result)):
             self._read = True
             return
+        self._note_learned(args, kwargs)
+
+    def _note_learned(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note that Python learned something of what was given, unless all of it is constant."""
         places = [self.place_of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         self._read |= any(place is None or not place.constant for place in places)
 
@@ -321,17 +350,19 @@ _TRUSTED = (
     "userdp.gradients.engines.",
     "userdp.gradients.token_losses",
     "torch.distributed.fsdp.",
-    "transformers.models.bloom.",
 )
-"""Whose functions mix no rows in their backward passes: our rules and losses of tokens, sharding,
-and BLOOM's GELU."""
+"""Whose functions mix no rows in their backward passes: our rules and losses of tokens, sharding,"""
+
+_TRUSTED_ONCE = (*_TRUSTED, "transformers.models.bloom.")
+"""and BLOOM's GELU; what that saves has no label (`engines.again`)."""
 
 
-def _own_backward(losses: Tensor) -> bool:
+def _own_backward(losses: Tensor, *, checkpointed: bool) -> bool:
     """Whether a gradient passes through a Python function on its way: its backward may do anything.
 
     Activation checkpointing keeps no such function, nor do hooks on saved tensors.
     """
+    trusted = _TRUSTED if checkpointed else _TRUSTED_ONCE
     known: set[Node] = set()
     waiting = [losses.grad_fn]
     while waiting:
@@ -339,22 +370,11 @@ def _own_backward(losses: Tensor) -> bool:
         if node is None or node in known:
             continue
         function = getattr(type(node), "_forward_cls", None)
-        if function is not None and not function.__module__.startswith(_TRUSTED):
+        if function is not None and not function.__module__.startswith(trusted):
             return True
         known.add(node)
         waiting += [before for before, _ in node.next_functions]
     return False
-
-
-def own_unpacking() -> bool:
-    """Whether what is saved for backward passes goes through somebody's own function.
-
-    Those of torch (activation checkpointing, copies in the host's memory) give back what they got.
-    """
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
-    return hooks is not None and not all(
-        (getattr(hook, "__module__", None) or "").startswith("torch.") for hook in hooks
-    )
 
 
 def _same_memory(one: Tensor, two: Tensor) -> bool:

@@ -35,6 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from userdp.gradients.engines import rules as rules  # registers them
+from userdp.gradients.engines.again import described, hooks_on
 from userdp.gradients.engines.forms import Form, Forms
 from userdp.gradients.engines.layer import MODULE_RULES, RULES, ModuleRule, at_most_one_of_rows
 from userdp.gradients.engines.places.place import CONSTANT, FIRST
@@ -44,7 +45,7 @@ from userdp.gradients.engines.rows import Held, Rows, held_by
 from userdp.gradients.engines.rules.broadcast import ELEMENTWISE, with_rows
 from userdp.gradients.engines.uses import Dense, Layout, Use, joint, squared_norms, wide
 from userdp.gradients.losses import Loss, checked_losses
-from userdp.gradients.modes import eagerly, run_backward, run_batched_backward
+from userdp.gradients.modes import eagerly, run_backward, run_batched_backward, unwatched
 from userdp.gradients.units import Units
 
 NOT_BY_ROWS = "(losses of which it is not proved that rows were kept apart)"
@@ -164,6 +165,11 @@ class Tape:
             return made.name if made.tensor._version == made.version else None
         return self._names.get(id(tensor))
 
+    def told_of(self, *call: object) -> tuple[object, ...]:
+        """A call as the label of what it saves tells of it (`userdp.gradients.engines.again`)."""
+        given = described(self.rows.place_of, self.name_of, call)
+        return torch.is_grad_enabled(), *given
+
     def note_made(self, result: object) -> None:
         """Name ``result`` if parameters and constants alone made it, and it passes gradients on."""
         if not self._naming:
@@ -257,15 +263,19 @@ class Tape:
         with torch.enable_grad(), self.watching(model, *rows):
             losses = checked_losses(loss, model, *rows)
             proved = self.rows.prove(losses)
-            shares = (1 / counts.double()).to(losses.dtype)
-            missed = self.backward((losses * shares if weighted else losses).sum())
+            with unwatched():
+                shares = (1 / counts.double()).to(losses.dtype)
+                total = (losses * shares if weighted else losses).sum()
+            missed = self.backward(total)
+            proved = proved and self.rows.kept_apart()
             if missed or not proved:
                 raise NotCoveredError([*missed, *([] if proved else [NOT_BY_ROWS])])
             yield losses, shares
 
     def backward(self, total: Tensor) -> list[str]:
         """Run the backward pass; the names of parameters that no rule covered."""
-        gradients = run_backward(total, (self.anchor, *self._parameters.values()))[1:]
+        with self.rows.going_back():
+            gradients = run_backward(total, (self.anchor, *self._parameters.values()))[1:]
         missed = {n: g for n, g in zip(self._parameters, gradients, strict=True) if g is not None}
         if self.derives and self.layout.units == 1:
             for name, gradient in missed.items():
@@ -286,11 +296,12 @@ class Tape:
         units = [joint(self._uses.pop(one.name)).gradients for one in made]
         for one in made:
             self._known.pop(one.name, None)
-        parts = run_batched_backward(
-            [one.tensor for one in made],
-            [g.to(one.tensor.dtype) for g, one in zip(units, made, strict=True)],
-            self._parameters.values(),
-        )
+        with self.rows.going_back():
+            parts = run_batched_backward(
+                [one.tensor for one in made],
+                [g.to(one.tensor.dtype) for g, one in zip(units, made, strict=True)],
+                self._parameters.values(),
+            )
         for name, part in zip(self._parameters, parts, strict=True):
             if part is not None:
                 self.keep(name, Dense(wide(part.detach())))
@@ -366,9 +377,21 @@ class _Mode(Watch):
         self.narrow = tape.narrow
 
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        self._tape.rows.look(func, args, kwargs)
-        if func in ASKS:  # of nothing that a rule, a name or a type could come from
-            return self._tape.rows.run(func, args, kwargs)
+        tape = self._tape
+        try:
+            tape.rows.look(func, args, kwargs)
+            if func in ASKS:  # of nothing that a rule, a name or a type could come from
+                return tape.rows.run(func, args, kwargs)
+            labelling = tape.rows.again.saving(hooks_on(), lambda: tape.told_of(func, args, kwargs))
+            if labelling is None:
+                return self._answer(func, args, kwargs)
+            with labelling:
+                return self._answer(func, args, kwargs)
+        except Exception as error:
+            tape.rows.note_error(error, args, kwargs)
+            raise
+
+    def _answer(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         rule = RULES.get(func)
         answer = None
         if rule is not None and torch.is_grad_enabled():

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -138,6 +138,8 @@ def _sum_of_batches(task: Task) -> tuple[ClippedSum, list[int]]:
             continue
         with watching_host(drawn), _Watch(part.lengths.device.type) as watch:
             gradients, losses = gradients_of(detached, *_padded(part))
+        if watch.hindrances:  # again: the model may have caught the error
+            raise NotCoveredError(watch.hindrances)
         if watch.narrow:  # see one_pass
             require_no_masks(drawn)
             alone += range(begin, end)
@@ -161,19 +163,37 @@ def _sum_of_batches(task: Task) -> tuple[ClippedSum, list[int]]:
 class _Watch(Watch):
     """As `Watch`; and ends a pass in which a step of somebody's real numbers is made.
 
-    Or in which code of somebody's own is handed all units at once: a rule for ``vmap``, a mode.
+    Or in which code of somebody's own is handed all units at once: a rule for ``vmap``, a mode. Or
+    in which a call fails: a model that catches the error would go on for all units by what one of
+    them holds.
+
+    Attributes:
+        hindrances: what ended the pass.
     """
 
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.hindrances: list[str] = []
+
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        name = func.__name__
         if runs_code(func, args, kwargs) or other_modes():
-            raise NotCoveredError([f"({func.__name__} may run code of the model's own)"])
-        answer = super().ran(func, args, kwargs)
+            self._end(f"({name} may run code of the model's own)")
+        try:
+            answer = super().ran(func, args, kwargs)
+        except Exception:
+            self.hindrances.append(f"({name} failed)")
+            raise
         results = answer if isinstance(answer, tuple | list) else (answer,)
         if any(jumps(func, part) for part in results if isinstance(part, Tensor)):
             given = [*tensors_in(args), *tensors_in(kwargs.values())]
             if any(t.is_floating_point() and _of_units(t) for t in given):
-                raise NotCoveredError([f"(a step of somebody's numbers: {func.__name__})"])
+                self._end(f"(a step of somebody's numbers: {name})")
         return answer
+
+    def _end(self, hindrance: str) -> NoReturn:
+        self.hindrances.append(hindrance)
+        raise NotCoveredError([hindrance])
 
 
 def _of_units(tensor: Tensor) -> bool:
