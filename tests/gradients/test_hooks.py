@@ -207,9 +207,10 @@ def test_questions_are_asked_anew_only_where_hooks_changed(
 
 
 def test_what_is_walked_grows_by_what_hooks_hold_and_no_more() -> None:
-    """A step walks each hook once, and none of the engines' own."""
+    """A step walks each hook once, and their class once, and none of the engines' own."""
     model = toy()
+    model.head.register_forward_hook(Switch())
     plain = len(HeldState(model, losses.own_rows)._before.values)
     model.head.register_forward_hook(Switch())
     assert len(HeldState(model, losses.own_rows)._before.values) <= plain + 12
-    assert [hook.where for hook in hooks_of(model)] == ["module head"]
+    assert [hook.where for hook in hooks_of(model)] == ["module head"] * 2

@@ -366,8 +366,8 @@ def test_invariant_3_an_error_that_a_model_catches_is_a_look_at_its_numbers() ->
     model = Catching(None).double()  # type: ignore[arg-type]
     with pytest.raises(NotCoveredError):
         one_pass_sum(model, loss, UNITS, l2_clip_norm=CLIP)
-    for engine in ("vmap", "auto", "reference"):
-        assert moved(model, get_engine(engine)) <= 1
+    for name in ("vmap", "auto", "reference"):
+        assert moved(model, get_engine(name)) <= 1
 
 
 def test_invariant_3_twin_errors_that_count_for_nothing_are_caught(

@@ -11,61 +11,43 @@ the loss holds, a criterion or a teacher, is read as the model's own modules are
 is a module.
 
 *What is not seen:* the parameters of a sharded model; writes past a tensor's count of them
-(`Tensor.data`, its NumPy view); state in files, in most settings of libraries, in attributes of
-imported modules, behind weak references, caches of functions and C code; what lies
-deeper than `_DEPTH` objects in one another; of the code of modules themselves, what is global to
-the functions that a forward pass calls; hooks of torch.distributed. Where it changes the answer to
-made-up rows it is refused for that (`userdp.gradients.coupling`). The batched engines do not prove
-a pass in which a tensor's memory is handed out (`userdp.gradients.engines.rows`).
+(`Tensor.data`, its NumPy view) where it is larger than `userdp.gradients.notes.FEW_BYTES`; state in
+files, in most settings of libraries, behind weak references, in caches of functions and C code;
+what lies deeper than `_DEPTH` objects in one another; globals by names that are computed; hooks of
+torch.distributed. Where it changes the answer to made-up rows it is refused for that
+(`userdp.gradients.coupling`). The batched engines do not prove a pass in which a tensor's memory is
+handed out (`userdp.gradients.engines.rows`).
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
-import logging
 import os
-import types
-import weakref
 from collections.abc import Callable
-from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from userdp.errors import UseError
 from userdp.gradients.hooks import hooks_of
-from userdp.gradients.parts import BYTES, MANY, is_library, module_of, parts_of
+from userdp.gradients.notes import SIMPLE, Note, note_of
+from userdp.gradients.parts import is_library, module_of, parts_of
 from userdp.gradients.shards import sharded_parts
 
-_DEPTH: Final = 6
+_DEPTH: Final = 16
 """How deep containers and objects are followed."""
 
-_MOST_BYTES: Final = 1 << 20
-"""Larger arrays are told by their identity alone."""
-
-_FEW_BYTES: Final = 1 << 16
-"""Up to here a tensor's numbers are noted too."""
-
-_PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device)
-_SIMPLE: Final = frozenset([bool, int, str, type(None)])
-"""Noted as they are."""
-_OPAQUE: Final = (
-    types.ModuleType,
-    types.BuiltinFunctionType,
-    torch.Generator,
-    logging.Logger,  # it remembers which levels are asked for
-)
 _SHARDING: Final = "torch.distributed."
 """Where the types live in which FSDP2 notes, among other things, what is gathered just now."""
-_INTERNAL: Final = (frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers"}) | {
+_TENSORS: Final = {"_parameters": "parameter ", "_buffers": "buffer "}
+_INTERNAL: Final = (frozenset(vars(nn.Module())) - {"training", *_TENSORS, "_modules"}) | {
     "_flat_weights",
     "_flat_weight_refs",
 }
-"""What torch keeps in modules: hooks and submodules, which are followed by their own names; and a
-recurrent layer's list of its parameters, likewise."""
+"""What torch keeps in modules: hooks, which are followed by their own names; and a recurrent
+layer's list of its parameters, likewise."""
 
 
 class HeldState:
@@ -137,7 +119,8 @@ class _Reading:
     def __init__(self) -> None:
         self.values: list[object] = []
         self._names: list[_Name] = []
-        self._seen: set[int] = set()
+        self._followed: dict[int, int] = {}  # how deep each was when its parts were noted
+        self._order: dict[int, int] = {}  # of containers, as they were met
         self._kept: list[object] = []  # what comes in their place has another id while they live
 
     def first_other(self, later: _Reading) -> str:
@@ -154,20 +137,24 @@ class _Reading:
         # The parameters of a sharded model are other tensors while a pass has gathered them.
         sharded = bool(sharded_parts(root))
         for inner, module in root.named_modules():
-            if id(module) in self._seen:
+            if id(module) in self._followed:
                 continue
-            self._seen.add(id(module))
+            self._followed[id(module)] = 0
             where = "".join(f"{part}." for part in ("".join(name), inner) if part)
             for key, value in vars(module).items():
                 if key in _INTERNAL:
-                    continue
-                if key == "_parameters" or key == "_buffers":
-                    kind = "parameter " if key == "_parameters" else "buffer "
+                    if key == "_non_persistent_buffers_set" and value:
+                        self.note(("which buffers are saved of ", where), frozenset(value))
+                elif key == "_modules":
+                    if value:  # one may be held twice, and a model may tell by which it is
+                        ids = tuple(map(id, value.values()))
+                        self.note(("the modules of ", where), (tuple(value), ids))
+                elif key in _TENSORS:
                     for own, tensor in value.items():
-                        if tensor is not None and not (sharded and key == "_parameters"):
-                            self.follow((kind, where, own), tensor, 1)
-                elif type(value) in _SIMPLE:  # most
-                    self.note(("attribute ", where, key), value)
+                        if not (sharded and key == "_parameters"):
+                            self.follow((_TENSORS[key], where, own), tensor, 1)
+                elif type(value) in SIMPLE:  # most
+                    self.note(("attribute ", where, key), (type(value), value))
                 else:
                     self.follow(("attribute ", where, key), value, 1)
             self.follow(("class ", type(module).__name__), type(module), 1)
@@ -181,74 +168,23 @@ class _Reading:
         """Note ``value`` under ``name``, and what it holds."""
         kind: type = type(value)
         note = _note_of(kind)
-        self.note(name, note.taken(value))
+        if note.taken is None:  # told by its parts, and by which of those that were met it is
+            self.note(name, (kind, self._order.setdefault(id(value), len(self._order))))
+        else:
+            self.note(name, note.taken(value))
         self._kept.append(value)
-        if note.ends or depth >= note.deepest or id(value) in self._seen:
+        deepest = _DEPTH + 1 if note.taken is None else _DEPTH
+        if note.ends or self._followed.get(id(value), deepest) <= depth:
             return
         if isinstance(value, nn.Module):
             self.modules(value, name)
             return
-        self._seen.add(id(value))
+        self._followed[id(value)] = depth
         for key, part in parts_of(value):
             self.follow(name if key is None else (*name, ".", key), part, depth + 1)
 
 
-class _Note(NamedTuple):
-    """What is noted of a value.
-
-    Attributes:
-        taken: takes it.
-        ends: whether what the value holds is not followed.
-        deepest: how deep it may lie, and be followed.
-    """
-
-    taken: Callable[[Any], object]
-    ends: bool
-    deepest: int = _DEPTH
-
-
 @functools.lru_cache(maxsize=1 << 12)
-def _note_of(kind: type) -> _Note:
-    """Told of types, of which there are few: each step asks for thousands of values.
-
-    The cache is bounded, since a model may make new types in each pass.
-    """
-    if issubclass(kind, _PLAIN):
-        # NaN is not itself.
-        return _Note(repr if issubclass(kind, float) else lambda value: value, ends=True)
-    if issubclass(kind, np.ndarray | np.generic):
-        return _Note(lambda v: v.tobytes() if v.nbytes <= _MOST_BYTES else id(v), ends=True)
-    if issubclass(kind, BYTES):
-        return _Note(lambda v: bytes(v) if len(v) <= _MOST_BYTES else id(v), ends=True)
-    if issubclass(kind, weakref.ref):  # whatever holds what it points to is followed there
-        return _Note(type, ends=True)
-    ends = issubclass(kind, _OPAQUE) or module_of(kind).startswith(_SHARDING)
-    if issubclass(kind, Tensor):
-        return _Note(
-            lambda v: (id(v), v._version, v.requires_grad, *_gradient(v), *_numbers(v)), ends
-        )
-    if issubclass(kind, MANY):  # equal ones are made anew: what they hold is told with them
-        return _Note(type, ends, _DEPTH + 1)
-    return _Note(lambda v: (type(v), id(v)), ends)
-
-
-def _numbers(value: Tensor) -> tuple[bytes, ...]:
-    """Of a small constant on the host, what it holds: `F.batch_norm` writes without a count."""
-    if (
-        type(value) not in (Tensor, nn.Parameter)
-        or value.requires_grad
-        or value.device.type != "cpu"
-        or value.layout != torch.strided
-        or value.is_complex()
-        or value.is_quantized
-        or not 0 < value.nbytes <= _FEW_BYTES
-    ):
-        return ()
-    return (value.detach().reshape(-1).view(torch.uint8).numpy().tobytes(),)
-
-
-def _gradient(value: Tensor) -> tuple[int, ...]:
-    """Of a tensor that a backward pass adds to: which tensor that is, and its count of writes."""
-    if not value.is_leaf or value.grad is None:
-        return ()
-    return id(value.grad), value.grad._version
+def _note_of(kind: type) -> Note:
+    note = note_of(kind)
+    return note._replace(ends=True) if module_of(kind).startswith(_SHARDING) else note

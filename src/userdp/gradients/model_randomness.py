@@ -58,7 +58,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -337,7 +337,14 @@ def _state_of(generator: torch.Generator) -> bytes:
     return generator.get_state().numpy().tobytes()
 
 
-_OWN = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+GENERATORS: Final = (
+    torch.Generator,
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+    random.Random,
+)
+"""Of random numbers: each draw moves them."""
 
 
 def require_reachable_randomness(model: nn.Module) -> None:
@@ -380,7 +387,7 @@ def _is_generator(kind: type) -> bool:
 
     The cache is bounded, since a model may make new types in each pass.
     """
-    return issubclass(kind, _OWN)
+    return issubclass(kind, GENERATORS)
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -1,16 +1,20 @@
-"""What an object of Python holds: the parts in which it could keep something from pass to pass."""
+"""What an object of Python holds: the parts in which it could keep something from pass to pass.
+
+Attributes, slots, variables of closures and the globals that a function names have names. Whatever
+else an object holds, in C, Python's garbage collector knows: the list of a bound ``append``, the
+factory of a dictionary, the cause of an error.
+"""
 
 from __future__ import annotations
 
-import array
 import functools
+import gc
 import io
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -19,41 +23,35 @@ from torch import Tensor
 MANY: Final = (Mapping, list, tuple, set, frozenset, deque)
 """Containers: told by what is in them, since equal ones are made anew."""
 
-BYTES: Final = (bytearray, array.array, memoryview)
-"""Told by their bytes."""
-
-_DATA: Final = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    *MANY,
-    *BYTES,
-    Tensor,
-    np.ndarray,
+_ALONE: Final = (
+    *(bool, int, float, complex, str, bytes, type(None)),
+    *(bytearray, memoryview, Tensor, np.ndarray),
 )
+_DATA: Final = (*_ALONE, *MANY)
 
 _LIBRARIES: Final = sys.stdlib_module_names | {
-    "accelerate", "bitsandbytes", "numpy", "peft", "torch", "transformers", "trl", "userdp"
+    "accelerate", "bitsandbytes", "causal_conv1d", "datasets", "einops", "flash_attn", "mamba_ssm",
+    "numpy", "pandas", "peft", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "torchao",
+    "tqdm", "transformers", "triton", "trl", "userdp", "xformers"
 }  # fmt: skip
 """Their functions are followed to data that they name, not to objects, and their classes not at
 all: these cache plans, kernels and shapes, which are no answers."""
+
+_NOT_STATE: Final = ("__dict__", "__weakref__", "__doc__", "__module__", "__slotnames__")
+"""Of what a class has; and what `abc` remembers of questions."""
 
 _Parts: TypeAlias = Iterator[tuple[str | None, Any]]
 """Each with the name that the code has for it; None where data names it: a key, a place."""
 
 
 def parts_of(value: Any) -> _Parts:
-    """The parts of ``value``; objects that are made by looking at it are no parts.
+    """The parts of ``value``; an object that is made by looking at it is a container of others.
 
     >>> class Tally:
     ...     def __init__(self):
     ...         self.total = 0
-    >>> dict(parts_of(Tally()))["total"], list(parts_of([7]))
-    (0, [(None, 1), (None, 7)])
+    >>> dict(parts_of(Tally()))["total"], list(parts_of([7])), list(parts_of([].append))[0]
+    (0, [(None, 1), (None, 7)], (None, []))
     """
     if isinstance(value, type):
         yield from _of_class(value)
@@ -61,12 +59,23 @@ def parts_of(value: Any) -> _Parts:
     kind: type = type(value)
     read = _reader_of(kind)
     if read is not None:
-        yield from read(value)
-    yield from getattr(value, "__dict__", {}).items()
-    if not isinstance(value, Tensor | types.FunctionType):
-        yield from _of_slots(value)
-        if not is_library(type(value)):
-            yield "class", type(value)
+        try:
+            yield from read(value)
+        except Exception:  # a container of somebody's own; what it is made of comes below
+            yield None, None
+    own = getattr(value, "__dict__", None)
+    if own:
+        yield from list(own.items())  # threads may add to it meanwhile
+    if isinstance(value, types.FunctionType | Tensor):
+        return
+    slots = list(_of_slots(value))
+    yield from slots
+    if kind not in _WHOLE:
+        known = {id(own), id(kind), *(id(part) for _, part in slots)}
+        known.update(map(id, own.values() if own else ()))
+        yield from ((None, part) for part in gc.get_referents(value) if id(part) not in known)
+    if not is_library(kind):
+        yield "class", kind
 
 
 def _of_mapping(value: Mapping[Any, Any]) -> _Parts:
@@ -81,62 +90,63 @@ def _of_many(value: Any) -> _Parts:
     yield from ((None, part) for part in value)
 
 
-def _of_method(value: types.MethodType) -> _Parts:
-    yield "self", value.__self__
-    yield "function", value.__func__
+def _of_array(value: Any) -> _Parts:
+    if value.dtype.hasobject:
+        yield None, np.ndarray.tolist(value)
 
 
-def _of_partial(value: partial[Any]) -> _Parts:
-    yield "function", value.func
-    yield "arguments", value.args
-    yield "keywords", value.keywords
+def _of_generator(value: Any) -> _Parts:
+    for name in ("gi_frame", "cr_frame", "ag_frame"):
+        frame = getattr(value, name, None)
+        if frame is not None:
+            yield "place", frame.f_lasti
+            yield from frame.f_locals.items()
 
 
-def _of_generator(value: types.GeneratorType[Any, Any, Any]) -> _Parts:
-    if value.gi_frame is not None:
-        yield "place", value.gi_frame.f_lasti
-        yield from value.gi_frame.f_locals.items()
+def _of_iterator(value: Any) -> _Parts:
+    """Where one of Python's own iterators stands, and what is left of it."""
+    yield "state", repr(value) if type(value).__name__ == "count" else None
+    with suppress(TypeError, AttributeError):
+        yield from ((None, part) for part in value.__reduce__()[1:])
 
 
-def _of_memory(value: io.BytesIO | io.StringIO) -> _Parts:
-    if not value.closed:
+def _of_file(value: Any) -> _Parts:
+    with suppress(OSError, ValueError):  # it cannot tell, or is closed
+        yield "place", value.tell()
+    if isinstance(value, io.BytesIO | io.StringIO) and not value.closed:
         yield "contents", value.getvalue()
 
 
 def _of_error(value: BaseException) -> _Parts:
-    yield "args", value.args
+    yield "whether its context is told", value.__suppress_context__
 
 
 def _of_function(function: types.FunctionType) -> _Parts:
     """Defaults, the closure, and what it names of its module's globals."""
+    yield "code", function.__code__
     yield "defaults", function.__defaults__
     yield "keyword defaults", function.__kwdefaults__
     for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # not filled yet
             yield key, cell.cell_contents
-    known = function.__globals__
-    library = is_library(function)
-    for key in _names(function.__code__):
-        if key in known and (not library or isinstance(known[key], _DATA)):
-            yield key, known[key]
+    known, library = function.__globals__, is_library(function)
+    names = tuple(_names(function.__code__))
+    for key in names:
+        if key in known:
+            part = known[key]
+            if not library or isinstance(part, _DATA):
+                yield key, part
+            if isinstance(part, types.ModuleType) and not library:
+                yield from _of_module(key, part, names)
 
 
-_READERS: Final[tuple[tuple[Any, Callable[[Any], _Parts]], ...]] = (
-    (Mapping, _of_mapping),
-    (MANY, _of_many),
-    (types.MethodType, _of_method),
-    (partial, _of_partial),
-    (types.FunctionType, _of_function),
-    (types.GeneratorType, _of_generator),
-    ((io.BytesIO, io.StringIO), _of_memory),
-    (BaseException, _of_error),
-)
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _reader_of(kind: type) -> Callable[[Any], _Parts] | None:
-    """Told of types, of which there are few; bounded, since a model may make new ones."""
-    return next((read for of, read in _READERS if issubclass(kind, of)), None)
+def _of_module(where: str, module: types.ModuleType, names: tuple[str, ...]) -> _Parts:
+    """What a function may name of a module: of a library's, plain values, not its tables."""
+    library = module.__name__.partition(".")[0] in _LIBRARIES
+    held = vars(module)
+    for key in names:
+        if key in held and isinstance(held[key], _ALONE if library else object):
+            yield f"{where}.{key}", held[key]
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -147,17 +157,37 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
+_READERS: Final[tuple[tuple[Any, Callable[[Any], _Parts]], ...]] = (
+    (Mapping, _of_mapping),
+    (MANY, _of_many),
+    (np.ndarray, _of_array),
+    (types.FunctionType, _of_function),
+    ((Generator, Coroutine, AsyncGenerator), _of_generator),
+    (io.IOBase, _of_file),
+    (BaseException, _of_error),
+)
+
+_WHOLE: Final = frozenset(
+    [dict, *MANY[1:], types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType]
+)
+"""Of which the readers tell all."""
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _reader_of(kind: type) -> Callable[[Any], _Parts] | None:
+    """Told of types, of which there are few; bounded, since a model may make new ones."""
+    pythons = kind.__module__ in ("builtins", "itertools") and issubclass(kind, Iterator)
+    read = _of_iterator if pythons else None
+    return next((read for of, read in _READERS if issubclass(kind, of)), read)
+
+
 def _of_class(kind: type) -> _Parts:
-    """Data that a class keeps for all its objects, and what its ``__call__`` is."""
+    """What a class keeps for all its objects: data, methods, other classes."""
     for base in kind.__mro__:
-        if is_library(base):
-            continue
-        for key, part in vars(base).items():
-            if isinstance(part, _DATA) and not (key.startswith("__") or key.startswith("_abc_")):
-                yield key, part
-        call = vars(base).get("__call__")
-        if isinstance(call, types.FunctionType):
-            yield "__call__", call
+        if not is_library(base):
+            for key, part in list(vars(base).items()):
+                if key not in _NOT_STATE and not key.startswith("_abc_"):
+                    yield key, part
 
 
 def _of_slots(value: Any) -> _Parts:

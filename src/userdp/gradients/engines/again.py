@@ -1,4 +1,4 @@
-"""Checkpointed code, which runs once more in the backward pass, must save there what it saved first.
+"""Checkpointed code, which runs again in the backward pass, must save there what it saved first.
 
 A graph that was proved holds derivatives of the functions that ran; what they are taken at is saved
 beside it. Under `torch.utils.checkpoint` nothing is saved: the code runs again on the way back, and

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients.engines.places.place import Place, tensors_in
 from userdp.gradients.engines.again import own_unpacking
+from userdp.gradients.engines.places.place import Place, tensors_in
 from userdp.gradients.engines.rows import Rows
 from userdp.gradients.engines.uses import Layout, Use
 from userdp.gradients.modes import unwatched

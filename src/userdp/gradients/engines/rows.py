@@ -159,7 +159,7 @@ class Rows:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Call ``function``, and note where rows lie in what it returns."""
-        # Of one row, everything is that row's; and where gradients are made, the graph was followed.
+        # Of one row, everything is that row's; and gradients are made of a graph that was followed.
         if self.count == 1 or self._paused or (self._going_back and hooks_on() is None):
             return function(*args, **kwargs)
         if function in ASKS:
@@ -351,10 +351,10 @@ _TRUSTED = (
     "userdp.gradients.token_losses",
     "torch.distributed.fsdp.",
 )
-"""Whose functions mix no rows in their backward passes: our rules and losses of tokens, sharding,"""
+"""Whose functions mix no rows in backward passes: our rules and losses of tokens, sharding."""
 
 _TRUSTED_ONCE = (*_TRUSTED, "transformers.models.bloom.")
-"""and BLOOM's GELU; what that saves has no label (`engines.again`)."""
+"""And BLOOM's GELU, unless it runs again: what it saves has no label (`engines.again`)."""
 
 
 def _own_backward(losses: Tensor, *, checkpointed: bool) -> bool:
