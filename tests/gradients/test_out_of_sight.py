@@ -30,6 +30,8 @@ from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.model_randomness import secret_randomness
 
+pytestmark = pytest.mark.usefixtures("unknown_goes_on")
+
 Read = Callable[[Tensor], float]
 """How often some tokens have the rare one, found out where no function mode looks."""
 

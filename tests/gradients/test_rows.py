@@ -275,6 +275,7 @@ def test_a_backward_pass_of_somebodys_own_is_not_proved() -> None:
     assert not proved(lambda x: cast(Tensor, OverTheLargest.apply(x * 1)).sum(1) + 0 * weight.sum())
 
 
+@pytest.mark.usefixtures("unknown_goes_on")
 def test_twin_a_branch_that_may_be_read_gives_one_row_the_data_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

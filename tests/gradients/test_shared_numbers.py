@@ -21,6 +21,8 @@ from userdp.gradients.engines import layer, reference, rows, tape
 from userdp.gradients.engines.places.place import Call
 from userdp.gradients.engines.tape import NotCoveredError
 
+pytestmark = pytest.mark.usefixtures("unknown_goes_on")
+
 WIDTH, VOCABULARY, RARE, CLIP = 8, 30_000, 17_771, 0.1
 UNITS = Units.from_rows([[[1 + u, RARE if u == 3 else 2, 3 + u]] for u in range(8)])
 OTHERS = Units.from_rows([[[1 + u, 2, 3 + u]] for u in range(8) if u != 3])

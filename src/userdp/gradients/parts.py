@@ -30,8 +30,8 @@ _ALONE: Final = (
 _DATA: Final = (*_ALONE, *MANY)
 
 _LIBRARIES: Final = sys.stdlib_module_names | {
-    "accelerate", "bitsandbytes", "causal_conv1d", "datasets", "einops", "flash_attn", "mamba_ssm",
-    "numpy", "pandas", "peft", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "torchao",
+    "_pytest", "accelerate", "bitsandbytes", "causal_conv1d", "datasets", "einops", "flash_attn",
+    "mamba_ssm", "numpy", "pandas", "peft", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "torchao",
     "tqdm", "transformers", "triton", "trl", "userdp", "xformers"
 }  # fmt: skip
 """Their functions are followed to data that they name, not to objects, and their classes not at
@@ -141,8 +141,9 @@ def _of_function(function: types.FunctionType) -> _Parts:
 
 
 def _of_module(where: str, module: types.ModuleType, names: tuple[str, ...]) -> _Parts:
-    """What a function may name of a module: of a library's, plain values, not its tables."""
-    library = module.__name__.partition(".")[0] in _LIBRARIES
+    """What a function may name of a module: of one that is installed, plain values alone."""
+    file = getattr(module, "__file__", None) or ""
+    library = module.__name__.partition(".")[0] in _LIBRARIES or "site-packages" in file
     held = vars(module)
     for key in names:
         if key in held and isinstance(held[key], _ALONE if library else object):

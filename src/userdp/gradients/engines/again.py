@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
@@ -25,6 +26,14 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from userdp.gradients.engines.places.place import Place
+
+_KNOWN: Final = (
+    "torch.utils.checkpoint",
+    "torch.autograd.graph",
+    "userdp.gradients.engines.again",
+)
+
+_WRAPPER: Final = "torch._dynamo.eval_frame"
 
 _KEY: Final = "_userdp_saved"
 
@@ -51,10 +60,14 @@ def own_unpacking() -> bool:
     Those of torch (activation checkpointing, copies in the host's memory) give back what they got.
     """
     hooks = hooks_on()
-    return hooks is not None and not all(
-        (getattr(hook, "__module__", None) or "").startswith(("torch.", "userdp."))
-        for hook in hooks
-    )
+    return hooks is not None and not all(_home(hook) in _KNOWN for hook in hooks)
+
+
+def _home(hook: Any) -> object:
+    """The module that a function was written in; torch wraps those of checkpointing."""
+    if isinstance(hook, FunctionType) and hook.__globals__.get("__name__") == _WRAPPER:
+        hook = getattr(hook, "__wrapped__", None)
+    return hook.__globals__.get("__name__") if isinstance(hook, FunctionType) else None
 
 
 def is_stop(error: BaseException) -> bool:
@@ -81,7 +94,7 @@ class Again:
 
         Only those of `torch.utils.checkpoint` give back anything but what they were given.
         """
-        if hooks is None or getattr(hooks[0], "__module__", None) != "torch.utils.checkpoint":
+        if hooks is None or _home(hooks[0]) != "torch.utils.checkpoint":
             return None
         self.used = True
         return self._labelling(hooks, describe())

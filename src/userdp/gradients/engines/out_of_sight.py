@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -35,8 +36,14 @@ _LIBRARIES: Final = ("torch", "userdp", "numpy", "bitsandbytes")
 _OPERATIONS: Final = ("aten", "prims")
 """torch's own, written in C++."""
 
+_METHODS: Final = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_ATTRIBUTES: Final = (types.GetSetDescriptorType, property)
+
+_MODES: Final = ("userdp.", "torch.utils._device.")
+"""Those of torch hand shapes and numbers on to whoever asks, or to code of somebody's own."""
+
 _FREQUENT: Final = frozenset([Tensor, nn.Parameter, bool, int, float, str, type(None), torch.dtype])
-_PLAIN: Final = (complex, slice, type(...), range, bytes, bytearray, type)
+_PLAIN: Final = (complex, type(...), range, bytes, bytearray, type)
 _SEVERAL: Final = (tuple, list, set, frozenset, torch.Size)
 
 _CALLS: Final = (
@@ -45,6 +52,10 @@ _CALLS: Final = (
         for kind in ("ScriptFunction", "ScriptMethod", "ScriptClass", "ScriptClassFunction")
     ],
     (torch._C, "_swap_tensor_impl"),
+    # A backward pass in the middle of a model, and what is told of calls by their shapes.
+    (torch.autograd, "_engine_run_backward"),
+    (torch.autograd.graph, "_engine_run_backward"),
+    (torch.autograd.profiler, "_enable_profiler"),
     (torch._C, "DisableTorchFunction"),
 )
 """Where each is found, and by what name."""
@@ -79,7 +90,14 @@ def _are_strange(values: Collection[Any]) -> bool:
         elif kind is dict:
             if _are_strange(value.values()):
                 return True
-        elif _is_strange(kind) or (callable(value) and not isinstance(value, type)):
+        elif kind is slice:
+            if _are_strange((value.start, value.stop, value.step)):
+                return True
+        elif (
+            (isinstance(value, tuple | list) and _are_strange(tuple(value)))
+            or _is_strange(kind)
+            or (callable(value) and not isinstance(value, type))
+        ):
             return True
     return False
 
@@ -98,7 +116,12 @@ def _is_torchs(function: Callable[..., Any]) -> bool:
         return function._qualified_op_name.partition("::")[0] in _OPERATIONS
     if isinstance(function, torch._ops.HigherOrderOperator):  # it is handed code
         return False
-    return getattr(function, "__module__", None) is None or _of(function, ("torch", "userdp"))
+    if getattr(function, "__module__", None) is not None:
+        return _of(function, ("torch", "userdp"))
+    # Written in C: a method of tensors, or the reading and setting of one of their attributes.
+    return isinstance(function, _METHODS) or isinstance(
+        getattr(function, "__self__", None), _ATTRIBUTES
+    )
 
 
 def _of(made: Any, libraries: tuple[str, ...]) -> bool:
@@ -113,7 +136,7 @@ def other_modes() -> bool:
     """
     stack: Any = _get_current_function_mode_stack  # torch gives it no types
     modes = (*stack(), *_get_current_dispatch_mode_stack())
-    return any(not _of(type(mode), ("torch", "userdp")) for mode in modes)
+    return any(not f"{type(mode).__module__}.".startswith(_MODES) for mode in modes)
 
 
 _noting: Final[list[Callable[[], None]]] = []

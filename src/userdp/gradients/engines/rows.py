@@ -128,10 +128,12 @@ class Rows:
         """Note where rows lie in ``tensor``; a place that its shape contradicts is dropped."""
         if place is not None and place.dim is not None:
             shape = tensor.shape
-            fits = place.dim < len(shape) and (
+            if place.counts and not (0 <= place.dim < len(shape) and shape[place.dim] > 1):
+                place = CONSTANT  # of one index, which is everywhere: it counts nothing
+            elif not 0 <= place.dim < len(shape) or not (
                 place.counts or shape[place.dim] == self.count * place.inner
-            )
-            place = place if fits else None
+            ):
+                place = None
         if _is_parameter(tensor) or id(tensor) in self._held:
             if place is None or not place.constant:
                 self._written.add(id(tensor))  # its version may have been told to stay
@@ -176,6 +178,7 @@ class Rows:
                 return self._set(args)
             result = function(*args, **kwargs)
             self._note_reading(function, args, kwargs, result)
+            self._end_if_unknown(result)
             return result
         call = Call(self.place_of, args, kwargs)
         base, before = _NO_BASE
@@ -184,17 +187,26 @@ class Rows:
         call.result = result = function(*args, **kwargs)
         if isinstance(result, Tensor):
             known = call.rest_known() and not steps(function, call, result)
-            self.mark(result, rule(call) if known else None)
+            self.mark(result, rule(call) if known and _named_as_known(kwargs) else None)
             if base is not None and result is args[0]:
                 self.mark(base, whole(base, before, call, self.place_of(result)))
         elif isinstance(result, tuple | list):
-            place = rule(call) if call.rest_known() else None
+            place = rule(call) if call.rest_known() and _named_as_known(kwargs) else None
             for part in result:
                 if isinstance(part, Tensor):
                     self.mark(part, None if steps(function, call, part) else place)
             if place is None:
                 self._note_reading(function, args, kwargs, result)
+        self._end_if_unknown(result)
         return result
+
+    def _end_if_unknown(self, result: object) -> None:
+        """Note a tensor of unknown place: what a model does with it is not followed any further."""
+        if isinstance(result, Tensor):
+            self._read = self._read or self.place_of(result) is None
+        elif isinstance(result, tuple | list):
+            for part in result:
+                self._end_if_unknown(part)
 
     def _ask(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -221,6 +233,7 @@ class Rows:
         self.mark(tensor, place)
         if base is not None:
             self.mark(base, whole(base, before, call, self.place_of(tensor)))
+        self._end_if_unknown(tensor)
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -267,8 +280,9 @@ class Rows:
         which is nobody's data.
         """
         handles = []
-        for module in model.modules() if "torch.distributed.fsdp" in sys.modules else ():
-            if type(module).__name__.startswith("FSDP"):
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        for module in () if fsdp is None else model.modules():
+            if isinstance(module, fsdp.FSDPModule):
                 handles += self._hooks(module)
         try:
             yield
@@ -336,6 +350,15 @@ class Rows:
         """Note that Python learned something of what was given, unless all of it is constant."""
         places = [self.place_of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         self._read |= any(place is None or not place.constant for place in places)
+
+
+_OTHER_NAMES = frozenset(["axis", "keepdims", "x", "a", "x1", "x2"])
+"""Those of NumPy's for ``dim``, ``keepdim``, ``input`` and ``other``, which torch takes too."""
+
+
+def _named_as_known(kwargs: Mapping[str, Any]) -> bool:
+    """Whether a rule finds all arguments by the names that it knows."""
+    return not kwargs or _OTHER_NAMES.isdisjoint(kwargs)
 
 
 def _is_parameter(tensor: Tensor) -> bool:

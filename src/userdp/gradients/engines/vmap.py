@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch._C import _functorch as functorch
 from torch.func import functional_call, grad, vmap
+from torch.utils._pytree import tree_leaves
 
 from userdp.errors import FailureError
 from userdp.gradients.clipping import multiplicable
@@ -35,6 +36,7 @@ from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.out_of_sight import other_modes, runs_code
 from userdp.gradients.engines.passes import most_units, passes, whole_bytes
 from userdp.gradients.engines.places.place import tensors_in
+from userdp.gradients.engines.places.reads import ASKS, KEEPS_STATISTICS
 from userdp.gradients.engines.places.steps import jumps
 from userdp.gradients.engines.precision import Watch, aim, require_no_masks
 from userdp.gradients.engines.tape import NotCoveredError
@@ -184,16 +186,26 @@ class _Watch(Watch):
         except Exception:
             self.hindrances.append(f"({name} failed)")
             raise
+        given = [*tensors_in(args), *tensors_in(kwargs.values())]
+        if not _tells_nothing(func, answer) and any(_of_units(t) for t in given):
+            self._end(f"({name} tells of somebody's numbers)")
         results = answer if isinstance(answer, tuple | list) else (answer,)
-        if any(jumps(func, part) for part in results if isinstance(part, Tensor)):
-            given = [*tensors_in(args), *tensors_in(kwargs.values())]
-            if any(t.is_floating_point() and _of_units(t) for t in given):
-                self._end(f"(a step of somebody's numbers: {name})")
+        jumped = any(jumps(func, part) for part in results if isinstance(part, Tensor))
+        if jumped and any(t.is_floating_point() and _of_units(t) for t in given):
+            self._end(f"(a step of somebody's numbers: {name})")
         return answer
 
     def _end(self, hindrance: str) -> NoReturn:
         self.hindrances.append(hindrance)
         raise NotCoveredError([hindrance])
+
+
+def _tells_nothing(func: Any, answer: object) -> bool:
+    """Whether Python learns nothing of numbers from an answer, nor a running mean of torch's."""
+    if func in ASKS:
+        return True
+    wrote = func in KEEPS_STATISTICS
+    return not wrote and all(v is None or isinstance(v, Tensor) for v in tree_leaves(answer))
 
 
 def _of_units(tensor: Tensor) -> bool:

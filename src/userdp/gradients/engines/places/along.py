@@ -29,15 +29,21 @@ places("normalize")(_along(2, 1))
 places("split chunk tensor_split")(_along(2, 0))
 
 
-@places("sum mean prod amax amin max min all any logsumexp var std argmax argmin")
+@places("max min")
+def _largest(call: Call) -> Place | None:
+    """The larger of two tensors, or the largest of one."""
+    return elementwise(call) if isinstance(call.argument(1, "other"), Tensor) else _reduced(call)
+
+
+@places("sum mean prod amax amin all any logsumexp var std argmax argmin")
 def _reduced(call: Call) -> Place | None:
     """A sum, mean, ... over dimensions that do not count rows."""
-    if isinstance(call.argument(1, "other"), Tensor) or not call.rest_constant():
-        return elementwise(call)  # the larger of two tensors
+    if not call.rest_constant():
+        return None
     place = call.first
     if place is None or place.dim is None or place.counts:
         return None if place is None else CONSTANT
-    over = call.argument(1, "dim", call.kwargs.get("axis"))
+    over = call.argument(1, "dim")
     if isinstance(over, int) and not isinstance(over, bool):
         over = [over]
     if not isinstance(over, tuple | list) or not over:

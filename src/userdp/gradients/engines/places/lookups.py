@@ -7,9 +7,10 @@ from types import EllipsisType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from userdp.gradients.engines.places.place import CONSTANT, FIRST, Call, Place, places
+from userdp.gradients.engines.places.place import CONSTANT, FIRST, Call, Place, calls_of, places
 
 
 @places("gather")
@@ -22,17 +23,22 @@ def _gather(call: Call) -> Place | None:
     return None if place is None or dim == place.dim else place
 
 
-@places("embedding")
+@calls_of(F.embedding)  # that of torch has its arguments the other way round
 def _embedding(call: Call) -> Place | None:
     if call.argument(3, "max_norm") is not None:  # writes to the table
         return None
-    return call.first if call.rest_constant() else None
+    return _no_count(call.first) if call.rest_constant() else None
 
 
 @places("one_hot")
 def _one_hot(call: Call) -> Place | None:
     classes = call.argument(1, "num_classes", -1)
-    return call.first if isinstance(classes, int) and classes > 0 else None
+    return _no_count(call.first) if isinstance(classes, int) and classes > 0 else None
+
+
+def _no_count(place: Place | None) -> Place | None:
+    """Of what was looked up by indices, no more indices."""
+    return CONSTANT if place is not None and place.counts else place
 
 
 @places("__getitem__")

@@ -18,6 +18,8 @@ def _addmm(call: Call) -> Place | None:
     """``bias + x @ weight``; ``baddbmm`` too."""
     left = call.argument(1, "mat1", call.kwargs.get("batch1"))
     right = call.argument(2, "mat2", call.kwargs.get("batch2"))
+    if len(call.args) > 3:  # numbers before the matrices, as of old
+        return None
     if call.first is None or not isinstance(left, Tensor) or not isinstance(right, Tensor):
         return None
     place = _of_product(call, left, right)

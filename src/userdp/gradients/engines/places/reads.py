@@ -35,5 +35,10 @@ HANDS_OUT = frozenset([*named("data_ptr set_ share_memory_"), getter("data"), se
 FIXED_LENGTH = frozenset(named("nonzero where"))
 """What returns a tuple of a tensor for each dimension, so that its length counts nothing."""
 
-KEEPS_STATISTICS = frozenset(named("batch_norm instance_norm native_batch_norm"))
+KEEPS_STATISTICS = frozenset(
+    named(
+        "batch_norm instance_norm native_batch_norm batch_norm_update_stats "
+        "fused_moving_avg_obs_fake_quant"
+    )
+)
 """What may write to its running statistics without a count of the write."""

@@ -93,11 +93,20 @@ def whole(base: Tensor, before: Place | None, call: Call, after: Place | None) -
     if not before.constant:
         return before if call.first == after else None
     view = call.args[0]
-    # The view leaves the dimension whole, of memory that lies dense: index i is index i in both.
     dim = after.dim
     assert dim is not None
-    same = view.stride() == base.stride() and view.shape[dim] == base.shape[dim]
-    return after if same and base.is_contiguous() else None
+    if not base.is_contiguous() or view.stride() != base.stride():
+        return None
+    # Memory lies dense, so that each place in it is one index in every dimension. The view is a
+    # block of the base that leaves the dimension whole: index i is index i in both.
+    offset = view.storage_offset() - base.storage_offset()
+    for at, (step, size, part) in enumerate(
+        zip(base.stride(), base.shape, view.shape, strict=True)
+    ):
+        first, offset = divmod(offset, step)
+        if not 0 <= first <= size - part or (at == dim and part != size):
+            return None
+    return after
 
 
 def _no_count(place: Place) -> Place:
