@@ -31,8 +31,8 @@ _DATA: Final = (*_ALONE, *MANY)
 
 _LIBRARIES: Final = sys.stdlib_module_names | {
     "_pytest", "accelerate", "bitsandbytes", "causal_conv1d", "datasets", "einops", "flash_attn",
-    "mamba_ssm", "numpy", "pandas", "peft", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "torchao",
-    "tqdm", "transformers", "triton", "trl", "userdp", "xformers"
+    "mamba_ssm", "numpy", "pandas", "peft", "pyarrow", "safetensors", "scipy", "tokenizers",
+    "torch", "torchao", "tqdm", "transformers", "triton", "trl", "userdp", "xformers",
 }  # fmt: skip
 """Their functions are followed to data that they name, not to objects, and their classes not at
 all: these cache plans, kernels and shapes, which are no answers."""

@@ -127,12 +127,12 @@ class Rows:
     def mark(self, tensor: Tensor, place: Place | None) -> Tensor:
         """Note where rows lie in ``tensor``; a place that its shape contradicts is dropped."""
         if place is not None and place.dim is not None:
-            shape = tensor.shape
-            if place.counts and not (0 <= place.dim < len(shape) and shape[place.dim] > 1):
-                place = CONSTANT  # of one index, which is everywhere: it counts nothing
-            elif not 0 <= place.dim < len(shape) or not (
-                place.counts or shape[place.dim] == self.count * place.inner
-            ):
+            size = tensor.shape[place.dim] if 0 <= place.dim < tensor.dim() else 0
+            if place.counts:
+                place = (
+                    place if size > 1 else CONSTANT
+                )  # one index is everywhere: it counts nothing
+            elif size != self.count * place.inner:
                 place = None
         if _is_parameter(tensor) or id(tensor) in self._held:
             if place is None or not place.constant:
@@ -280,8 +280,8 @@ class Rows:
         which is nobody's data.
         """
         handles = []
-        fsdp = sys.modules.get("torch.distributed.fsdp")
-        for module in () if fsdp is None else model.modules():
+        fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+        for module in model.modules() if fsdp else ():
             if isinstance(module, fsdp.FSDPModule):
                 handles += self._hooks(module)
         try:
