@@ -16,21 +16,22 @@ into one part for each row, and these share nothing but constants. So the deriva
 by another row's element is zero, and a layer's gradient, cut at the places of its input, is each
 row's own: in this pass, whatever its data and shapes and the branches taken.
 
-A function without a rule makes its result unknown, and unknown stays unknown: all that a missing
-rule can do is to let the reference engine compute. A write in place is seen by the version that a
-tensor shares with its views. What Python reads from data passes by the proof: a number, the length
-of a selection, also the condition of a branch, since a row's loss is then a function of whatever
-chose the branch. So does a step: a choice of experts, a rounding to integers
+A function without a rule makes its result unknown, and a tensor of unknown place ends the proof: all
+that a missing rule can do is to let the reference engine compute. A write in place is seen by the
+version that a tensor shares with its views. What Python reads from data passes by the proof: a
+number, the length of a selection, also the condition of a branch, since a row's loss is then a
+function of whatever chose the branch. So does a step: a choice of experts, a rounding to integers
 (`engines.places.steps`). A pass in which that happens is not proved; nor is one in which a tensor's
-memory is handed out, that writes to a tensor of unknown origin, in which code runs that is not
-seen (`engines.out_of_sight`: under `torch.jit`, or called by one of torch's functions), or whose
+memory is handed out, that writes to a tensor of unknown origin, in which code runs that is not seen
+(`engines.out_of_sight`: under `torch.jit`, or called by one of torch's functions), or whose
 gradients go through code of somebody's own (`torch.autograd.Function`, hooks, also on what is saved
 for backward passes).
 
 *What is not seen:* modes that private means of torch take off, kernels that somebody registered for
-torch's own operations; the pass's own width and number of rows,
-by which code may take another branch, and what other threads do. `userdp.gradients.coupling` asks
-on made-up rows, up to the largest pass, whether a row's loss depends on these.
+torch's own operations, DLPack capsules, graphs of `torch.jit.trace`, `sys.setprofile`, a
+``__del__`` that runs in the backward pass; the pass's own width and number of rows, by which code
+may take another branch, and what other threads do. `userdp.gradients.coupling` asks on made-up
+rows, up to the largest pass, whether a row's loss depends on these.
 """
 
 from __future__ import annotations
