@@ -202,6 +202,7 @@ def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim
     assert math.sqrt(squared_norm(apart)) < 1e-5 * CLIP  # the others did not move
 
 
+@pytest.mark.usefixtures("unknown_goes_on")
 def test_twin_a_pass_that_is_not_watched_moves_the_others_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
