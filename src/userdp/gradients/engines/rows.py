@@ -28,10 +28,10 @@ gradients go through code of somebody's own (`torch.autograd.Function`, hooks, a
 for backward passes).
 
 *What is not seen:* modes that private means of torch take off, kernels that somebody registered for
-torch's own operations, DLPack capsules, graphs of `torch.jit.trace`, `sys.setprofile`, a
-``__del__`` that runs in the backward pass; the pass's own width and number of rows, by which code
-may take another branch, and what other threads do. `userdp.gradients.coupling` asks on made-up
-rows, up to the largest pass, whether a row's loss depends on these.
+torch's own operations, DLPack capsules, `torch.jit.freeze`, `sys.setprofile`, a ``__del__`` or a
+``showwarning`` that runs within a function of torch's; the pass's own width and number of rows, by
+which code may take another branch, and what other threads do. `userdp.gradients.coupling` asks on
+made-up rows, up to the largest pass, whether a row's loss depends on these.
 """
 
 from __future__ import annotations
