@@ -10,7 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from userdp.gradients.engines.places.place import CONSTANT, FIRST, Call, Place, calls_of, places
+from userdp.gradients.engines.places.place import (
+    CONSTANT,
+    FIRST,
+    Call,
+    Place,
+    calls_of,
+    no_count,
+    places,
+)
 
 
 @places("gather")
@@ -27,18 +35,13 @@ def _gather(call: Call) -> Place | None:
 def _embedding(call: Call) -> Place | None:
     if call.argument(3, "max_norm") is not None:  # writes to the table
         return None
-    return _no_count(call.first) if call.rest_constant() else None
+    return no_count(call.first) if call.rest_constant() else None
 
 
 @places("one_hot")
 def _one_hot(call: Call) -> Place | None:
     classes = call.argument(1, "num_classes", -1)
-    return _no_count(call.first) if isinstance(classes, int) and classes > 0 else None
-
-
-def _no_count(place: Place | None) -> Place | None:
-    """Of what was looked up by indices, no more indices."""
-    return CONSTANT if place is not None and place.counts else place
+    return no_count(call.first) if isinstance(classes, int) and classes > 0 else None
 
 
 @places("__getitem__")

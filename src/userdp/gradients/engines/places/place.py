@@ -37,6 +37,11 @@ FIRST = Place(0)
 _NO_SHAPE = torch.Size()
 
 
+def no_count(place: Place | None) -> Place | None:
+    """The place of what is no index any more: looked up by a count, or written over."""
+    return CONSTANT if place is not None and place.counts else place
+
+
 class Call:
     """A call and the places of its tensors.
 

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from userdp.gradients.engines.places.lookups import sliced
-from userdp.gradients.engines.places.place import CONSTANT, Call, Place, tensors_in
+from userdp.gradients.engines.places.place import Call, Place, no_count, tensors_in
 
 
 @functools.cache
@@ -56,10 +56,10 @@ def assigned(call: Call) -> Place | None:
     if any(isinstance(bound, Tensor) for bound in bounds):
         return None
     if not isinstance(value, Tensor):
-        return _no_count(before)
+        return no_count(before)
     written = call.place(value)
     if written is None or written.constant:
-        return _no_count(before) if written is not None else None
+        return no_count(before) if written is not None else None
     if before.constant:
         candidates = [Place(dim, written.inner) for dim in range(tensor.dim())]
     else:
@@ -89,7 +89,7 @@ def whole(base: Tensor, before: Place | None, call: Call, after: Place | None) -
     if before is None or after is None or call.first is None:
         return None
     if after.constant:
-        return _no_count(before) if before.constant or call.first == after else None
+        return no_count(before) if before.constant or call.first == after else None
     if not before.constant:
         return before if call.first == after else None
     view = call.args[0]
@@ -107,7 +107,3 @@ def whole(base: Tensor, before: Place | None, call: Call, after: Place | None) -
         if not 0 <= first <= size - part or (at == dim and part != size):
             return None
     return after
-
-
-def _no_count(place: Place) -> Place:
-    return CONSTANT if place.constant else place
