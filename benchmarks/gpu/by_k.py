@@ -13,8 +13,9 @@ import time
 
 from benchmarks.decoders import cohort
 from benchmarks.gpu.ratios import with_adapters
-from benchmarks.gpu.setting import BY_COST, GPT2_SIZES, TINY, Result, Setting
+from benchmarks.gpu.setting import GPT2_SIZES, TINY, Result, Setting
 from benchmarks.gpu.timing import compare
+from userdp.training.config import Precision
 
 KS = (2, 5, 10, 20, 50)
 USERS, GRADIENTS, PASS = 20, 1000, 100
@@ -38,7 +39,7 @@ def by_k(fixed: str, setting: Setting, deadline: float) -> Result:
         else:
             sequences = 20 if setting.tiny else GRADIENTS
         units = cohort(sequences, k, shape, device=setting.device)
-        row = compare(model, BY_COST[0], units, ["auto"], setting, until, micro_batch=PASS)
+        row = compare(model, Precision.FLOAT32, units, ["auto"], setting, until, micro_batch=PASS)
         per_gradient = {name: took / sequences for name, took in row["seconds"].items()}
         rows.append({**row, "users": sequences // k, "seconds_per_gradient": per_gradient})
     return {"fixed": fixed, "rows": rows, "skipped": skipped}

@@ -48,14 +48,15 @@ class Part:
 def all_parts() -> dict[str, Part]:
     """Exactness first: without it no time means anything."""
     found: dict[str, Part] = {}
-    for precision in (Precision.FLOAT32, Precision.BFLOAT16):
+    wide, narrow = Precision.FLOAT32, Precision.BFLOAT16
+    for precision in (wide, narrow):
         found[f"exact_{precision}"] = Part(work=partial(exact, precision), weight=1, least=60)
     found["training"] = Part(work=trained, weight=1, least=60)
     found["commands"] = Part(work=commands, weight=2, least=60)
     for group in GROUPS:
-        found[f"decoder_g{group}"] = Part(work=partial(decoder, group), weight=2)
+        found[f"decoder_g{group}"] = Part(work=partial(decoder, group, wide), weight=2)
     for size in GPT2_SIZES:
-        found[f"lora_{size}"] = Part(work=partial(lora, size), weight=2)
+        found[f"lora_{size}"] = Part(work=partial(lora, size, wide), weight=2)
     for fixed in ("users", "gradients"):
         found[f"k_{fixed}"] = Part(work=partial(by_k, fixed), weight=1)
     for what in ("batch", "model"):
@@ -67,6 +68,11 @@ def all_parts() -> dict[str, Part]:
     found["forms"] = Part(work=forms, weight=0.5)
     found["passes"] = Part(work=limits, weight=1, least=30)
     found["noise"] = Part(work=noise, weight=0.5)
+    # One unit a pass: slow, where units are small.
+    for group in GROUPS:
+        found[f"decoder_g{group}_{narrow}"] = Part(work=partial(decoder, group, narrow), weight=1)
+    for size in GPT2_SIZES:
+        found[f"lora_{size}_{narrow}"] = Part(work=partial(lora, size, narrow), weight=1)
     # Compiling cannot be cut short, so that this may overrun its share: it comes last.
     found["compiled"] = Part(work=beside_compiled, weight=3, least=150)
     return found

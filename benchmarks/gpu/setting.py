@@ -17,7 +17,6 @@ from userdp.training.config import Precision, TrainConfig
 from userdp.training.losses import build_loss
 
 Result = dict[str, Any]
-BY_COST = (Precision.BFLOAT16, Precision.FLOAT32)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,7 @@ def test_any_number_of_draws_can_be_asked_for(count: int) -> None:
 
 def test_the_two_halves_of_a_pair_are_independent() -> None:
     """They share a radius and an angle: neither they nor their squares may go together."""
-    first, second = device_draws(4, 2 * COUNT).reshape(2, COUNT)
+    first, second = device_draws(4, 2 * COUNT).reshape(COUNT, 2).T
     bound = 4 / math.sqrt(COUNT)
     for power in (1, 2):
         assert abs(np.corrcoef(first**power, second**power)[0, 1]) < bound
@@ -116,12 +116,32 @@ def test_the_device_samplers_tail_goes_on_word_after_word(
 
     -log U is exponential, and given U < 2^-63k it is that plus 63k log 2.
     """
-    leading = [2, 1][:zeros]  # the first word is the last one drawn; the angle's is the fourth
+    leading = [0, 2][:zeros]  # the second word is the third one drawn; the angle's is the fourth
     words(monkeypatch, lambda call, word: word.zero_() if call in leading else word)
-    radius = np.hypot(*device_draws(3, 2 * 20_000).reshape(2, -1))
+    radius = np.hypot(*device_draws(3, 2 * 20_000).reshape(-1, 2).T)
     excess = radius**2 / 2 - zeros * 63 * math.log(2)
     assert stats.kstest(excess, "expon").pvalue > ACCEPT
     assert len(np.unique(radius)) > 0.99 * len(radius)
+
+
+def test_the_device_sampler_draws_more_words_where_one_does_not_fill_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Below 2^53 a first word leaves bits empty, which the others fill; from there on none does."""
+    first = torch.tensor([2**53 - 1, 2**53, 2**40, 2**62]).repeat(500)
+    sizes: list[int] = []
+
+    def filled(call: int, word: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(word))
+        return word.copy_(first) if call == 0 else word
+
+    words(monkeypatch, filled)
+    radius = np.hypot(*device_draws(3, 2 * len(first)).reshape(-1, 2).T)
+    uniform = np.exp(-(radius**2) / 2) * 2.0**63
+    assert (abs(uniform / first.numpy() - 1) < 1e-11).all()
+    apart = uniform[2::4] - 2.0**40  # uniform in (0, 1), known here to 2^-7 at best
+    assert stats.kstest(apart, "uniform").pvalue > ACCEPT
+    assert sizes == [2000, 1000, 1000, 2000]
 
 
 @pytest.mark.parametrize("beyond", fast_then_slow([0.5, 1.0, 2.5]))

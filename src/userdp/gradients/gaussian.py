@@ -16,7 +16,8 @@ In both P(|X| > end) <= e^{-end²/2} <= 2^-190 (`userdp.noise.gaussian`).
 
 **The uniform U** is (w₁ + (w₂ + (w₃ + ½) 2^-63) 2^-63) 2^-63 for words w of 63 independent bits:
 the middle of one of 2^189 equal intervals of (0, 1), rounded to float64. So it has all its 53 bits
-however small it is, and so has its logarithm.
+however small it is, and so has its logarithm. A device draws w₂ and w₃ where w₁ < 2^53 alone (one
+number in 1,024), and takes ½ for what they say elsewhere: beyond the 53 bits that w₁ fills there.
 
 Source: Marsaglia and Tsang 2000, "The Ziggurat Method"; Marsaglia 1964, "Generating a variable from
 the tail of the normal distribution"; Box and Muller 1958.
@@ -33,6 +34,7 @@ from torch import Tensor
 
 _WORDS = 3  # of a uniform
 _SCALE = 2.0**-63  # a word as a number in [0, 1)
+_FILLED = 1 << 53  # from here on a word alone fills float64's bits
 _FAR = 6.0
 """Where a draw on the CPU is redrawn: far inside the ziggurat's own tail, where its 53-bit uniforms
 still have 2^40 values to a unit, and so rare (2e-9) that it costs no time."""
@@ -70,18 +72,26 @@ def _far_value(generator: np.random.Generator, beyond: float) -> float:
 def draw_on_device(generator: torch.Generator, count: int) -> Tensor:
     """``count`` standard Gaussian numbers in float64 on the generator's device, at most 16.23.
 
-    Works alike on every device that has float64, a CPU included.
+    Works alike on every device that has float64, a CPU included. The host waits for the device
+    once. Memory moves more numbers here than arithmetic units do, so each pass over them counts.
     """
     pairs = -(-count // 2)
     device = generator.device
-    word = torch.empty(pairs, dtype=torch.int64, device=device)
-    uniform = torch.full((pairs,), 0.5, dtype=torch.float64, device=device)
-    for _ in range(_WORDS):
-        # `random_` without a range gives an int64 tensor 63 independent bits.
-        uniform.add_(word.random_(generator=generator)).mul_(_SCALE)
+    # `random_` without a range gives an int64 tensor 63 independent bits.
+    word = torch.empty(pairs, dtype=torch.int64, device=device).random_(generator=generator)
+    uniform = _scaled(word, _SCALE).add_(0.5 * _SCALE)
+    few = (word < _FILLED).nonzero().view(-1)
+    if len(few):
+        rest = torch.full((len(few),), 0.5, dtype=torch.float64, device=device)
+        more = torch.empty(len(few), dtype=torch.int64, device=device)
+        for _ in range(_WORDS - 1):
+            rest.add_(more.random_(generator=generator)).mul_(_SCALE)
+        uniform[few] = rest.add_(word[few]).mul_(_SCALE)
     radius = uniform.log_().mul_(-2.0).sqrt_()
-    angle = word.random_(generator=generator).double().mul_(2 * math.pi * _SCALE)
-    values = torch.empty((2, pairs), dtype=torch.float64, device=device)
-    torch.cos(angle, out=values[0])
-    torch.sin(angle, out=values[1])
-    return values.mul_(radius).view(-1)[:count]
+    angle = _scaled(word.random_(generator=generator), 2 * math.pi * _SCALE)
+    return torch.view_as_real(torch.polar(radius, angle)).view(-1)[:count]
+
+
+def _scaled(word: Tensor, scale: float) -> Tensor:
+    """Words as float64, times ``scale``, in one pass over them."""
+    return word.mul(torch.full((), scale, dtype=torch.float64, device=word.device))

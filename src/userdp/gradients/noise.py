@@ -60,7 +60,7 @@ from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, NoiseSampler
 from userdp.vocabulary import require_count
 
 _BLOCK = 1 << 18
-_DEVICE_BLOCK = 1 << 22
+_DEVICE_BLOCK = 1 << 24
 _CHUNK = 1 << 15
 _GRID_BITS = 20
 _LEAST_STD, _MOST_STD = 1e-30, 1e30
@@ -250,13 +250,18 @@ class NoiseSource:
         starts = range(0, flat.numel(), _DEVICE_BLOCK)
         for number, begin in enumerate(starts):
             block = flat[begin : begin + _DEVICE_BLOCK]
-            noise = torch.zeros(block.shape, dtype=torch.float64, device=flat.device)
+            noise: Tensor | None = None
             for draw in range(DRAWS):
                 seed = self._seed(call, first + number, draw).generate_state(1, np.uint64)[0]
                 generator = torch.Generator(device=flat.device).manual_seed(int(seed))
-                noise += draw_on_device(generator, block.numel())
-            noisy = block.double().add_(noise.mul_(noise_std / math.sqrt(DRAWS)))
-            block.copy_(noisy.mul_(1 / grid).round_().mul_(grid))
+                drawn = draw_on_device(generator, block.numel())
+                noise = drawn if noise is None else noise.add_(drawn)
+            assert noise is not None
+            # In place where it can be: memory is what takes the time.
+            noisy = block.double().add_(noise, alpha=noise_std / math.sqrt(DRAWS))
+            noisy.mul_(1 / grid).round_().mul_(grid)
+            if noisy is not block:
+                block.copy_(noisy)
         return len(starts)
 
     def _seed(self, call: int, block: int, draw: int) -> np.random.SeedSequence:
