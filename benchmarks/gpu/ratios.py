@@ -2,9 +2,8 @@
 
 The decoder is that of Charles et al. 2024 (24 layers, d = 1024, vocabulary 50,257, T = 128): 128
 sequences in units of 1, 4, 16, 64. LoRA of rank 32 (Chua et al. 2024, Table 12) takes 256 sequences
-of 128 tokens, a quarter of their batch: a ratio is of passes of 64, and more of them are more of the
-same; units of 1 and 4. The sharded decoder is taken apart by FSDP2 over
-one process.
+of 128 tokens, a quarter of their batch: more passes of 64 would be more of the same. The sharded
+decoder is taken apart by FSDP2 over one process.
 """
 
 from __future__ import annotations

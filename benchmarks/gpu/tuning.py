@@ -9,10 +9,10 @@ gradients each way.
 and weighted sum each way, beside the quantity that `engines.forms` compares with its constant for
 this kind of device: the constant should lie where the ratio passes 1.
 
-``passes``: how many units a pass may hold. The engines allow `passes.FORMED_BYTES`, the
-model's own memory or four times the trained parameters, whichever is most; where norms come from
-Gram matrices a pass could hold more. The decoder in float32 under that limit, a larger one and
-none, beside the ordinary pass; in passes of 64 rows at most.
+``passes``: how many units a pass may hold. The engines allow `passes.FORMED_BYTES`, a quarter of
+the device's memory, the model's own or four times the trained parameters, whichever is most. The
+decoder in float32 under a smaller limit, a larger one and none, beside the ordinary pass; in passes
+of 64 rows at most.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from userdp.gradients.engines.rules.linear import Ghost, form_gradients
 from userdp.gradients.engines.uses import Dense, Layout
 from userdp.training.config import Precision
 
-UNITS = 4
+UNITS = 16
 SIDES = ((1024, 1024), (4096, 1024))
 POSITIONS = (32, 127, 254, 508, 2032)
-LIMITS_GIB = (0.25, 8, None)
+LIMITS_GIB = (0.25, 8, 32, None)
 
 
 def median(step: Callable[[], object], setting: Setting) -> float:
@@ -157,8 +157,8 @@ def limited(step: Callable[[], object], gib: float | None) -> Callable[[], objec
     """``step`` under another limit of a pass's per-unit gradients; None: under none."""
     if gib is None:
         change = mock.patch.object(one_pass, "most_units", return_value=sys.maxsize)
-    else:
-        change = mock.patch.object(passes, "FORMED_BYTES", int(gib * 2**30))
+    else:  # the engines allow a quarter of what they think the device has
+        change = mock.patch.object(passes, "device_bytes", return_value=int(4 * gib * 2**30))
 
     def call() -> object:
         with change:

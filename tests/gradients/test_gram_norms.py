@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,36 @@ def test_twin_a_block_whose_last_columns_are_left_out_is_caught(
     assert not gram_is_right(3, 33, 1025)
 
 
+def exact_square(left: Tensor, right: Tensor) -> float:
+    """Of (positions, p) and (positions, q); without any rounding but the last."""
+    rows = [list(map(Fraction, row)) for row in left.tolist()]
+    others = [list(map(Fraction, row)) for row in right.tolist()]
+    entries = (
+        sum((row[i] * other[j] for row, other in zip(rows, others, strict=True)), Fraction(0))
+        for i in range(left.shape[1])
+        for j in range(right.shape[1])
+    )
+    return float(sum((entry**2 for entry in entries), Fraction(0)))
+
+
+def test_invariant_3_what_a_norm_is_at_most_is_never_less_than_the_norm() -> None:
+    """Of pairs of positions that cancel to ever less; the Gram matrices alone are the twin."""
+    generator, short = torch.Generator().manual_seed(2), 0
+    for left_over in 10.0 ** -torch.arange(0.0, 8.0, 0.1):
+        left = torch.randn(3, 7, generator=generator).repeat(2, 1)
+        right = torch.randn(3, 5, generator=generator)
+        right = torch.cat([right, -right * (1 - left_over)])
+        exact = exact_square(left, right)
+        use = Ghost(left, right, alone(6))
+        at_most = float(use.at_most())
+        assert exact <= at_most * (1 + 1e-15)
+        by_grams, largest, _, positions = next(use._by_grams())
+        assert at_most <= exact + 2 * linear.gram_error(7, 5, positions) * float(largest)
+        short += float(by_grams) < exact
+    assert short > 10
+    assert bool(Ghost(left * torch.inf, right, alone(6)).at_most().isnan())
+
+
 def test_rows_beyond_the_limit_are_formed_not_trusted() -> None:
     left, right = cancelling(1.5, 1.25, 64)
     right[1] = -right[0] * left[0, 0] / left[1, 0] * (1 - LEFT / 2)
@@ -217,7 +248,8 @@ def test_tied_embeddings_that_cancel_are_computed_by_other_means() -> None:
     joint = left[0].double().T @ right[0].double()
     for share, trusted in ((0.0, True), (0.4, True), (0.9, False), (0.999, False)):
         sums = (-share * joint).float()
-        other = Sparse(torch.zeros(40, dtype=torch.int64), tokens, sums, torch.Size([40, 8]), 1)
+        owner, bounds = torch.zeros(40, dtype=torch.int64), torch.tensor([0, 40])
+        other = Sparse(owner, tokens, sums, torch.Size([40, 8]), 1, bounds)
         for use in (Ghost(left, right, alone(6)), Dense(joint.float()[None])):
             found, _ = uses.squared_norms([use, other])
             true = float((joint + sums.double()).square().sum())

@@ -170,7 +170,7 @@ def table_rounded_twice() -> int:
     before = 1 + torch.rand(9, 64, generator=draw) / 2  # sums in [1, 2), of one rounding
     sums = torch.rand(27, 64, generator=draw) / 8
     tokens, units = torch.arange(9).repeat(3), torch.arange(3).repeat_interleave(9)
-    use = Sparse(units, tokens, sums, before.shape, 3)
+    use = Sparse(units, tokens, sums, before.shape, 3, torch.tensor([0, 9, 18, 27]))
     factors = torch.rand(3, generator=draw, dtype=torch.float64)
     total = before.clone()
     use.add_to(total, factors)

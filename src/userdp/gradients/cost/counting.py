@@ -281,11 +281,12 @@ def _changed(changes: list[tuple[object, str, object]]) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def units_in_pass(task: Task, form: Form | None, *, device: str) -> int:
-    """How many units the engines put into a task's first pass on ``device``."""
+def units_in_pass(task: Task, form: Form | None, *, device: str, memory: float) -> int:
+    """How many units the engines put into a task's first pass on ``device`` of ``memory`` bytes."""
     changes: list[tuple[object, str, object]] = [(passes, "choose_form", _choosing_for(device))]
     if device != "cpu":
         changes.append((one_pass, "rows_per_pass", lambda units, micro_batch: micro_batch))
+        changes.append((passes, "device_bytes", lambda device: int(memory)))
     with _changed(changes):
         return one_pass.cut(task, form)[0][1]
 

@@ -110,7 +110,7 @@ class Forecaster:
             micro_batch=self._micro_batch,
         )
         form = Form.FORMED if self.engine == "lora" else None
-        return units_in_pass(task, form, device=self.hardware.kind)
+        return units_in_pass(task, form, device=self.hardware.kind, memory=self.hardware.memory)
 
     def _count(self, method: str, units: int) -> StepCount:
         key = method, units

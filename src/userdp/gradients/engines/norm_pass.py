@@ -6,6 +6,9 @@ once more, from the losses times these: the same layers give their parameters or
 Activations are kept in between, so that nothing is computed forwards twice, and a unit's norm and
 gradient are of the same dropout masks because there are no others.
 
+**Norms from Gram matrices** are those that are known not to be too small (`Ghost.at_most`): where a
+unit's positions cancel to less than float64 can tell, they are larger, by less than what follows.
+
 **Rows that cancel.** What the second time adds is computed by other operations than the norm, so
 its rounding counts: about a float32 rounding times :math:`W = \sum_s \|l_s\| \|r_s\|`, the length
 of all that is added up. Where W is up to 64 times the gradient's norm
@@ -200,10 +203,14 @@ def _lengths(rows: Tensor) -> Tensor:
 
 
 def _accurate(uses: list[Use]) -> Tensor:
-    """`squared_norms`, with gradients formed for the units that its identities do not serve."""
+    """Squared norms, or more: where a layer's cannot be told exactly, what they are at most.
+
+    Of one use the host waits for nothing. Two uses of one table whose gradients cancel are formed.
+    """
+    if len(uses) == 1:
+        use = uses[0]
+        return use.at_most() if isinstance(use, Ghost) else use.squared_norms()
     norms, _ = squared_norms(uses)
-    if len(uses) == 1 and not isinstance(uses[0], Ghost):
-        return norms  # of the very gradients: forming them tells nothing more, asking costs a wait
     if bool(norms.isnan().any()):
         norms = torch.where(norms.isnan(), joint(uses).squared_norms(), norms)
     return norms

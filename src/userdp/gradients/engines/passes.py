@@ -15,7 +15,8 @@ from userdp.gradients.units import Units
 _CPU_TOKENS = 1024
 
 FORMED_BYTES = 256 << 20
-"""Memory for per-unit gradients, unless the model, or four times what trains of it, takes more."""
+"""Memory for per-unit gradients, unless the model, or four times what trains of it, takes more; or
+a quarter of what an accelerator has, where small passes cost more than memory does."""
 
 
 def rows_per_pass(units: Units, micro_batch: int) -> int:
@@ -83,8 +84,21 @@ def most_units(task: Task, unit_bytes: int) -> int:
         unit_bytes: what is formed of one unit.
     """
     model = sum(local(p).nbytes for p in task.model.parameters())
-    budget = max(FORMED_BYTES, model, 4 * whole_bytes(task)) // max(1, unit_bytes)
+    least = max(FORMED_BYTES, device_bytes(task.units.lengths.device) // 4)
+    budget = max(least, model, 4 * whole_bytes(task)) // max(1, unit_bytes)
     return max(1, budget // (1 if task.item_clip_norm is None else 4))
+
+
+def device_bytes(device: torch.device) -> int:
+    """What an accelerator has and this process may take of it; 0 where that is not known.
+
+    Not what is free at the moment: passes of one run are cut alike, whoever else is on the device.
+    Where that is too much they are halved (`engines.room`).
+    """
+    if device.type != "cuda":
+        return 0
+    share = torch.cuda.get_per_process_memory_fraction(device)
+    return int(torch.cuda.get_device_properties(device).total_memory * share)
 
 
 def whole_bytes(task: Task) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +15,9 @@ from userdp.gradients.engines.layer import Layer, Watcher, apply, stands_in_for
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.uses import Dense, Layout, Use, wide
 
+_PAIRED = 1 << 22
+"""Numbers that an inner product of a table's two uses has of several units at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sparse(Use):
@@ -21,6 +26,7 @@ class Sparse(Use):
     Attributes:
         units: (K,); tokens: (K,); sums: (K, width). Each pair once, in order of units.
         shape: of the parameter; count: units in the pass.
+        bounds: (units + 1,), on the CPU; unit u has the pairs ``bounds[u]:bounds[u + 1]``.
     """
 
     units: Tensor
@@ -28,6 +34,7 @@ class Sparse(Use):
     sums: Tensor
     shape: torch.Size
     count: int
+    bounds: Tensor
 
     def squared_norms(self) -> Tensor:
         return self._nothing().index_add_(0, self.units, self.sums.double().square().sum(1))
@@ -58,9 +65,10 @@ class Sparse(Use):
     def cross(self, other: Use) -> Tensor | None:
         r"""The inner product with `Dense` or `Ghost`, as of a table that is the head's weight too.
 
-        Of `Ghost`, formed in float64 where the table was looked up: off by at most :math:`1.01\,(S
-        + width + K) u W \|E\|`. For units whose norm was accepted, W is at most :math:`\|G\|` times
-        the root of their condition: 1e-10 of :math:`\|G\| \|E\|`.
+        Of `Ghost`, :math:`\sum_{s,k} l_{s,t_k} \langle r_s, e_k \rangle` in float64, over a unit's
+        positions s and pairs k of the token :math:`t_k`: off by at most :math:`1.01\,(S + width +
+        K) u W \|E\|`. For units whose norm was accepted, W is at most :math:`\|G\|` times the root
+        of their condition: 1e-10 of :math:`\|G\| \|E\|`.
         """
         inner = self._nothing()
         if isinstance(other, Dense):
@@ -68,28 +76,59 @@ class Sparse(Use):
             return inner.index_add_(0, self.units, (rows.double() * self.sums).sum(1))
         if not isinstance(other, Ghost):
             return None
-        by_unit = zip(other.layout.split(other.left), other.layout.split(other.right), strict=True)
-        # Slices, since a device would have to be waited for at each mask.
-        places = torch.arange(self.count + 1, device=self.units.device)
-        bounds = torch.searchsorted(self.units, places).tolist()
-        for unit, (left, right) in enumerate(by_unit):
-            mine = slice(bounds[unit], bounds[unit + 1])
-            rows = left[:, self.tokens[mine]].double().T @ right.double()
-            inner[unit] = (rows * self.sums[mine]).sum()
+        bounds = self.bounds.tolist()
+        for begin, end, left, right in _together(other, bounds):
+            mine = slice(bounds[begin], bounds[end])
+            owner = self.units[mine] - begin
+            first = torch.searchsorted(owner, torch.arange(end - begin, device=owner.device))
+            place = torch.arange(len(owner), device=owner.device) - first[owner]
+            pairs = max(bounds[unit + 1] - bounds[unit] for unit in range(begin, end))
+            tokens = owner.new_zeros(end - begin, pairs)
+            tokens[owner, place] = self.tokens[mine]
+            sums = self.sums.new_zeros(end - begin, pairs, self.sums.shape[1], dtype=torch.float64)
+            sums[owner, place] = self.sums[mine].double()
+            at = torch.bmm(right.double(), sums.transpose(1, 2))
+            rows = left.gather(2, tokens[:, None].expand(-1, left.shape[1], -1))
+            inner[begin:end] = (rows * at).sum(2).sum(1)
         return inner
 
     def _nothing(self) -> Tensor:
         return torch.zeros(self.count, dtype=torch.float64, device=self.sums.device)
 
 
-def sparse(tokens: Tensor, output_gradients: Tensor, shape: torch.Size, layout: Layout) -> Sparse:
-    """Sum an embedding's output gradients by (unit, token)."""
-    width = shape[1]
+def _together(ghost: Ghost, bounds: list[int]) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """Ranges of units, (begin, end), with both sides of each: (units, positions, width).
+
+    As many at a time as `_PAIRED` allows; units of different numbers of rows one by one.
+    """
+    layout = ghost.layout
+    if not layout.equal:
+        sides = zip(layout.split(ghost.left), layout.split(ghost.right), strict=True)
+        for unit, (left, right) in enumerate(sides):
+            yield unit, unit + 1, left[None], right[None]
+        return
+    left, right = layout.stacked(ghost.left), layout.stacked(ghost.right)
+    pairs = max(end - begin for begin, end in pairwise(bounds))
+    step = max(1, _PAIRED // max(1, left.shape[1] * pairs))
+    for begin in range(0, layout.units, step):
+        end = min(begin + step, layout.units)
+        yield begin, end, left[begin:end], right[begin:end]
+
+
+def pairs_of(tokens: Tensor, vocabulary: int, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+    """The (unit, token) pairs that occur, and which one each token is of.
+
+    Asked while the model runs forwards: the host waits for it, and there the device has hardly
+    anything to do yet. By the end of the backward pass it is behind by all of that.
+
+    Returns:
+        unit times ``vocabulary`` + token of each pair, in order, (K,); the pair of each token,
+        (tokens,); and bounds, as of `Sparse`.
+    """
     owner = layout.unit_of_row.view(-1, *[1] * (tokens.dim() - 1))
-    keys, places = torch.unique((owner * shape[0] + tokens).flatten(), return_inverse=True)
-    flat = output_gradients.reshape(-1, width)
-    sums = flat.new_zeros(len(keys), width).index_add_(0, places, flat)
-    return Sparse(keys // shape[0], keys % shape[0], sums, shape, layout.units)
+    keys, places = torch.unique((owner * vocabulary + tokens).flatten(), return_inverse=True)
+    starts = torch.arange(layout.units + 1, device=keys.device) * vocabulary
+    return keys, places, torch.searchsorted(keys, starts).cpu()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +141,19 @@ class _Embedding(Layer):
     padding: int | None
 
     def forward(self, tokens: Tensor, weight: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return F.embedding(tokens, weight), (tokens,)
+        pairs = pairs_of(tokens, self.shape[0], self.tape.layout)
+        return F.embedding(tokens, weight), (tokens, *pairs)
 
     def backward(self, saved: Any, gradient: Tensor, needed: bool) -> None:
-        (tokens,) = saved
+        tokens, keys, places, bounds = saved
         if self.padding is not None:  # the padding token has no gradient
             gradient = torch.where((tokens == self.padding)[..., None], 0, gradient)
-        use = sparse(tokens, wide(gradient), self.shape, self.tape.layout)
+        vocabulary, width = self.shape
+        flat = wide(gradient).reshape(-1, width)
+        sums = flat.new_zeros(len(keys), width).index_add_(0, places, flat)
+        units, tokens = keys // vocabulary, keys % vocabulary
+        count = self.tape.layout.units
+        use = Sparse(units, tokens, sums, self.shape, count, bounds)
         self.tape.keep(self.name, use, gradient)
 
 

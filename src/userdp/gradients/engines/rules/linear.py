@@ -10,7 +10,7 @@ book-keeping). The Gram matrices are float64; how wrong the norm can be is `gram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +111,28 @@ class Ghost(Use):
     layout: Layout
 
     def squared_norms(self) -> Tensor:
+        p, q = self.left.shape[-1], self.right.shape[-1]
+        found = []
+        for norms, largest, length, positions in self._by_grams():
+            bad = (largest > most_condition(p, q, positions) * norms) & (largest > 0)
+            found.append(torch.where(bad | (length > _LARGEST_SIDE), torch.nan, norms))
+        return torch.cat(found)
+
+    def at_most(self) -> Tensor:
+        """Float64, (units,): the squared norms, or as much more as `gram_error` allows.
+
+        Close, and never less, however much of a unit cancels; NaN or inf where it is not finite.
+        """
+        p, q = self.left.shape[-1], self.right.shape[-1]
+        found = []
+        for norms, largest, length, positions in self._by_grams():
+            most = norms.clamp(min=0) + gram_error(p, q, positions) * largest
+            found.append(torch.where(length > _LARGEST_SIDE, torch.nan, most))
+        return torch.cat(found)
+
+    def _by_grams(self) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+        """Of some units each time: their squared norms, their W², the sum of the lengths of the
+        rows of the longer side, all (units,), and their positions."""
         if self.layout.equal:
             pairs = [(self.layout.stacked(self.left), self.layout.stacked(self.right))]
         else:
@@ -120,17 +142,13 @@ class Ghost(Use):
                     self.layout.split(self.left), self.layout.split(self.right), strict=True
                 )
             ]
-        by_pair = []
         for left, right in pairs:
             grams = gram(left), gram(right)
             norms = (grams[0] * grams[1]).sum(2).sum(1)
             lengths = [g.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt() for g in grams]
             largest = (lengths[0] * lengths[1]).sum(1).square()
-            most = most_condition(left.shape[2], right.shape[2], left.shape[1])
-            bad = (largest > most * norms) & (largest > 0)
-            bad |= torch.stack([side.sum(1) for side in lengths]).amax(0) > _LARGEST_SIDE
-            by_pair.append(torch.where(bad, torch.nan, norms))
-        return torch.cat(by_pair)
+            length = torch.maximum(lengths[0].sum(1), lengths[1].sum(1))
+            yield norms, largest, length, left.shape[1]
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         weights = factors[self.layout.unit_of_row].to(self.left.dtype)
@@ -209,12 +227,9 @@ def form_gradients(
 def gram(rows_USP: Tensor) -> Tensor:
     """Each unit's products of rows with rows, in float64: (units, positions, positions)."""
     units, positions, width = rows_USP.shape
-    total = rows_USP.new_zeros(units, positions, positions, dtype=torch.float64)
     if rows_USP.device.type != "cpu":
-        for begin in range(0, width, _DEVICE_GRAM_BLOCK):
-            columns = rows_USP[..., begin : begin + _DEVICE_GRAM_BLOCK].double()
-            total.baddbmm_(columns, columns.transpose(1, 2))
-        return total
+        return _device_gram(rows_USP)
+    total = rows_USP.new_zeros(units, positions, positions, dtype=torch.float64)
     step = max(_LEAST_ROWS, positions // 8)
     blocks = [slice(begin, begin + step) for begin in range(0, positions, step)]
     room = rows_USP.new_empty(positions * min(width, _GRAM_BLOCK), dtype=torch.float64)
@@ -226,6 +241,16 @@ def gram(rows_USP: Tensor) -> Tensor:
                 products[rows, rows.start :].addmm_(columns[rows], columns[rows.start :].T)
     for rows in blocks[:-1]:
         total[:, rows.stop :, rows] = total[:, rows, rows.stop :].transpose(1, 2)
+    return total
+
+
+def _device_gram(rows_USP: Tensor) -> Tensor:
+    """`gram` in as few calls as can be: the host has to make each of them."""
+    columns = rows_USP[..., :_DEVICE_GRAM_BLOCK].double()
+    total = torch.bmm(columns, columns.transpose(1, 2))
+    for begin in range(_DEVICE_GRAM_BLOCK, rows_USP.shape[2], _DEVICE_GRAM_BLOCK):
+        columns = rows_USP[..., begin : begin + _DEVICE_GRAM_BLOCK].double()
+        total.baddbmm_(columns, columns.transpose(1, 2))
     return total
 
 
