@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import nn
@@ -35,6 +36,7 @@ def interleaved(
     base: str = "plain",
     before: Step = lambda: None,
     rounds: int = 7,
+    together: int = 1,
 ) -> Result:
     """Median seconds, ratios to ``base`` and peak memory of each step.
 
@@ -43,8 +45,10 @@ def interleaved(
         setting: where.
         deadline: on `time.monotonic`; no round begins after it, but for the first.
         base: the name whose time is 1.
-        before: done before each step, not timed.
+        before: done before each step.
         rounds: at most, after one that warms up and checks the engines.
+        together: steps that are timed as one, in the rounds that count. As in training, the host
+            prepares a step while the device computes the one before it.
     """
     times: dict[str, list[float]] = {name: [] for name in steps}
     memory: dict[str, int] = {}
@@ -54,7 +58,8 @@ def interleaved(
             if setting.on_gpu:
                 torch.cuda.reset_peak_memory_stats()
                 held = torch.cuda.memory_allocated()
-            took = seconds(step, setting)
+            count = together if round_ and setting.on_gpu else 1
+            took = seconds(partial(_several, step, before, count), setting) / count
             if setting.on_gpu:
                 memory[name] = torch.cuda.max_memory_allocated() - held
             if round_:
@@ -73,6 +78,12 @@ def interleaved(
         "ratio_most": {name: max(found) for name, found in ratios.items()},
         "peak_memory_bytes": memory,
     }
+
+
+def _several(step: Step, before: Step, count: int) -> None:
+    for _ in range(count):
+        before()
+        step()
 
 
 def cleared(model: nn.Module) -> Step:
@@ -94,6 +105,7 @@ def compare(
     deadline: float,
     *,
     micro_batch: int,
+    together: int = 1,
     more: Mapping[str, Step] | None = None,
 ) -> Result:
     """``engines`` beside the ordinary pass over the same units, and ``more`` beside them."""
@@ -101,11 +113,13 @@ def compare(
     steps: dict[str, Step] = {"plain": lambda: plain(model, loss, units, micro_batch)}
     for name in engines:
         steps[name] = engine_step(name, model, loss, units, micro_batch=micro_batch)
-    found = interleaved(steps | dict(more or {}), setting, deadline, before=cleared(model))
+    every = steps | dict(more or {})
+    found = interleaved(every, setting, deadline, before=cleared(model), together=together)
     return {
         "precision": str(precision),
         "group_size": int(units.offsets[1]),
         "sequences": len(units.lengths),
         "micro_batch": micro_batch,
+        "together": together,
         **found,
     }

@@ -194,7 +194,7 @@ def test_invariant_14_a_unit_that_is_computed_again_under_its_masks_is_not_given
     """That it came to this may have been its masks' doing: new ones for all would be chosen."""
     computed = Computed("bookkeeping", with_dropout(), units)
 
-    def nobody_usable(self: object, total: object, aim: float) -> Tensor:
+    def nobody_usable(self: object, total: object, aim: float, *, wait: bool) -> Tensor:
         return torch.zeros(len(self._units.bounds) - 1, dtype=torch.bool)  # type: ignore[attr-defined]  # one_pass._Pass
 
     def no_memory(task: Task) -> ClippedSum:

@@ -61,7 +61,7 @@ def test_every_part_runs(tmp_path):
     assert found["noise"]["passed"] is True
     assert all(row["float32_errors"] > 5 for row in found["noise"]["rows"])
     tables = out.with_suffix(".md").read_text()
-    assert "| decoder_g16 | bfloat16 | 16 | 16 | auto |" in tables
+    assert "| decoder_g16_bfloat16 | bfloat16 | 16 | 16 | auto |" in tables
     assert "| k_gradients | bfloat16 | 5 | 20 | auto |" in tables
 
 

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from userdp.gradients.shards import zeros_like_parts
+
+
+class Pending(NamedTuple):
+    """What a device has yet to tell of units ``begin:end``; each tensor (units,).
+
+    Attributes:
+        losses, squares: float64; their mean losses and squared norms.
+        usable: bool; which of them may have been added as they were.
+    """
+
+    begin: int
+    end: int
+    losses: Tensor
+    squares: Tensor
+    usable: Tensor
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,6 +48,7 @@ class ClippedSum:
             error (`userdp.gradients.engines.failing`); their norm and loss are NaN. Operator-only.
         halvings: how often memory ran out, and passes were halved, before this was computed anew
             (`userdp.gradients.engines.room`). Operator-only.
+        pending: of units that were added before anybody knew of them; see `settle`.
     """
 
     value: dict[str, Tensor]
@@ -42,6 +58,7 @@ class ClippedSum:
     sensitivity: float
     failed: int = 0
     halvings: int = 0
+    pending: list[Pending] = field(default_factory=list)
 
     @classmethod
     def zero(
@@ -67,6 +84,28 @@ class ClippedSum:
             non_finite=0,
             sensitivity=float(sensitivity),
         )
+
+    def settle(self) -> bool:
+        """Wait for the device, and take in what it tells of the units that are pending.
+
+        Returns:
+            Whether each of them could be added as it was. If not, this sum is worth nothing: a NaN
+            times a factor of 0 is a NaN.
+        """
+        if not self.pending:
+            return True
+        usable = torch.cat([one.usable for one in self.pending]).all()
+        told = torch.cat([torch.cat([one.losses, one.squares.sqrt()]) for one in self.pending])
+        if not bool(usable):
+            return False
+        here, at = told.cpu(), 0
+        for one in self.pending:
+            count = one.end - one.begin
+            self.losses[one.begin : one.end] = here[at : at + count]
+            self.norms[one.begin : one.end] = here[at + count : at + 2 * count]
+            at += 2 * count
+        self.pending.clear()
+        return True
 
     def widen(self) -> None:
         """Make ``value`` float64, one parameter after another: no second copy of all lives."""

@@ -30,6 +30,7 @@ class Units:
         targets: bool, (rows, width): which tokens the loss counts, or None for all. A row's first
             token never counts, since nothing predicts it; what stands beyond a row's length is
             never read.
+        host_lengths: ``lengths`` on the CPU, so that a device is not waited for; None looks it up.
 
     Raises:
         UseError: a shape, dtype or range is not as above.
@@ -43,6 +44,7 @@ class Units:
     lengths: Tensor
     offsets: Tensor
     targets: Tensor | None = None
+    host_lengths: Tensor | None = None
 
     def __post_init__(self) -> None:
         fields = (
@@ -66,7 +68,9 @@ class Units:
         rows, width = self.input_ids.shape
         if self.lengths.shape[0] != rows:
             raise UseError(f"{rows} rows of tokens came with {self.lengths.shape[0]} lengths")
-        if rows and not (self.lengths.min() >= 0 and self.lengths.max() <= width):
+        if self.host_lengths is None:
+            object.__setattr__(self, "host_lengths", self.lengths.cpu())
+        if rows and not (self._lengths.min() >= 0 and self._lengths.max() <= width):
             raise UseError(f"each row's length must be in [0, {width}], the width of input_ids")
         if not (
             self.offsets.shape[0] >= 1
@@ -78,6 +82,12 @@ class Units:
                 f"offsets must rise from 0 to the number of rows ({rows}); a row that belongs to "
                 "no unit, or to two, would be clipped wrongly"
             )
+
+    @property
+    def _lengths(self) -> Tensor:
+        """On the CPU."""
+        assert self.host_lengths is not None
+        return self.host_lengths
 
     def __len__(self) -> int:
         """The number of units."""
@@ -91,13 +101,14 @@ class Units:
         """
         for begin, end in itertools.pairwise(self.offsets.tolist()):
             lengths = self.lengths[begin:end]
-            width = int(lengths.max()) if end > begin else 0
+            width = int(self._lengths[begin:end].max()) if end > begin else 0
             targets = None if self.targets is None else self.targets[begin:end, :width]
             yield self.input_ids[begin:end, :width], lengths, targets
 
     def cut(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """``(input_ids, lengths, targets)`` of all rows, as `own_rows`."""
-        return own_rows(self.input_ids, self.lengths, self.targets)
+        width = int(self._lengths.max()) if len(self.lengths) else 0
+        return own_rows(self.input_ids, self.lengths, self.targets, width=width)
 
     def target_counts(self) -> Tensor:
         """int64, (rows,): the tokens that each row's loss is the mean of; 0 where there is none."""
@@ -117,6 +128,7 @@ class Units:
             lengths=self.lengths[first:last],
             offsets=self.offsets[begin : end + 1] - first,
             targets=None if self.targets is None else self.targets[first:last],
+            host_lengths=self._lengths[first:last],
         )
 
     def to(self, device: torch.device | str) -> Units:
@@ -126,6 +138,7 @@ class Units:
             lengths=self.lengths.to(device),
             offsets=self.offsets,
             targets=None if self.targets is None else self.targets.to(device),
+            host_lengths=self.host_lengths,
         )
 
     @classmethod
@@ -182,13 +195,12 @@ class Units:
 
 
 def own_rows(
-    input_ids: Tensor, lengths: Tensor, targets: Tensor | None
+    input_ids: Tensor, lengths: Tensor, targets: Tensor | None, *, width: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Copies of these rows, cut to the longest of them, as a model may be handed them.
+    """Copies of these rows, cut to ``width``, that of the longest, as a model may be handed them.
 
     Copies, since a view leads to what it is a view of: whoever pickles it, or reads its storage,
     has the tokens of the whole cohort.
     """
-    width = int(lengths.max()) if len(lengths) else 0
     marks = None if targets is None else targets[:, :width].clone()
     return input_ids[:, :width].clone(), lengths.clone(), marks

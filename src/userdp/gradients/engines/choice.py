@@ -23,7 +23,7 @@ from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss
 from userdp.gradients.made_up import Answers, hooks_changed
-from userdp.gradients.model_randomness import secretly
+from userdp.gradients.model_randomness import GeneratorStates, secretly
 from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
@@ -172,14 +172,30 @@ def _cut(name: str, task: Task) -> list[tuple[int, int]]:
 def _attempt(name: str, task: Task, *, forgiving: bool) -> ClippedSum:
     """The sum by engine ``name``, by which nothing changes that model or loss hold."""
     compute = _alone(name) if forgiving else _means(name, task)
-    held = HeldState(task.model, task.loss)
+    task = task.but(held=HeldState(task.model, task.loss))
+    begun = GeneratorStates.read()
+    total = _unchanging(compute, task.but(ahead=_runs_ahead(task)))
+    if not total.settle():
+        del total
+        begun.load()  # the same masks, whatever was not usable
+        total = _unchanging(compute, task)
+    return total
+
+
+def _runs_ahead(task: Task) -> bool:
+    """Whether there is an accelerator, which has something to do while the host prepares more."""
+    return task.units.lengths.device.type != "cpu"
+
+
+def _unchanging(compute: Callable[[Task], ClippedSum], task: Task) -> ClippedSum:
+    """The sum, after which model and loss hold what they held."""
     try:
-        total = _computed(compute, task.but(held=held))
+        total = _computed(compute, task)
     except Exception as error:  # whatever the model's and the loss's code raise
         if ran_out_of_memory(error) or may_be_of_rows(error):
-            held.require_unchanged()  # what this attempt has left, the next one would read
+            task.require_unchanged()  # what this attempt has left, the next one would read
         raise
-    held.require_unchanged()
+    task.require_unchanged()
     return total
 
 

@@ -29,6 +29,8 @@ class Task:
     Attributes:
         held: what the model and the loss hold, and must hold whenever a unit's own pass has ended:
             in there, Python may read tokens, and what the next pass finds may be put back later.
+        ahead: whether the host may queue pass after pass before it is known that all units could be
+            added (`ClippedSum.settle`).
 
     Raises:
         UseError: a number is out of range, or the model couples rows.
@@ -43,6 +45,7 @@ class Task:
     rule: ClipRule = FLAT
     parts: int | None = None
     held: HeldState | None = None
+    ahead: bool = False
 
     def __post_init__(self) -> None:
         require_clip_norm("l2_clip_norm", self.l2_clip_norm)

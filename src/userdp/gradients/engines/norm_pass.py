@@ -252,7 +252,7 @@ class Norms:
 
     Attributes:
         squares: each unit's squared norm, float64 (units,); NaN or inf where it is not finite.
-        losses: each unit's mean loss, float64 (units,), on the CPU.
+        losses: each unit's mean loss, float64 (units,).
     """
 
     squares: Tensor

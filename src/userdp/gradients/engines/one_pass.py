@@ -64,7 +64,7 @@ from userdp.gradients.engines.replay import clipped_again
 from userdp.gradients.engines.running import running_dtype
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.model_randomness import GeneratorStates
-from userdp.gradients.sums import ClippedSum
+from userdp.gradients.sums import ClippedSum, Pending
 from userdp.gradients.units import Units
 
 LEAST_CLIP = 1e-8
@@ -76,6 +76,10 @@ def sum_of_passes(task: Task, *, form: Forms = None) -> ClippedSum:
 
     A model that draws random numbers has each unit's masks drawn once: what a pass could not serve
     is computed again under the masks that it had there (`userdp.gradients.engines.replay`).
+
+    An accelerator computes while the host prepares what comes next. So where ``task.ahead`` no pass
+    is waited for: the sum stands if, as hardly ever not, all units turn out to be usable, and is
+    computed anew otherwise, from the same states of the generators (`ClippedSum.settle`).
 
     Args:
         task: what is to be computed.
@@ -118,9 +122,14 @@ def sum_of_passes(task: Task, *, form: Forms = None) -> ClippedSum:
                 continue
             if count == 1:  # what such a pass read is not followed
                 task.require_unchanged()
+            usable = done.add_to(total.value, aimed.l2_clip_norm, wait=not task.ahead)
+            if task.ahead:
+                told = Pending(begin, end, done.losses, done.squared_norms, usable)
+                total.pending.append(told)
+                del done
+                continue
             total.losses[begin:end] = done.losses
             total.norms[begin:end] = done.squared_norms.sqrt().cpu()
-            usable = done.add_to(total.value, aimed.l2_clip_norm)
             again = [int(unit) for unit in (~usable).nonzero()]
             del done  # what layers kept of this pass would lie beside the next one's activations
         if drawn is Draws.NONE:
@@ -183,15 +192,16 @@ class _Pass:
         mix[self._units.unit_of_row, places] = factors * weights
         self._tape = self._tape.mixed(mix, self._units)
 
-    def add_to(self, total: Mapping[str, Tensor], aim: float) -> Tensor:
+    def add_to(self, total: Mapping[str, Tensor], aim: float, *, wait: bool) -> Tensor:
         """Add the units' gradients, clipped to ``aim``; returns which ones: bool, (units,).
 
         Of a unit whose norm is not finite, or which is too far over the clip norm, nothing is
-        added.
+        added. Without ``wait`` the host does not ask whether there is one, and if there is, the sum
+        is worth nothing.
         """
         factors = self._task.rule.factors(self._squares, self._task.sizes, l2_clip_norm=aim)
         usable = self.squared_norms.isfinite() & multiplicable(factors.values())
-        if not bool(usable.all()):
+        if wait and not bool(usable.all()):
             self._tape.drop(~usable)
         self._tape.add_to(total, factors)
         return usable

@@ -146,4 +146,12 @@ def layout_of(units: Units, *, by_row: bool = False) -> Layout:
         )
     counts = units.offsets.diff()
     owner = torch.repeat_interleave(torch.arange(len(units)), counts)
-    return Layout(bounds=tuple(units.offsets.tolist()), unit_of_row=owner.to(units.lengths.device))
+    owner = moved(owner, units.lengths.device)
+    return Layout(bounds=tuple(units.offsets.tolist()), unit_of_row=owner)
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on ``device``, for which the host does not wait: by pinned memory."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -77,7 +77,10 @@ def _mean_gradient(
     for begin in range(0, rows, most):
         here = slice(begin, begin + most)
         ids, sizes, marks = own_rows(
-            input_ids[here], lengths[here], None if targets is None else targets[here]
+            input_ids[here],
+            lengths[here],
+            None if targets is None else targets[here],
+            width=int(lengths[here].max()),
         )
         with torch.enable_grad(), eagerly():
             try:

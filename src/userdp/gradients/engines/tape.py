@@ -38,6 +38,7 @@ from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.again import described, hooks_on
 from userdp.gradients.engines.forms import Form, Forms
 from userdp.gradients.engines.layer import MODULE_RULES, RULES, ModuleRule, at_most_one_of_rows
+from userdp.gradients.engines.passes import moved
 from userdp.gradients.engines.places.place import CONSTANT, FIRST
 from userdp.gradients.engines.places.reads import ASKS
 from userdp.gradients.engines.precision import Watch
@@ -240,8 +241,7 @@ class Tape:
             weighted: whether each row's loss counts as its share in its unit's mean.
 
         Returns:
-            Each unit's mean loss, float64 (units,), on the CPU; and each row's share, float64
-            (rows,).
+            Each unit's mean loss, float64 (units,); and each row's share, float64 (rows,).
 
         Raises:
             NotCoveredError: a parameter is used in a way that no rule covers, or it was not seen
@@ -260,13 +260,13 @@ class Tape:
         Returns:
             The losses, with their graph, and each row's share; (rows,).
         """
-        rows = units.cut()
-        counts = units.offsets.diff().to(units.lengths.device)[owners.unit_of_row]
+        rows, counts = units.cut(), units.offsets.diff()
+        each = moved(torch.repeat_interleave(1 / counts.double(), counts), units.lengths.device)
         with torch.enable_grad(), self.watching(model, *rows):
             losses = checked_losses(loss, model, *rows)
             proved = self.rows.prove(losses)
             with unwatched():
-                shares = (1 / counts.double()).to(losses.dtype)
+                shares = each.to(losses.dtype)
                 total = (losses * shares if weighted else losses).sum()
             missed = self.backward(total)
             proved = proved and self.rows.kept_apart()
@@ -356,10 +356,9 @@ class Tape:
 
 
 def mean_losses(losses: Tensor, shares: Tensor, owners: Layout) -> Tensor:
-    """Each unit's mean loss, float64 (units,), on the CPU."""
-    means = torch.zeros(owners.units, dtype=torch.float64)
+    """Each unit's mean loss, float64 (units,)."""
     each = losses.detach().double() * shares.double()
-    return means.index_add_(0, owners.unit_of_row.cpu(), each.cpu())
+    return each.new_zeros(owners.units).index_add_(0, owners.unit_of_row, each)
 
 
 class _Made(NamedTuple):

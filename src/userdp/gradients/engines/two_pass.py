@@ -183,7 +183,7 @@ class _Step:
             require_no_masks(self._drawn)
             return False
         if part is not None:
-            done.add_to(self.total.value, self._task.l2_clip_norm * (1 - self._margin))
+            done.add_to(self.total.value, self._task.l2_clip_norm * (1 - self._margin), wait=True)
             self._note(part, done.squared_norms, done.losses)
         return True
 
