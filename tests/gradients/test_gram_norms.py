@@ -158,13 +158,15 @@ def test_invariant_3_what_a_norm_is_at_most_is_never_less_than_the_norm() -> Non
         right = torch.cat([right, -right * (1 - left_over)])
         exact = exact_square(left, right)
         use = Ghost(left, right, alone(6))
-        at_most = float(use.at_most())
+        at_most, length = map(float, use.at_most())
         assert exact <= at_most * (1 + 1e-15)
         by_grams, largest, _, positions = next(use._by_grams())
         assert at_most <= exact + 2 * linear.gram_error(7, 5, positions) * float(largest)
         short += float(by_grams) < exact
+        rows = left.double().norm(dim=1) * right.double().norm(dim=1)
+        assert length == pytest.approx(float(rows.sum()), rel=1e-9)
     assert short > 10
-    assert bool(Ghost(left * torch.inf, right, alone(6)).at_most().isnan())
+    assert bool(Ghost(left * torch.inf, right, alone(6)).at_most()[0].isnan())
 
 
 def test_rows_beyond_the_limit_are_formed_not_trusted() -> None:

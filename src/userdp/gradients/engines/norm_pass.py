@@ -28,7 +28,7 @@ tree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -141,23 +141,33 @@ class NormTape(Tape):
             part = use.summed().to(parameter.dtype)
             parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
             return
-        if factors:
-            lengths = _lengths(factors[0])
-            for factor in factors[1:]:
-                lengths = lengths * _lengths(factor)
-            self._lengths[name] = self.layout.summed(lengths)[:, 0] + self._lengths.get(name, 0)
-            if len(factors) == 1 or min(factor.shape[-1] for factor in factors) < NARROW:
-                self._summed[name] = lengths.numel() + self._summed.get(name, 0)
+        if factors and (len(factors) == 1 or min(factor.shape[-1] for factor in factors) < NARROW):
+            positions = factors[0].numel() // factors[0].shape[-1]
+            self._summed[name] = positions + self._summed.get(name, 0)
         if name in self._shared:
+            self._note_lengths(name, factors)
             self._uses[name].append(
                 use.chosen(self.form_of(name), lambda shape, x: x.new_empty(shape))
             )
-        elif name in self._squares:
+            return
+        if name in self._squares:
             # Its norm is not the sum of its uses' norms.
             raise NotCoveredError([f"{name} (used more than once)"])
+        use = use.chosen(self.form_of(name), lambda *shape: self._workspace.take("", 0, *shape))
+        if isinstance(use, Ghost):  # whose Gram matrices tell both
+            self._squares[name], self._lengths[name] = use.at_most()
         else:
-            use = use.chosen(self.form_of(name), lambda *shape: self._workspace.take("", 0, *shape))
-            self._squares[name] = _accurate([use])
+            self._note_lengths(name, factors)
+            self._squares[name] = use.squared_norms()
+
+    def _note_lengths(self, name: str, factors: Sequence[Tensor]) -> None:
+        """Add W of a use, whose gradient is the sum of outer products of ``factors``."""
+        if not factors:
+            return
+        lengths = _lengths(factors[0])
+        for factor in factors[1:]:
+            lengths = lengths * _lengths(factor)
+        self._lengths[name] = self.layout.summed(lengths)[:, 0] + self._lengths.get(name, 0)
 
     def squares_by_name(self) -> dict[str, Tensor]:
         """Float64, (units,), by parameter; NaN or inf for units that are not finite."""
@@ -209,7 +219,7 @@ def _accurate(uses: list[Use]) -> Tensor:
     """
     if len(uses) == 1:
         use = uses[0]
-        return use.at_most() if isinstance(use, Ghost) else use.squared_norms()
+        return use.at_most()[0] if isinstance(use, Ghost) else use.squared_norms()
     norms, _ = squared_norms(uses)
     if bool(norms.isnan().any()):
         norms = torch.where(norms.isnan(), joint(uses).squared_norms(), norms)

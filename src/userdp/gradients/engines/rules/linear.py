@@ -118,17 +118,18 @@ class Ghost(Use):
             found.append(torch.where(bad | (length > _LARGEST_SIDE), torch.nan, norms))
         return torch.cat(found)
 
-    def at_most(self) -> Tensor:
-        """Float64, (units,): the squared norms, or as much more as `gram_error` allows.
+    def at_most(self) -> tuple[Tensor, Tensor]:
+        """Float64, (units,): the squared norms, or as much more as `gram_error` allows; and W.
 
         Close, and never less, however much of a unit cancels; NaN or inf where it is not finite.
         """
         p, q = self.left.shape[-1], self.right.shape[-1]
-        found = []
+        found, lengths = [], []
         for norms, largest, length, positions in self._by_grams():
             most = norms.clamp(min=0) + gram_error(p, q, positions) * largest
             found.append(torch.where(length > _LARGEST_SIDE, torch.nan, most))
-        return torch.cat(found)
+            lengths.append(largest.sqrt())
+        return torch.cat(found), torch.cat(lengths)
 
     def _by_grams(self) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
         """Of some units each time: their squared norms, their W², the sum of the lengths of the
