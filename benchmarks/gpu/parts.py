@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -109,11 +110,11 @@ def run(
         "tiny": setting.tiny,
         "memory_gib": setting.memory_gib,
     }
-    document: Result = {**kept, "parts": {}}
+    document: Result = {**kept, "date": f"{datetime.now(UTC):%Y-%m-%d}", "parts": {}}
     if out.exists() and not again:
         found = json.loads(out.read_text())
         if {key: found.get(key) for key in kept} == kept:
-            document = found
+            document = {**found, "date": document["date"]}
     done: Result = document["parts"]
     left = {
         name: part

@@ -3,7 +3,7 @@ r"""Gaussian noise: once per logical step, freshly seeded by the operating syste
 Each number's noise is the sum of two independent float64 draws over √2 (Holohan & Braghin 2021), by
 `userdp.gradients.gaussian`. **On a CPU** each of the two draws of a block of 2^18 numbers has a
 generator of its own (NumPy's PCG64DXSM) with 256 fresh bits of seed, on several threads. **On a
-CUDA device** each of the two draws of a block of 2^22 numbers is made there by a generator of its
+CUDA device** each of the two draws of a block of 2^24 numbers is made there by a generator of its
 own (`torch.Generator`, a Philox counter) with 64 fresh bits of seed: as many as that interface
 takes. No state of `NoiseSource` outlives a call: nothing to checkpoint, leak, replay after a crash,
 or share between forked processes. The source of a law with memory has a state

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.cost.recording import Live, Op, Recorder
-from userdp.gradients.engines import choice, get_engine, one_pass, passes, tape
+from userdp.gradients.engines import choice, get_engine, one_pass, passes, tape, uses
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.passes import formed_bytes, whole_bytes
@@ -262,6 +262,9 @@ def passes_of(
         (choice, "rows_per_pass", lambda units, micro_batch: most_rows),
         (linear, "choose_form", _choosing_for(device)),
     ]
+    if device != "cpu":  # where a CPU takes blocks that stay in its caches
+        changes.append((linear, "gram", linear.device_gram))
+        changes += [(module, "added_at_once", _at_once) for module in (linear, uses)]
     if kept_bytes is not None:
         changes.append((tape, "KEPT_BYTES", kept_bytes))
     with _changed(changes):
@@ -294,6 +297,11 @@ def units_in_pass(task: Task, form: Form | None, *, device: str, memory: float) 
 def _choosing_for(device: str) -> Callable[..., Form]:
     """`choose_form` for ``device``, whatever device is asked for."""
     return lambda **shape: choose_form(**{**shape, "device": device})
+
+
+def _at_once(rows: int, *options: object) -> Iterator[slice]:
+    """As `uses.added_at_once` on an accelerator."""
+    yield slice(0, rows)
 
 
 def _cut(task: Task, form: Form | None = None, *, most_units: int) -> list[tuple[int, int]]:

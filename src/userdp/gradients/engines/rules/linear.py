@@ -229,7 +229,7 @@ def gram(rows_USP: Tensor) -> Tensor:
     """Each unit's products of rows with rows, in float64: (units, positions, positions)."""
     units, positions, width = rows_USP.shape
     if rows_USP.device.type != "cpu":
-        return _device_gram(rows_USP)
+        return device_gram(rows_USP)
     total = rows_USP.new_zeros(units, positions, positions, dtype=torch.float64)
     step = max(_LEAST_ROWS, positions // 8)
     blocks = [slice(begin, begin + step) for begin in range(0, positions, step)]
@@ -245,7 +245,7 @@ def gram(rows_USP: Tensor) -> Tensor:
     return total
 
 
-def _device_gram(rows_USP: Tensor) -> Tensor:
+def device_gram(rows_USP: Tensor) -> Tensor:
     """`gram` in as few calls as can be: the host has to make each of them."""
     columns = rows_USP[..., :_DEVICE_GRAM_BLOCK].double()
     total = torch.bmm(columns, columns.transpose(1, 2))
