@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from userdp.errors import UseError
+from userdp.gradients import token_losses
 from userdp.gradients.cost.recording import Live, Op, Recorder
 from userdp.gradients.engines import choice, get_engine, one_pass, passes, tape, uses
 from userdp.gradients.engines.engine import Task
@@ -265,6 +266,7 @@ def passes_of(
     if device != "cpu":  # where a CPU takes blocks that stay in its caches
         changes.append((linear, "gram", linear.device_gram))
         changes += [(module, "added_at_once", _at_once) for module in (linear, uses)]
+        changes.append((token_losses, "_CHUNK", token_losses._DEVICE_CHUNK))
     if kept_bytes is not None:
         changes.append((tape, "KEPT_BYTES", kept_bytes))
     with _changed(changes):
