@@ -12,6 +12,7 @@ from userdp.errors import UseError
 from userdp.gradients.clipping import (
     CLIP_MARGIN,
     LEAST_FACTOR,
+    MOST_FACTOR,
     MOST_UNITS,
     clip_factors,
     multiplicable,
@@ -108,3 +109,4 @@ def test_a_unit_is_multiplied_in_float32_only_if_every_factor_of_it_may_be() -> 
     factors = torch.tensor([[1.0, 1.0, small, small], [1.0, least, 1.0, small]]).double()
     assert multiplicable(factors).tolist() == [True, True, False, False]
     assert multiplicable(factors.flip(0)).tolist() == [True, True, False, False]
+    assert multiplicable([torch.tensor([MOST_FACTOR, 2 * MOST_FACTOR])]).tolist() == [True, False]

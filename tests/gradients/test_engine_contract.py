@@ -28,8 +28,9 @@ from transformers import (
 
 from tests.gradients.one_pass import one_pass_sum
 from tests.speed import fast_then_slow
+from userdp.clip import ClipForm
 from userdp.errors import UseError
-from userdp.gradients import ClippedSum, Units, causal_lm_loss, trainable_parameters
+from userdp.gradients import ClippedSum, ClipRule, Units, causal_lm_loss, trainable_parameters
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import ENGINES, get_engine
@@ -208,6 +209,36 @@ def test_an_empty_cohort_and_units_without_rows_add_nothing(name: str) -> None:
         found = get_engine(name)(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1.0)
         assert not any(v.any() for v in found.value.values())
         assert found.norms.tolist() == [0.0] * len(rows)
+
+
+def test_a_unit_without_rows_leaves_rows_that_are_clipped_first_in_one_pass() -> None:
+    """Nothing is raised on account of it, which would be taken for an error of somebody's rows."""
+    units = Units.from_rows(ragged([2, 0, 1]))
+    options = {"l2_clip_norm": 0.5, "item_clip_norm": 0.3}
+    model = tiny("gpt2-tied", torch.float32)
+    found = one_pass_sum(model, causal_lm_loss, units, **options)
+    assert found.norms[1] == 0
+    expected = reference(model, causal_lm_loss, units, **options)
+    torch.testing.assert_close(found.norms, expected.norms, rtol=1e-4, atol=0)
+
+
+def test_invariant_6_a_gradient_of_nothing_times_a_huge_factor_is_nothing() -> None:
+    """As automatic clipping asks for at the largest clip norm; infinity times 0 would be NaN."""
+    torch.manual_seed(0)
+    table, out = nn.Embedding(8, 20), nn.Linear(20, 20)
+    table.weight.requires_grad_(False)
+    table.weight.mul_(1000)
+
+    def loss(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(model(input_ids)[:, 0] / 1000).mean(1) * (input_ids[:, 0] != 3)
+
+    units = Units.from_rows([[[1, 2], [4, 5]], [[3, 3]], [[5, 6], [1, 1]]])
+    rule = ClipRule(form=ClipForm.AUTOMATIC, stability=1e-6)
+    for clip in (1e20, 1e30):
+        found = get_engine("bookkeeping")(
+            nn.Sequential(table, out), loss, units, l2_clip_norm=clip, rule=rule
+        )
+        assert all(bool(value.isfinite().all()) for value in found.value.values())
 
 
 @pytest.mark.parametrize("value", fast_then_slow([math.nan, math.inf, 3e38]))

@@ -43,6 +43,10 @@ LEAST_FACTOR = 2.0**-40
 computed alone, or counts as zero. In float32 such a factor times a gradient may fall below the
 normal numbers, where it loses its bits: one of 2^-149 was 35% too large."""
 
+MOST_FACTOR = 2.0**60
+"""Larger ones, which only automatic clipping has, neither: times a layer's inputs they may pass
+float32's end, and infinity times a gradient of 0 is NaN."""
+
 _BLOCK = 1 << 20
 _LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
 
@@ -137,4 +141,5 @@ def multiplicable(factors: Iterable[Tensor]) -> Tensor:
 
     It depends on the unit alone, as its norm does.
     """
-    return torch.stack([factor >= LEAST_FACTOR for factor in factors]).all(0)
+    several = torch.stack(list(factors))
+    return ((several >= LEAST_FACTOR) & (several <= MOST_FACTOR)).all(0)

@@ -129,6 +129,12 @@ def _numbers_of_hooks(model: nn.Module) -> tuple[int, ...]:
 _LIMITS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 
 
+def most_tokens(model: nn.Module) -> int:
+    """Of a row, by the model's configuration: longer ones are not made up."""
+    config = getattr(model, "config", None)
+    return min([v for k, v in _numbers(config) if k in _LIMITS and v >= 2], default=1 << 30)
+
+
 def made_up(
     model: nn.Module, shape: Shape, *, masked: bool, device: torch.device | str = "cpu"
 ) -> Units:
@@ -148,8 +154,7 @@ def made_up(
     config = getattr(model, "config", None)
     named = {v for k, v in _numbers(config) if k.endswith("_token_id") and 0 <= v < vocabulary}
     special = torch.tensor(sorted({0, 1 % vocabulary, vocabulary - 1, *named}))
-    most = min([v for k, v in _numbers(config) if k in _LIMITS and v >= 2], default=1 << 30)
-    lengths = torch.tensor(shape.lengths).clamp(max=most)
+    lengths = torch.tensor(shape.lengths).clamp(max=most_tokens(model))
     size = (len(lengths), int(lengths.max()))
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(vocabulary, size, generator=generator)

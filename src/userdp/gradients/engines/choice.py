@@ -22,7 +22,7 @@ from userdp.gradients.engines.room import sum_that_fits
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss
-from userdp.gradients.made_up import Answers, hooks_changed
+from userdp.gradients.made_up import Answers, hooks_changed, most_tokens
 from userdp.gradients.model_randomness import GeneratorStates, secretly
 from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum
@@ -111,6 +111,11 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
         return (
             "the model computes in fewer bits than float32, and in a batch everybody's rounding "
             "would depend on who else is there: one at a time"
+        )
+    if task.units.input_ids.shape[1] > most_tokens(task.model):
+        return (
+            "rows are longer than the model's configuration says it is made for, and made-up rows "
+            "that long cannot tell what it does with them: one at a time"
         )
     require_rows_apart(
         task.model,

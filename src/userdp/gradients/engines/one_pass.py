@@ -13,11 +13,14 @@ r"""Many units in one backward pass, each clipped as if alone: the book-keeping 
    shapes and places decide how the processor orders its additions; so does the longest row, to
    which the others are padded (padding itself contributes exact zeros). Take away one unit, and
    each other contribution may change in its last bits, by a relative rho; rho is about 1e-6 in
-   float32 and 1e-15 in float64. (In fewer bits it is too much, and there are no batches:
-   `engines.precision`.) The reference engine has no such term: there a unit's bits are its own.
-   Here the margin covers the worst case, all M changes in one direction, while :math:`M \rho \le
-   m`: M up to 1,000 in float32; and with high probability, the changes being independent and in no
-   common direction with the unit itself, while :math:`M \rho^2 \le m`.
+   float32 and 1e-15 in float64. On rows made to be worst, whose positions nearly cancel, it is up
+   to 6e-5 in float32: by who shares the pass a layer forms gradients or takes Gram matrices, and
+   the sum of the latter was that much shorter. (In fewer bits it is too much, and there are no
+   batches: `engines.precision`.) The reference engine has no such term: there a unit's bits are its
+   own. Here the margin covers the worst case, all M changes in one direction, while :math:`M \rho
+   \le m`: M up to 1,000 in float32, 17 where everybody's rows are worst; and with high probability,
+   the changes being independent and in no common direction with the unit itself, while :math:`M
+   \rho^2 \le m`: 3e5 at the larger rho.
 3. *Which engine computes is nobody's business.* A unit, or a whole cohort, that falls back to the
    reference engine is clipped at the same aim (`precision.aim`), so that who is in the cohort
    cannot rescale the others.

@@ -334,7 +334,7 @@ class Tape:
             rows = []
             for unit in weights:
                 here = unit.nonzero().flatten()
-                mix = unit[here].to(gradients.dtype) @ gradients[here].reshape(len(here), -1)
+                mix = unit[here].to(gradients.dtype) @ gradients[here].flatten(1)
                 rows.append(mix.view(gradients.shape[1:]))
             other._uses[name].append(Dense(torch.stack(rows)))
         return other

@@ -59,7 +59,7 @@ from userdp.gradients.engines.replay import made_up_but, require_same_states
 from userdp.gradients.engines.tape import NotCoveredError, Workspace
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import checked_losses
-from userdp.gradients.made_up import RAGGED, Answers, Shape, hooks_changed, made_up
+from userdp.gradients.made_up import RAGGED, Answers, Shape, hooks_changed, made_up, most_tokens
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.modes import unwatched
@@ -101,6 +101,12 @@ def _sum_of_parts(task: Task) -> ClippedSum:
     if _most(int(hooks_changed(task.model)), task.units.lengths.device):
         Answers.forget(task.model)
     require_supported(task)
+    if task.units.input_ids.shape[1] > most_tokens(task.model):
+        raise UseError(
+            "rows are longer than the model's configuration says it is made for, and nothing tells "
+            "what it does with several of them",
+            hint="prepare the store with a smaller --seq-len, or train on one process",
+        )
     with let_go(task.model):
         held = HeldState(task.model, task.loss)
         step = _Step(task)

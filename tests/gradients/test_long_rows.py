@@ -1,0 +1,78 @@
+"""Rows longer than a model's configuration names: made-up ones end there, so batches do too."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from userdp.gradients import Units, get_engine
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import choice
+from userdp.gradients.engines.choice import choose
+from userdp.gradients.made_up import most_tokens
+
+LIMIT, CLIP = 16, 0.1
+
+
+class Interpolated(nn.Module):
+    """Positions are squeezed into those it was made for, by the width of the pass (Chen 2023)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        numbers = {"max_position_embeddings": LIMIT, "vocab_size": 50}
+        self.config = SimpleNamespace(**numbers, to_dict=lambda: numbers)
+        self.table, self.out = nn.Embedding(50, 32), nn.Linear(32, 50)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        width = tokens.shape[1]
+        places = torch.arange(width, dtype=torch.float32) * min(1.0, LIMIT / width)
+        angles = places[:, None] * torch.exp(-torch.arange(16) / 4.0)
+        return self.out(torch.tanh(self.table(tokens) + torch.cat([angles.sin(), angles.cos()], 1)))
+
+
+def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    logits, targets = model(input_ids)[:, :-1], input_ids[:, 1:]
+    each = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    real = torch.arange(targets.shape[1])[None] < (lengths - 1)[:, None]
+    return (each.view(targets.shape) * real).sum(1) / (lengths - 1).clamp(min=1)
+
+
+def units(*lengths: int) -> Units:
+    draw = torch.Generator().manual_seed(3)
+    return Units.from_rows([[torch.randint(50, (n,), generator=draw).tolist()] for n in lengths])
+
+
+def move(engine: str) -> float:
+    """By how many clip norms the one long row moves the sum."""
+    model, others = Interpolated(), [14, 12] * 6
+    sums = [
+        get_engine(engine)(model, loss, units(*lengths), l2_clip_norm=CLIP).value
+        for lengths in ([*others, 60], others)
+    ]
+    return squared_norm(sums[0][name] - sums[1][name] for name in sums[0]) ** 0.5 / CLIP
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "vmap", "lora"])
+def test_invariant_3_a_row_beyond_the_limit_moves_the_sum_by_at_most_the_clip_norm(
+    engine: str,
+) -> None:
+    assert most_tokens(Interpolated()) == LIMIT
+    assert move(engine) <= 1
+
+
+def test_invariant_3_twin_a_batch_with_such_a_row_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "most_tokens", lambda model: 1 << 30)
+    assert move("bookkeeping") > 1.1
+
+
+def test_the_reason_is_told() -> None:
+    model = Interpolated()
+    assert "longer than" in choose(model, loss, units(60, 12)).reason
+    assert "longer than" not in choose(model, loss, units(14, 12)).reason
