@@ -264,6 +264,6 @@ def test_invariant_3_a_pass_is_handed_nothing_that_leads_to_the_others(
 
 
 def test_invariant_3_twin_views_of_the_cohort_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "own_rows", lambda *rows: rows)
+    monkeypatch.setattr(reference, "own_rows", lambda *rows, width: rows)
     model = Shared(lambda m, x, n: F.linear(x, m.w))
     assert moved(model, get_engine("reference"), READINGS["a pickle"]) > 1

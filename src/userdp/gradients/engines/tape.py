@@ -330,11 +330,11 @@ class Tape:
         """
         other = Tape(self._parameters, layout, self._workspace, form=Form.FORMED)
         for name, uses in self._uses.items():
-            gradients = joint(uses).gradients
-            rows = []
+            gradients, rows = joint(uses).gradients, []
+            flat = gradients.reshape(len(gradients), -1)
             for unit in weights:
                 here = unit.nonzero().flatten()
-                mix = unit[here].to(gradients.dtype) @ gradients[here].flatten(1)
+                mix = unit[here].to(gradients.dtype) @ flat[here]
                 rows.append(mix.view(gradients.shape[1:]))
             other._uses[name].append(Dense(torch.stack(rows)))
         return other
