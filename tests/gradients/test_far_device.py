@@ -21,6 +21,7 @@ from userdp.gradients import (
     get_engine,
 )
 from userdp.gradients.engines import one_pass
+from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.passes import layout_of
 
 SIZES = [2, 1, 3, 1]
@@ -68,6 +69,7 @@ def test_an_engine_gives_there_what_it_gives_here(both, engine, family):
     oracle = clipped_sum(model.double(), causal_lm_loss, here, l2_clip_norm=0.5)
     with Accelerator():
         found = get_engine(engine)(far, causal_lm_loss, there, l2_clip_norm=0.5)
+        assert choose(far, causal_lm_loss, there).engine == "bookkeeping"  # units share passes
     assert apart(found.value, oracle.value) < 2e-3  # of the margins, 0.5 times 1e-3
     torch.testing.assert_close(found.norms, oracle.norms, rtol=1e-4, atol=0)
     torch.testing.assert_close(found.losses, oracle.losses, rtol=1e-5, atol=0)

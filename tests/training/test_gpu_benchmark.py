@@ -62,7 +62,7 @@ def test_every_part_runs(tmp_path):
     assert all(row["float32_errors"] > 5 for row in found["noise"]["rows"])
     tables = out.with_suffix(".md").read_text()
     assert "| decoder_g16_bfloat16 | bfloat16 | 16 | 16 | auto |" in tables
-    assert "| k_gradients | bfloat16 | 5 | 20 | auto |" in tables
+    assert "| k_gradients | float32 | 5 | 20 | auto |" in tables
 
 
 def test_float32_noise_on_the_device_fails_its_part(monkeypatch):
