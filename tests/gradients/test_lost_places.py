@@ -235,3 +235,28 @@ def test_builtins_that_are_no_methods_of_tensors_are_somebodys_own() -> None:
     assert not out_of_sight.runs_code(Tensor.add, (torch.zeros(1), 1), {})
     assert not out_of_sight.runs_code(Tensor.shape.__get__, (torch.zeros(1),), {})  # type: ignore[attr-defined]
     assert not out_of_sight.runs_code(torch.add, (torch.zeros(1), 1), {})
+
+
+@pytest.mark.parametrize(
+    ("use", "proved"),
+    [
+        (lambda m, x: x.max(-1, keepdim=True).values, True),
+        (lambda m, x: x.max(-1, keepdim=True).indices.double() * 0, False),
+        (lambda m, x: torch.ones(x.max(-1).indices.shape, dtype=x.dtype)[..., None], False),
+        (lambda m, x: x * len(x.max(-1).indices), False),
+    ],
+    ids=["values", "indices", "their shape", "their number"],
+)
+def test_indices_that_nobody_uses_end_no_proof(use: Use, proved: bool) -> None:
+    """Of `max`, whose values are a row's own; whoever uses its indices ends it (`steps`)."""
+
+    def take(m: Shared, tokens: Tensor) -> Tensor:
+        x = m.table(tokens)
+        return F.linear(x + use(m, x), m.w)
+
+    try:
+        one_pass_sum(Tokens(take), loss, UNITS, l2_clip_norm=CLIP)
+    except NotCoveredError:
+        assert not proved
+    else:
+        assert proved

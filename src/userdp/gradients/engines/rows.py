@@ -194,10 +194,16 @@ class Rows:
         elif isinstance(result, tuple | list):
             place = rule(call) if call.rest_known() and _named_as_known(kwargs) else None
             for part in result:
-                if isinstance(part, Tensor):
-                    self.mark(part, None if steps(function, call, part) else place)
+                if not isinstance(part, Tensor):
+                    self._end_if_unknown(part)
+                elif place is not None and steps(function, call, part):
+                    self.mark(part, None)  # the indices of `max`, say: harmless until they are used
+                else:
+                    self.mark(part, place)
             if place is None:
                 self._note_reading(function, args, kwargs, result)
+            else:
+                return result
         self._end_if_unknown(result)
         return result
 
