@@ -58,6 +58,14 @@ def same(one: ClippedSum, other: ClippedSum) -> bool:
     )
 
 
+def dropping(model: nn.Module, rate: float) -> nn.Module:
+    """``model`` with this rate of dropout."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+    return model
+
+
 def infinite(row: Tensor) -> Any:
     """A loss that is infinite on rows that begin as ``row`` does; made-up ones do not."""
     one, two, three = row[:3].tolist()
@@ -82,10 +90,7 @@ def distinct(make_rows: Any) -> Units:
 def test_the_sum_is_that_of_passes_that_are_waited_for(
     make_model, make_rows, passes, ahead, dropout
 ) -> None:
-    model = make_model("gpt2-tied")
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = dropout
+    model = dropping(make_model("gpt2-tied"), dropout)
     units = Units.from_rows(make_rows([1, 2, 1, 1]))
     found = total(model, units)
     ahead(False)
@@ -98,10 +103,7 @@ def test_a_unit_that_is_not_finite_has_the_sum_computed_anew(
     make_model, make_rows, passes, ahead, dropout
 ) -> None:
     """Under the same masks of everybody, so that nothing is chosen by who could be added."""
-    model = make_model("gpt2-tied")
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = dropout
+    model = dropping(make_model("gpt2-tied"), dropout)
     units = distinct(make_rows)
     loss = infinite(units.input_ids[0])
     found = total(model, units, loss)
