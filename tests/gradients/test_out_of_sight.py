@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.library import custom_op
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -123,7 +124,7 @@ def by_index(tokens: Tensor) -> float:
     return index.found
 
 
-@torch.library.custom_op("somebody::count_rare", mutates_args=())
+@custom_op("somebody::count_rare", mutates_args=())
 def _count_rare(tokens: Tensor) -> Tensor:
     _found.append(float((tokens == RARE).sum()))
     return tokens.clone()

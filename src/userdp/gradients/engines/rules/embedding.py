@@ -151,9 +151,8 @@ class _Embedding(Layer):
         vocabulary, width = self.shape
         flat = wide(gradient).reshape(-1, width)
         sums = flat.new_zeros(len(keys), width).index_add_(0, places, flat)
-        units, tokens = keys // vocabulary, keys % vocabulary
-        count = self.tape.layout.units
-        use = Sparse(units, tokens, sums, self.shape, count, bounds)
+        owners, found = keys // vocabulary, keys % vocabulary
+        use = Sparse(owners, found, sums, self.shape, self.tape.layout.units, bounds)
         self.tape.keep(self.name, use, gradient)
 
 

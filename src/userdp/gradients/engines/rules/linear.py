@@ -132,8 +132,12 @@ class Ghost(Use):
         return torch.cat(found), torch.cat(lengths)
 
     def _by_grams(self) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
-        """Of some units each time: their squared norms, their W², the sum of the lengths of the
-        rows of the longer side, all (units,), and their positions."""
+        """By Gram matrices, of some units at a time.
+
+        Yields:
+            Squared norms; W²; the sum of the lengths of the rows of the longer side; each float64,
+            (units,). And how many positions each of these units has.
+        """
         if self.layout.equal:
             pairs = [(self.layout.stacked(self.left), self.layout.stacked(self.right))]
         else:
