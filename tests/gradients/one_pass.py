@@ -13,7 +13,18 @@ from userdp.gradients.engines.forms import Form
 
 
 def one_pass_sum(
-    model: nn.Module, loss: Loss, units: Units, *, form: Form | None = None, **options: Any
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    *,
+    form: Form | None = None,
+    strict: bool = True,
+    **options: Any,
 ) -> ClippedSum:
-    """The book-keeping engine, which is not asked here whether units may share a pass."""
-    return Engine(partial(one_pass.sum_of_passes, form=form))(model, loss, units, **options)
+    """The book-keeping engine, which is not asked here whether units may share a pass.
+
+    ``strict``: a pass that cannot serve is an error, too.
+    """
+    return Engine(partial(one_pass.sum_of_passes, form=form, strict=strict))(
+        model, loss, units, **options
+    )

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.influence import losses, models
-from benchmarks.influence.cases import renew, without
+from benchmarks.influence.cases import renew
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.coupling import require_rows_apart
-from userdp.gradients.engines import choice
+from userdp.gradients.engines import choice, passes
 from userdp.gradients.made_up import EQUAL, RAGGED, Shape, made_up
 
 CLIP = 0.01
@@ -147,13 +147,17 @@ def test_made_up_rows_are_the_models_own_tokens_and_fit_its_positions() -> None:
 def test_invariant_3_twin_without_the_question_the_padded_width_moves_everybody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A loss over the width of the pass: a long row shortens what all the others add."""
+    """A loss over the width of the pass: a long row shortens what all the others add.
+
+    If a pass were as wide as the longest row of all, that is.
+    """
+    monkeypatch.setattr(passes, "padded_width", lambda tokens: 10)
     monkeypatch.setattr(choice, "require_rows_apart", lambda *args, **options: None)
     monkeypatch.setattr(choice, "agrees_with_reference", lambda *args, **options: True)
     model, engine = models.Flattened(), get_engine("vmap")
     renew(model, 1, scale=1.0)
-    units = Units.from_rows([*[[[n, n + 1, 3]] for n in range(6)], [list(range(1, 10))]])
-    rest = without(units, 6)
+    short = [[[n, n + 1, 3]] for n in range(6)]
+    rest, units = Units.from_rows(short), Units.from_rows([*short, [list(range(1, 10))]])
     clip = float(engine(model, losses.over_width, rest, l2_clip_norm=1e6).norms.max())
     everybody = engine(model, losses.over_width, units, l2_clip_norm=clip).value
     others = engine(model, losses.over_width, rest, l2_clip_norm=clip).value

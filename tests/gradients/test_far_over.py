@@ -13,7 +13,7 @@ from benchmarks.influence.cases import renew, without
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import one_pass, vmap
+from userdp.gradients.engines import one_pass
 from userdp.gradients.engines.rules import linear
 
 ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]
@@ -99,14 +99,3 @@ def test_a_unit_of_two_rows_makes_nobody_elses_count_as_zero() -> None:
     two = [[1, 2, 3], [4, 5, 6]]
     assert counted_as_zero(Units.from_rows(SHORT)) == 0
     assert counted_as_zero(Units.from_rows([*SHORT, two])) == 0
-
-
-def test_twin_padding_by_rows_of_no_tokens_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    padded = vmap._padded
-
-    def by_nothing(units: Units) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        input_ids, lengths, weights, targets = padded(units)
-        return input_ids, torch.where(weights > 0, lengths, 0), weights, targets
-
-    monkeypatch.setattr(vmap, "_padded", by_nothing)
-    assert counted_as_zero(Units.from_rows([*SHORT, [[1, 2, 3], [4, 5, 6]]])) == len(SHORT)

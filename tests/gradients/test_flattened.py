@@ -32,11 +32,14 @@ def friendly() -> Units:
 
 
 def divisible(rows: int, seed: int) -> Units:
-    """Ragged rows of one unit each; with the last and without, the rows divide the targets."""
+    """Ragged rows of one unit each, whose number divides the targets of a pass of as many.
+
+    Without the last one too, in whose place nobody's row stands: it is as long as any.
+    """
     draw = random.Random(seed)
-    counts = [draw.randint(1, 9) for _ in range(rows - 2)]
-    counts.append(1 + (-sum(counts) - 1) % (rows - 1))  # without the last
-    counts.append(1 + (-sum(counts) - 1) % rows)
+    counts = [1]
+    while sum(counts) % rows:
+        counts = [*(draw.randint(1, 9) for _ in range(rows - 2)), 9, 9]
     return Units.from_rows([[[draw.randrange(13) for _ in range(n + 1)]] for n in counts])
 
 
@@ -46,12 +49,13 @@ def five_four_three() -> Units:
 
 def influence(name: str, model: nn.Module, loss: Loss, units: Units, clip: float = CLIP) -> float:
     """The most that one unit moves the sum of an engine that has met a friendly cohort, over C."""
-    engine = get_engine(name)
+    engine, rows = get_engine(name), len(units.lengths)
     engine(model, loss, friendly(), l2_clip_norm=clip)
-    everybody = engine(model, loss, units, l2_clip_norm=clip).value
+    everybody = engine(model, loss, units, l2_clip_norm=clip, micro_batch=rows).value
     moves = []
     for out in range(len(units)):
-        rest = engine(model, loss, without(units, out), l2_clip_norm=clip).value
+        others = without(units, out)
+        rest = engine(model, loss, others, l2_clip_norm=clip, micro_batch=rows).value
         moves.append(math.sqrt(squared_norm(everybody[n] - v for n, v in rest.items())) / clip)
     return max(moves)
 

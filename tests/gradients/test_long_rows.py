@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from userdp.gradients import Units, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import choice
+from userdp.gradients.engines import choice, passes
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.made_up import most_tokens
 
@@ -68,7 +68,10 @@ def test_invariant_3_a_row_beyond_the_limit_moves_the_sum_by_at_most_the_clip_no
 def test_invariant_3_twin_a_batch_with_such_a_row_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """If a pass were as wide as the longest row of all, that is."""
     monkeypatch.setattr(choice, "most_tokens", lambda model: 1 << 30)
+    assert move("bookkeeping") <= 1
+    monkeypatch.setattr(passes, "padded_width", lambda tokens: 60)
     assert move("bookkeeping") > 1.1
 
 

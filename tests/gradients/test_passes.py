@@ -17,14 +17,6 @@ from userdp.gradients.engines import choice, one_pass, passes
 from userdp.gradients.engines.passes import largest_passes, rows_per_pass
 
 
-def empty(width: int) -> Units:
-    return Units(
-        input_ids=torch.zeros(0, width, dtype=torch.int64),
-        lengths=torch.zeros(0, dtype=torch.int64),
-        offsets=torch.zeros(1, dtype=torch.int64),
-    )
-
-
 @given(
     micro_batch=st.integers(1, 3000),
     seq_len=st.integers(1, 3000),
@@ -34,7 +26,7 @@ def empty(width: int) -> Units:
 def test_every_pass_fits_into_one_that_was_asked_of(micro_batch, seq_len, unit_rows, width):
     width = min(width, seq_len)
     asked = largest_passes(micro_batch, seq_len, unit_rows=unit_rows, cut=True)
-    rows = min(micro_batch, max(rows_per_pass(empty(width), micro_batch), unit_rows))
+    rows = min(micro_batch, max(rows_per_pass(width, micro_batch, torch.device("cpu")), unit_rows))
     assert any(rows <= most and width <= longest for most, longest in asked)
     assert all(r * w <= 2 * 1024 or r <= unit_rows for r, w in asked)
 
@@ -59,7 +51,7 @@ def test_invariant_9_nothing_is_asked_because_of_who_was_drawn(monkeypatch, name
 
 
 def test_twin_where_nobody_counts_as_a_whole_micro_batch_is_caught(monkeypatch):
-    monkeypatch.setattr(choice, "_most_rows", lambda task, traced: task.micro_batch)
+    monkeypatch.setattr(choice, "_largest", lambda task, traced: [(task.micro_batch, 64)])
     with pytest.raises(UseError, match="asked again"):
         test_invariant_9_nothing_is_asked_because_of_who_was_drawn(monkeypatch, "auto", [], 64)
 

@@ -194,7 +194,7 @@ def test_invariant_14_a_unit_that_is_computed_again_under_its_masks_is_not_given
     """That it came to this may have been its masks' doing: new ones for all would be chosen."""
     computed = Computed("bookkeeping", with_dropout(), units)
 
-    def nobody_usable(self: object, total: object, aim: float, *, wait: bool) -> Tensor:
+    def nobody_usable(self: object, total: object, aim: float, taken: int, *, wait: bool) -> Tensor:
         return torch.zeros(len(self._units.bounds) - 1, dtype=torch.bool)  # type: ignore[attr-defined]  # one_pass._Pass
 
     def no_memory(task: Task) -> ClippedSum:
@@ -259,7 +259,7 @@ def drops_the_half_that_failed(patch: pytest.MonkeyPatch) -> None:
     """A broken twin: of what did not fit, only the first half is computed."""
 
     def half(
-        compute: Callable[[Task], ClippedSum], task: Task, *, cut: Callable[[Task], object]
+        compute: Callable[[Task], ClippedSum], task: Task, *, most_rows: Callable[[Task], int]
     ) -> ClippedSum:
         try:
             return compute(task)

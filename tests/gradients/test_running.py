@@ -85,12 +85,13 @@ def test_invariant_3_one_unit_across_the_switch_moves_the_sum_by_its_own_norm():
 
 def test_the_bound_counts_every_partial_sum():
     """By hand: after each pass all units so far, and between two uses those of the pass again."""
-    ranges = [(0, 3), (3, 4), (4, 9)]
-    partial = 0
-    for begin, end in ranges:
-        first_use = begin + 2 * (end - begin)  # each use of a unit is at most 2 C long
-        partial += first_use + end
-    assert partial_sums(ranges) == partial
+    taken = [3, 1, 5]
+    partial = before = 0
+    for units in taken:
+        first_use = before + 2 * units  # each use of a unit is at most 2 C long
+        before += units
+        partial += first_use + before
+    assert partial_sums(taken) == partial
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_the_bound_counts_every_partial_sum():
     ],
 )
 def test_float32_is_for_one_small_sum_of_float32_alone(dtype, parts, expected):
-    ranges = [(unit, unit + 1) for unit in range(MOST)]
+    taken = [1] * MOST
     task = Task(
         model=Table(torch.ones(2, WIDTH, dtype=dtype)),
         loss=table_loss,
@@ -112,8 +113,8 @@ def test_float32_is_for_one_small_sum_of_float32_alone(dtype, parts, expected):
         l2_clip_norm=1.0,
         parts=parts,
     )
-    assert running_dtype(task, ranges) == expected
-    assert running_dtype(task, [*ranges, (MOST, MOST + 1)]) == torch.float64
+    assert running_dtype(task, taken) == expected
+    assert running_dtype(task, [*taken, 1]) == torch.float64
 
 
 @pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
@@ -159,9 +160,13 @@ def test_passes_that_are_halved_are_counted_anew():
         micro_batch=8,
         parts=1,
     )
-    assert running_dtype(task, one_pass.cut(task)) == torch.float32
+    assert running_dtype(task, sizes(task)) == torch.float32
     halved = task.but(micro_batch=4)
-    assert running_dtype(halved, one_pass.cut(halved)) == torch.float64
+    assert running_dtype(halved, sizes(halved)) == torch.float64
+
+
+def sizes(task: Task) -> list[int]:
+    return [len(one.numbers) for one in one_pass.cut(task)[0]]
 
 
 def table_rounded_twice() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -13,15 +13,15 @@ from userdp.gradients.shards import zeros_like_parts
 
 
 class Pending(NamedTuple):
-    """What a device has yet to tell of units ``begin:end``; each tensor (units,).
+    """What a device has yet to tell of some units; tensors are (units,).
 
     Attributes:
+        numbers: of the units.
         losses, squares: float64; their mean losses and squared norms.
-        usable: bool; which of them may have been added as they were.
+        usable: bool; which of the pass may have been added as they were, those of nobody too.
     """
 
-    begin: int
-    end: int
+    numbers: Sequence[int]
     losses: Tensor
     squares: Tensor
     usable: Tensor
@@ -100,9 +100,9 @@ class ClippedSum:
             return False
         here, at = told.cpu(), 0
         for one in self.pending:
-            count = one.end - one.begin
-            self.losses[one.begin : one.end] = here[at : at + count]
-            self.norms[one.begin : one.end] = here[at + count : at + 2 * count]
+            numbers, count = list(one.numbers), len(one.numbers)
+            self.losses[numbers] = here[at : at + count]
+            self.norms[numbers] = here[at + count : at + 2 * count]
             at += 2 * count
         self.pending.clear()
         return True

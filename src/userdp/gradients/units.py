@@ -23,7 +23,9 @@ class Units:
     """Token rows grouped by unit; unit ``k`` owns rows ``offsets[k]:offsets[k + 1]``.
 
     Args:
-        input_ids: int64, (rows, width). Whatever stands beyond a row's length is never read.
+        input_ids: int64, (rows, width). Whatever stands beyond a row's length is never read. The
+            width decides how rows are padded (`engines.passes`): let it be public, as the length of
+            a store's rows is, and not that of the longest one that was drawn.
         lengths: int64, (rows,); tokens of each row, in [0, width].
         offsets: int64, (units + 1,); starts at 0, never falls, ends at ``rows``. A unit without
             rows is allowed and contributes exactly zero.
@@ -106,8 +108,13 @@ class Units:
             yield self.input_ids[begin:end, :width], lengths, targets
 
     def cut(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """``(input_ids, lengths, targets)`` of all rows, as `own_rows`."""
+        """``(input_ids, lengths, targets)`` of all rows, as wide as the longest: `own_rows`."""
         width = int(self._lengths.max()) if len(self.lengths) else 0
+        return own_rows(self.input_ids, self.lengths, self.targets, width=width)
+
+    def all_rows(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The same as wide as ``input_ids``, which no row decides."""
+        width = self.input_ids.shape[1]
         return own_rows(self.input_ids, self.lengths, self.targets, width=width)
 
     def target_counts(self) -> Tensor:

@@ -72,7 +72,7 @@ def warn_if_one_at_a_time(
     reason = why_alone(task, traced=engine == "vmap")
     if reason is None:
         return
-    together = max(1, rows_per_pass(one, micro_batch) // unit_rows)
+    together = max(1, rows_per_pass(seq_len, micro_batch, device) // unit_rows)
     many = made_up(model, _shape(together, unit_rows, seq_len), masked=masked, device=device)
     with if_it_runs():
         try:

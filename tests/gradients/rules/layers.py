@@ -14,7 +14,8 @@ from userdp.gradients import Units, clipped_sum
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.layer import RULES
 
-UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6]], [[2, 7, 1]], [[4, 4, 4, 4], [8, 1, 2], [3, 9]]])
+UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6]], [[2, 7, 1], [3, 9]], [[4, 4, 4, 4], [8, 1, 2]]])
+"""As many rows in each, so that they share a pass."""
 WIDTH = 8
 
 

@@ -171,9 +171,10 @@ def _formed_bytes(work: Work, models: Mapping[int, nn.Module], method: str, *, u
     if method not in ("bookkeeping", "lora"):
         return 0
     cohort = work.units(1)
+    shape = int(cohort.offsets[1]), cohort.input_ids.shape[1]
     with _changed([(passes, "choose_form", _choosing_for(work.device))]):
         one, two = (
-            whole_bytes(task) if method == "lora" else sum(formed_bytes(task))
+            whole_bytes(task) if method == "lora" else sum(formed_bytes(task, *shape))
             for model in models.values()
             for task in [Task(model=model, loss=work.loss, units=cohort, l2_clip_norm=1.0)]
         )
@@ -260,7 +261,7 @@ def passes_of(
     """
     changes: list[tuple[object, str, object]] = [
         (one_pass, "cut", partial(_cut, most_units=units)),
-        (choice, "rows_per_pass", lambda units, micro_batch: most_rows),
+        (choice, "rows_per_pass", lambda width, micro_batch, device: most_rows),
         (linear, "choose_form", _choosing_for(device)),
     ]
     if device != "cpu":  # where a CPU takes blocks that stay in its caches
@@ -290,10 +291,11 @@ def units_in_pass(task: Task, form: Form | None, *, device: str, memory: float) 
     """How many units the engines put into a task's first pass on ``device`` of ``memory`` bytes."""
     changes: list[tuple[object, str, object]] = [(passes, "choose_form", _choosing_for(device))]
     if device != "cpu":
-        changes.append((one_pass, "rows_per_pass", lambda units, micro_batch: micro_batch))
+        changes.append((passes, "rows_per_pass", lambda width, micro_batch, device: micro_batch))
         changes.append((passes, "device_bytes", lambda device: int(memory)))
     with _changed(changes):
-        return one_pass.cut(task, form)[0][1]
+        cut, _ = one_pass.cut(task, form)
+        return len(cut[0].numbers)
 
 
 def _choosing_for(device: str) -> Callable[..., Form]:
@@ -306,10 +308,15 @@ def _at_once(rows: int, *options: object) -> Iterator[slice]:
     yield slice(0, rows)
 
 
-def _cut(task: Task, form: Form | None = None, *, most_units: int) -> list[tuple[int, int]]:
-    """As `one_pass.cut`: ranges of so many units."""
-    starts = range(0, len(task.units), most_units)
-    return [(begin, min(begin + most_units, len(task.units))) for begin in starts]
+def _cut(
+    task: Task, form: Form | None = None, *, most_units: int
+) -> tuple[list[passes.Pass], list[int]]:
+    """As `one_pass.cut`: passes of so many units, which are all of one shape."""
+    rows, width = int(task.units.offsets[1]), task.units.input_ids.shape[1]
+    shape = passes.PassShape(min(most_units, len(task.units)), rows, width)
+    numbers = range(len(task.units))
+    starts = numbers[::most_units]
+    return [passes.Pass(tuple(numbers[at : at + most_units]), shape) for at in starts], []
 
 
 class _Watched:

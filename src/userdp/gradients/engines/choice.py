@@ -16,7 +16,7 @@ from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.failing import sum_despite_errors
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.one_pass import LEAST_CLIP
-from userdp.gradients.engines.passes import rows_per_pass
+from userdp.gradients.engines.passes import Pass, rows_per_pass, widths
 from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow
 from userdp.gradients.engines.room import sum_that_fits
 from userdp.gradients.engines.tape import NotCoveredError
@@ -40,6 +40,12 @@ _BATCHED: dict[str, Callable[[Task], ClippedSum]] = {
     "lora": partial(one_pass.sum_of_passes, form=Form.FORMED),
     "vmap": vmap.sum_of_batches,
 }
+
+_APART: dict[str, Callable[[Task], ClippedSum]] = {
+    "bookkeeping": one_pass.sum_apart,
+    "lora": partial(one_pass.sum_apart, form=Form.FORMED),
+}
+"""The same numbers, one unit in each pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,10 +113,12 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
     """
     if task.least_clip_norm < LEAST_CLIP:
         return f"the clip norm is below {LEAST_CLIP:g}, where float32 squares vanish"
-    if any(map(is_narrow, dtypes_of(task.model, task.loss, task.units))):
+    narrow = any(map(is_narrow, dtypes_of(task.model, task.loss, task.units)))
+    if narrow and (traced or draws_of(task.model, task.loss, task.units) is not Draws.NONE):
         return (
-            "the model computes in fewer bits than float32, and in a batch everybody's rounding "
-            "would depend on who else is there: one at a time"
+            "the model computes in fewer bits than float32 and "
+            f"{'is traced by vmap' if traced else 'draws random numbers'}, so that everybody's "
+            "rounding would depend on who else is there: one at a time"
         )
     if task.units.input_ids.shape[1] > most_tokens(task.model):
         return (
@@ -121,7 +129,7 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
         task.model,
         task.loss,
         masked=task.masked,
-        largest=[(_most_rows(task, traced=traced), task.units.input_ids.shape[1])],
+        largest=_largest(task, traced=traced),
     )
     if not agrees_with_reference(task.model, task.loss, masked=task.masked, traced=traced):
         return (
@@ -137,12 +145,18 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
     return None
 
 
-def _most_rows(task: Task, *, traced: bool) -> int:
-    """Of a pass of these units; `largest_passes` has as many, whoever was drawn, or nobody."""
+def _largest(task: Task, *, traced: bool) -> list[tuple[int, int]]:
+    """Rows and width of the largest passes of these units."""
+    most_wide, device = task.units.input_ids.shape[1], task.units.lengths.device
     if traced:
-        return task.micro_batch
-    longest = max(task.units.offsets.diff().tolist(), default=0)
-    return min(task.micro_batch, max(rows_per_pass(task.units, task.micro_batch), longest))
+        return [(task.micro_batch, most_wide)]
+    unit_rows = min(task.micro_batch, max(task.units.offsets.diff().tolist(), default=0))
+    largest: dict[int, tuple[int, int]] = {}
+    for width in widths(most_wide):
+        rows = max(unit_rows, rows_per_pass(width, task.micro_batch, device))
+        octave = (width - 1).bit_length()
+        largest[octave] = max(rows, largest.get(octave, (0, 0))[0]), width
+    return list(largest.values())
 
 
 def _clipped_sum(name: str, task: Task) -> ClippedSum:
@@ -157,26 +171,28 @@ def _clipped_sum(name: str, task: Task) -> ClippedSum:
 
 
 def _sum_in_room(name: str, task: Task, *, forgiving: bool) -> ClippedSum:
-    """The sum in passes that memory has room for; ``forgiving``: one at a time."""
+    """The sum in passes that memory has room for; ``forgiving``: one unit in each."""
     return sum_that_fits(
         partial(_attempt, name, forgiving=forgiving),
         task,
-        cut=partial(_cut, "reference" if forgiving else name),
+        most_rows=partial(_most_rows, name),
     )
 
 
-def _cut(name: str, task: Task) -> list[tuple[int, int]]:
-    """The ranges of units that engine ``name`` puts into one pass."""
-    if name == "reference":
-        return [(unit, unit + 1) for unit in range(len(task.units))]
+def _most_rows(name: str, task: Task) -> int:
+    """Rows of the largest pass of engine ``name``, or of the parts of a unit that is too large."""
+    large = min(task.micro_batch, max(task.units.offsets.diff().tolist(), default=0))
+    passes: list[Pass] = []
     if name == "vmap":
-        return vmap.cut(task)
-    return one_pass.cut(task, Form.FORMED if name == "lora" else None)
+        passes, _ = vmap.cut(task)
+    elif name != "reference":
+        passes, _ = one_pass.cut(task, Form.FORMED if name == "lora" else None)
+    return max([large, *(one.shape.units * one.shape.rows for one in passes)])
 
 
 def _attempt(name: str, task: Task, *, forgiving: bool) -> ClippedSum:
     """The sum by engine ``name``, by which nothing changes that model or loss hold."""
-    compute = _alone(name) if forgiving else _means(name, task)
+    compute = _alone(name, task) if forgiving else _means(name, task)
     task = task.but(held=HeldState(task.model, task.loss))
     begun = GeneratorStates.read()
     total = _unchanging(compute, task.but(ahead=_runs_ahead(task)))
@@ -224,10 +240,18 @@ def _means(name: str, task: Task) -> Callable[[Task], ClippedSum]:
     return _BATCHED.get(name, one_at_a_time)
 
 
-def _alone(name: str) -> Callable[[Task], ClippedSum]:
-    """What computes unit by unit at the aim of engine ``name``, and forgives errors."""
-    alone = reference.sum_of_units if name == "reference" else one_at_a_time
-    return partial(alone, forgiving=True)
+def _alone(name: str, task: Task) -> Callable[[Task], ClippedSum]:
+    """What computes unit by unit what engine ``name`` does, and forgives errors."""
+    if name == "reference":
+        return partial(reference.sum_of_units, forgiving=True)
+    apart = _APART.get(_choice(task).engine if name == "auto" else name)
+    if (
+        apart is None
+        or why_alone(task) is not None
+        or draws_of(task.model, task.loss, task.units) is not Draws.NONE
+    ):
+        return partial(one_at_a_time, forgiving=True)
+    return apart
 
 
 def one_at_a_time(task: Task, *, forgiving: bool = False) -> ClippedSum:

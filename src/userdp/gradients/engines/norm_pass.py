@@ -41,7 +41,7 @@ from userdp.gradients.engines.passes import layout_of
 from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.rules.linear import GHOST_CONDITION, NARROW, Ghost
 from userdp.gradients.engines.tape import NOT_BY_ROWS, NotCoveredError, Tape, Workspace, mean_losses
-from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms, squares
+from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms, squares, wide
 from userdp.gradients.losses import Loss
 from userdp.gradients.modes import run_backward, unwatched
 from userdp.gradients.units import Units
@@ -164,9 +164,9 @@ class NormTape(Tape):
         """Add W of a use, whose gradient is the sum of outer products of ``factors``."""
         if not factors:
             return
-        lengths = _lengths(factors[0])
+        lengths = _lengths(wide(factors[0]))
         for factor in factors[1:]:
-            lengths = lengths * _lengths(factor)
+            lengths = lengths * _lengths(wide(factor))
         self._lengths[name] = self.layout.summed(lengths)[:, 0] + self._lengths.get(name, 0)
 
     def squares_by_name(self) -> dict[str, Tensor]:

@@ -54,19 +54,27 @@ from userdp.gradients.draws import Draws, draws_of, watching_draws
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, Forms
+from userdp.gradients.engines.own_bits import bits_are_own
 from userdp.gradients.engines.passes import (
+    Pass,
     formed_bytes,
     layout_of,
     most_units,
     passes,
-    rows_per_pass,
     whole_bytes,
 )
-from userdp.gradients.engines.precision import aim, reduced_products, require_no_masks
+from userdp.gradients.engines.precision import (
+    aim,
+    dtypes_of,
+    is_narrow,
+    reduced_products,
+    require_no_masks,
+)
 from userdp.gradients.engines.replay import clipped_again
 from userdp.gradients.engines.running import running_dtype
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.model_randomness import GeneratorStates
+from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum, Pending
 from userdp.gradients.units import Units
 
@@ -74,7 +82,7 @@ LEAST_CLIP = 1e-8
 """Below this squares may vanish in float32, and the reference engine takes over."""
 
 
-def sum_of_passes(task: Task, *, form: Forms = None) -> ClippedSum:
+def sum_of_passes(task: Task, *, form: Forms = None, strict: bool = False) -> ClippedSum:
     """The clipped sum of a task whose units may share passes (`choice.why_alone`).
 
     A model that draws random numbers has each unit's masks drawn once: what a pass could not serve
@@ -87,74 +95,153 @@ def sum_of_passes(task: Task, *, form: Forms = None) -> ClippedSum:
     Args:
         task: what is to be computed.
         form: of linear layers; see `userdp.gradients.engines.forms.Forms`.
+        strict: compute all units in passes, and raise where one cannot serve.
 
     Raises:
         NotCoveredError: names the parameters that no rule covers. No mask has been drawn that
             counts.
     """
-    drawn = draws_of(task.model, task.loss, task.units)
-    if drawn is Draws.SHARED:
-        raise NotCoveredError(["(random numbers that the rows of a pass share)"])
-    ranges, workspace = cut(task, form), Workspace()
-    total = task.zero(running_dtype(task, ranges))
-    aimed = task.but(l2_clip_norm=aim(task))
-    alone: list[int] = []
-    for begin, end in ranges:
-        part = task.units.select(begin, end)
-        count = int(part.offsets[-1])
-        if count == 0:
-            continue
-        if count > task.micro_batch:
-            alone += range(begin, end)
-            continue
-        first = GeneratorStates.read()
-        try:
-            with watching_draws(drawn, count):
-                done = _Pass(task, part, workspace, form)
-        except NotCoveredError:
-            if drawn is Draws.NONE:
-                raise
-            again = list(range(len(part)))
-        else:
-            if done.narrow:
-                del done
-                # These rows made the model compute in fewer bits than the margin is for. The margin
-                # must not follow them, so their units are computed where none is needed.
-                require_no_masks(drawn)
-                alone += range(begin, end)
-                continue
-            if count == 1:  # what such a pass read is not followed
-                task.require_unchanged()
-            usable = done.add_to(total.value, aimed.l2_clip_norm, wait=not task.ahead)
-            if task.ahead:
-                told = Pending(begin, end, done.losses, done.squared_norms, usable)
-                total.pending.append(told)
-                del done
-                continue
-            total.losses[begin:end] = done.losses
-            total.norms[begin:end] = done.squared_norms.sqrt().cpu()
-            again = [int(unit) for unit in (~usable).nonzero()]
+    step = _Step(task, form, strict=strict)
+    for one in step.passes:
+        step.take(one)
+    return step.finish()
+
+
+def sum_apart(task: Task, *, form: Forms = None) -> ClippedSum:
+    """The same numbers, each unit in a pass of its own, beside nobody; for models that draw none.
+
+    A unit whose rows make the model or the loss raise an error counts as zero, and is counted
+    (`engines.failing`). All others contribute, bit for bit, what they do in `sum_of_passes`.
+    """
+    step = _Step(task, form, forgiving=True)
+    for one in step.passes:
+        step.take_apart(one)
+    return step.finish()
+
+
+def cut(task: Task, form: Forms = None) -> tuple[list[Pass], list[int]]:
+    """The passes, and the units too large for one; arguments as of `sum_of_passes`."""
+
+    def most(rows: int, width: int) -> int:
+        whole = form is Form.FORMED
+        formed = whole_bytes(task) if whole else sum(formed_bytes(task, rows, width))
+        return most_units(task, formed)
+
+    return passes(task.units, micro_batch=task.micro_batch, most_units=most)
+
+
+class _Step:
+    """What the passes of one sum share.
+
+    Args:
+        task: what is to be computed.
+        form: of linear layers.
+        strict: see `sum_of_passes`.
+        forgiving: see `sum_apart`.
+    """
+
+    def __init__(
+        self, task: Task, form: Forms, *, strict: bool = False, forgiving: bool = False
+    ) -> None:
+        self._task, self._form = task, form
+        self._strict, self._forgiving = strict, forgiving
+        self._drawn = draws_of(task.model, task.loss, task.units)
+        if self._drawn is Draws.SHARED:
+            raise NotCoveredError(["(random numbers that the rows of a pass share)"])
+        self._expected = dtypes_of(task.model, task.loss, task.units)
+        self._aimed = task.but(l2_clip_norm=aim(task))
+        self._workspace = Workspace()
+        self.passes, self._alone = cut(task, form)
+        if not strict and any(map(is_narrow, self._expected)):
+            self._leave_to_reference()
+        self._total = task.zero(running_dtype(task, [len(one.numbers) for one in self.passes]))
+
+    def _leave_to_reference(self) -> None:
+        """Take units from passes in which their bits would not be their own."""
+        own = {one.shape: bits_are_own(self._task, one.shape, self._form) for one in self.passes}
+        self._alone += [n for one in self.passes if not own[one.shape] for n in one.numbers]
+        self.passes = [one for one in self.passes if own[one.shape]]
+
+    def take(self, one: Pass) -> None:
+        """Add the units of a pass."""
+        part, first = one.of(self._task.units), GeneratorStates.read()
+        done = self._run(part)
+        again = list(range(len(one.numbers)))
+        if done is not None:
+            again = self._add(one, done)
             del done  # what layers kept of this pass would lie beside the next one's activations
-        if drawn is Draws.NONE:
-            alone += [begin + unit for unit in again]
-            continue
+        elif self._drawn is Draws.NONE and one.shape.units > 1:
+            self.take_apart(one)
+            return
+        if self._drawn is Draws.NONE:
+            self._alone += [one.numbers[place] for place in again]
+            return
         last = GeneratorStates.read()
-        for unit in again:
-            total.add_unit(begin + unit, clipped_again(aimed, part, unit, first, last))
-    del workspace  # before the sum takes more memory
-    total.widen()
-    for unit in alone:
-        one = aimed.but(units=task.units.select(unit, unit + 1))
-        total.add_unit(unit, reference.sum_of_units(one))
-    return total
+        for place in again:
+            unit = clipped_again(self._aimed, part, place, first, last)
+            self._total.add_unit(one.numbers[place], unit)
 
+    def take_apart(self, one: Pass) -> None:
+        """Add the units of a pass, each as it would be there, beside nobody.
 
-def cut(task: Task, form: Forms = None) -> list[tuple[int, int]]:
-    """The ranges of units that share a pass; arguments as of `sum_of_passes`."""
-    rows = rows_per_pass(task.units, task.micro_batch)
-    formed = whole_bytes(task) if form is Form.FORMED else sum(formed_bytes(task))
-    most = most_units(task, formed)
-    return passes(task.units, rows=rows, most_units=most)
+        Who made the pass of no use, those units are left to the reference engine; the others'
+        numbers are the same as ever.
+        """
+        for alone in one.apart():
+            try:
+                done = self._run(alone.of(self._task.units))
+            except Exception as error:  # whatever the model's and the loss's code raise
+                if not (self._forgiving and may_be_of_rows(error)):
+                    raise
+                self._total.failed += 1
+                for told in (self._total.norms, self._total.losses):
+                    told[alone.numbers[0]] = torch.nan
+                continue
+            if done is None or self._add(alone, done):
+                self._alone += alone.numbers
+
+    def _run(self, part: Units) -> _Pass | None:
+        """A pass over ``part``; None where it cannot serve its units."""
+        task = self._task
+        try:
+            with watching_draws(self._drawn, len(part.lengths)):
+                done = _Pass(task, part, self._workspace, self._form)
+        except NotCoveredError:
+            if self._strict:
+                raise
+            return None
+        if done.narrow <= self._expected:
+            return done
+        # These rows made the model compute in fewer bits than the margin is for. The margin must
+        # not follow them, so their units are computed where none is needed.
+        require_no_masks(self._drawn)
+        return None
+
+    def _add(self, one: Pass, done: _Pass) -> list[int]:
+        """Add a pass that served; the places of units that it did not serve."""
+        task, total, taken = self._task, self._total, len(one.numbers)
+        if one.shape.units * one.shape.rows == 1:  # what such a pass read is not followed
+            task.require_unchanged()
+        aimed = self._aimed.l2_clip_norm
+        usable = done.add_to(total.value, aimed, taken, wait=not task.ahead)
+        losses, squares = done.losses[:taken], done.squared_norms[:taken]
+        if task.ahead:
+            total.pending.append(Pending(one.numbers, losses, squares, usable))
+            return []
+        numbers = list(one.numbers)
+        total.losses[numbers] = losses.cpu()
+        total.norms[numbers] = squares.sqrt().cpu()
+        return [int(place) for place in (~usable[:taken]).nonzero()]
+
+    def finish(self) -> ClippedSum:
+        """The sum, with the units that are computed alone."""
+        total, task = self._total, self._aimed
+        del self._workspace  # before the sum takes more memory
+        total.widen()
+        for unit in self._alone:
+            one = task.but(units=task.units.select(unit, unit + 1))
+            total.add_unit(unit, reference.sum_of_units(one, forgiving=self._forgiving))
+        return total
 
 
 class _Pass:
@@ -195,16 +282,22 @@ class _Pass:
         mix[self._units.unit_of_row, places] = factors * weights
         self._tape = self._tape.mixed(mix, self._units)
 
-    def add_to(self, total: Mapping[str, Tensor], aim: float, *, wait: bool) -> Tensor:
-        """Add the units' gradients, clipped to ``aim``; returns which ones: bool, (units,).
+    def add_to(self, total: Mapping[str, Tensor], aim: float, taken: int, *, wait: bool) -> Tensor:
+        """Add the gradients of the first ``taken`` units, clipped to ``aim``.
 
         Of a unit whose norm is not finite, or which is too far over the clip norm, nothing is
         added. Without ``wait`` the host does not ask whether there is one, and if there is, the sum
         is worth nothing.
+
+        Returns:
+            Which units could be added, those of nobody among them: bool, (units,).
         """
         factors = self._task.rule.factors(self._squares, self._task.sizes, l2_clip_norm=aim)
         usable = self.squared_norms.isfinite() & multiplicable(factors.values())
         if wait and not bool(usable.all()):
             self._tape.drop(~usable)
+        if taken < len(usable):
+            places = torch.arange(len(usable), device=usable.device)
+            factors = {name: each * (places < taken) for name, each in factors.items()}
         self._tape.add_to(total, factors)
         return usable

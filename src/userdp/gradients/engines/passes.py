@@ -1,6 +1,22 @@
-"""How a cohort is cut into passes of whole units."""
+r"""How a cohort is cut into passes of whole units: by what each unit is, not by who else is there.
+
+A unit's **shape** is its number of rows and the width to which they are padded (`padded_width`).
+All units of a pass have one shape, and every pass of a shape has as many places for units; where
+they are too few, rows of nobody stand in the rest. So whatever depends on a pass's shape (which kernels
+run, in what order they add, which form a layer takes) depends, for each unit, on that unit alone,
+on the width of ``input_ids`` and on the settings of the run. A processor computes the numbers of
+one place by a fixed sequence of operations on them: *a unit's bits are its own*, in batches too,
+where they are the same in each place (`engines.own_bits` asks it of a machine).
+
+What may still move another unit's numbers in their last bits is the sum over one pass
+(`engines.one_pass`).
+"""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,21 +30,112 @@ from userdp.gradients.units import Units
 
 _CPU_TOKENS = 1024
 
+_STEP = 16
+"""Widths are multiples of it, and of a quarter of the next power of two: rows of ordinary text are
+padded by an eighth, and a cohort has few enough shapes to fill their passes."""
+
+NOBODYS_TOKEN = 0
+"""Of the rows that stand in empty places."""
+
 FORMED_BYTES = 256 << 20
 """Memory for per-unit gradients, unless the model, or four times what trains of it, takes more; or
 a quarter of what an accelerator has, where small passes cost more than memory does."""
 
 
-def rows_per_pass(units: Units, micro_batch: int) -> int:
+@dataclass(frozen=True, slots=True)
+class PassShape:
+    """Of a pass: places for ``units`` of ``rows`` rows of ``width`` tokens each."""
+
+    units: int
+    rows: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Units that share a pass.
+
+    Attributes:
+        numbers: theirs in the task, by place; what places are left are nobody's.
+        shape: of the pass.
+    """
+
+    numbers: tuple[int, ...]
+    shape: PassShape
+
+    def apart(self) -> list[Pass]:
+        """Each unit in a pass of the same shape, with nobody beside it."""
+        return [Pass((number,), self.shape) for number in self.numbers]
+
+    def of(self, units: Units) -> Units:
+        """The rows of the pass: as many units as it has places.
+
+        Args:
+            units: of the task.
+        """
+        shape, taken = self.shape, len(self.numbers)
+        first, last = self.numbers[0], self.numbers[-1] + 1
+        if last - first == taken == shape.units and units.input_ids.shape[1] == shape.width:
+            return units.select(first, last)  # they lie there as they are
+        starts = units.offsets[list(self.numbers)]
+        index = (starts[:, None] + torch.arange(shape.rows)).flatten()
+        assert units.host_lengths is not None
+        empty = (shape.units - taken) * shape.rows
+        lengths = torch.cat([units.host_lengths[index], torch.full((empty,), shape.width)])
+        device = units.lengths.device
+        index = moved(index, device)
+        return Units(
+            input_ids=_filled(units.input_ids[index], empty, shape.width, NOBODYS_TOKEN),
+            lengths=moved(lengths, device),
+            offsets=torch.arange(shape.units + 1) * shape.rows,
+            targets=None
+            if units.targets is None
+            else _filled(units.targets[index], empty, shape.width, True),
+            host_lengths=lengths,
+        )
+
+
+def _filled(rows: Tensor, more: int, width: int, value: float) -> Tensor:
+    """``rows`` cut or padded to ``width``, with ``more`` rows of ``value`` below them."""
+    cut = rows[:, :width]
+    filled = cut.new_full((len(cut) + more, width), value)
+    filled[: len(cut), cut.shape[1] :] = 0
+    filled[: len(cut), : cut.shape[1]] = cut
+    return filled
+
+
+def padded_width(tokens: int) -> int:
+    """The width to which a row of so many tokens is padded.
+
+    >>> [padded_width(tokens) for tokens in (0, 3, 8, 9, 64, 65, 100, 128, 130)]
+    [16, 16, 16, 16, 64, 96, 128, 128, 192]
+    """
+    step = max(_STEP, (1 << max(0, tokens - 1).bit_length()) // 4)
+    return max(step, -(-tokens // step) * step)
+
+
+def widths(most: int) -> Iterator[int]:
+    """All widths to which rows are padded where none is wider than ``most``.
+
+    >>> list(widths(100)), list(widths(16)), list(widths(0))
+    ([16, 32, 48, 64, 96, 100], [16], [0])
+    """
+    width = padded_width(0)
+    while width < most:
+        yield width
+        width = padded_width(width + 1)
+    yield most
+
+
+def rows_per_pass(width: int, micro_batch: int, device: torch.device) -> int:
     """Rows to put in one pass: all that are allowed on an accelerator, fewer on a CPU.
 
     On a CPU a pass is fastest while its logits stay near the caches: 1,024 tokens keep the cores
     busy, and 64 rows of 128 tokens took 1.3 to 2 times as long, row for row, in plain training too.
-    The number depends on the width of ``input_ids`` alone.
     """
-    if units.input_ids.device.type != "cpu":
+    if device.type != "cpu":
         return micro_batch
-    return min(micro_batch, max(1, _CPU_TOKENS // max(1, units.input_ids.shape[1])))
+    return min(micro_batch, max(1, _CPU_TOKENS // max(1, width)))
 
 
 def largest_passes(
@@ -57,23 +164,47 @@ def largest_passes(
     return sizes
 
 
-def passes(units: Units, *, rows: int, most_units: int) -> list[tuple[int, int]]:
-    """Consecutive ranges of units with at most ``rows`` rows and ``most_units`` units each.
+def passes(
+    units: Units,
+    *,
+    micro_batch: int,
+    most_units: Callable[[int, int], int],
+    most_rows: Callable[[int, int, torch.device], int] | None = None,
+) -> tuple[list[Pass], list[int]]:
+    """The passes of some units.
 
-    A unit with more than ``rows`` rows is a range of its own. The cut depends on numbers of rows
-    alone, never on what they say.
+    Args:
+        units: with or without rows; those of none are in no pass.
+        micro_batch: most rows of a pass.
+        most_units: by rows of a unit and width, for how many units there is memory.
+        most_rows: of a pass; `rows_per_pass` where nothing is said.
+
+    Returns:
+        The passes; and the units that have more rows than ``micro_batch``.
     """
-    offsets = units.offsets.tolist()
-    ranges: list[tuple[int, int]] = []
-    begin = 0
-    for end in range(1, len(offsets)):
-        full = offsets[end] - offsets[begin] > rows or end - begin > most_units
-        if full and end - 1 > begin:
-            ranges.append((begin, end - 1))
-            begin = end - 1
-    if len(offsets) - 1 > begin:
-        ranges.append((begin, len(offsets) - 1))
-    return ranges
+    assert units.host_lengths is not None
+    counts, lengths = units.offsets.diff(), units.host_lengths
+    longest = lengths.new_zeros(len(counts))
+    owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    longest.scatter_reduce_(0, owner, lengths, "amax")
+    by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
+    large: list[int] = []
+    most_wide = units.input_ids.shape[1]
+    for unit, (rows, tokens) in enumerate(zip(counts.tolist(), longest.tolist(), strict=True)):
+        if rows > micro_batch:
+            large.append(unit)
+        elif rows:
+            by_shape[rows, min(padded_width(tokens), most_wide)].append(unit)
+    cut: list[Pass] = []
+    for (rows, width), numbers in by_shape.items():
+        together = (most_rows or rows_per_pass)(width, micro_batch, units.lengths.device) // rows
+        places = max(1, min(together, most_units(rows, width)))
+        shape = PassShape(places, rows, width)
+        cut += [
+            Pass(tuple(numbers[begin : begin + places]), shape)
+            for begin in range(0, len(numbers), places)
+        ]
+    return cut, large
 
 
 def most_units(task: Task, unit_bytes: int) -> int:
@@ -106,17 +237,18 @@ def whole_bytes(task: Task) -> int:
     return sum(map(_bytes_of, task.parameters.values()))
 
 
-def formed_bytes(task: Task) -> list[int]:
-    """Memory for what is formed of one unit, by parameter.
+def formed_bytes(task: Task, rows: int, width: int) -> list[int]:
+    """Memory for what is formed of one unit of this shape, by parameter.
 
-    Nothing is formed of a matrix whose norms come from Gram matrices, whichever units of the task
-    share its pass: the longest of them decides (`engines.forms`). It depends on numbers of rows and
-    the width of ``input_ids`` alone.
+    Nothing is formed of a matrix whose norms come from Gram matrices (`engines.forms`).
+
+    Args:
+        task: whose parameters they are.
+        rows: of the unit.
+        width: of each row.
     """
     every = task.item_clip_norm is not None or reduced_products()
-    offsets = task.units.offsets
-    rows = int(offsets.diff().max()) if len(task.units) else 0
-    positions = rows * task.units.input_ids.shape[1]
+    positions = rows * width
     device = task.units.input_ids.device.type
     return [
         0 if not every and _of_grams(p, positions, device) else _bytes_of(p)

@@ -10,14 +10,15 @@ and return:
   depend on those rows, so the clip must not follow it; see `one_pass` and `two_pass` for what is
   done with the units of such a pass.
 
-**Fewer bits than float32: no batch.** In a batch, who else is there decides the order of additions,
-and so the last bits of everybody's contribution: take one unit away, and each of the M others
-changes by a relative rho. Nothing but :math:`M \rho \le m` covers that, if the units are alike:
-then all change in one direction. In bfloat16 rho is 1e-3 to 1e-2: 199 units of six different rows
-differed by 0.27 C between a batch and one at a time. So where a model is seen to compute in fewer
-bits, batched engines hand everything to the reference, however many units there are: a switch at
-some number would itself be such a change. There a unit's bits are its own, and the reference's own
-margin is enough.
+**Fewer bits than float32: only where a unit's bits are its own.** Two ways to compute the same
+gradient in bfloat16 differ by a relative rho of 1e-3 to 1e-2. If who else is there decided which it
+is, each of M others would change by that when one unit leaves, and in one direction if they are
+alike: 199 units of six different rows differed by 0.27 C between a batch and one at a time. No
+margin covers that. So units share passes in fewer bits only where each one's numbers are the same
+to the last bit whoever shares them: passes of fixed shapes (`engines.passes`) on kernels that are
+asked for it (`engines.own_bits`), and, where a pass turns out to be of no use, the same passes with
+nobody beside (`engines.one_pass.sum_apart`). Where the model draws masks, units are computed alone:
+these lie in the same places of a pass, which are not their own.
 """
 
 from __future__ import annotations
@@ -72,13 +73,12 @@ def margin(dtypes: Iterable[torch.dtype]) -> float:
     """The margin of batches where the model computes in these dtypes; see `engines.one_pass`.
 
     It depends on dtypes alone: a margin that followed the number of units would itself move every
-    contribution when one unit leaves. Where one is narrow there are no batches, and it is 0.
+    contribution when one unit leaves. Norms and sums are float32 where the model is narrower.
 
     >>> margin([torch.float32]), margin([torch.float32, torch.bfloat16])
-    (0.001, 0.0)
+    (0.001, 0.001)
     """
-    used = set(dtypes)
-    return 0.0 if any(map(is_narrow, used)) else max(_MARGINS[dtype] for dtype in used)
+    return max(_MARGINS.get(dtype, _MARGINS[torch.float32]) for dtype in set(dtypes))
 
 
 def aim(task: Task) -> float:

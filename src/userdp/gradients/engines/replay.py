@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from userdp.errors import FailureError
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.passes import NOBODYS_TOKEN
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.modes import eagerly
@@ -25,13 +26,11 @@ from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
 
-_NOBODYS_TOKEN = 0
-
 
 def made_up_but(units: Units, kept: Tensor) -> Units:
     """``units`` with made-up tokens in the rows that are not ``kept`` (bool, (rows,))."""
     return Units(
-        input_ids=torch.where(kept[:, None], units.input_ids, _NOBODYS_TOKEN),
+        input_ids=torch.where(kept[:, None], units.input_ids, NOBODYS_TOKEN),
         lengths=units.lengths,
         offsets=units.offsets,
         targets=units.targets,
@@ -61,7 +60,7 @@ class _Replayed:
         targets: Tensor | None = None,
     ) -> Tensor:
         self._begin.load()
-        losses = row_losses(self._loss, model, *self._units.cut())
+        losses = row_losses(self._loss, model, *self._units.all_rows())
         require_same_states(self._end)
         here = slice(self._at, self._at + len(lengths))
         self._at += len(lengths)

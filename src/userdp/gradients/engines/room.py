@@ -26,6 +26,7 @@ from collections.abc import Callable
 
 from userdp.errors import FailureError
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.precision import dtypes_of, is_narrow
 from userdp.gradients.made_up import Answers
 from userdp.gradients.memory import let_go_of_memory
 from userdp.gradients.model_randomness import GeneratorStates
@@ -40,7 +41,7 @@ def sum_that_fits(
     compute: Callable[[Task], ClippedSum],
     task: Task,
     *,
-    cut: Callable[[Task], list[tuple[int, int]]],
+    most_rows: Callable[[Task], int],
 ) -> ClippedSum:
     """The clipped sum of a task, in passes that memory has room for.
 
@@ -51,10 +52,12 @@ def sum_that_fits(
         compute: the sum of a task, which reads nothing that an attempt leaves behind; one that
             could refuses to go on (`engines.choice`).
         task: what is to be computed.
-        cut: the ranges of a task's units that ``compute`` puts into one pass.
+        most_rows: of the largest pass of a task.
 
     Raises:
-        FailureError: a pass of one row does not fit.
+        FailureError: a pass of one row does not fit; or the model computes in fewer bits than
+            float32, where smaller passes would move everybody's numbers by more than a margin
+            covers.
     """
     room, halvings = _room.of(task.model, task.loss), 0
     begun = GeneratorStates.read()
@@ -70,8 +73,15 @@ def sum_that_fits(
             return total
         # Not in the clause above: until its end the error holds the frames, and these the tensors.
         let_go_of_memory()
+        if any(map(is_narrow, dtypes_of(task.model, task.loss, task.units))):
+            raise FailureError(
+                "memory ran out in a pass of a model that computes in fewer bits than float32, "
+                "where smaller passes round differently, for everybody at once: training stopped "
+                "before this update",
+                hint=f"go on with a --micro-batch below {task.micro_batch}",
+            )
         begun.load()
-        rows = _largest_pass(fitting, cut(fitting))
+        rows = most_rows(fitting)
         if rows < 2:
             raise FailureError(
                 "memory ran out in a pass over one example, and no pass is smaller: training "
@@ -88,11 +98,3 @@ def sum_that_fits(
             )
         room["rows"] = rows // 2
         halvings += 1
-
-
-def _largest_pass(task: Task, cut: list[tuple[int, int]]) -> int:
-    """Rows of the largest pass over whole units, or within a unit that is a pass by itself."""
-    offsets = task.units.offsets
-    longest = int(offsets.diff().max()) if len(task.units) else 0
-    together = [int(offsets[end] - offsets[begin]) for begin, end in cut]
-    return min(task.micro_batch, max([longest, *together]))

@@ -27,7 +27,8 @@ of it. Were a float32 sum noised in place, its last bits would tell how many uni
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 
@@ -41,19 +42,19 @@ _ROUNDING = 2.0**-24
 """Of one float32 addition, relative to its result."""
 
 
-def running_dtype(task: Task, ranges: Iterable[tuple[int, int]]) -> torch.dtype:
-    """Of the sum over passes of a task, whose units lie in these ranges, one range a pass."""
+def running_dtype(task: Task, taken: Sequence[int]) -> torch.dtype:
+    """Of the sum over passes of a task, by the number of units in each pass."""
     if task.parts is None or any(p.dtype != torch.float32 for p in task.parameters.values()):
         return torch.float64
     allowed = margin(dtypes_of(task.model, task.loss, task.units)) * _SHARE / task.parts
-    covered = 2 * _ROUNDING * partial_sums(ranges) <= allowed
+    covered = 2 * _ROUNDING * partial_sums(taken) <= allowed
     return torch.float32 if covered else torch.float64
 
 
-def partial_sums(ranges: Iterable[tuple[int, int]]) -> int:
+def partial_sums(taken: Sequence[int]) -> int:
     """S, the most that the norms of a sum's partial results add up to, in units of C.
 
-    >>> partial_sums([(0, 8), (8, 16), (16, 24), (24, 32)]) == 32 * (4 + 2)
+    >>> partial_sums([8, 8, 8, 8]) == 32 * (4 + 2)
     True
     """
-    return sum(2 * end + (end - begin) for begin, end in ranges)
+    return sum(2 * so_far + units for so_far, units in zip(accumulate(taken), taken, strict=True))

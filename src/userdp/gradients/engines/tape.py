@@ -260,7 +260,7 @@ class Tape:
         Returns:
             The losses, with their graph, and each row's share; (rows,).
         """
-        rows, counts = units.cut(), units.offsets.diff()
+        rows, counts = units.all_rows(), units.offsets.diff()
         each = moved(torch.repeat_interleave(1 / counts.double(), counts), units.lengths.device)
         with torch.enable_grad(), self.watching(model, *rows):
             losses = checked_losses(loss, model, *rows)

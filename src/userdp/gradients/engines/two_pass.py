@@ -10,9 +10,9 @@ more than a layer at a time, and none is reduced. The second goes through the sa
 sum. What both tell is compared once per model, on made-up rows (`_require_agreement`).
 
 A unit whose gradient is not finite would spoil that sum even times 0. Where any process has one,
-all run the pass again without such units. Where the model draws, that begins from the generators'
-states of the first pass, with made-up tokens in their places and as many rows of the same lengths,
-and must end where the first did: the norm and the gradient of a unit are of the same masks.
+all run the pass again with made-up tokens in their places, in as many rows of the same lengths.
+That begins from the generators' states of the first pass, and must end where the first did: the
+norm and the gradient of a unit are of the same masks.
 
 **Frozen parameters sharded: one pass** over adapters, as in `engines.one_pass`.
 
@@ -43,6 +43,7 @@ from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.norm_pass import norms_of
 from userdp.gradients.engines.one_pass import LEAST_CLIP, _Pass
 from userdp.gradients.engines.passes import (
+    Pass,
     formed_bytes,
     layout_of,
     most_units,
@@ -110,15 +111,14 @@ def _sum_of_parts(task: Task) -> ClippedSum:
     with let_go(task.model):
         held = HeldState(task.model, task.loss)
         step = _Step(task)
-        counts = task.units.offsets.diff()
-        mine = [(begin, end) for begin, end in step.cut() if int(counts[begin:end].sum())]
+        mine = step.cut()
         device = task.units.lengths.device
-        later: list[tuple[int, int]] = []
+        later: list[Pass] = []
         for number in range(_most(len(mine), device)):
             part = mine[number] if number < len(mine) else None
             if not step.take(part) and part is not None:
-                later += [(unit, unit + 1) for unit in range(*part) if int(counts[unit])]
-            if part is not None and int(counts[slice(*part)].sum()) == 1:
+                later += part.apart()
+            if part is not None and part.shape.units * part.shape.rows == 1:
                 held.require_unchanged()  # what a pass of one row read is not followed
         for number in range(_most(len(later), device)):
             step.take(later[number] if number < len(later) else None, alone=True)
@@ -153,16 +153,25 @@ class _Step:
         self._device = task.units.lengths.device
         self.total = task.zero()
 
-    def cut(self) -> list[tuple[int, int]]:
-        """The ranges of this process's units that share a pass."""
+    def cut(self) -> list[Pass]:
+        """The passes of this process's units; one that is too large for a pass is one by itself."""
         task = self._task
-        rows = 1 if self.narrow else rows_per_pass(task.units, task.micro_batch)
-        formed = formed_bytes(task)
-        # Where gradients pass through twice, what is formed of a layer goes before the next one's.
-        most = most_units(task, max(formed) if self._two else sum(formed))
-        return passes(task.units, rows=rows, most_units=most)
 
-    def take(self, part: tuple[int, int] | None, *, alone: bool = False) -> bool:
+        def most(rows: int, width: int) -> int:
+            formed = formed_bytes(task, rows, width)
+            # Where gradients pass through twice, what is formed of a layer goes before the next
+            # one's.
+            return 1 if self.narrow else most_units(task, max(formed) if self._two else sum(formed))
+
+        cut, _ = passes(
+            task.units,
+            micro_batch=max([1, *task.units.offsets.diff().tolist()]),
+            most_units=most,
+            most_rows=lambda width, _, device: rows_per_pass(width, task.micro_batch, device),
+        )
+        return cut
+
+    def take(self, part: Pass | None, *, alone: bool = False) -> bool:
         """Add one pass's units to the sum; a collective.
 
         **Precision.** Rows may make the model compute in fewer bits than the margin is for. Their
@@ -170,13 +179,13 @@ class _Step:
         any process, and its units come again one by one: then each unit's bits and aim are its own.
 
         Args:
-            part: a range of units; None goes through the motions.
+            part: some units; None goes through the motions.
             alone: the part is one unit.
 
         Returns:
             Whether its units were added; False asks for them one by one.
         """
-        units = self._nobody if part is None else self._task.units.select(*part)
+        units = self._nobody if part is None else part.of(self._task.units)
         try:
             if self._two:
                 return self._through_twice(units, part, alone=alone)
@@ -189,11 +198,12 @@ class _Step:
             require_no_masks(self._drawn)
             return False
         if part is not None:
-            done.add_to(self.total.value, self._task.l2_clip_norm * (1 - self._margin), wait=True)
+            aimed = self._task.l2_clip_norm * (1 - self._margin)
+            done.add_to(self.total.value, aimed, len(part.numbers), wait=True)
             self._note(part, done.squared_norms, done.losses)
         return True
 
-    def _through_twice(self, units: Units, part: tuple[int, int] | None, *, alone: bool) -> bool:
+    def _through_twice(self, units: Units, part: Pass | None, *, alone: bool) -> bool:
         """`take`, where no process holds a whole gradient."""
         task = self._task
         first = GeneratorStates.read()
@@ -207,6 +217,8 @@ class _Step:
                 if part is not None:
                     factors = self._factors(norms.squares, seen)
                 left_out = part is not None and not bool((factors > 0).all())
+                if part is not None:
+                    factors[len(part.numbers) :] = 0
                 if self._anywhere(not alone and seen != self._known):
                     require_no_masks(self._drawn)
                     return False
@@ -216,7 +228,7 @@ class _Step:
         if again:
             last = GeneratorStates.read()
             first.load()
-            _run_weighted(task, units, None if part is None else factors, drawn=self._drawn)
+            _run_weighted(task, units, None if part is None else factors)
             require_same_states(last)
         _take_gradients(task.parameters, self.total.value)
         if part is not None:
@@ -234,9 +246,7 @@ class _Step:
         )[""]
         return torch.where(multiplicable([factors]), factors, torch.zeros_like(factors))
 
-    def _seen(
-        self, part: tuple[int, int] | None, narrow: set[torch.dtype]
-    ) -> frozenset[torch.dtype]:
+    def _seen(self, part: Pass | None, narrow: set[torch.dtype]) -> frozenset[torch.dtype]:
         """The precisions of a pass, of which made-up rows tell nothing."""
         return self._known if part is None else self._known | narrow
 
@@ -244,11 +254,11 @@ class _Step:
         """Whether it is so in any process; a collective."""
         return bool(_most(int(here), self._device))
 
-    def _note(self, part: tuple[int, int], squares: Tensor, losses: Tensor) -> None:
-        begin, end = part
-        self.total.norms[begin:end] = squares.sqrt().cpu()
-        self.total.losses[begin:end] = losses
-        self.total.non_finite += int((~squares.isfinite()).sum())
+    def _note(self, part: Pass, squares: Tensor, losses: Tensor) -> None:
+        numbers, taken = list(part.numbers), len(part.numbers)
+        self.total.norms[numbers] = squares[:taken].sqrt().cpu()
+        self.total.losses[numbers] = losses[:taken].cpu()
+        self.total.non_finite += int((~squares[:taken].isfinite()).sum())
 
 
 @secretly
@@ -301,24 +311,17 @@ def _draws(task: Task) -> Draws:
     return drawn
 
 
-def _run_weighted(task: Task, units: Units, factors: Tensor | None, *, drawn: Draws) -> None:
+def _run_weighted(task: Task, units: Units, factors: Tensor | None) -> None:
     """Another pass, of all units but those of factor 0; None: of no factor here.
 
-    Units of factor 0 are left out: they may not be finite. Where the model draws, made-up tokens
-    stand in their places, so that all others see their masks again.
+    Units of factor 0 may not be finite. Made-up tokens stand in their places, so that all others
+    see their masks again, and are computed as they were.
     """
-    if factors is not None and drawn is not Draws.NONE:
-        owner = layout_of(units).unit_of_row
-        units = made_up_but(units, (factors > 0).to(owner.device)[owner])
-    elif factors is not None:
-        good = (factors > 0).nonzero().flatten().cpu()
-        factors = factors[good.to(factors.device)]
-        units = _only(units, good)
-        if not len(units.lengths):
-            factors, units = None, nobody(task.model, masked=units.targets is not None)
     owner = layout_of(units).unit_of_row
+    if factors is not None:
+        units = made_up_but(units, (factors > 0).to(owner.device)[owner])
     with torch.enable_grad():
-        losses = checked_losses(task.loss, task.model, *units.cut())
+        losses = checked_losses(task.loss, task.model, *units.all_rows())
         each = torch.zeros_like(losses)
         if factors is not None:
             counts = units.offsets.diff().to(owner.device)[owner]
@@ -332,19 +335,6 @@ def _take_gradients(parameters: Mapping[str, nn.Parameter], total: Mapping[str, 
         if parameter.grad is not None:
             total[name].add_(local(parameter.grad))
             parameter.grad = None
-
-
-def _only(units: Units, kept: Tensor) -> Units:
-    """Some of the units."""
-    counts = units.offsets.diff()
-    mine = torch.isin(torch.arange(len(units)), kept)
-    rows = mine.repeat_interleave(counts).to(units.lengths.device)
-    return Units(
-        input_ids=units.input_ids[rows],
-        lengths=units.lengths[rows],
-        offsets=torch.tensor([0, *counts[kept].tolist()]).cumsum(0),
-        targets=None if units.targets is None else units.targets[rows],
-    )
 
 
 def nobody(model: nn.Module, *, masked: bool) -> Units:
@@ -410,7 +400,7 @@ def _require_same_norms(probe: Task) -> None:
             norms.add(alone)
         _require_norm(parameters, norms.squares[unit])
         states.load()
-        _run_weighted(probe, units, alone, drawn=Draws.PER_ROW)
+        _run_weighted(probe, units, alone)
         _require_norm(parameters, norms.squares[unit])
 
 

@@ -1,12 +1,11 @@
 """The vmap engine: `torch.func` forms every unit's gradient, whatever the layers are.
 
 Guarantee: as that of `userdp.gradients.engines.one_pass`, each norm taken of the very gradient that
-is added. Units of a pass are padded to the same number of rows. What ``vmap`` cannot trace (control
+is added. Units of a pass have the same number of rows. What ``vmap`` cannot trace (control
 flow or selections that depend on tensors, a loss that calls the model's own modules, an LSTM) and
 two-stage clips are computed by the reference engine, and so is a model that draws numbers which
 rows share, or one that makes a step of somebody's real numbers, such as a choice of experts
-(`engines.places.steps`). No two units meet in what is traced; the rows that pad a unit hold no
-tokens of others.
+(`engines.places.steps`). No two units meet in what is traced.
 
 Every unit's masks are its own (``randomness="different"``). Whether ``vmap`` can trace a model is a
 matter of code and shapes (Python cannot look into what it batches), not of what the masks are, so
@@ -34,7 +33,7 @@ from userdp.gradients.draws import Draws, draws_of, watching_host
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.out_of_sight import other_modes, runs_code
-from userdp.gradients.engines.passes import most_units, passes, whole_bytes
+from userdp.gradients.engines.passes import Pass, PassShape, most_units, passes, whole_bytes
 from userdp.gradients.engines.places.place import tensors_in
 from userdp.gradients.engines.places.reads import ASKS, KEEPS_STATISTICS
 from userdp.gradients.engines.places.steps import jumps
@@ -101,10 +100,15 @@ class _With(nn.Module):
         return functional_call(self._model, self._values, args, kwargs)
 
 
-def cut(task: Task) -> list[tuple[int, int]]:
-    """The ranges of units that share a pass, which forms all of their gradients."""
+def cut(task: Task) -> tuple[list[Pass], list[int]]:
+    """The passes, which form the gradients of all their units; and the units too large for one."""
     most = most_units(task, whole_bytes(task))
-    return passes(task.units, rows=task.micro_batch, most_units=most)
+    return passes(
+        task.units,
+        micro_batch=task.micro_batch,
+        most_units=lambda rows, width: most,
+        most_rows=lambda width, micro_batch, device: micro_batch,
+    )
 
 
 def _sum_of_batches(task: Task) -> tuple[ClippedSum, list[int]]:
@@ -129,31 +133,27 @@ def _sum_of_batches(task: Task) -> tuple[ClippedSum, list[int]]:
         in_dims=(None, 0, 0, 0, 0 if task.masked else None),
         randomness="different",
     )
-    alone: list[int] = []
-    for begin, end in cut(task):
-        part = task.units.select(begin, end)
-        rows = int(part.offsets[-1])
-        if rows == 0:
-            continue
-        if rows > task.micro_batch:
-            alone += range(begin, end)
-            continue
+    cuts, alone = cut(task)
+    for one in cuts:
+        part, numbers = one.of(task.units), list(one.numbers)
         with watching_host(drawn), _Watch(part.lengths.device.type) as watch:
-            gradients, losses = gradients_of(detached, *_padded(part))
+            gradients, losses = gradients_of(detached, *_by_unit(part, one.shape))
         if watch.hindrances:  # again: the model may have caught the error
             raise NotCoveredError(watch.hindrances)
         if watch.narrow:  # see one_pass
             require_no_masks(drawn)
-            alone += range(begin, end)
+            alone += numbers
             continue
         uses = {name: Dense(wide(gradient)) for name, gradient in gradients.items()}
         by_name = {name: use.squared_norms() for name, use in uses.items()}
         square = torch.stack(list(by_name.values())).sum(0)
         factors = task.rule.factors(by_name, task.sizes, l2_clip_norm=task.l2_clip_norm)
         usable = square.isfinite() & multiplicable(factors.values())
-        total.norms[begin:end], total.losses[begin:end] = square.sqrt().cpu(), losses.cpu()
+        usable = usable[: len(numbers)]
+        total.norms[numbers] = square[: len(numbers)].sqrt().cpu()
+        total.losses[numbers] = losses[: len(numbers)].double().cpu()
         if drawn is Draws.NONE:
-            alone += [begin + int(unit) for unit in (~usable).nonzero()]
+            alone += [numbers[int(place)] for place in (~usable).nonzero()]
         else:
             total.non_finite += int((~usable).sum())
         good = usable.nonzero().flatten()
@@ -217,21 +217,13 @@ def _of_units(tensor: Tensor) -> bool:
     return False
 
 
-def _padded(units: Units) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _by_unit(units: Units, shape: PassShape) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """(units, rows, width) tokens, (units, rows) lengths, each row's weight, targets."""
-    counts = units.offsets.diff()
-    most, width = int(counts.max()), int(units.lengths.max())
-    device = units.lengths.device
-    places = torch.arange(most)
-    real = places < counts[:, None]
-    # A row that pads a unit is the unit's own first one, at weight 0: were it a row of no tokens, a
-    # loss that divides by their number would leave no finite gradient, and how many rows pad a unit
-    # is for the others in the pass to say. A unit of no rows has a token of nobody's.
-    index = units.offsets[:-1, None] + torch.where(real, places, 0)
-    index = index.clamp(max=int(units.offsets[-1]) - 1).to(device)
-    some, real = (counts > 0)[:, None].to(device), real.to(device)
-    input_ids = torch.where(some[..., None], units.input_ids[:, :width][index], 0)
-    lengths = torch.where(some, units.lengths[index], 1)
-    weights = torch.where(real, 1 / counts.clamp(min=1).double()[:, None].to(device), 0.0)
-    targets = None if units.targets is None else units.targets[:, :width][index] & some[..., None]
-    return input_ids, lengths, weights, targets
+    input_ids, lengths, targets = units.all_rows()
+    each = shape.units, shape.rows
+    return (
+        input_ids.view(*each, -1),
+        lengths.view(each),
+        lengths.new_full(each, 1 / shape.rows, dtype=torch.float64),
+        None if targets is None else targets.view(*each, -1),
+    )

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.layer import Layer, Watcher, apply, names_of, stands_in_for
+from userdp.gradients.engines.precision import is_narrow
 from userdp.gradients.engines.uses import Dense, Layout, Use, added_at_once, wide
 
 _GRAM_BLOCK = 1024
@@ -83,8 +84,10 @@ class Linear(Layer):
             narrow = weight.to(gradient.dtype)
             to_input = gradient @ (narrow.T if self.transposed else narrow)
         if name is not None:
+            if is_narrow(gradient.dtype):  # as torch's own product has it, under autocast
+                x = x.to(gradient.dtype)
             left, right = (x, gradient) if self.transposed else (gradient, x)
-            left, right = wide(left.detach()), wide(right.detach())
+            left, right = left.detach(), right.detach()
             self.tape.keep(name, Ghost(left, right, layout), left, right)
         if bias_name is not None:
             self.tape.keep(bias_name, Dense(wide(layout.summed(gradient))))
@@ -100,6 +103,9 @@ def _linear(tape: Watcher, x: Tensor, weight: Tensor, bias: Tensor | None = None
 @dataclass(frozen=True, slots=True)
 class Ghost(Use):
     """Inputs and output gradients of a linear layer, from which its gradient can be formed.
+
+    Of sides in fewer bits than float32, Gram matrices and sums are of their very numbers; formed
+    gradients are rounded once, as torch's own are, and it is those that count from there on.
 
     Attributes:
         left: (rows, ..., p); right: (rows, ..., q). The parameter, (p, q), has the gradient
@@ -156,20 +162,21 @@ class Ghost(Use):
             yield norms, largest, length, left.shape[1]
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
-        weights = factors[self.layout.unit_of_row].to(self.left.dtype)
-        weights = weights.view(-1, *[1] * (self.left.dim() - 1))
-        p, q = self.left.shape[-1], self.right.shape[-1]
+        left, right = wide(self.left), wide(self.right)
+        weights = factors[self.layout.unit_of_row].to(left.dtype)
+        weights = weights.view(-1, *[1] * (left.dim() - 1))
+        p, q = left.shape[-1], right.shape[-1]
         if p < q:
-            left, right = self.left * weights, self.right
+            left = left * weights
         else:
-            left, right = self.left, self.right * weights
+            right = right * weights
         left, right = left.reshape(-1, p), right.reshape(-1, q)
         for part in added_at_once(p, q, total.device):
             total[part].add_(product(left[:, part], right))
 
     def summed(self) -> Tensor:
         p, q = self.left.shape[-1], self.right.shape[-1]
-        return product(self.left.reshape(-1, p), self.right.reshape(-1, q))
+        return product(wide(self.left).reshape(-1, p), wide(self.right).reshape(-1, q))
 
     def dense(self) -> Dense:
         return Dense(form_gradients(self.left, self.right, self.layout))
@@ -193,7 +200,7 @@ class Ghost(Use):
         )
         if form is Form.GHOST:
             return self
-        out = buffer((self.layout.units, p, q), self.left)
+        out = buffer((self.layout.units, p, q), wide(self.left[:0]))
         return Dense(form_gradients(self.left, self.right, self.layout, out=out))
 
 
@@ -217,15 +224,18 @@ def product(left_NP: Tensor, right_NQ: Tensor) -> Tensor:
 def form_gradients(
     left: Tensor, right: Tensor, layout: Layout, out: Tensor | None = None
 ) -> Tensor:
-    """Each unit's ``left.T @ right``: (units, p, q)."""
+    """Each unit's ``left.T @ right``: (units, p, q), in float32 or wider."""
     shape = (layout.units, left.shape[-1], right.shape[-1])
-    into = left.new_empty(shape) if out is None else out
+    into = wide(left[:0]).new_empty(shape) if out is None else out
+    rounded = into.dtype != left.dtype  # a product writes to numbers of its sides' type alone
     if layout.equal:
-        torch.bmm(layout.stacked(left).transpose(1, 2), layout.stacked(right), out=into)
-        return into
-    by_unit = zip(layout.split(left), layout.split(right), strict=True)
-    for unit, (one, two) in enumerate(by_unit):
-        torch.mm(one.T, two, out=into[unit])
+        sides = layout.stacked(left).transpose(1, 2), layout.stacked(right)
+        return into.copy_(torch.bmm(*sides)) if rounded else torch.bmm(*sides, out=into)
+    for one, two, formed in zip(layout.split(left), layout.split(right), into, strict=True):
+        if rounded:
+            formed.copy_(one.T @ two)
+        else:
+            torch.mm(one.T, two, out=formed)
     return into
 
 

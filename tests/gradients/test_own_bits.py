@@ -1,0 +1,286 @@
+"""In a pass of fixed shape a unit's bits are its own, in bfloat16 too: whoever shares the pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from tests.speed import fast_then_slow
+from userdp.errors import FailureError
+from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import choice, one_pass, own_bits, passes
+from userdp.gradients.engines.choice import choose
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.passes import Pass, PassShape
+from userdp.gradients.engines.rules import linear
+
+Rows = list[list[int]]
+
+CLIP = 1e-3
+NAMES = ["bookkeeping", "lora"]
+VOCABULARY = 23
+
+
+def gpt2() -> nn.Module:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+    return GPT2LMHeadModel(config).train()
+
+
+def llama() -> nn.Module:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    return LlamaForCausalLM(config).train()
+
+
+MODELS: list[Callable[[], nn.Module]] = [gpt2, llama]
+
+
+def in_bfloat16(
+    model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None = None
+) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return causal_lm_loss(model, input_ids, lengths, targets)
+
+
+LOSSES = [in_bfloat16, causal_lm_loss]
+
+
+def some_rows(count: int, *, width: int = 40, seed: int = 0) -> list[Rows]:
+    """Units of one to three rows, of 2 to ``width`` tokens."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def number(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=draw))
+
+    return [
+        [
+            torch.randint(VOCABULARY, (number(2, width),), generator=draw).tolist()
+            for _ in range(number(1, 3))
+        ]
+        for _ in range(count)
+    ]
+
+
+def units_of(rows: Sequence[Rows], *, width: int = 40) -> Units:
+    """As wide as a store's rows, whoever was drawn."""
+    units = Units.from_rows(rows)
+    wide = torch.zeros(len(units.lengths), width, dtype=torch.int64)
+    wide[:, : units.input_ids.shape[1]] = units.input_ids
+    return Units(input_ids=wide, lengths=units.lengths, offsets=units.offsets)
+
+
+def summed(name: str, model: nn.Module, loss: Any, rows: Sequence[Rows]) -> ClippedSum:
+    return get_engine(name)(model, loss, units_of(rows), l2_clip_norm=CLIP, micro_batch=8)
+
+
+def distance(one: ClippedSum, two: ClippedSum) -> float:
+    return math.sqrt(squared_norm(one.value[n] - v for n, v in two.value.items()))
+
+
+@pytest.mark.parametrize("name", fast_then_slow(NAMES))
+@pytest.mark.parametrize("build", MODELS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_invariant_3_a_units_bits_are_the_same_whoever_is_there(
+    loss: Any, build: Callable[[], nn.Module], name: str
+) -> None:
+    model, rows = build(), some_rows(24)
+    assert choose(model, loss, units_of(rows)).engine == "bookkeeping"
+    everybody = summed(name, model, loss, rows)
+    for others in (rows[::-1], rows[:1], [*some_rows(9, seed=1), *rows[5:]], rows[3:11]):
+        norms = dict(zip(map(str, others), summed(name, model, loss, others).norms, strict=True))
+        for unit, norm in zip(rows, everybody.norms, strict=True):
+            assert norms.get(str(unit), norm) == norm  # to the last bit
+
+
+@pytest.mark.parametrize("name", fast_then_slow(NAMES))
+@pytest.mark.parametrize("build", fast_then_slow(MODELS))
+def test_invariant_3_in_bfloat16_one_of_many_alike_moves_the_sum_by_at_most_the_clip_norm(
+    build: Callable[[], nn.Module], name: str
+) -> None:
+    """All would move in one direction: 199 units moved by 0.27 C where batches were ragged."""
+    model, rows = build(), some_rows(3) * 40
+    everybody = summed(name, model, in_bfloat16, rows)
+    for out in (0, 1, 60, 119):
+        rest = summed(name, model, in_bfloat16, rows[:out] + rows[out + 1 :])
+        assert distance(everybody, rest) <= CLIP
+
+
+def as_they_come(self: Pass, units: Units) -> Units:
+    """A broken twin: no places for nobody, and a pass as wide as its longest row."""
+    tight = PassShape(len(self.numbers), self.shape.rows, self.shape.width)
+    parts = [
+        honest_of(Pass((number,), PassShape(1, tight.rows, tight.width)), units)
+        for number in self.numbers
+    ]
+    longest = max(int(part.lengths.max()) for part in parts)
+    return Units(
+        input_ids=torch.cat([part.input_ids for part in parts])[:, :longest],
+        lengths=torch.cat([part.lengths for part in parts]),
+        offsets=torch.arange(tight.units + 1) * tight.rows,
+    )
+
+
+honest_of = Pass.of
+
+
+def test_twin_passes_as_large_and_as_wide_as_who_is_there_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, rows = gpt2(), some_rows(24)
+    summed("bookkeeping", model, in_bfloat16, rows)  # whose bits are found to be their own
+    monkeypatch.setattr(Pass, "of", as_they_come)
+    everybody = summed("bookkeeping", model, in_bfloat16, rows).norms
+    assert any(
+        not torch.equal(
+            summed("bookkeeping", model, in_bfloat16, rows[out:]).norms, everybody[out:]
+        )
+        for out in (1, 5, 9)
+    )
+
+
+def place_counts(left: Tensor, right: Tensor, layout: Any, out: Tensor | None = None) -> Tensor:
+    """A broken twin: a product whose rounding hangs on the place."""
+    formed = honest_formed(left, right, layout, out)
+    places = torch.arange(len(formed)).view(-1, 1, 1)
+    return formed.mul_(1 + 2.0**-20 * (places == 1))
+
+
+honest_formed = linear.form_gradients
+
+
+def test_twin_a_machine_whose_places_differ_is_noticed_and_units_are_computed_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, model = some_rows(12), gpt2()
+    shape, units = PassShape(4, 2, 32), units_of(rows)
+    task = Task(model=model, loss=in_bfloat16, units=units, l2_clip_norm=CLIP, micro_batch=8)
+    assert own_bits.bits_are_own(task, shape, Form.FORMED)
+    monkeypatch.setattr(linear, "form_gradients", place_counts)
+    other = task.but(model=gpt2())
+    assert not own_bits.bits_are_own(other, shape, Form.FORMED)
+    assert own_bits.bits_are_own(other, PassShape(1, 2, 32), Form.FORMED)  # nobody shares it
+
+    alone: list[int] = []
+    honest = choice.reference.sum_of_units
+
+    def counted(task: Task, **options: Any) -> ClippedSum:
+        alone.append(len(task.units))
+        return honest(task, **options)
+
+    monkeypatch.setattr(one_pass.reference, "sum_of_units", counted)
+    task = task.but(model=gpt2())
+    one_pass.sum_of_passes(task, form=Form.FORMED)
+    cut, _ = one_pass.cut(task, Form.FORMED)
+    shared = [len(one.numbers) for one in cut if one.shape.units > 1]
+    assert len(alone) == sum(shared) > 0
+
+
+def test_invariant_3_rows_that_raise_leave_everybody_elses_bits_alone() -> None:
+    def loss(
+        model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None = None
+    ) -> Tensor:
+        if bool((input_ids[:, 0] == 7).any()):
+            raise ValueError("seven")
+        return in_bfloat16(model, input_ids, lengths, targets)
+
+    rows = [[[1, *row] for row in unit] for unit in some_rows(10, width=20)]
+    model, bad = gpt2(), [[7, 1, 2]]
+    without = summed("bookkeeping", model, loss, rows)
+    with_it = summed("bookkeeping", model, loss, [*rows[:4], bad, *rows[4:]])
+    assert with_it.failed == 1
+    assert math.isnan(float(with_it.norms[4]))
+    assert torch.equal(torch.cat([with_it.norms[:4], with_it.norms[5:]]), without.norms)
+    assert distance(with_it, without) <= 1e-6 * CLIP
+
+
+def test_invariant_3_a_unit_that_is_not_finite_leaves_everybody_elses_bits_alone() -> None:
+    model, rows = llama(), some_rows(10, width=20)
+    rows = [[[token % 6 for token in row] for row in unit] for unit in rows]
+    without = summed("bookkeeping", model, in_bfloat16, rows)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[9] = torch.inf  # type: ignore[operator, union-attr]
+    found = summed("bookkeeping", model, in_bfloat16, [*rows[:4], [[9, 1, 2]], *rows[4:]])
+    others = torch.cat([found.norms[:4], found.norms[5:]])
+    again = summed("bookkeeping", model, in_bfloat16, rows)
+    assert found.non_finite == 1
+    assert torch.equal(others, again.norms)
+    assert len(without.norms) == len(others)
+
+
+def test_rows_of_nobody_that_are_not_finite_spoil_no_sum() -> None:
+    """They are those of token 0."""
+    model, rows = llama(), [[[1, 2, 3], [4, 5]], [[2, 2]], [[5, 4, 3, 2]]]
+    with torch.no_grad():
+        model.model.embed_tokens.weight[0] = torch.inf  # type: ignore[operator, union-attr]
+    assert summed("reference", model, causal_lm_loss, [[[0, 0, 0]]]).non_finite == 1
+    exact = summed("reference", model, causal_lm_loss, rows)
+    found = summed("bookkeeping", model, causal_lm_loss, rows)
+    assert all(bool(value.isfinite().all()) for value in found.value.values())
+    assert distance(found, exact) < 0.01 * CLIP
+
+
+def test_in_fewer_bits_smaller_passes_would_move_everybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory that runs out may be somebody's doing."""
+    model, rows = gpt2(), some_rows(6)
+    summed("bookkeeping", model, in_bfloat16, rows)
+
+    def no_memory(self: object, *args: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(one_pass._Step, "_run", no_memory)
+    with pytest.raises(FailureError, match="fewer bits") as error:
+        summed("bookkeeping", model, in_bfloat16, rows)
+    assert "--micro-batch" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["auto", "vmap"])
+def test_where_masks_are_drawn_or_vmap_traces_units_are_computed_alone(name: str) -> None:
+    model, units = gpt2(), units_of(some_rows(4))
+    if name == "auto":
+        model.config.resid_pdrop = 0.5
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.5
+        chosen = choose(model.train(), in_bfloat16, units)
+        assert chosen.engine == "reference"
+        assert "fewer bits" in chosen.reason
+        return
+    task = Task(model=model, loss=in_bfloat16, units=units, l2_clip_norm=CLIP)
+    assert "fewer bits" in (choice.why_alone(task, traced=True) or "")
+
+
+@pytest.mark.parametrize("tokens", range(0, 300, 7))
+def test_a_row_is_padded_by_at_most_half_of_it_or_16_tokens(tokens: int) -> None:
+    width = passes.padded_width(tokens)
+    assert tokens <= width <= max(tokens + 16, 1.5 * tokens)
+    assert width in set(passes.widths(512))
