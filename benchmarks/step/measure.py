@@ -57,7 +57,9 @@ def measure(
         "base_seconds": statistics.median(base),
         "ratios": ratios,
         "times": times,
-        "exactness": None if args.quick else exactness(model, units),
+        "exactness": None
+        if args.quick or setting.precision != "float32"
+        else exactness(model, units),
         "skipped": skipped | MISSING,
     }
 

@@ -11,7 +11,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from benchmarks import opacus_steps
 from benchmarks.passes import CLIP, Step, engine_step, plain
-from benchmarks.step.models import Setting
+from benchmarks.step.models import Setting, loss_of
 from userdp.gradients import Units, causal_lm_loss
 
 PART = 8
@@ -30,16 +30,17 @@ def methods_of(setting: Setting, *, quick: bool) -> list[str]:
     if quick:
         return ["plain", "auto"] if setting.rank else ["plain", "auto", "opacus per-sample"]
     found = ["plain", "plain in parts", *OURS]
-    if setting.rank is None and setting.width == 256:
+    if setting.precision == "float32" and setting.rank is None and setting.width == 256:
         found += OTHERS[: 1 if setting.group > 1 else 2]
     return found
 
 
 def make(method: str, setting: Setting, model: nn.Module, units: Units) -> Step:
+    loss = loss_of(setting, device=units.lengths.device.type)
     if method == "plain":
-        return partial(plain, model, causal_lm_loss, units, len(units.lengths))
+        return partial(plain, model, loss, units, len(units.lengths))
     if method == "plain in parts":
-        return partial(plain, model, causal_lm_loss, units, PART)
+        return partial(plain, model, loss, units, PART)
     if method in COMPILED:
         return compiled(method, model, units)
     if method == "opacus per-sample":
@@ -51,7 +52,7 @@ def make(method: str, setting: Setting, model: nn.Module, units: Units) -> Step:
         ghost = opacus_steps.ghost(opacus_steps.supported(model), l2_clip_norm=CLIP)
         return partial(ghost, units)
     rows = len(units.lengths)  # in one sum, as `PrivateRun` calls the engine
-    return engine_step(method, model, causal_lm_loss, units, micro_batch=rows, parts=1)
+    return engine_step(method, model, loss, units, micro_batch=rows, parts=1)
 
 
 def compiled(method: str, model: nn.Module, units: Units, *, backend: str = "inductor") -> Step:

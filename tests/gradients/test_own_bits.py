@@ -179,12 +179,15 @@ honest_formed = linear.form_gradients
 def test_twin_a_machine_whose_places_differ_is_noticed_and_units_are_computed_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows, model = some_rows(12), gpt2()
-    shape, units = PassShape(4, 2, 32), units_of(rows)
-    task = Task(model=model, loss=in_bfloat16, units=units, l2_clip_norm=CLIP, micro_batch=8)
+    shape, units = PassShape(4, 2, 32), units_of(some_rows(12))
+
+    def new_task() -> Task:
+        return Task(model=gpt2(), loss=in_bfloat16, units=units, l2_clip_norm=CLIP, micro_batch=8)
+
+    task = new_task()
     assert own_bits.bits_are_own(task, shape, Form.FORMED)
     monkeypatch.setattr(linear, "form_gradients", place_counts)
-    other = task.but(model=gpt2())
+    other = new_task()
     assert not own_bits.bits_are_own(other, shape, Form.FORMED)
     assert own_bits.bits_are_own(other, PassShape(1, 2, 32), Form.FORMED)  # nobody shares it
 
@@ -196,7 +199,7 @@ def test_twin_a_machine_whose_places_differ_is_noticed_and_units_are_computed_al
         return honest(task, **options)
 
     monkeypatch.setattr(one_pass.reference, "sum_of_units", counted)
-    task = task.but(model=gpt2())
+    task = new_task()
     one_pass.sum_of_passes(task, form=Form.FORMED)
     cut, _ = one_pass.cut(task, Form.FORMED)
     shared = [len(one.numbers) for one in cut if one.shape.units > 1]

@@ -164,6 +164,8 @@ class Units:
         row_offsets: NDArray[np.integer],
         unit_offsets: NDArray[np.integer],
         targets: NDArray[np.bool_] | None = None,
+        *,
+        width: int = 0,
     ) -> Units:
         """From ragged arrays, as a store gathers them.
 
@@ -172,6 +174,7 @@ class Units:
             row_offsets: (rows + 1,); row r is ``tokens[row_offsets[r]:row_offsets[r + 1]]``.
             unit_offsets: (units + 1,); unit k is rows ``unit_offsets[k]:unit_offsets[k + 1]``.
             targets: bool, parallel to ``tokens``, or None where every token counts.
+            width: least one of ``input_ids``; else that of the longest row.
         """
         bounds = np.asarray(row_offsets, dtype=np.int64)
         if not (
@@ -183,7 +186,7 @@ class Units:
         ):
             raise UseError(f"row offsets must rise from 0 to the number of tokens ({len(tokens)})")
         lengths = np.diff(bounds)
-        width = int(lengths.max()) if lengths.size else 0
+        width = max(width, int(lengths.max()) if lengths.size else 0)
         input_ids = np.zeros((lengths.size, width), dtype=np.int64)
         held = np.arange(width) < lengths[:, None]
         input_ids[held] = tokens

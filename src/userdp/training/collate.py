@@ -22,6 +22,8 @@ def gather_units(
     users: NDArray[np.int64],
     examples: NDArray[np.int64],
     offsets: NDArray[np.int64] | None = None,
+    *,
+    width: int = 0,
 ) -> Units:
     """Examples of a split, as `Units` on the CPU.
 
@@ -30,10 +32,11 @@ def gather_units(
         users: int64 (rows,), positions in ``split``.
         examples: int64 (rows,), each one's position among its user's.
         offsets: int64 (units + 1,), which rows belong to one unit; None for a unit per row.
+        width: least one of the rows as they are padded.
     """
     rows = split.gather(users, examples)
     offsets = np.arange(len(examples) + 1) if offsets is None else offsets
-    return Units.from_flat(rows.tokens, rows.offsets, offsets, rows.targets)
+    return Units.from_flat(rows.tokens, rows.offsets, offsets, rows.targets, width=width)
 
 
 class Collator:
@@ -53,7 +56,8 @@ class Collator:
         plan: only its sampling is read.
         strategy: see `userdp.data.selections`.
         scores: float32 (examples,), for the perplexity strategies.
-        seq_len: the store's, for ``random-chunk``.
+        seq_len: the store's, to which rows are padded: how long the longest one is that was drawn
+            would decide in what passes all are computed (`userdp.gradients.Units`).
         unsafe_seed: fixes what is drawn here; for tests only.
 
     Attributes:
@@ -73,7 +77,7 @@ class Collator:
         seq_len: int | None = None,
         unsafe_seed: int | None = None,
     ) -> None:
-        self._split = split
+        self._split, self._width = split, seq_len or 0
         self._group_size = plan.sampling.group_size
         self._selection: FixedSelection | RankedSelection | None = None
         self._selector: Selector | None = None
@@ -95,8 +99,16 @@ class Collator:
         if self._selector is not None:
             chosen = self._selector.select(cohort.users, self._generator)
             rows = chosen.rows
-            return Units.from_flat(rows.tokens, rows.offsets, chosen.offsets, rows.targets)
-        return gather_units(self._split, cohort.users, self._examples(cohort), cohort.offsets)
+            return Units.from_flat(
+                rows.tokens, rows.offsets, chosen.offsets, rows.targets, width=self._width
+            )
+        return gather_units(
+            self._split,
+            cohort.users,
+            self._examples(cohort),
+            cohort.offsets,
+            width=self._width,
+        )
 
     def _examples(self, cohort: Cohort) -> NDArray[np.int64]:
         """The drawn examples: named by the cohort itself, or by ranks in the fixed selection."""

@@ -9,14 +9,35 @@ only the first micro-batch's gathering more.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from userdp.data.ahead import ahead
 from userdp.gradients import ClippedSum, Units
+from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 
-PASSES_AHEAD = 16
-"""Passes of an engine in what is gathered at once: a cut in front of a whole unit costs little."""
+PASSES_AHEAD = 128
+"""Passes of an engine in what is gathered at once. Units of each shape fill passes of their own
+(`userdp.gradients.engines.passes`), and the last one of each has empty places."""
+
+_FILLED = 8
+"""Passes that a step's expected rows fill at least: of a few users, some are alike."""
+
+
+def rows_for(plan: Plan, micro_batch: int, *, processes: int) -> int:
+    """Rows of a pass: ``micro_batch``, or fewer where the plan expects so few that none is filled.
+
+    Public: nothing is asked but the plan.
+
+    Args:
+        plan: whose steps are taken.
+        micro_batch: most rows of a pass.
+        processes: that share a step.
+    """
+    of_a_unit = plan.sampling.group_size if plan.sampling.by_user else 1
+    expected = plan.denominator * of_a_unit / processes
+    return min(micro_batch, max(of_a_unit, math.ceil(expected / _FILLED)))
 
 
 def sum_of_microbatches(

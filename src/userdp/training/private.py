@@ -58,6 +58,7 @@ from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import SharedRun, shared_secret
 from userdp.training.known_weights import KnownWeights
+from userdp.training.microbatches import rows_for
 from userdp.training.open_models import require_free
 from userdp.training.opened import OpenRun
 from userdp.training.optimizers import require_same_parameters
@@ -216,12 +217,13 @@ def make_private(
     )
     _require_own_devices(world, device_of(model))
     world.broadcast_model(model)
+    rows = rows_for(plan, micro_batch, processes=world.size)
     require_fit_for_steps(
         model,
         loss,
         plan,
         engine=engine,
-        micro_batch=micro_batch,
+        micro_batch=rows,
         seq_len=opened.meta.seq_len,
         masked=opened.meta.loss_mask,
     )
@@ -241,7 +243,7 @@ def make_private(
             ),
             coins=lambda: secret_generator(shared_secret(world)),
             known_noise=unsafe_noise_seed is not None,
-            micro_batch=micro_batch,
+            micro_batch=rows,
             longest=opened.meta.seq_len,
             world=world,
         ),
@@ -311,7 +313,7 @@ def make_private(
         collator=collator,
         noise=source_for(world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed),
         loss=loss,
-        micro_batch=micro_batch,
+        micro_batch=rows,
         engine=engine,
         world=world,
         tokenizer=opened.tokenizer_path,

@@ -8,10 +8,9 @@ unit's place is for the cohort to say. A product that is cut into tiles may add 
 its edge.
 
 That is asked of the machine, on made-up rows, for each shape of a pass: units are computed once,
-and once more, each in the place behind, beside others. The squared norms of all their parameters' gradients
-must be the same to the last bit. It is a check and no proof; kernels
-that add in an order of their own each time (atomic additions) fail it. The rows are nobody's:
-neither is the answer.
+and once more, each in the place behind, beside others. The squared norms of all their parameters'
+gradients must be the same to the last bit. It is a check and no proof; kernels that add in an order
+of their own each time (atomic additions) fail it. The rows are nobody's: neither is the answer.
 """
 
 from __future__ import annotations

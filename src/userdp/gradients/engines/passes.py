@@ -2,11 +2,11 @@ r"""How a cohort is cut into passes of whole units: by what each unit is, not by
 
 A unit's **shape** is its number of rows and the width to which they are padded (`padded_width`).
 All units of a pass have one shape, and every pass of a shape has as many places for units; where
-they are too few, rows of nobody stand in the rest. So whatever depends on a pass's shape (which kernels
-run, in what order they add, which form a layer takes) depends, for each unit, on that unit alone,
-on the width of ``input_ids`` and on the settings of the run. A processor computes the numbers of
-one place by a fixed sequence of operations on them: *a unit's bits are its own*, in batches too,
-where they are the same in each place (`engines.own_bits` asks it of a machine).
+they are too few, rows of nobody stand in the rest. So whatever depends on a pass's shape (which
+kernels run, in what order they add, which form a layer takes) depends, for each unit, on that unit
+alone, on the width of ``input_ids`` and on the settings of the run. A processor computes the
+numbers of one place by a fixed sequence of operations on them: *a unit's bits are its own*, in
+batches too, where they are the same in each place (`engines.own_bits` asks it of a machine).
 
 What may still move another unit's numbers in their last bits is the sum over one pass
 (`engines.one_pass`).

@@ -28,12 +28,12 @@ from userdp.out_of_memory import ran_out_of_memory
 
 
 def made_up_but(units: Units, kept: Tensor) -> Units:
-    """``units`` with made-up tokens in the rows that are not ``kept`` (bool, (rows,))."""
+    """``units`` with rows of nobody in place of those that are not ``kept`` (bool, (rows,))."""
     return Units(
         input_ids=torch.where(kept[:, None], units.input_ids, NOBODYS_TOKEN),
-        lengths=units.lengths,
+        lengths=torch.where(kept, units.lengths, units.input_ids.shape[1]),
         offsets=units.offsets,
-        targets=units.targets,
+        targets=None if units.targets is None else units.targets | ~kept[:, None],
     )
 
 
