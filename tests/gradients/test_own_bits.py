@@ -91,10 +91,7 @@ def some_rows(count: int, *, width: int = 40, seed: int = 0) -> list[Rows]:
 
 def units_of(rows: Sequence[Rows], *, width: int = 40) -> Units:
     """As wide as a store's rows, whoever was drawn."""
-    units = Units.from_rows(rows)
-    wide = torch.zeros(len(units.lengths), width, dtype=torch.int64)
-    wide[:, : units.input_ids.shape[1]] = units.input_ids
-    return Units(input_ids=wide, lengths=units.lengths, offsets=units.offsets)
+    return Units.from_rows(rows, width=width)
 
 
 def summed(name: str, model: nn.Module, loss: Any, rows: Sequence[Rows]) -> ClippedSum:

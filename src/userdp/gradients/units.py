@@ -149,13 +149,16 @@ class Units:
         )
 
     @classmethod
-    def from_rows(cls, units: Sequence[Sequence[Sequence[int]]]) -> Units:
-        """From nested lists: units, each a list of rows, each a list of token numbers."""
+    def from_rows(cls, units: Sequence[Sequence[Sequence[int]]], *, width: int = 0) -> Units:
+        """From nested lists: units, each a list of rows, each a list of token numbers.
+
+        ``width`` is the least one of ``input_ids``; else it is that of the longest row.
+        """
         rows = [row for unit in units for row in unit]
         tokens = np.array([token for row in rows for token in row], dtype=np.int64)
         row_offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         unit_offsets = np.cumsum([0, *map(len, units)], dtype=np.int64)
-        return cls.from_flat(tokens, row_offsets, unit_offsets)
+        return cls.from_flat(tokens, row_offsets, unit_offsets, width=width)
 
     @classmethod
     def from_flat(

@@ -2,8 +2,10 @@ r"""An error that a model or a loss raises on one unit's rows does not stop the 
 
 A step that stops is seen: by who catches the error and goes on, by who counts the updates. It would
 tell that somebody was drawn whose rows raise, which no noise covers. So the attempt is thrown away,
-and the cohort is computed once more by the reference engine, at the same aim. There a unit whose
-rows raise has the gradient of no rows, exactly zero, and is counted (`ClippedSum.failed`).
+and the cohort is computed once more unit by unit: in passes of the same shapes, beside nobody, so
+that all others contribute the same bits (`engines.one_pass.sum_apart`), or, where the model draws
+masks, by the reference engine at the same aim. There a unit whose rows raise has the gradient of no
+rows, exactly zero, and is counted (`ClippedSum.failed`).
 
 **Why that is private.** Let each unit u draw masks of its own and then either contribute at most C
 or, if its rows raise under them, zero. Whether it does is a matter of its rows and its masks alone;
@@ -11,8 +13,7 @@ so leaving one unit out moves the sum by at most C, at equal masks of all others
 mechanism that is accounted for. What is computed here has that law:
 
 * *Nothing is drawn* (`Draws.NONE`). The second attempt does exactly that. Where the first one
-  served, nobody's rows raise in it; all contributions are those of the second but for the rounding
-  that sharing a pass costs anyhow (`engines.one_pass`, 2).
+  served, nobody's rows raise in it, and all contributions are those of the second.
 * *Masks are drawn.* An attempt that served has the law of all outcomes under the condition that
   nobody raised. If it did not serve, the outcome must have the law under the condition that
   somebody did: with the first outcome of either kind, whoever raises under some masks only would

@@ -9,21 +9,19 @@ r"""Many units in one backward pass, each clipped as if alone: the book-keeping 
    most 1e-6, in the worst case (`gram_error`: float64, and a bounded condition, else gradients are
    formed). The sum is a float32 product: on rows made to be worst (constant, so that all roundings
    go one way, and of the largest condition) it was 2.2e-4 too long; measured, not proven.
-2. *What other units contribute does not depend on a unit's presence, up to rounding.* In a batch,
-   shapes and places decide how the processor orders its additions; so does the longest row, to
-   which the others are padded (padding itself contributes exact zeros). Take away one unit, and
-   each other contribution may change in its last bits, by a relative rho; rho is about 1e-6 in
-   float32 and 1e-15 in float64. On rows made to be worst, whose positions nearly cancel, it is up
-   to 6e-5 in float32: by who shares the pass a layer forms gradients or takes Gram matrices, and
-   the sum of the latter was that much shorter. (In fewer bits it is too much, and there are no
-   batches: `engines.precision`.) The reference engine has no such term: there a unit's bits are its
-   own. Here the margin covers the worst case, all M changes in one direction, while :math:`M \rho
-   \le m`: M up to 1,000 in float32, 17 where everybody's rows are worst; and with high probability,
-   the changes being independent and in no common direction with the unit itself, while :math:`M
-   \rho^2 \le m`: 3e5 at the larger rho.
-3. *Which engine computes is nobody's business.* A unit, or a whole cohort, that falls back to the
-   reference engine is clipped at the same aim (`precision.aim`), so that who is in the cohort
-   cannot rescale the others.
+2. *What other units contribute does not depend on a unit's presence, to the last bit.* Passes have
+   fixed shapes (`engines.passes`), so that the numbers in a place are a function of the unit that
+   has it, and of the unit alone where all places give the same bits (`engines.own_bits`, which is
+   asked where the model computes in fewer bits than float32; in float32 tests look at it). A unit
+   moves, beside its own contribution, the rounding of one pass's float32 sum. In three cases all M
+   others change by a relative rho, 1e-6 in float32 and up to 6e-5 on rows made to be worst: memory
+   that ran out (`engines.room`); and, in a model that draws masks, an error in somebody's rows
+   (`engines.failing`) or units that are computed again under theirs (`engines.replay`). There the
+   margin covers the worst case, all M changes in one direction, while :math:`M \rho \le m`; and
+   with high probability, where the changes are independent, while :math:`M \rho^2 \le m`.
+3. *Which engine computes is nobody's business.* A pass that cannot serve is computed unit by unit,
+   in passes of its shape beside nobody: the same numbers. Units that have no such pass fall back to
+   the reference engine, clipped at the same aim (`precision.aim`).
 
 Sums over passes are float64, or float32 where the rounding of that is at most a tenth of m
 (`userdp.gradients.engines.running`). So the claim is worst-case in real arithmetic, and stands in

@@ -17,8 +17,7 @@ which is :math:`S \le 838`, divided by the number of sums that are added up.
 **The choice may depend on who was drawn.** Leave out one unit, and S, hence the type, may change.
 But whichever type a sum has, it differs from the exact sum of its passes by at most :math:`m C /
 20`, so by the triangle inequality two neighbours' sums differ by at most :math:`m C / 10` more than
-the exact ones. There M is at most 279, and :math:`M \rho` (`engines.one_pass`, 2) at most a third
-of m.
+the exact ones.
 
 **Nothing else sees it.** What is not a pass's sum (a unit that was computed alone) is added in
 float64, and what an engine returns is float64: exchange, noise and rounding are the same functions

@@ -10,8 +10,9 @@ more than a layer at a time, and none is reduced. The second goes through the sa
 sum. What both tell is compared once per model, on made-up rows (`_require_agreement`).
 
 A unit whose gradient is not finite would spoil that sum even times 0. Where any process has one,
-all run the pass again with rows of nobody in their places. That begins from the generators' states of the first pass, and must end where the first did: the
-norm and the gradient of a unit are of the same masks.
+all run the pass again with rows of nobody in their places. That begins from the generators' states
+of the first pass, and must end where the first did: the norm and the gradient of a unit are of the
+same masks.
 
 **Frozen parameters sharded: one pass** over adapters, as in `engines.one_pass`.
 
@@ -313,8 +314,8 @@ def _draws(task: Task) -> Draws:
 def _run_weighted(task: Task, units: Units, factors: Tensor | None) -> None:
     """Another pass, of all units but those of factor 0; None: of no factor here.
 
-    Units of factor 0 may not be finite. Rows of nobody stand in their places, so that all others see
-    their masks again, and are computed as they were.
+    Units of factor 0 may not be finite. Rows of nobody stand in their places, so that all others
+    see their masks again, and are computed as they were.
     """
     owner = layout_of(units).unit_of_row
     if factors is not None:
