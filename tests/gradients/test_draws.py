@@ -130,9 +130,10 @@ def test_twin_a_pass_with_a_shared_coin_couples_its_users(monkeypatch):
     model, loss = build_model("gpt2", rate=0.0), with_coin(COINS["one number"])
     units = Units.from_rows([row] * 4)
     norms = one_pass_sum(model, loss, units, l2_clip_norm=1e6, micro_batch=2, strict=False).norms
-    assert norms[0] == pytest.approx(float(norms[1]), rel=1e-5)
-    assert norms[2] == pytest.approx(float(norms[3]), rel=1e-5)
-    assert norms[0] != pytest.approx(float(norms[2]), rel=1e-5)
+    one, two, three, four = norms.sort().values.tolist()  # who shares a pass is drawn
+    assert one == pytest.approx(two, rel=1e-5)
+    assert three == pytest.approx(four, rel=1e-5)
+    assert one != pytest.approx(three, rel=1e-5)
 
 
 @pytest.mark.parametrize("engine", fast_then_slow(["bookkeeping", "lora", "vmap", "auto"]))

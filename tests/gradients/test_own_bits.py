@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.rules import linear
+from userdp.gradients.model_randomness import known_randomness
 
 Rows = list[list[int]]
 
@@ -128,6 +130,20 @@ def test_invariant_3_in_bfloat16_one_of_many_alike_moves_the_sum_by_at_most_the_
     for out in (0, 1, 60, 119):
         rest = summed(name, model, in_bfloat16, rows[:out] + rows[out + 1 :])
         assert distance(everybody, rest) <= CLIP
+
+
+def test_who_shares_a_pass_is_drawn_and_all_orders_come_equally_often() -> None:
+    """So that a unit more changes who is in two passes: the law that the proof couples."""
+    units = units_of([[[1, 2, 3]]] * 4)
+    seen: Counter[tuple[int, ...]] = Counter()
+    with known_randomness("the order of the units"):
+        for _ in range(2400):
+            cut, large = passes.passes(units, micro_batch=2, most_units=lambda rows, width: 2)
+            assert [len(one.numbers) for one in cut] == [2, 2]
+            assert not large
+            seen[sum((one.numbers for one in cut), ())] += 1
+    assert len(seen) == 24
+    assert all(abs(count - 100) < 50 for count in seen.values())  # 5 standard deviations
 
 
 def as_they_come(self: Pass, units: Units) -> Units:

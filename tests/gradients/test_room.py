@@ -21,7 +21,7 @@ from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.uses import Dense
-from userdp.gradients.model_randomness import known_randomness
+from userdp.gradients.model_randomness import known_randomness, secret_randomness
 
 ROWS = [3, 1, 2, 2, 1]
 MICRO_BATCH = 4
@@ -56,9 +56,10 @@ class Computed:
     def sum(self, micro_batch: int = MICRO_BATCH) -> ClippedSum:
         self.memory.rows.clear()
         engine = get_engine(self._name)
-        return engine(
-            self._model, self._loss, self._units, l2_clip_norm=0.7, micro_batch=micro_batch
-        )
+        with secret_randomness("the order of the units"):
+            return engine(
+                self._model, self._loss, self._units, l2_clip_norm=0.7, micro_batch=micro_batch
+            )
 
     def under_known_masks(self, micro_batch: int = MICRO_BATCH) -> ClippedSum:
         """Not through the engine, which would load states of the operating system's."""

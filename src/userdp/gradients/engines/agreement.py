@@ -28,6 +28,7 @@ from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.vmap import sum_of_batches
 from userdp.gradients.losses import Loss
 from userdp.gradients.made_up import CANNOT_RUN, RAGGED, Answers, made_up
+from userdp.gradients.model_randomness import known_randomness
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.sums import ClippedSum
 from userdp.out_of_memory import ran_out_of_memory
@@ -76,7 +77,7 @@ def agrees_with_reference(
         return known[key][0]
     device = next(iter(parameters.values())).device
     computes = (sum_of_batches,) if traced else _in_both_forms(parameters)
-    with evaluating(model):
+    with evaluating(model), known_randomness("made-up rows"):
         answers = [
             _agrees(
                 Task(

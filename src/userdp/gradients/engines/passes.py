@@ -8,8 +8,11 @@ alone, on the width of ``input_ids`` and on the settings of the run. A processor
 numbers of one place by a fixed sequence of operations on them: *a unit's bits are its own*, in
 batches too, where they are the same in each place (`engines.own_bits` asks it of a machine).
 
-What may still move another unit's numbers in their last bits is the sum over one pass
-(`engines.one_pass`).
+**In what order.** What is left of a pass is the rounding of its sum, which hangs on who is in it.
+So the units of a shape have a random order, in secret randomness: take a unit out of it and put the
+last one in its place, and what comes out is a uniform order of the others. Couple both worlds so,
+and condition on the order (the hockey-stick divergence is jointly convex): one unit more or less
+changes who is in two passes, and no other pass.
 """
 
 from __future__ import annotations
@@ -180,7 +183,8 @@ def passes(
         most_rows: of a pass; `rows_per_pass` where nothing is said.
 
     Returns:
-        The passes; and the units that have more rows than ``micro_batch``.
+        The passes, in an order that torch's generator draws; and the units that have more rows than
+        ``micro_batch``.
     """
     assert units.host_lengths is not None
     counts, lengths = units.offsets.diff(), units.host_lengths
@@ -200,6 +204,7 @@ def passes(
         together = (most_rows or rows_per_pass)(width, micro_batch, units.lengths.device) // rows
         places = max(1, min(together, most_units(rows, width)))
         shape = PassShape(places, rows, width)
+        numbers = [numbers[place] for place in torch.randperm(len(numbers)).tolist()]
         cut += [
             Pass(tuple(numbers[begin : begin + places]), shape)
             for begin in range(0, len(numbers), places)

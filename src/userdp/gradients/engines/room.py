@@ -80,8 +80,8 @@ def sum_that_fits(
                 "before this update",
                 hint=f"go on with a --micro-batch below {task.micro_batch}",
             )
-        begun.load()
         rows = most_rows(fitting)
+        begun.load()
         if rows < 2:
             raise FailureError(
                 "memory ran out in a pass over one example, and no pass is smaller: training "
