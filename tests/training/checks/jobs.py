@@ -101,8 +101,20 @@ def _half_a_sum() -> None:
     World.sum_to_shares = lambda self, tensors: None
 
 
+def _short_draws() -> None:
+    """The last number of each share gets no noise; whose it is, everybody knows."""
+    honest = World.own_share
+
+    def short(self, tensors):
+        own = honest(self, tensors)
+        last = list(own)[-1]
+        return {**own, last: own[last][:-1]}
+
+    World.own_share = short
+
+
 def _gaps() -> None:
-    """The last number of each share is nobody's."""
+    """The last number of each share is nobody's, for those who draw and for those who check."""
     honest = shares.stretch
 
     def short(numbers, rank, size):
@@ -138,6 +150,7 @@ FAULTS = {
     "every process adds its own noise": _own_noise,
     "one process hands out zeros": _clean_share,
     "numbers between the shares of two processes": _gaps,
+    "numbers of each share without noise": _short_draws,
     "one seed for all parts": _one_seed,
     "one process has other weights": _other_weights,
     "every process clips all units": _everybody_clips_all,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ class Piece(NamedTuple):
 
     Args:
         name: of the parameter.
-        owner: the process; None where it is not told by the numbers' places.
+        owner: the process; None where it is not told by the numbers' places, or there is none.
     """
 
     name: str
@@ -69,14 +69,40 @@ def calls(subject: Subject, numbers: int, enough: int) -> int:
 
 
 def pieces(subject: Subject, value: Mapping[str, torch.Tensor]) -> dict[Piece, Floats]:
-    """The numbers of a sum, by parameter and by the process that draws their noise."""
+    """The numbers of a sum, by parameter and by the process that draws their noise.
+
+    Guarantee: every number is in a piece, whatever `share` says: what it leaves out is a piece of
+    no process, since such numbers are released as they are.
+    """
     if not subject.in_shares:
         return {Piece(name, None): _numbers(tensor) for name, tensor in value.items()}
-    return {
-        Piece(name, rank): _numbers(tensor)
-        for rank in range(subject.world.size)
-        for name, tensor in share(value, rank, subject.world.size).items()
-    }
+    found, owned = dict[Piece, Floats](), {name: list[tuple[int, int]]() for name in value}
+    for rank in range(subject.world.size):
+        for name, tensor in share(value, rank, subject.world.size).items():
+            found[Piece(name, rank)] = _numbers(tensor)
+            begin = int(tensor.storage_offset() - value[name].storage_offset())
+            owned[name].append((begin, begin + tensor.numel()))
+    for name, tensor in value.items():
+        if gaps := list(_gaps(owned[name], tensor.numel())):
+            flat = tensor.view(-1)
+            nobodys = [_numbers(flat[begin:end]) for begin, end in gaps]
+            found[Piece(name, None)] = np.concatenate(nobodys)
+    return found
+
+
+def _gaps(owned: Iterable[tuple[int, int]], numbers: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each stretch of ``numbers`` numbers that lies in none of ``owned``.
+
+    >>> list(_gaps([(5, 8), (0, 4)], 10)), list(_gaps([(0, 3), (3, 6)], 6))
+    ([(4, 5), (8, 10)], [])
+    """
+    done = 0
+    for begin, end in sorted(owned):
+        if done < begin:
+            yield done, begin
+        done = max(done, end)
+    if done < numbers:
+        yield done, numbers
 
 
 def _numbers(tensor: torch.Tensor) -> Floats:

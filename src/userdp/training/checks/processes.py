@@ -83,6 +83,12 @@ def _measure(subject: Subject) -> Iterator[Measured]:
         )
     noise = {name: v - clean[name] for name, v in value.items()}
     found = {piece: one / subject.noise_std for piece, one in pieces(subject, noise).items()}
+    if subject.in_shares:
+        yield Measured(
+            what="numbers that are in no process's share, so that nobody draws their noise",
+            value=float(sum(one.size for piece, one in found.items() if piece.owner is None)),
+            bound=0,
+        )
     for owner in sorted({piece.owner for piece in found if piece.owner is not None}):
         own = np.concatenate([one for piece, one in found.items() if piece.owner == owner])
         yield Measured(
