@@ -94,6 +94,14 @@ def test_files_of_several_kinds_are_read_in_their_order(session, small, tmp_path
 
 
 @pytest.mark.slow
+def test_a_path_is_found_from_where_the_caller_is(session, small, tmp_path, monkeypatch):
+    """Not from where Spark's Java began, as it stays there."""
+    name = mixed(tmp_path, 30).name
+    monkeypatch.chdir(tmp_path)
+    both(open_source([name]), tmp_path)
+
+
+@pytest.mark.slow
 def test_conversations_have_the_same_targets(session, small, tmp_path):
     turns = [
         {

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -105,13 +106,17 @@ class SparkJob(AbstractContextManager["SparkJob"]):
         """Take in the records of ``tables``, a shard a task.
 
         Guarantee: the books, and what is refused with which words, are those of reading the tables
-        one after another. A record goes to its first owner.
+        one after another. A record goes to its first owner. Files are found from where this process
+        is now, wherever Spark was started, and told of by their absolute paths.
 
         Returns:
             How many records were kept, and how many of them had several owners.
         """
         self._begin()
-        shards = [(n, shard) for n, one in enumerate(tables) for shard in one.shards(_SHARD_BYTES)]
+        # Spark's Java stays in the folder that it began in, and so do those that it starts: there
+        # they would find another file of that name, or none.
+        found = [replace(one, paths=tuple(path.absolute() for path in one.paths)) for one in tables]
+        shards = [(n, shard) for n, one in enumerate(found) for shard in one.shards(_SHARD_BYTES)]
         with told():
             numbers = self._spark.range(0, len(shards), 1, numPartitions=len(shards))
         task = reading([shard for _, shard in shards], self._records)
