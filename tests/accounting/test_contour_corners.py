@@ -83,9 +83,9 @@ def test_the_slow_setting_needs_few_nodes_because_its_transform_decays() -> None
     log_delta = math.log(1.6e-57)
     side = make_side((phase,), remove=True, mass_budget=1e-65)
     choice = next(iter(choices(side, 0.002037, log_delta)))
-    rest = choice.rest or small_nodes(side, choice.splits, 0.002037, log_delta)
+    rest = choice.rest or small_nodes(choice, 0.002037, log_delta)
     assert rest is not None
-    nodes = large_nodes(side, choice, 0.002037, log_delta, rest)
+    nodes = large_nodes(choice, 0.002037, log_delta, rest)
     assert nodes is not None
     assert nodes.value.size < 1000  # two million where only |M_1| bounded the tail
     found = epsilon_bracket([phase], 1.6e-57)

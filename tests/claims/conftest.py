@@ -26,8 +26,8 @@ LONG_AGO = 1_000_000_000
 class SlowTrials(InProcess):
     """Trials that take an hour each: every file of theirs carries the time of its trial."""
 
-    def __call__(self, arguments, *, log):
-        ended = super().__call__(arguments, log=log)
+    def __call__(self, arguments, *, log, environment):
+        ended = super().__call__(arguments, log=log, environment=environment)
         run = Path(arguments[arguments.index("--out") + 1])
         for path in (run, *run.rglob("*")):
             os.utime(path, (LONG_AGO + HOUR * len(self.calls),) * 2)

@@ -127,10 +127,10 @@ def test_what_a_copied_trial_was_charged_again_is_in_the_price_of_the_winner(sto
     tell, trial = Teller(), tmp_path / "sweep" / "trial-001"
 
     class Stopped(InProcess):
-        def __call__(self, arguments, *, log):
+        def __call__(self, arguments, *, log, environment):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(loop, "save_checkpoint", interrupt)
-                return super().__call__(arguments, log=log)
+                return super().__call__(arguments, log=log, environment=environment)
 
     def interrupt(*arguments, **options):
         raise FailureError("the disk is full")

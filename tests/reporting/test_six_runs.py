@@ -125,7 +125,8 @@ def test_losses_costs_and_cohorts_are_those_of_the_operators_file(
         mean = sum(drawn) / len(drawn)
         assert cohorts[run.name][2] == f"{min(drawn):,} / {mean:,.1f} / {max(drawn):,}"
         assert costs[run.name][0] == f"{sum(x['rows'] for x in steps):,}"
-        assert "torch" in costs[run.name][3]
+        assert costs[run.name][3] == f"{sum(x['halvings'] for x in steps) or '–'}"
+        assert "torch" in costs[run.name][4]
         assert ran[run.name][2] == "32"  # 4 steps of 8 expected gradients
 
 
