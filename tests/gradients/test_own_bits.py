@@ -147,7 +147,7 @@ def test_who_shares_a_pass_is_drawn_and_all_orders_come_equally_often() -> None:
 
 
 def as_they_come(self: Pass, units: Units) -> Units:
-    """A broken twin: no places for nobody, and a pass as wide as its longest row."""
+    """A broken twin: as many places as units, and a pass as wide as its longest row."""
     tight = PassShape(len(self.numbers), self.shape.rows, self.shape.width)
     parts = [
         honest_of(Pass((number,), PassShape(1, tight.rows, tight.width)), units)
@@ -251,8 +251,8 @@ def test_invariant_3_a_unit_that_is_not_finite_leaves_everybody_elses_bits_alone
     assert len(without.norms) == len(others)
 
 
-def test_rows_of_nobody_that_are_not_finite_spoil_no_sum() -> None:
-    """They are those of token 0."""
+def test_a_token_that_no_row_has_spoils_no_sum() -> None:
+    """As made-up rows in the places that are left would."""
     model, rows = llama(), [[[1, 2, 3], [4, 5]], [[2, 2]], [[5, 4, 3, 2]]]
     with torch.no_grad():
         model.model.embed_tokens.weight[0] = torch.inf  # type: ignore[operator, union-attr]

@@ -18,7 +18,7 @@ class Pending(NamedTuple):
     Attributes:
         numbers: of the units.
         losses, squares: float64; their mean losses and squared norms.
-        usable: bool; which of the pass may have been added as they were, those of nobody too.
+        usable: bool; which of the pass may have been added as they were, copies too.
     """
 
     numbers: Sequence[int]

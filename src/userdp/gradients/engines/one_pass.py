@@ -180,7 +180,7 @@ class _Step:
             self._total.add_unit(one.numbers[place], unit)
 
     def take_apart(self, one: Pass) -> None:
-        """Add the units of a pass, each as it would be there, beside nobody.
+        """Add the units of a pass, each as it would be there, beside nobody else.
 
         Who made the pass of no use, those units are left to the reference engine; the others'
         numbers are the same as ever.
@@ -288,7 +288,7 @@ class _Pass:
         is worth nothing.
 
         Returns:
-            Which units could be added, those of nobody among them: bool, (units,).
+            Which units could be added, or might be if they were no copies: bool, (units,).
         """
         factors = self._task.rule.factors(self._squares, self._task.sizes, l2_clip_norm=aim)
         usable = self.squared_norms.isfinite() & multiplicable(factors.values())

@@ -2,9 +2,10 @@ r"""How a cohort is cut into passes of whole units: by what each unit is, not by
 
 A unit's **shape** is its number of rows and the width to which they are padded (`padded_width`).
 All units of a pass have one shape, and every pass of a shape has as many places for units; where
-they are too few, rows of nobody stand in the rest. So whatever depends on a pass's shape (which
-kernels run, in what order they add, which form a layer takes) depends, for each unit, on that unit
-alone, on the width of ``input_ids`` and on the settings of the run. A processor computes the
+they are too few, copies of the first one stand in the rest and count nothing. (Made-up rows might
+raise an error, or be no numbers, in a model that never meets such rows.) So whatever depends on a
+pass's shape (which kernels run, in what order they add, which form a layer takes) depends, for each
+unit, on that unit alone, on the width of ``input_ids`` and on the settings of the run. A processor computes the
 numbers of one place by a fixed sequence of operations on them: *a unit's bits are its own*, in
 batches too, where they are the same in each place (`engines.own_bits` asks it of a machine).
 
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from userdp.gradients.engines.engine import Task
@@ -36,9 +38,6 @@ _CPU_TOKENS = 1024
 _STEP = 16
 """Widths are multiples of it, and of a quarter of the next power of two: rows of ordinary text are
 padded by an eighth, and a cohort has few enough shapes to fill their passes."""
-
-NOBODYS_TOKEN = 0
-"""Of the rows that stand in empty places."""
 
 FORMED_BYTES = 256 << 20
 """Memory for per-unit gradients, unless the model, or four times what trains of it, takes more; or
@@ -59,7 +58,7 @@ class Pass:
     """Units that share a pass.
 
     Attributes:
-        numbers: theirs in the task, by place; what places are left are nobody's.
+        numbers: theirs in the task, by place.
         shape: of the pass.
     """
 
@@ -67,44 +66,38 @@ class Pass:
     shape: PassShape
 
     def apart(self) -> list[Pass]:
-        """Each unit in a pass of the same shape, with nobody beside it."""
+        """Each unit in a pass of the same shape, with nobody else beside it."""
         return [Pass((number,), self.shape) for number in self.numbers]
 
     def of(self, units: Units) -> Units:
-        """The rows of the pass: as many units as it has places.
+        """The rows of the pass: as many units as it has places, the first one in all that are left.
 
         Args:
             units: of the task.
         """
-        shape, taken = self.shape, len(self.numbers)
+        shape = self.shape
         first, last = self.numbers[0], self.numbers[-1] + 1
-        if last - first == taken == shape.units and units.input_ids.shape[1] == shape.width:
+        whole = self.numbers == tuple(range(first, last)) and len(self.numbers) == shape.units
+        if whole and units.input_ids.shape[1] == shape.width:
             return units.select(first, last)  # they lie there as they are
-        starts = units.offsets[list(self.numbers)]
-        index = (starts[:, None] + torch.arange(shape.rows)).flatten()
+        numbers = [*self.numbers, *[first] * (shape.units - len(self.numbers))]
+        index = (units.offsets[numbers][:, None] + torch.arange(shape.rows)).flatten()
         assert units.host_lengths is not None
-        empty = (shape.units - taken) * shape.rows
-        lengths = torch.cat([units.host_lengths[index], torch.full((empty,), shape.width)])
-        device = units.lengths.device
-        index = moved(index, device)
+        lengths, device = units.host_lengths[index], units.lengths.device
+        index, targets = moved(index, device), units.targets
         return Units(
-            input_ids=_filled(units.input_ids[index], empty, shape.width, NOBODYS_TOKEN),
+            input_ids=_as_wide(units.input_ids[index], shape.width),
             lengths=moved(lengths, device),
             offsets=torch.arange(shape.units + 1) * shape.rows,
-            targets=None
-            if units.targets is None
-            else _filled(units.targets[index], empty, shape.width, True),
+            targets=None if targets is None else _as_wide(targets[index], shape.width),
             host_lengths=lengths,
         )
 
 
-def _filled(rows: Tensor, more: int, width: int, value: float) -> Tensor:
-    """``rows`` cut or padded to ``width``, with ``more`` rows of ``value`` below them."""
-    cut = rows[:, :width]
-    filled = cut.new_full((len(cut) + more, width), value)
-    filled[: len(cut), cut.shape[1] :] = 0
-    filled[: len(cut), : cut.shape[1]] = cut
-    return filled
+def _as_wide(rows: Tensor, width: int) -> Tensor:
+    """``rows`` cut or padded to ``width``."""
+    missing = width - rows.shape[1]
+    return rows[:, :width] if missing <= 0 else F.pad(rows, (0, missing))
 
 
 def padded_width(tokens: int) -> int:

@@ -12,13 +12,14 @@ of shapes, so the unit sees its own again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from userdp.errors import FailureError
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.passes import NOBODYS_TOKEN
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.modes import eagerly
@@ -27,13 +28,19 @@ from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
 
 
-def made_up_but(units: Units, kept: Tensor) -> Units:
-    """``units`` with rows of nobody in place of those that are not ``kept`` (bool, (rows,))."""
+def with_copies(units: Units, place: int, kept: Sequence[int]) -> Units:
+    """``units``, of one shape, with copies of the one in ``place`` where they are not ``kept``."""
+    counts = units.offsets.diff()
+    rows = int(counts[place])
+    assert bool((counts == rows).all())
+    from_place = [unit if unit in kept else place for unit in range(len(units))]
+    index = (units.offsets[from_place][:, None] + torch.arange(rows)).flatten()
+    index = index.to(units.lengths.device)
     return Units(
-        input_ids=torch.where(kept[:, None], units.input_ids, NOBODYS_TOKEN),
-        lengths=torch.where(kept, units.lengths, units.input_ids.shape[1]),
+        input_ids=units.input_ids[index],
+        lengths=units.lengths[index],
         offsets=units.offsets,
-        targets=None if units.targets is None else units.targets | ~kept[:, None],
+        targets=None if units.targets is None else units.targets[index],
     )
 
 
@@ -46,11 +53,9 @@ class _Replayed:
     def __init__(
         self, loss: Loss, units: Units, unit: int, begin: GeneratorStates, end: GeneratorStates
     ) -> None:
-        first, last = int(units.offsets[unit]), int(units.offsets[unit + 1])
-        places = torch.arange(len(units.lengths), device=units.lengths.device)
         self._loss, self._begin, self._end = loss, begin, end
-        self._units = made_up_but(units, (places >= first) & (places < last))
-        self._at = first
+        self._units = with_copies(units, unit, ())
+        self._at = int(units.offsets[unit])
 
     def __call__(
         self,

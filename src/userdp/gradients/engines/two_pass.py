@@ -10,7 +10,7 @@ more than a layer at a time, and none is reduced. The second goes through the sa
 sum. What both tell is compared once per model, on made-up rows (`_require_agreement`).
 
 A unit whose gradient is not finite would spoil that sum even times 0. Where any process has one,
-all run the pass again with rows of nobody in their places. That begins from the generators' states
+all run the pass again with copies of another in their places. That begins from the generators' states
 of the first pass, and must end where the first did: the norm and the gradient of a unit are of the
 same masks.
 
@@ -56,7 +56,7 @@ from userdp.gradients.engines.precision import (
     margin,
     require_no_masks,
 )
-from userdp.gradients.engines.replay import made_up_but, require_same_states
+from userdp.gradients.engines.replay import require_same_states, with_copies
 from userdp.gradients.engines.tape import NotCoveredError, Workspace
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import checked_losses
@@ -74,6 +74,9 @@ _CLOSE = 0.01
 
 _NARROW_MARGIN = 1e-2
 """For a unit alone in two passes that its own rows made narrow; measured, not proven."""
+
+_ROWS = 6
+"""Of a made-up pass: places for more than one unit of each shape."""
 
 _agreed: Answers[bool] = Answers()
 
@@ -314,12 +317,15 @@ def _draws(task: Task) -> Draws:
 def _run_weighted(task: Task, units: Units, factors: Tensor | None) -> None:
     """Another pass, of all units but those of factor 0; None: of no factor here.
 
-    Units of factor 0 may not be finite. Rows of nobody stand in their places, so that all others
-    see their masks again, and are computed as they were.
+    Units of factor 0 may not be finite. Copies of one that counts stand in their places, so that
+    all others see their masks again, and are computed as they were.
     """
+    good = [] if factors is None else (factors > 0).nonzero().flatten().tolist()
+    if factors is not None and good:
+        units = with_copies(units, good[0], good)
+    elif factors is not None:
+        factors, units = None, nobody(task.model, masked=units.targets is not None)
     owner = layout_of(units).unit_of_row
-    if factors is not None:
-        units = made_up_but(units, (factors > 0).to(owner.device)[owner])
     with torch.enable_grad():
         losses = checked_losses(task.loss, task.model, *units.all_rows())
         each = torch.zeros_like(losses)
@@ -376,14 +382,16 @@ def _require_agreement(task: Task, *, two: bool) -> None:
     with known_randomness("made-up rows"):  # the same masks on every process
         for shape in RAGGED:
             units = made_up(task.model, shape, masked=task.masked, device=device)
-            probe = task.but(units=units, item_clip_norm=None)
-            try:
-                if two:
-                    _require_same_norms(probe)
-                else:
-                    _Pass(probe, units, Workspace(), Form.FORMED)
-            except NotCoveredError as error:
-                raise _not_covered(error.names) from None
+            alike, _ = passes(units, micro_batch=_ROWS, most_units=lambda rows, width: _ROWS)
+            for one in alike:
+                probe = task.but(units=one.of(units), item_clip_norm=None)
+                try:
+                    if two:
+                        _require_same_norms(probe)
+                    else:
+                        _Pass(probe, probe.units, Workspace(), Form.FORMED)
+                except NotCoveredError as error:
+                    raise _not_covered(error.names) from None
     known[task.masked] = True
 
 
