@@ -5,9 +5,10 @@ All units of a pass have one shape, and every pass of a shape has as many places
 they are too few, copies of the first one stand in the rest and count nothing. (Made-up rows might
 raise an error, or be no numbers, in a model that never meets such rows.) So whatever depends on a
 pass's shape (which kernels run, in what order they add, which form a layer takes) depends, for each
-unit, on that unit alone, on the width of ``input_ids`` and on the settings of the run. A processor computes the
-numbers of one place by a fixed sequence of operations on them: *a unit's bits are its own*, in
-batches too, where they are the same in each place (`engines.own_bits` asks it of a machine).
+unit, on that unit alone, on the width of ``input_ids`` and on the settings of the run. A processor
+computes the numbers of one place by a fixed sequence of operations on them: *a unit's bits are its
+own*, in batches too, where they are the same in each place (`engines.own_bits` asks it of a
+machine).
 
 **In what order.** What is left of a pass is the rounding of its sum, which hangs on who is in it.
 So the units of a shape have a random order, in secret randomness: take a unit out of it and put the

@@ -10,7 +10,7 @@ more than a layer at a time, and none is reduced. The second goes through the sa
 sum. What both tell is compared once per model, on made-up rows (`_require_agreement`).
 
 A unit whose gradient is not finite would spoil that sum even times 0. Where any process has one,
-all run the pass again with copies of another in their places. That begins from the generators' states
+all run the pass again with copies of another in its place. That begins from the generators' states
 of the first pass, and must end where the first did: the norm and the gradient of a unit are of the
 same masks.
 
