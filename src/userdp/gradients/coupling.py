@@ -65,8 +65,8 @@ def require_rows_apart(
     Code may take another branch where a pass has many rows, or long ones, and how many it has is
     for the cohort to say. So it is asked besides on a pass as large as any that will come.
 
-    Where the made-up rows cannot be run (a model of fixed width, say) nothing is refused: no
-    batched engine takes such a model.
+    Where the made-up rows cannot be run (a model of fixed width, say) nothing is refused. No
+    batched engine takes a model that fails on the first ones, which are small.
 
     Args:
         model: in the mode in which it trains; its dropout is off while it is asked.
@@ -165,8 +165,7 @@ def _coupling(
 
 def _warn(error: Exception) -> None:
     _log.warning(
-        "whether the loss keeps rows apart could not be asked, since made-up rows failed (%s: %s); "
-        "the slower reference engine is used",
+        "whether the loss keeps rows apart could not be asked, since made-up rows failed (%s: %s)",
         type(error).__name__,
         shorten(str(error), 200, placeholder=" ..."),  # some quote whole tensors
     )

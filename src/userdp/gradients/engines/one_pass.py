@@ -168,11 +168,12 @@ class _Step:
         if done is not None:
             again = self._add(one, done)
             del done  # what layers kept of this pass would lie beside the next one's activations
-        elif self._drawn is Draws.NONE and one.shape.units > 1:
-            self.take_apart(one)
-            return
         if self._drawn is Draws.NONE:
-            self._alone += [one.numbers[place] for place in again]
+            numbers = tuple(one.numbers[place] for place in again)
+            if one.shape.units == 1:
+                self._alone += numbers
+            else:
+                self.take_apart(Pass(numbers, one.shape))
             return
         last = GeneratorStates.read()
         for place in again:
@@ -183,7 +184,9 @@ class _Step:
         """Add the units of a pass, each as it would be there, beside nobody else.
 
         Who made the pass of no use, those units are left to the reference engine; the others'
-        numbers are the same as ever.
+        numbers are the same as ever. So it is with a unit that is not finite beside others: a
+        kernel that fills up a tile with what lies behind it, times 0, makes a NaN of an infinity
+        there (a product in bfloat16 over an odd number of columns).
         """
         for alone in one.apart():
             try:

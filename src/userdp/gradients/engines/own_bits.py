@@ -25,7 +25,9 @@ from userdp.gradients.engines.passes import Pass, PassShape, layout_of
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.made_up import Answers, Shape, large, made_up
 from userdp.gradients.models import trainable_parameters
+from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.units import Units
+from userdp.out_of_memory import ran_out_of_memory
 
 _known: Answers[bool] = Answers()
 
@@ -57,7 +59,11 @@ def _asked(task: Task, shape: PassShape, form: Forms) -> bool:
     orders = first, (shape.units, *first[:-1])
     try:
         here, there = (_squares(task, Pass(order, shape).of(units), form) for order in orders)
-    except NotCoveredError:
+    except Exception as error:  # whatever the model's and the loss's code raise, on nobody's rows
+        if ran_out_of_memory(error) or not (
+            isinstance(error, NotCoveredError) or may_be_of_rows(error)
+        ):
+            raise
         return False
     moved = 1 if task.item_clip_norm is None else shape.rows
     return bool(torch.equal(here[:, :-moved], there[:, moved:]))
