@@ -67,12 +67,17 @@ def random_case(engine: str, seed: int) -> Case:
     """The ``seed``-th case of an engine."""
     draw = random.Random(f"{engine} {seed}")
     sharded = engine == TWO_PASS
+    usual = draw.randint(1, 3)  # units of as many rows share a pass
     return Case(
         seed=seed,
         engine=engine,
         model=draw.choice(BATCHED if sharded or draw.random() < BATCHED_SHARE else ALONE),
         rate=draw.choice((0.1, 0.5)),
-        sizes=tuple(draw.randint(1, 3) for _ in range(draw.randint(2, 5))),
+        sizes=(
+            usual,
+            usual,
+            *(draw.choice((usual, draw.randint(1, 3))) for _ in range(draw.randint(0, 3))),
+        ),
         ragged=draw.random() < 0.6,
         micro_batch=draw.randint(5, 9) if draw.random() < 0.9 else draw.randint(1, 4),
         items=draw.random() < (0.05 if engine == "vmap" else 0.2) and not sharded,

@@ -60,7 +60,8 @@ class Masks(TrustedMode):
         name = func.overloadpacket.__name__
         if name == "embedding" and args[0].shape[0] == self._vocabulary:
             self._pass_over(args[1][..., 0])
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        # In what order units come is drawn too (`engines.passes`), and is no row's number.
+        if torch.Tag.nondeterministic_seeded not in func.tags or name == "randperm":
             return func(*args, **(kwargs or {}))
         begin = tuple(device_states().values())
         found = func(*args, **(kwargs or {}))
@@ -81,7 +82,7 @@ class Masks(TrustedMode):
         self._shape = tuple(first_tokens.shape)
         rows = first_tokens.flatten().tolist()
         somebody = set(rows) - {NOBODY}
-        # Under ``vmap`` a unit is padded by copies of its first row, behind it.
+        # Copies of the first unit stand behind those of a pass that has places left.
         self._rows = [row if row not in rows[:at] else NOBODY for at, row in enumerate(rows)]
         self._count = 0
         self.beside |= dict.fromkeys(somebody, somebody)

@@ -54,7 +54,7 @@ UNFIT_FOR_VMAP = {"items", "checkpointing"}
                 "micro_batch": 2,
                 "sizes": (3, 1, 1, 1),
             },  # splits a unit, and pairs users differently without one
-            {"model": "llama", "checkpointing": True, "sizes": (1, 2)},
+            {"model": "llama", "checkpointing": True, "sizes": (2, 2)},
             {"items": True},
             {"model": "layerdrop"},
             {"model": "positions"},

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from tests.gradients.one_pass import as_they_come
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
@@ -139,7 +140,9 @@ def test_who_shares_a_pass_is_drawn_and_all_orders_come_equally_often() -> None:
     seen: Counter[tuple[int, ...]] = Counter()
     with known_randomness("the order of the units"):
         for _ in range(2400):
-            cut, large = passes.passes(units, micro_batch=2, most_units=lambda rows, width: 2)
+            cut, large = passes.passes(
+                units, micro_batch=2, most_units=lambda rows, width: 2, filled=True
+            )
             assert [len(one.numbers) for one in cut] == [2, 2]
             assert not large
             seen[sum((one.numbers for one in cut), ())] += 1
@@ -174,7 +177,7 @@ def changed_passes(monkeypatch: pytest.MonkeyPatch, order: Coupled, without: Cou
 
     def members(order: Coupled, units: Units) -> list[tuple[int, ...]]:
         monkeypatch.setattr(passes, "_in_random_order", order)
-        cut, _ = passes.passes(units, micro_batch=4, most_units=lambda rows, width: 4)
+        cut, _ = passes.passes(units, micro_batch=4, most_units=lambda rows, width: 4, filled=True)
         return [one.numbers for one in cut]
 
     before = members(order, units_of([[[1, 2, 3]]] * 40))
@@ -210,24 +213,6 @@ def test_rows_that_no_unit_has_raise_nothing_and_fill_no_pass() -> None:
     everybody = summed("bookkeeping", model, loss, rows)
     assert everybody.failed == 0
     assert torch.equal(summed("bookkeeping", model, loss, rows[1:]).norms, everybody.norms[1:])
-
-
-def as_they_come(self: Pass, units: Units) -> Units:
-    """A broken twin: as many places as units, and a pass as wide as its longest row."""
-    tight = PassShape(len(self.numbers), self.shape.rows, self.shape.width)
-    parts = [
-        honest_of(Pass((number,), PassShape(1, tight.rows, tight.width)), units)
-        for number in self.numbers
-    ]
-    longest = max(int(part.lengths.max()) for part in parts)
-    return Units(
-        input_ids=torch.cat([part.input_ids for part in parts])[:, :longest],
-        lengths=torch.cat([part.lengths for part in parts]),
-        offsets=torch.arange(tight.units + 1) * tight.rows,
-    )
-
-
-honest_of = Pass.of
 
 
 def test_twin_passes_as_large_and_as_wide_as_who_is_there_are_caught(
@@ -343,6 +328,7 @@ def test_a_pass_has_no_more_units_than_the_rounding_of_its_sum_allows() -> None:
         units,
         micro_batch=5000,
         most_units=lambda rows, width: 5000,
+        filled=True,
         most_rows=lambda width, micro_batch, device: micro_batch,
     )
     assert {one.shape.units for one in cut} == {1024}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -31,6 +32,18 @@ from userdp.gradients.shards import is_sharded, like, shard, whole
 from userdp.training.models import enable_checkpointing, new_model
 
 CLIP = 0.5
+
+
+def some_of(units: Units, kept: Sequence[int]) -> Units:
+    """Some of the units, as wide as all of them."""
+    counts = units.offsets.diff()
+    rows = torch.isin(torch.arange(len(units)), torch.tensor(kept)).repeat_interleave(counts)
+    return Units(
+        input_ids=units.input_ids[rows],
+        lengths=units.lengths[rows],
+        offsets=torch.tensor([0, *counts[list(kept)].tolist()]).cumsum(0),
+        targets=None if units.targets is None else units.targets[rows],
+    )
 
 
 def small_model(dropout: float = 0.0) -> nn.Module:
@@ -88,7 +101,7 @@ def compares(checkpointing: bool, family: str = "gpt2") -> dict:
         model(units.input_ids[:1])
     rank, size = dist.get_rank(), dist.get_world_size()
     mine = [unit for unit in range(len(units)) if unit % size == rank]
-    part = two_pass._only(units, torch.tensor(mine, dtype=torch.int64))
+    part = some_of(units, mine)
     found = two_pass.clipped_sum(model, poisoned, part, l2_clip_norm=CLIP, micro_batch=3)
     value = {name: whole(like(p, found.value[name])) for name, p in named(model, names)}
     return {
@@ -153,7 +166,7 @@ def narrow(kind: str) -> dict:
     shard(model)
     rank, size = dist.get_rank(), dist.get_world_size()
     mine = [unit for unit in range(len(units)) if unit % size == rank]
-    part = two_pass._only(units, torch.tensor(mine, dtype=torch.int64))
+    part = some_of(units, mine)
     seen.shapes.clear()
     found = two_pass.clipped_sum(model, sometimes, part, l2_clip_norm=CLIP, micro_batch=32)
     value = {name: whole(like(p, found.value[name])) for name, p in named(model, names)}
@@ -211,7 +224,7 @@ def dropout_moves(broken: bool) -> tuple[list[float], float]:
 
     def summed(kept: list[int]) -> torch.Tensor:
         mine = [unit for unit in kept if unit % size == rank]
-        part = two_pass._only(units, torch.tensor(mine, dtype=torch.int64))
+        part = some_of(units, mine)
         found = two_pass.clipped_sum(model, poisoned, part, l2_clip_norm=clip, micro_batch=4)
         parts = zip(trainable_parameters(model).values(), found.value.values(), strict=True)
         return torch.cat([whole(like(p, value)).flatten() for p, value in parts])

@@ -125,7 +125,8 @@ def cut(task: Task, form: Forms = None) -> tuple[list[Pass], list[int]]:
         formed = whole_bytes(task) if whole else sum(formed_bytes(task, rows, width))
         return most_units(task, formed)
 
-    return passes(task.units, micro_batch=task.micro_batch, most_units=most)
+    draws = draws_of(task.model, task.loss, task.units) is not Draws.NONE
+    return passes(task.units, micro_batch=task.micro_batch, most_units=most, filled=not draws)
 
 
 class _Step:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -49,8 +50,7 @@ FORMED_BYTES = 256 << 20
 a quarter of what an accelerator has, where small passes cost more than memory does."""
 
 
-@dataclass(frozen=True, slots=True)
-class PassShape:
+class PassShape(NamedTuple):
     """Of a pass: places for ``units`` of ``rows`` rows of ``width`` tokens each."""
 
     units: int
@@ -170,6 +170,7 @@ def passes(
     *,
     micro_batch: int,
     most_units: Callable[[int, int], int],
+    filled: bool,
     most_rows: Callable[[int, int, torch.device], int] | None = None,
 ) -> tuple[list[Pass], list[int]]:
     """The passes of some units.
@@ -178,6 +179,9 @@ def passes(
         units: with or without rows; those of none are in no pass.
         micro_batch: most rows of a pass.
         most_units: by rows of a unit and width, for how many units there is memory.
+        filled: whether a pass of fewer units has as many places as the others of its shape. Not
+            where the model draws: copies would draw masks of their own, and whether a model raises
+            an error, say, may hang on masks (`engines.failing`).
         most_rows: of a pass; `rows_per_pass` where nothing is said.
 
     Returns:
@@ -203,10 +207,9 @@ def passes(
         places = max(1, min(together, most_units(rows, width), _MOST_PLACES))
         shape = PassShape(places, rows, width)
         numbers = _in_random_order(numbers)
-        cut += [
-            Pass(tuple(numbers[begin : begin + places]), shape)
-            for begin in range(0, len(numbers), places)
-        ]
+        for begin in range(0, len(numbers), places):
+            taken = tuple(numbers[begin : begin + places])
+            cut.append(Pass(taken, shape if filled else shape._replace(units=len(taken))))
     return cut, large
 
 

@@ -73,7 +73,7 @@ def sum_that_fits(
             return total
         # Not in the clause above: until its end the error holds the frames, and these the tensors.
         let_go_of_memory()
-        if any(map(is_narrow, dtypes_of(task.model, task.loss, task.units))):
+        if _in_fewer_bits(task):
             raise FailureError(
                 "memory ran out in a pass of a model that computes in fewer bits than float32, "
                 "where smaller passes round differently, for everybody at once: training stopped "
@@ -98,3 +98,16 @@ def sum_that_fits(
             )
         room["rows"] = rows // 2
         halvings += 1
+
+
+def _in_fewer_bits(task: Task) -> bool:
+    """Whether the model computes in fewer bits than float32; not, where no memory is left to ask.
+
+    Whoever batched its units has asked before.
+    """
+    try:
+        return any(map(is_narrow, dtypes_of(task.model, task.loss, task.units)))
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        return False

@@ -171,6 +171,7 @@ class _Step:
             micro_batch=max([1, *task.units.offsets.diff().tolist()]),
             most_units=most,
             most_rows=lambda width, _, device: rows_per_pass(width, task.micro_batch, device),
+            filled=self._drawn is Draws.NONE,
         )
         return cut
 
@@ -382,7 +383,9 @@ def _require_agreement(task: Task, *, two: bool) -> None:
     with known_randomness("made-up rows"):  # the same masks on every process
         for shape in RAGGED:
             units = made_up(task.model, shape, masked=task.masked, device=device)
-            alike, _ = passes(units, micro_batch=_ROWS, most_units=lambda rows, width: _ROWS)
+            alike, _ = passes(
+                units, micro_batch=_ROWS, most_units=lambda rows, width: _ROWS, filled=True
+            )
             for one in alike:
                 probe = task.but(units=one.of(units), item_clip_norm=None)
                 try:

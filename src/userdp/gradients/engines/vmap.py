@@ -108,6 +108,7 @@ def cut(task: Task) -> tuple[list[Pass], list[int]]:
         micro_batch=task.micro_batch,
         most_units=lambda rows, width: most,
         most_rows=lambda width, micro_batch, device: micro_batch,
+        filled=draws_of(task.model, task.loss, task.units) is Draws.NONE,
     )
 
 
