@@ -160,8 +160,7 @@ def facts(method: str, shape: Shape, sequences: int, setting: Setting, number: i
             l2_clip_norm=1.0,
             micro_batch=sequences,
         )
-        begin, end = one_pass.cut(task)[0]
-        rows = end - begin
+        rows = one_pass.cut(task)[0][0].shape.units
     return {
         "sequences": sequences,
         "layers": shape.layers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ def plain_in_passes(model: nn.Module, units: Units, cuts: list[tuple[int, int]])
 
 
 def cuts_of(model: nn.Module, units: Units) -> list[tuple[int, int]]:
-    """The rows of each of the private step's passes."""
+    """As many rows in each pass of the plain step as in the private step's."""
     task = Task(
         model=model,
         loss=causal_lm_loss,
@@ -44,8 +45,9 @@ def cuts_of(model: nn.Module, units: Units) -> list[tuple[int, int]]:
         l2_clip_norm=CLIP,
         micro_batch=MICRO_BATCH,
     )
-    offsets = units.offsets.tolist()
-    return [(offsets[begin], offsets[end]) for begin, end in one_pass.cut(task)]
+    sizes = [len(one.numbers) * one.shape.rows for one in one_pass.cut(task)[0]]
+    ends = list(itertools.accumulate(sizes))
+    return list(zip([0, *ends], ends, strict=False))
 
 
 def steps_of(model: nn.Module, units: Units, methods: list[str]) -> dict[str, Step]:

@@ -28,9 +28,8 @@ from userdp.training.lora import linear_layers
 logging.set_verbosity(60)  # it logs whole configurations
 
 ROUTED = {name for name, family in FAMILIES.items() if family.kind == "experts"}
-ALONE = {*ROUTED, "Apertus", "Falcon (ALiBi)", "Jamba", "MiniMax", "Qwen3-Next", "Zamba"}
-"""Tokens choose experts, or (Apertus) a side of zero; Falcon rounds its biases of positions to
-bfloat16; Zamba's heads have matrices of their own."""
+ALONE = {*ROUTED, "Apertus", "Jamba", "MiniMax", "Qwen3-Next", "Zamba"}
+"""Tokens choose experts, or (Apertus) a side of zero; Zamba's heads have matrices of their own."""
 
 REFUSED = {"RecurrentGemma": "recurrent_states"}
 """It keeps its state from one pass to the next."""
@@ -60,7 +59,7 @@ def check(name: str, *, adapters: bool) -> None:
     alone = name in ALONE and not (adapters and name == "Zamba")
     assert sum(calls) == (len(units) if alone else 0), choose(model, causal_lm_loss, units).reason
     named = coverage(model, causal_lm_loss, masked=False).obstacles
-    assert bool(named) == (alone and name != "Falcon (ALiBi)")
+    assert bool(named) == alone
     aimed = aim(Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=clip))
     exact = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=aimed)
     assert apart(ours, exact) < 1e-4 * clip * len(units)
