@@ -17,8 +17,9 @@ r"""Many units in one backward pass, each clipped as if alone: the book-keeping 
    others change by a relative rho, 1e-6 in float32 and up to 6e-5 on rows made to be worst: memory
    that ran out (`engines.room`); and, in a model that draws masks, the last pass of each shape, an
    error in somebody's rows (`engines.failing`), and units that are computed again under their masks
-   (`engines.replay`). There the margin covers the worst case, all M changes in one direction, while :math:`M \rho \le m`; and
-   with high probability, where the changes are independent, while :math:`M \rho^2 \le m`.
+   (`engines.replay`). There the margin covers the worst case, all M changes in one direction, while
+   :math:`M \rho \le m`; and with high probability, where the changes are independent, while
+   :math:`M \rho^2 \le m`.
 3. *Which engine computes is nobody's business.* A pass that cannot serve is computed unit by unit,
    in passes of its shape beside nobody: the same numbers. Units that have no such pass fall back to
    the reference engine, clipped at the same aim (`precision.aim`).
