@@ -254,9 +254,11 @@ def counted(rows: list[list[list[int]]], model: nn.Module, *, beside: bool) -> f
 
 @pytest.mark.slow
 def test_invariant_14_who_raises_under_some_masks_has_one_chance_whoever_else_raises(
-    rows: list[list[list[int]]],
+    rows: list[list[list[int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second chance for one, because of another one's rows, would be that one's influence."""
+    # Of eight attempts one in 500 steps would stop, and so this test now and then.
+    monkeypatch.setattr(failing, "_MOST_ATTEMPTS", 40)
     model = with_dropout()
     alone, beside = counted(rows, model, beside=False), counted(rows, model, beside=True)
     assert abs(alone - 0.5) < 0.17  # four standard deviations
