@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.library import custom_op
+from torch import Tensor, library, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -124,7 +123,7 @@ def by_index(tokens: Tensor) -> float:
     return index.found
 
 
-@custom_op("somebody::count_rare", mutates_args=())
+@library.custom_op("somebody::count_rare", mutates_args=())
 def _count_rare(tokens: Tensor) -> Tensor:
     _found.append(float((tokens == RARE).sum()))
     return tokens.clone()

@@ -39,6 +39,9 @@ The first has 4 + 5 + 3 targets, which its 3 rows divide: flattened targets that
 division would go to the wrong rows. Rows, widths and the counts of targets differ in both.
 """
 
+FEW_ROWS = 6
+"""Of a pass over these: places for more than one unit of each shape, and little that is formed."""
+
 EQUAL = Shape((1, 2), (5, 5, 5))
 """Rows without padding, for code that takes another branch there."""
 

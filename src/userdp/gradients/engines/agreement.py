@@ -27,7 +27,7 @@ from userdp.gradients.engines.reference import sum_of_units
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.vmap import sum_of_batches
 from userdp.gradients.losses import Loss
-from userdp.gradients.made_up import CANNOT_RUN, RAGGED, Answers, made_up
+from userdp.gradients.made_up import CANNOT_RUN, FEW_ROWS, RAGGED, Answers, made_up
 from userdp.gradients.model_randomness import known_randomness
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.sums import ClippedSum
@@ -44,9 +44,6 @@ directions are independent, and for 10 whatever they are (docs/engines.md)."""
 _CLOSE_IN_FEW_BITS = 0.05
 """The same in bfloat16, where it is the rules alone that are asked about: there units share passes
 only where rounding hangs on nobody (`engines.own_bits`)."""
-
-_ROWS = 6
-"""Of a pass, with places for more than one unit of each shape; few, since much is formed there."""
 
 _GROWN = 2.0
 """Asked anew once a parameter's norm changed by this factor: a few times in a training run."""
@@ -85,7 +82,7 @@ def agrees_with_reference(
                     loss=loss,
                     units=probe,
                     l2_clip_norm=1e15,
-                    micro_batch=_ROWS,
+                    micro_batch=FEW_ROWS,
                     parts=1,
                 ),
                 computes,

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from userdp.errors import FailureError
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.modes import eagerly
@@ -31,17 +31,10 @@ from userdp.out_of_memory import ran_out_of_memory
 def with_copies(units: Units, place: int, kept: Sequence[int]) -> Units:
     """``units``, of one shape, with copies of the one in ``place`` where they are not ``kept``."""
     counts = units.offsets.diff()
-    rows = int(counts[place])
-    assert bool((counts == rows).all())
-    from_place = [unit if unit in kept else place for unit in range(len(units))]
-    index = (units.offsets[from_place][:, None] + torch.arange(rows)).flatten()
-    index = index.to(units.lengths.device)
-    return Units(
-        input_ids=units.input_ids[index],
-        lengths=units.lengths[index],
-        offsets=units.offsets,
-        targets=None if units.targets is None else units.targets[index],
-    )
+    shape = PassShape(len(units), int(counts[place]), units.input_ids.shape[1])
+    assert bool((counts == shape.rows).all())
+    numbers = (unit if unit in kept else place for unit in range(len(units)))
+    return Pass(tuple(numbers), shape).of(units)
 
 
 class _Replayed:

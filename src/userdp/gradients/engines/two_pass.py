@@ -60,7 +60,15 @@ from userdp.gradients.engines.replay import require_same_states, with_copies
 from userdp.gradients.engines.tape import NotCoveredError, Workspace
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import checked_losses
-from userdp.gradients.made_up import RAGGED, Answers, Shape, hooks_changed, made_up, most_tokens
+from userdp.gradients.made_up import (
+    FEW_ROWS,
+    RAGGED,
+    Answers,
+    Shape,
+    hooks_changed,
+    made_up,
+    most_tokens,
+)
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.modes import unwatched
@@ -74,9 +82,6 @@ _CLOSE = 0.01
 
 _NARROW_MARGIN = 1e-2
 """For a unit alone in two passes that its own rows made narrow; measured, not proven."""
-
-_ROWS = 6
-"""Of a made-up pass: places for more than one unit of each shape."""
 
 _agreed: Answers[bool] = Answers()
 
@@ -384,7 +389,7 @@ def _require_agreement(task: Task, *, two: bool) -> None:
         for shape in RAGGED:
             units = made_up(task.model, shape, masked=task.masked, device=device)
             alike, _ = passes(
-                units, micro_batch=_ROWS, most_units=lambda rows, width: _ROWS, filled=True
+                units, micro_batch=FEW_ROWS, most_units=lambda rows, width: FEW_ROWS, filled=True
             )
             for one in alike:
                 probe = task.but(units=one.of(units), item_clip_norm=None)
