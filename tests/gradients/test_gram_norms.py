@@ -2,7 +2,7 @@
 
 The rows here are made to be worst: two positions (or halves of many) that nearly cancel, each row
 constant, so that every addition of a float32 dot product rounds the same way; their two values are
-searched for. In float32 such norms are up to 0.19 too small where the margin is 1e-3.
+searched for. As found, in one piece, such norms are up to 0.19 too small where the margin is 1e-3.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import get_engine, uses
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.norm_pass import NormTape, taken_larger
-from userdp.gradients.engines.rules import linear
+from userdp.gradients.engines.rules import grams, linear
 from userdp.gradients.engines.rules.embedding import Sparse
+from userdp.gradients.engines.rules.grams import gram_norms
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.tape import Workspace
 from userdp.gradients.engines.uses import Dense, Layout
@@ -69,54 +70,79 @@ def search(width: int, tries: int = 12) -> list[tuple[float, float]]:
     return sorted(found, key=found.__getitem__)[-3:]
 
 
-def float32_gram(rows_USP: Tensor) -> Tensor:
-    return torch.bmm(rows_USP, rows_USP.transpose(1, 2)).double()
+def as_found(patch: pytest.MonkeyPatch) -> None:
+    """Break Gram norms: products in one piece, and nothing added for what was lost."""
+    patch.setattr(grams, "_COLUMNS", 2**20)
+    patch.setattr(grams, "gram_error", lambda *of: 0.0)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.pitfall(number=34)
-def test_invariant_3_a_gram_norm_is_too_small_by_at_most_its_share_of_the_margin(
-    width: int,
-) -> None:
+def test_invariant_3_a_gram_norm_is_never_too_small(width: int) -> None:
     left, right = cancelling(1.5, 1.25, width)
     assert bool(Ghost(left[None], right[None], alone(2)).squared_norms().isfinite())
-    bound = linear.gram_error(width, 1, 2) * linear.GHOST_CONDITION / 2
-    assert shortfall(*search(width)[-1], width) <= bound <= linear.GRAM_SHARE
+    assert shortfall(*search(width)[-1], width) <= 0
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_invariant_3_twin_gram_matrices_in_float32_are_caught(
+def test_invariant_3_twin_gram_norms_as_they_are_found_are_caught(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear, "gram", float32_gram)
+    as_found(monkeypatch)
     assert shortfall(*search(width)[-1], width) > 1e-2  # ten times float32's margin
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("p", "q", "positions"), [(3, 1, 1), (1023, 5, 7), (600, 300, 32)])
-def test_the_bound_holds_on_random_rows_of_any_condition(
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("p", "q", "positions"), [(3, 1, 1), (1023, 5, 7), (600, 300, 32), (5000, 2, 3), (700, 1, 260)]
+)
+def test_invariant_3_the_bound_holds_on_random_rows_of_any_condition(
     p: int, q: int, positions: int, dtype: torch.dtype
 ) -> None:
+    """Entry by entry, and of the norm, against 64 bits; and it is no larger than it need be."""
     generator = torch.Generator().manual_seed(p)
     for spread in (1.0, 1e-1, 1e-2):
         signs = torch.randn(positions, 1, generator=generator).sign()
         left = (1 + spread * torch.randn(positions, p, generator=generator)).to(dtype)
         right = (signs * (1 + spread * torch.randn(positions, q, generator=generator))).to(dtype)
-        found = linear.gram(left[None])[0] * linear.gram(right[None])[0]
-        wide = [side.numpy().astype(np.longdouble) for side in (left, right)]
-        true = np.square(wide[0].T @ wide[1]).sum()
-        largest = np.sqrt(np.square(wide[0]).sum(1) * np.square(wide[1]).sum(1)).sum() ** 2
-        assert (
-            abs(float(found.sum(1).sum(0)) - true) <= linear.gram_error(p, q, positions) * largest
+        exact = [side.double().numpy().astype(np.longdouble) for side in (left, right)]
+        worst = 0.0
+        for side, true in zip((left, right), exact, strict=True):
+            side = uses.wide(side)
+            allowed = grams.gram_error(side.shape[1], positions, side.dtype)
+            lengths = np.sqrt(np.square(true).sum(1))
+            error = np.abs(grams.gram(side[None])[0].numpy() - true @ true.T)
+            assert bool((error <= allowed * np.outer(lengths, lengths)).all())
+            worst += allowed
+        found, true_norm = (
+            gram_norms(left[None], right[None]),
+            np.square(exact[0].T @ exact[1]).sum(),
         )
+        length = np.sqrt(np.square(exact[0]).sum(1) * np.square(exact[1]).sum(1)).sum()
+        assert float(found.most) >= true_norm
+        assert (
+            float(found.most) - float(found.found) <= 1.01 * worst * length**2 + 1e-15 * true_norm
+        )
+        assert float(found.lengths) == pytest.approx(float(length), rel=1e-4)
+
+
+@pytest.mark.parametrize("tiny", [1e-25, 1e-38, 1e-44])
+def test_invariant_3_rows_whose_squares_vanish_are_not_left_out(tiny: float) -> None:
+    """In float32 they are nothing, and their partners may be huge."""
+    left, right = torch.full((2, 3), tiny), torch.full((2, 5), 1e17)
+    for one, other in ((left, right), (right, left)):
+        exact = exact_square(one, other)
+        assert exact > 0
+        assert float(Ghost(one, other, alone(2)).at_most()[0]) >= exact
+    assert float((left @ left.T).sum()) == 0.0 or tiny > 1e-23  # broken twin
 
 
 def gram_is_right(units: int, positions: int, width: int) -> bool:
     """Against exact products; of a view, and with room that holds an earlier block's numbers."""
     draw = torch.Generator().manual_seed(positions)
     rows = torch.randn(units, width, positions, generator=draw).transpose(1, 2)
-    found, wide = linear.gram(rows), rows.numpy().astype(np.longdouble)
-    return bool(np.abs(found.numpy() - wide @ wide.transpose(0, 2, 1)).max() < 1e-9)
+    found, wide = grams.gram(rows), rows.numpy().astype(np.longdouble)
+    return bool(np.abs(found.numpy() - wide @ wide.transpose(0, 2, 1)).max() < 1e-2)
 
 
 SHAPES = [(1, 1, 1), (3, 33, 1025), (2, 128, 2500), (4, 300, 7), (2, 31, 1024), (3, 5, 0)]
@@ -130,10 +156,8 @@ def test_a_gram_matrix_is_right_whatever_its_blocks(units: int, positions: int, 
 def test_twin_a_block_whose_last_columns_are_left_out_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = linear.gram
-    monkeypatch.setattr(
-        linear, "gram", lambda rows: whole(rows[..., : rows.shape[2] // 1024 * 1024])
-    )
+    whole = grams.gram
+    monkeypatch.setattr(grams, "gram", lambda rows: whole(rows[..., : rows.shape[2] // 512 * 512]))
     assert not gram_is_right(3, 33, 1025)
 
 
@@ -160,11 +184,12 @@ def test_invariant_3_what_a_norm_is_at_most_is_never_less_than_the_norm() -> Non
         use = Ghost(left, right, alone(6))
         at_most, length = map(float, use.at_most())
         assert exact <= at_most * (1 + 1e-15)
-        by_grams, largest, _, positions = next(use._by_grams())
-        assert at_most <= exact + 2 * linear.gram_error(7, 5, positions) * float(largest)
-        short += float(by_grams) < exact
+        norms = use.gram_norms()
+        both = sum(grams.gram_error(width, 6, left.dtype) for width in (7, 5))
+        assert at_most <= exact + 2.1 * both * float(norms.lengths) ** 2
+        short += float(norms.found) < exact
         rows = left.double().norm(dim=1) * right.double().norm(dim=1)
-        assert length == pytest.approx(float(rows.sum()), rel=1e-9)
+        assert length == pytest.approx(float(rows.sum()), rel=1e-6)
     assert short > 10
     assert bool(Ghost(left * torch.inf, right, alone(6)).at_most()[0].isnan())
 
@@ -173,7 +198,6 @@ def test_rows_beyond_the_limit_are_formed_not_trusted() -> None:
     left, right = cancelling(1.5, 1.25, 64)
     right[1] = -right[0] * left[0, 0] / left[1, 0] * (1 - LEFT / 2)
     assert bool(Ghost(left[None], right[None], alone(2)).squared_norms().isnan())
-    assert linear.most_condition(2**26, 2**14, 2048) < 300  # widths that float64 serves less far
 
 
 class Head(nn.Module):
@@ -202,11 +226,11 @@ def head_loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
 def test_invariant_3_a_unit_of_the_worst_rows_moves_the_sum_by_at_most_the_clip_norm(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Broken twin: the same rows under float32 Gram matrices, against which they were searched."""
+    """Broken twin: the same rows under norms as found, against which they were searched."""
     # The head reads two tokens of a row, whatever its length: the made-up rows do not fit it.
     monkeypatch.setattr(coupling, "_coupling", lambda *given, **options: None)
     with monkeypatch.context() as broken:
-        broken.setattr(linear, "gram", float32_gram)
+        as_found(broken)
         pairs = search(width)
         twin = largest_move(pairs, width, ghosts)
     assert twin > 1.005
@@ -257,7 +281,7 @@ def test_tied_embeddings_that_cancel_are_computed_by_other_means() -> None:
             true = float((joint + sums.double()).square().sum())
             assert bool(found.isnan()) is not trusted
             if trusted:
-                assert float(found) == pytest.approx(true, rel=2e-5)
+                assert true * (1 - 2e-5) <= float(found) <= true * (1 + 1e-4)
 
 
 def opposite(
@@ -399,6 +423,8 @@ def test_ordinary_rows_keep_their_gram_norms() -> None:
     left = torch.randn(2, 512, 300, generator=generator)
     right = torch.randn(2, 512, 200, generator=generator)
     layout = Layout(bounds=(0, 1, 2), unit_of_row=torch.arange(2))
-    norms = Ghost(left, right, layout).squared_norms()
+    use = Ghost(left, right, layout)
     formed = Dense(torch.bmm(left.transpose(1, 2), right)).squared_norms()
-    torch.testing.assert_close(norms, formed, rtol=1e-5, atol=0)
+    torch.testing.assert_close(use.gram_norms().found, formed, rtol=1e-5, atol=0)
+    larger = use.squared_norms() / formed
+    assert bool(((larger > 1) & (larger < 1.002)).all())

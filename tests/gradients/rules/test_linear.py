@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.gradients.rules.layers import Around, error, without_rule
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.rules import linear
+from userdp.gradients.engines.rules import grams, linear
 from userdp.gradients.engines.tape import NotCoveredError
 
 
@@ -30,7 +30,7 @@ def test_without_the_rule_the_parameter_is_named(monkeypatch: pytest.MonkeyPatch
 def test_invariant_3_twin_half_a_gram_matrix_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest = linear.gram
-    monkeypatch.setattr(linear, "gram", lambda rows: 0.5 * honest(rows))
+    honest = grams.gram
+    monkeypatch.setattr(grams, "gram", lambda rows: 0.5 * honest(rows))
     monkeypatch.setattr(linear, "choose_form", lambda **sizes: Form.GHOST)
     assert error(layer()) > 1e-2

@@ -32,7 +32,7 @@ from userdp.gradients.engines import choice, get_engine, one_pass, passes, tape,
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.passes import formed_bytes, whole_bytes
-from userdp.gradients.engines.rules import linear
+from userdp.gradients.engines.rules import grams, linear
 from userdp.gradients.losses import Loss
 from userdp.gradients.units import Units
 
@@ -265,7 +265,7 @@ def passes_of(
         (linear, "choose_form", _choosing_for(device)),
     ]
     if device != "cpu":  # where a CPU takes blocks that stay in its caches
-        changes.append((linear, "gram", linear.device_gram))
+        changes.append((grams, "rows_at_once", lambda positions, device: positions))
         changes += [(module, "added_at_once", _at_once) for module in (linear, uses)]
         changes.append((token_losses, "_CHUNK", token_losses._DEVICE_CHUNK))
     if kept_bytes is not None:

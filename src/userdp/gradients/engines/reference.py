@@ -40,9 +40,7 @@ def sum_of_units(task: Task, *, forgiving: bool = False) -> ClippedSum:
         task.require_unchanged()  # by the pass before
         states.load_next()
         try:
-            gradient, total.losses[unit], detached = _mean_gradient(
-                task, *rows, forgiving=forgiving
-            )
+            gradient, total.losses[unit], detached = mean_gradient(task, *rows, forgiving=forgiving)
         except Exception as error:  # whatever the model's and the loss's code raise
             if not (forgiving and may_be_of_rows(error)):
                 raise
@@ -64,8 +62,13 @@ def sum_of_units(task: Task, *, forgiving: bool = False) -> ClippedSum:
     return total
 
 
-def _mean_gradient(
-    task: Task, input_ids: Tensor, lengths: Tensor, targets: Tensor | None, *, forgiving: bool
+def mean_gradient(
+    task: Task,
+    input_ids: Tensor,
+    lengths: Tensor,
+    targets: Tensor | None,
+    *,
+    forgiving: bool = False,
 ) -> tuple[list[Tensor], float, bool]:
     """The mean of one unit's gradients, each row's clipped before if asked; and the mean loss.
 

@@ -4,13 +4,13 @@ With a unit's inputs A and output gradients B over its positions, its gradient i
 :math:`G_u = B_u^T A_u`. Either all :math:`G_u` are formed, or both sides are kept (`Ghost`), since
 :math:`\|G_u\|^2 = \langle A_u A_u^T, B_u B_u^T \rangle`, and, once the clip factors are known,
 :math:`\sum_u c_u G_u = B^T (c \circ A)` is one product (Goodfellow 2015; Bu et al. 2023,
-book-keeping). The Gram matrices are float64; how wrong the norm can be is `gram_error`.
-`engines.forms` says which form is cheaper.
+book-keeping). Such norms are never too small (`rules.grams`). `engines.forms` says which form is
+cheaper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,24 +21,14 @@ from torch import Tensor
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.layer import Layer, Watcher, apply, names_of, stands_in_for
 from userdp.gradients.engines.precision import is_narrow
+from userdp.gradients.engines.rules.grams import GramNorms, gram_norms
 from userdp.gradients.engines.uses import Dense, Layout, Use, added_at_once, wide
-
-_GRAM_BLOCK = 1024
-"""Columns of one unit that are widened to float64 at a time: a copy of all, or of all units, would
-not stay in the caches."""
-
-_DEVICE_GRAM_BLOCK = 2048
-"""The same on an accelerator, of all units together."""
-
-_LEAST_ROWS = 32
-"""Rows of a Gram matrix that a CPU computes at a time, with those behind them alone: the other half
-of the matrix is the same numbers. Products of fewer rows are slower than that saves."""
 
 GHOST_CONDITION = 4096.0
 """Largest condition of a unit whose norm is taken from Gram matrices; beyond it its gradient is
 formed. Rows of ordinary text have up to about the number of a unit's positions (measured: 380 at
-512 positions). `gram_error` would allow more; the limit keeps the rounding of the *sum* small,
-which grows with the root of the condition."""
+512 positions). The limit keeps the rounding of the *sum* small, which grows with the root of the
+condition, and norms from being taken much larger than they are."""
 
 NARROW = 16
 """Columns of a side below which a product may be summed over one position after another: its
@@ -53,9 +43,6 @@ _LARGEST_SIDE = 2.0**60
 of the other side times the clip factor are off by 2^-150 where they are below the normal numbers,
 the unit's clipped gradient by 2^-150 x 2^13 x 2^60 = 7e-24 (at 2^26 columns): nothing beside the
 least clip norm of 1e-8."""
-
-GRAM_SHARE = 1e-6
-"""Most that a norm from Gram matrices may be too small, relatively: part of every margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,49 +104,27 @@ class Ghost(Use):
     layout: Layout
 
     def squared_norms(self) -> Tensor:
-        p, q = self.left.shape[-1], self.right.shape[-1]
-        found = []
-        for norms, largest, length, positions in self._by_grams():
-            bad = (largest > most_condition(p, q, positions) * norms) & (largest > 0)
-            found.append(torch.where(bad | (length > _LARGEST_SIDE), torch.nan, norms))
-        return torch.cat(found)
+        norms = self.gram_norms()
+        beyond = norms.lengths.square() > GHOST_CONDITION * norms.found
+        bad = beyond & (norms.lengths > 0) | (norms.longest > _LARGEST_SIDE)
+        return torch.where(bad, torch.nan, norms.most)
 
     def at_most(self) -> tuple[Tensor, Tensor]:
-        """Float64, (units,): the squared norms, or as much more as `gram_error` allows; and W.
+        """Float64, (units,): what squared norms are at most, however much cancels; and W.
 
-        Close, and never less, however much of a unit cancels; NaN or inf where it is not finite.
+        NaN or inf where a unit is not finite.
         """
-        p, q = self.left.shape[-1], self.right.shape[-1]
-        found, lengths = [], []
-        for norms, largest, length, positions in self._by_grams():
-            most = norms.clamp(min=0) + gram_error(p, q, positions) * largest
-            found.append(torch.where(length > _LARGEST_SIDE, torch.nan, most))
-            lengths.append(largest.sqrt())
-        return torch.cat(found), torch.cat(lengths)
+        norms = self.gram_norms()
+        return torch.where(norms.longest > _LARGEST_SIDE, torch.nan, norms.most), norms.lengths
 
-    def _by_grams(self) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
-        """By Gram matrices, of some units at a time.
-
-        Yields:
-            Squared norms; W²; the sum of the lengths of the rows of the longer side; each float64,
-            (units,). And how many positions each of these units has.
-        """
-        if self.layout.equal:
-            pairs = [(self.layout.stacked(self.left), self.layout.stacked(self.right))]
-        else:
-            pairs = [
-                (left[None], right[None])
-                for left, right in zip(
-                    self.layout.split(self.left), self.layout.split(self.right), strict=True
-                )
-            ]
-        for left, right in pairs:
-            grams = gram(left), gram(right)
-            norms = (grams[0] * grams[1]).sum(2).sum(1)
-            lengths = [g.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt() for g in grams]
-            largest = (lengths[0] * lengths[1]).sum(1).square()
-            length = torch.maximum(lengths[0].sum(1), lengths[1].sum(1))
-            yield norms, largest, length, left.shape[1]
+    def gram_norms(self) -> GramNorms:
+        """What Gram matrices tell of each unit."""
+        layout = self.layout
+        if layout.equal:
+            return gram_norms(layout.stacked(self.left), layout.stacked(self.right))
+        sides = zip(layout.split(self.left), layout.split(self.right), strict=True)
+        each = [gram_norms(left[None], right[None]) for left, right in sides]
+        return GramNorms(*map(torch.cat, zip(*each, strict=True)))
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         left, right = wide(self.left), wide(self.right)
@@ -237,71 +202,3 @@ def form_gradients(
         else:
             torch.mm(one.T, two, out=formed)
     return into
-
-
-def gram(rows_USP: Tensor) -> Tensor:
-    """Each unit's products of rows with rows, in float64: (units, positions, positions)."""
-    units, positions, width = rows_USP.shape
-    if rows_USP.device.type != "cpu":
-        return device_gram(rows_USP)
-    total = rows_USP.new_zeros(units, positions, positions, dtype=torch.float64)
-    step = max(_LEAST_ROWS, positions // 8)
-    blocks = [slice(begin, begin + step) for begin in range(0, positions, step)]
-    room = rows_USP.new_empty(positions * min(width, _GRAM_BLOCK), dtype=torch.float64)
-    for unit, products in zip(rows_USP, total, strict=True):
-        for begin in range(0, width, _GRAM_BLOCK):
-            narrow = unit[:, begin : begin + _GRAM_BLOCK]
-            columns = room[: narrow.numel()].view(narrow.shape).copy_(narrow)
-            for rows in blocks:  # with themselves and those behind them
-                products[rows, rows.start :].addmm_(columns[rows], columns[rows.start :].T)
-    for rows in blocks[:-1]:
-        total[:, rows.stop :, rows] = total[:, rows, rows.stop :].transpose(1, 2)
-    return total
-
-
-def device_gram(rows_USP: Tensor) -> Tensor:
-    """`gram` in as few calls as can be: the host has to make each of them."""
-    columns = rows_USP[..., :_DEVICE_GRAM_BLOCK].double()
-    total = torch.bmm(columns, columns.transpose(1, 2))
-    for begin in range(_DEVICE_GRAM_BLOCK, rows_USP.shape[2], _DEVICE_GRAM_BLOCK):
-        columns = rows_USP[..., begin : begin + _DEVICE_GRAM_BLOCK].double()
-        total.baddbmm_(columns, columns.transpose(1, 2))
-    return total
-
-
-def gram_error(p: int, q: int, positions: int) -> float:
-    r"""Worst-case relative error of a squared norm from Gram matrices, per unit of condition.
-
-    **Bound.** Let :math:`l_s` (p wide) and :math:`r_s` (q wide) be a unit's rows at S positions,
-    K and H their Gram matrices, :math:`W = \sum_s \|l_s\| \|r_s\|`, :math:`u = 2^{-53}`. Whatever
-    the order of additions, a float64 dot product of n terms is off by at most :math:`n u / (1 - n
-    u)` times the sum of its terms' magnitudes (Higham 2002, Section 3.1), so :math:`|\delta
-    K_{st}| \le 1.01\,p u \|l_s\| \|l_t\|`, likewise H; the product of both and its two sums over S
-    add :math:`(2S + 1) u`. Since :math:`\sum_{st} \|l_s\| \|l_t\| \|r_s\| \|r_t\| = W^2`, the
-    squared norm is off by at most :math:`1.01\,(p + q + 2S + 1)\,u W^2`: relatively, that times
-    the *condition* :math:`W^2 / \|G\|^2`. (Float32 rows are exact in float64, and so are their
-    products; a product of float64 rows rounds once more, which the n above counts.)
-
-    At widths of 2^18 and 2^14 with 2,048 positions and a condition of 4,096 a norm is too small by
-    at most 6.5e-8. In float32 the same bound is 35: it was 2.5e-2 in fact, on nearly parallel
-    positions that cancel.
-
-    Args:
-        p: width of one side.
-        q: of the other.
-        positions: S, of the unit.
-    """
-    return 1.01 * (p + q + 2 * positions + 4) * 2.0**-53
-
-
-def most_condition(p: int, q: int, positions: int) -> float:
-    """The condition up to which a Gram matrix norm is accepted, by what `gram_error` leaves.
-
-    The norm has half the relative error of its square. That the condition is computed from the
-    norm itself is no circle: a norm is accepted where it is at least ``W^2 / most``, and then its
-    error, ``gram_error * W^2``, is at most ``gram_error * most`` of it.
-
-    >>> most_condition(2**18, 2**14, 2048), most_condition(2**26, 2**14, 2048) < 300
-    (4096.0, True)
-    """
-    return min(GHOST_CONDITION, 2 * GRAM_SHARE / gram_error(p, q, positions))
