@@ -241,7 +241,7 @@ rows = torch.randint(4000, (16, 64)).tolist()
 units, engine = Units.from_rows([[row] for row in rows]), get_engine(sys.argv[1])
 options = {"l2_clip_norm": 0.5, "micro_batch": 16}
 few = Units.from_rows([[rows[0]]])
-engine(model, causal_lm_loss, few, **options)  # asks its questions
+engine(model, causal_lm_loss, few, **{**options, "micro_batch": 1})  # asks its questions
 
 def bytes_now():
     return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

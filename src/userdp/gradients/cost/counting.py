@@ -265,7 +265,7 @@ def passes_of(
         (linear, "choose_form", _choosing_for(device)),
     ]
     if device != "cpu":  # where a CPU takes blocks that stay in its caches
-        changes.append((grams, "rows_at_once", lambda positions, device: positions))
+        changes.append((grams, "gram", grams.device_gram))
         changes += [(module, "added_at_once", _at_once) for module in (linear, uses)]
         changes.append((token_losses, "_CHUNK", token_losses._DEVICE_CHUNK))
     if kept_bytes is not None:
