@@ -4,7 +4,7 @@ With U units of S positions and a parameter of p x q, beside the product that th
 gradient costs too:
 
 * forming them writes U p q numbers, reads them for the norms and reads them again for the sum;
-* the Gram matrices cost :math:`2 U S^2 (p + q)` operations in float64 (why: `gram_error`).
+* the Gram matrices cost :math:`2 U S^2 (p + q)` operations.
 
 So forming wins while :math:`S^2 (1/p + 1/q)` is above some number of operations that the machine
 does in the time of three transfers of a number: `_BALANCE`. (On a CPU measured: at 22 both cost the

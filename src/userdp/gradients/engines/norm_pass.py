@@ -6,8 +6,8 @@ once more, from the losses times these: the same layers give their parameters or
 Activations are kept in between, so that nothing is computed forwards twice, and a unit's norm and
 gradient are of the same dropout masks because there are no others.
 
-**Norms from Gram matrices** are those that are known not to be too small (`Ghost.at_most`): where a
-unit's positions cancel to less than float64 can tell, they are larger, by less than what follows.
+**Norms from Gram matrices** are those that are known not to be too small (`Ghost.at_most`): where
+much of a unit's positions cancels, they are larger by what rounding may have lost (`rules.grams`).
 
 **Rows that cancel.** What the second time adds is computed by other operations than the norm, so
 its rounding counts: about a float32 rounding times :math:`W = \sum_s \|l_s\| \|r_s\|`, the length

@@ -5,10 +5,10 @@ r"""Many units in one backward pass, each clipped as if alone: the book-keeping 
 1. *Each unit's contribution has norm at most C(1 - m)*, m = `precision.margin`. Where a layer's
    per-unit gradients are formed, the norm is taken of the very numbers that are added: worst case,
    the rounding of blocks of squares (6.1e-5) and of the weighted sum over a pass. Where the norm
-   comes from Gram matrices it is formed by other operations than the sum. It is too small by at
-   most 1e-6, in the worst case (`gram_error`: float64, and a bounded condition, else gradients are
-   formed). The sum is a float32 product: on rows made to be worst (constant, so that all roundings
-   go one way, and of the largest condition) it was 2.2e-4 too long; measured, not proven.
+   comes from Gram matrices it is formed by other operations than the sum. It is never too small:
+   what their rounding may have lost is added (`rules.grams`, with the proof). The sum is a float32
+   product: on rows made to be worst (constant, so that all roundings go one way, and of the largest
+   condition that is accepted) it was 2.2e-4 too long; measured, not proven.
 2. *What other units contribute does not depend on a unit's presence, to the last bit.* Passes have
    fixed shapes (`engines.passes`), so that the numbers in a place are a function of the unit that
    has it, and of the unit alone where all places give the same bits (`engines.own_bits`, which is
