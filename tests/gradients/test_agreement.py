@@ -91,6 +91,23 @@ def test_each_parameter_is_asked_of_in_both_forms_and_about_half_at_a_time():
     assert max(formed) <= 0.6 * sum(p.numel() for p in parameters.values())
 
 
+def test_the_question_holds_one_sum_at_a_time(monkeypatch):
+    """Each is as large as the model, or twice that."""
+    kept, alive = [], []
+    whole = agreement.sum_of_passes
+
+    def watched(*given: Any, **options: Any) -> Any:
+        alive.append(sum(value() is not None for value in kept))
+        found = whole(*given, **options)
+        kept.extend(weakref.ref(value) for value in found.value.values())
+        return found
+
+    monkeypatch.setattr(agreement, "sum_of_passes", watched)
+    assert agrees(Layers())
+    assert len(alive) == 4
+    assert not any(alive)
+
+
 def test_what_was_kept_of_a_parameter_is_let_go_once_it_has_been_added():
     model, units = Layers(), Units.from_rows([[[1, 2, 3]], [[4, 5, 6]]])
     parameters = trainable_parameters(model)

@@ -135,10 +135,10 @@ def _agrees(unclipped: Task, computes: Sequence[Callable[[Task], ClippedSum]]) -
         close = _CLOSE_IN_FEW_BITS if narrow else _CLOSE
         for compute in computes:
             ours = compute(task)
-            larger = ours.norms / norms
-            if not bool(((larger >= 1 - close) & (larger <= 1 + close + _LARGER)).all()):
-                return False
-            if _apart(ours, task) > 2 * close * bound:
+            larger, apart = ours.norms / norms, _apart(ours, task)
+            del ours  # not beside the next one
+            norms_agree = ((larger >= 1 - close) & (larger <= 1 + close + _LARGER)).all()
+            if not (bool(norms_agree) and apart <= 2 * close * bound):
                 return False
     except (NotCoveredError, *CANNOT_RUN) as error:
         if ran_out_of_memory(error):
