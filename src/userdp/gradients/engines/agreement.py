@@ -50,6 +50,9 @@ _CLOSE_IN_FEW_BITS = 0.05
 """The same in bfloat16, where it is the rules alone that are asked about: there units share passes
 only where rounding hangs on nobody (`engines.own_bits`)."""
 
+_PLACES = 2
+"""Units of a pass. Of each, gradients of half of the parameters are formed."""
+
 _GROWN = 2.0
 """Asked anew once a parameter's norm changed by this factor: a few times in a training run."""
 
@@ -89,6 +92,7 @@ def agrees_with_reference(
                     l2_clip_norm=1e15,
                     micro_batch=FEW_ROWS,
                     parts=1,
+                    places=_PLACES,
                 ),
                 computes,
             )

@@ -31,6 +31,7 @@ class Task:
             in there, Python may read tokens, and what the next pass finds may be put back later.
         ahead: whether the host may queue pass after pass before it is known that all units could be
             added (`ClippedSum.settle`).
+        places: most units of a pass; None for as many as ``micro_batch`` and memory allow.
 
     Raises:
         UseError: a number is out of range, or the model couples rows.
@@ -46,6 +47,7 @@ class Task:
     parts: int | None = None
     held: HeldState | None = None
     ahead: bool = False
+    places: int | None = None
 
     def __post_init__(self) -> None:
         require_clip_norm("l2_clip_norm", self.l2_clip_norm)

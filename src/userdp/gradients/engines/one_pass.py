@@ -124,7 +124,8 @@ def cut(task: Task, form: Forms = None) -> tuple[list[Pass], list[int]]:
     def most(rows: int, width: int) -> int:
         whole = form is Form.FORMED
         formed = whole_bytes(task) if whole else sum(formed_bytes(task, rows, width))
-        return most_units(task, formed)
+        places = most_units(task, formed)
+        return places if task.places is None else min(places, task.places)
 
     draws = draws_of(task.model, task.loss, task.units) is not Draws.NONE
     return passes(task.units, micro_batch=task.micro_batch, most_units=most, filled=not draws)
