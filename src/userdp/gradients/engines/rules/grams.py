@@ -12,15 +12,17 @@ library takes. So each term of a dot product is rounded at most c = b + n + 2 ti
 
 .. math:: \hat K = K + E, \quad |E_{st}| \le \gamma_p \|l_s\| \|l_t\| + \nu_p,
 
-likewise :math:`\hat H = H + F`. :math:`\nu_p = 2 p 2^{-126}` is what vanishes below the normal
-numbers, also where a processor takes them for zero. Let :math:`\hat l_s = \hat K_{ss}^{1/2} +
-2^{-50} p^{1/2}`, the lengths as they were found, but not so short that such numbers count; then
-:math:`|E_{st}| \le 1.01\, \gamma_p \hat l_s \hat l_t`. As :math:`K H = (\hat K - E)(\hat H -
-F)` in each entry,
+likewise :math:`\hat H = H + F`. :math:`\nu_p = 2 p 2^{-126} + 2^{-126} p^{1/2} (\|l_s\| + \|l_t\|)`
+is what vanishes below the normal numbers: results, and where a processor takes such numbers for
+zero, those of the rows. Let :math:`\hat l_s = \hat K_{ss}^{1/2} + 2^{-46} p^{1/2}`, the lengths as
+they were found, but not so short that such numbers count: :math:`\gamma_p \ge 3 \times 2^{-24}`, so
+that :math:`\gamma_p \hat l_s \hat l_t` is more than 1,000 times :math:`\nu_p`. Then, with
+:math:`\gamma'_p = \gamma_p / (1 - \gamma_p)`, :math:`|E_{st}| \le 1.01\, \gamma'_p \hat l_s \hat
+l_t`. As :math:`K H = (\hat K - E)(\hat H - F)` in each entry,
 
-.. math:: \|G\|^2 \le \sum_{st} \hat K_{st} \hat H_{st} + 1.02 \Big( \gamma_p \sum_{st} \hat l_s
-    \hat l_t |\hat H_{st}| + \gamma_q \sum_{st} \hat r_s \hat r_t |\hat K_{st}|
-    + \gamma_p \gamma_q \Big( \sum_s \hat l_s \hat r_s \Big)^2 \Big).
+.. math:: \|G\|^2 \le \sum_{st} \hat K_{st} \hat H_{st} + 1.02 \Big( \gamma'_p \sum_{st} \hat l_s
+    \hat l_t |\hat H_{st}| + \gamma'_q \sum_{st} \hat r_s \hat r_t |\hat K_{st}|
+    + \gamma'_p \gamma'_q \Big( \sum_s \hat l_s \hat r_s \Big)^2 \Big).
 
 The sums over (S, S) numbers are float64; each rounds by less than :math:`S^2 2^{-52}` of what it
 adds up, which `gram_error` counts too.
@@ -51,7 +53,7 @@ _ROWS = 128
 """Rows of a Gram matrix that a CPU computes at a time, with those behind them alone: the other half
 is the same numbers. Of fewer rows it costs more than it saves."""
 
-_VANISHING = 2.0**-50
+_VANISHING = 2.0**-46
 """What each number of a row is taken to be at least, in the bound."""
 
 
@@ -127,7 +129,7 @@ def device_gram(rows_USP: Tensor) -> Tensor:
 
 
 def gram_error(width: int, positions: int, dtype: torch.dtype, device: str = "cpu") -> float:
-    """How wrong an entry may be, relative to the product of its rows' lengths: 1.02 γ.
+    """How wrong an entry may be, relative to the product of its rows' lengths: 1.02 γ'.
 
     Args:
         width: of the side.
@@ -140,4 +142,4 @@ def gram_error(width: int, positions: int, dtype: torch.dtype, device: str = "cp
     """
     columns = _COLUMNS if device == "cpu" else _DEVICE_COLUMNS
     rounded = (min(width, columns) + width // columns + 2) * torch.finfo(dtype).eps / 2
-    return 1.02 * (rounded / (1 - rounded) + positions**2 * 2.0**-52)
+    return 1.02 * (rounded / (1 - 2 * rounded) + positions**2 * 2.0**-52)
