@@ -4,8 +4,10 @@
 
 The decoder of Charles et al. 2024 (24 layers, d = 1024, vocabulary 50,257, T = 128; 353 M
 parameters) with 32 sequences in units of 1, 4 and 16; GPT-2 small, medium and large under LoRA of
-rank 32, as in Chua et al. 2024, Table 12; a Llama of 1.2 G parameters under the same LoRA. Float32,
-weights and tokens at random, full sequences.
+rank 32, as in Chua et al. 2024, Table 12; a Llama of 1.2 G parameters under the same LoRA. Beside
+them four others, which `benchmarks.cost` predicts: the decoder with units of 2 and 8, all weights
+of GPT-2 small, GPT-2 medium's adapters with units of 4. Float32, weights and tokens at random, full
+sequences.
 
 **Time.** A round takes one private gradient (forward, backward, clip, sum) and one ordinary
 gradient over the same sequences *in passes of the same sequences*, in turns; processor time of one

@@ -20,7 +20,6 @@ from benchmarks.paper_size.measure import peak, rounds
 from benchmarks.paper_size.page import page
 from benchmarks.paper_size.settings import (
     MEASURED,
-    PREDICTED_THEN,
     SETTINGS,
     TRIALS,
     Setting,
@@ -73,7 +72,6 @@ def main() -> None:
         machine = f"{platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
         text = page(
             list(whole_rows(options.results)),
-            list(whole_rows(PREDICTED_THEN)),
             list(whole_rows(PREDICTED)),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
             machine=machine,

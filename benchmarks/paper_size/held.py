@@ -15,11 +15,8 @@ _HEAD = """
 ## Held against predictions
 
 Each was made by `python -m benchmarks.cost predict` before anything of the setting was measured
-(`docs/results/cost-predicted.jsonl`; see [Cost](../cost.md)), and has not changed since. Both are of
-the engines of 2026-11-24 (sums in float64; adapters in passes of 5 rows for GPT-2 medium), whose measurements
-are in `docs/results/paper-size-predicted.jsonl`; the table above is of today's. The aim: the ratio
-within {ratio}, either peak within {memory:.0%}. A predicted peak is of tensors in the steps: what was above it
-was the engines' question before the first step, which took more memory then.
+(`docs/results/cost-predicted.jsonl`; see [Cost](../cost.md)), and has not changed since. The aim:
+the ratio within {ratio}, either peak within {memory:.0%}. A predicted peak is of tensors in the steps.
 
 | model | G | ratio: predicted | measured | measured − predicted | plain seconds: predicted | measured | plain peak: measured / predicted | private peak: measured / predicted | within the aim |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---|

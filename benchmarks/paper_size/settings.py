@@ -16,8 +16,6 @@ from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 
 MEASURED = Path("docs/results/paper-size.jsonl")
-PREDICTED_THEN = Path("docs/results/paper-size-predicted.jsonl")
-"""What was measured of earlier engines, of which the predictions are; it does not change."""
 RANK = 32
 TINY_LLAMA = Shape(layers=2, width=64, heads=2, vocabulary=96, length=16)
 LLAMA_1B = Shape(layers=16, width=2048, heads=32, vocabulary=128_256, length=128)
@@ -71,6 +69,17 @@ SETTINGS = [
         group=1,
         rank=RANK,
         llama=True,
+    ),
+    Setting(key="decoder_g2", model=_DECODER, shape=DECODER, sequences=32, group=2),
+    Setting(key="decoder_g8", model=_DECODER, shape=DECODER, sequences=32, group=8),
+    Setting(key="full_small", model="gpt2", shape=GPT2_SIZES["gpt2"], sequences=32, group=1),
+    Setting(
+        key="lora_medium_g4",
+        model=f"gpt2-medium, LoRA r = {RANK}",
+        shape=GPT2_SIZES["gpt2-medium"],
+        sequences=16,
+        group=4,
+        rank=RANK,
     ),
 ]
 

