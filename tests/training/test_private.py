@@ -350,3 +350,14 @@ def test_invariant_3_a_loss_over_the_batch_is_refused_before_anything_is_charged
         )
     assert not (tmp_path / "run").exists()
     assert not (store.path / "ledger.jsonl").exists()
+
+
+def test_invariant_3_a_step_under_autocast_is_refused_before_it_is_charged(store, tmp_path):
+    model = toy_model(store)
+    with make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run") as private:
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            pytest.raises(UseError, match="around a private gradient"),
+        ):
+            next(iter(private))
+        assert attempts(tmp_path / "run") == 0

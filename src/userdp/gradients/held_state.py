@@ -31,6 +31,7 @@ import torch
 from torch import nn
 
 from userdp.errors import UseError
+from userdp.gradients.ambient import precisions_of_products
 from userdp.gradients.hooks import hooks_of
 from userdp.gradients.notes import SIMPLE, Note, note_of
 from userdp.gradients.parts import is_library, module_of, parts_of
@@ -102,6 +103,9 @@ def _settings() -> tuple[object, ...]:
         torch.get_num_threads(),
         torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        *precisions_of_products(),
     )
 
 

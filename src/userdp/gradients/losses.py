@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from userdp.errors import UseError
+from userdp.gradients.ambient import autocast_now, require_left
 from userdp.gradients.token_losses import IGNORED, token_losses
 
 Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -50,10 +51,19 @@ class MaskedLoss(Protocol):
 def row_losses(
     loss: Loss, model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None
 ) -> Tensor:
-    """What ``loss`` says of each row, (rows,); ``targets`` is passed on where it is not None."""
+    """What ``loss`` says of each row, (rows,); ``targets`` is passed on where it is not None.
+
+    Raises:
+        UseError: the loss leaves autocast on or off (`userdp.gradients.ambient`).
+    """
+    device = lengths.device
+    before = autocast_now(device)
     if targets is None:
-        return loss(model, input_ids, lengths)
-    return cast(MaskedLoss, loss)(model, input_ids, lengths, targets)
+        losses = loss(model, input_ids, lengths)
+    else:
+        losses = cast(MaskedLoss, loss)(model, input_ids, lengths, targets)
+    require_left(before, device)
+    return losses
 
 
 def checked_losses(

@@ -22,6 +22,7 @@ from userdp.gradients import (
     Units,
     trainable_parameters,
 )
+from userdp.gradients.ambient import require_no_autocast
 from userdp.gradients.counts import noisy_count
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise
@@ -177,6 +178,7 @@ class PrivateRun:
         """One step: charge, draw, clip, add noise, divide by the public denominator."""
         begin = time.monotonic()
         self._known_weights.require_known()
+        require_no_autocast(device_of(self._model))
         number = self._run.attempt(
             StepRecord(
                 sampling=self._sampler.sampling,

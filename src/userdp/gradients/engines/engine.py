@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from userdp.gradients.ambient import require_no_autocast
 from userdp.gradients.clip_rules import FLAT, ClipRule
 from userdp.gradients.clipping import require_clip_norm
 from userdp.gradients.held_state import HeldState
@@ -158,14 +159,17 @@ class Engine:
             UseError: a parameter is out of range; the model or the loss couples rows
                 (`userdp.gradients.models.require_uncoupled`, `userdp.gradients.coupling`: one that
                 does gives no batched engine the same sum, so none accepts it); or the model's
-                random numbers cannot be kept (`userdp.gradients.draws.require_replayable`).
+                random numbers cannot be kept (`userdp.gradients.draws.require_replayable`); or
+                autocast is on around this call (`userdp.gradients.ambient`).
             FailureError: the model seeded a generator.
 
         Source: Charles et al. 2024, Algorithm 2 and Eq. 4 (ULS); with one row per unit, Algorithm 1
         (ELS). Chua et al. 2024, User-wise DP-SGD.
         """
+        device = units.lengths.device
+        require_no_autocast(device)
         with secret_randomness():
-            return self.compute(
+            found = self.compute(
                 Task(
                     model=model,
                     loss=loss,
@@ -177,3 +181,5 @@ class Engine:
                     parts=parts,
                 )
             )
+        require_no_autocast(device)  # nor had a hook of the backward pass turned it on
+        return found

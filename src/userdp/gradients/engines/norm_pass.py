@@ -9,20 +9,14 @@ gradient are of the same dropout masks because there are no others.
 **Norms from Gram matrices** are those that are known not to be too small (`Ghost.at_most`): where
 much of a unit's positions cancels, they are larger by what rounding may have lost (`rules.grams`).
 
-**Rows that cancel.** What the second time adds is computed by other operations than the norm, so
-its rounding counts: about a float32 rounding times :math:`W = \sum_s \|l_s\| \|r_s\|`, the length
-of all that is added up. Where W is up to 64 times the gradient's norm
-(`rules.linear.GHOST_CONDITION`), the margin covers that: at most 2.2e-4 of the norm on rows made to
-be worst, constant ones whose roundings all go one way (`tests/gradients/test_gram_norms.py`).
-Beyond, one process alone would form the gradient; here none is ever formed twice, so the norm is
-*taken larger*, `taken_larger`: a unit whose positions cancel to less than 1/64 is clipped some
-more. That moves nobody else, and has no threshold that rounding could cross.
+**Rows that cancel.** What the second time adds is another sum than the one whose norm was taken, of
+rows that were scaled before they were added, and both round. No gradient is formed twice, so a norm
+is *taken larger* by what they may differ by, as far as the clip's margin has no room for it
+(`engines.rounding`): a unit most of whose positions cancel is clipped some more. That moves nobody
+else, and has no threshold that rounding could cross.
 
-Sums that a library adds up one position after another (rows of a table, the vectors of a layer
-norm, kernels of convolutions, and on some processors products with a side of fewer than
-`rules.linear.NARROW` columns) round in proportion to the number of positions; of them the norm is
-taken larger from an accordingly smaller W on. Sums over positions alone (biases) are added up in a
-tree.
+Products are made in runs. Other sums over positions (rows of a table, kernels of convolutions,
+vectors) may go on one position after another, however many there are.
 """
 
 from __future__ import annotations
@@ -39,23 +33,15 @@ from torch import Tensor, nn
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import layout_of
 from userdp.gradients.engines.precision import reduced_products
-from userdp.gradients.engines.rules.linear import GHOST_CONDITION, NARROW, Ghost
+from userdp.gradients.engines.rounding import additions, at_least, longest_run, taken_larger
+from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.tape import NOT_BY_ROWS, NotCoveredError, Tape, Workspace, mean_losses
 from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms, squares, wide
 from userdp.gradients.losses import Loss
 from userdp.gradients.modes import run_backward, unwatched
 from userdp.gradients.units import Units
 
-_ROUNDING = 1e-5
-"""τ of `taken_larger`, of products that are summed in blocks."""
-
-_ONE_BY_ONE = 2e-8
-"""The same for each position of a sum that is added up one position after another."""
-
 _VANISHING = 2.0**-63
-
-_COVERED = 2.0**15
-"""Positions of such a sum times W over the norm, up to which the margin covers its rounding."""
 
 
 class NormTape(Tape):
@@ -87,7 +73,8 @@ class NormTape(Tape):
         self._adding = False
         self._squares: dict[str, Tensor] = {}
         self._lengths: dict[str, Tensor] = {}
-        self._summed: dict[str, int] = {}
+        self._runs: dict[str, Tensor] = {}
+        self._added: dict[str, int] = {}
 
     @contextmanager
     def watching(self, model: nn.Module, *by_row: Tensor | None) -> Iterator[None]:
@@ -136,14 +123,18 @@ class NormTape(Tape):
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use's norms; all of it where the parameter is shared."""
+        self.require_full_precision(name)
         if self._adding:
             parameter = self._gathered[name]
             part = use.summed().to(parameter.dtype)
             parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
             return
-        if factors and (len(factors) == 1 or min(factor.shape[-1] for factor in factors) < NARROW):
-            positions = factors[0].numel() // factors[0].shape[-1]
-            self._summed[name] = positions + self._summed.get(name, 0)
+        if factors:
+            positions = factors[0].numel() // max(1, factors[0].shape[-1])
+            if self.layout.equal:
+                positions //= self.layout.units
+            added = additions(positions) if len(factors) > 1 else positions
+            self._added[name] = added + self._added.get(name, 0)
         if name in self._shared:
             self._note_lengths(name, factors)
             self._uses[name].append(
@@ -168,6 +159,14 @@ class NormTape(Tape):
         for factor in factors[1:]:
             lengths = lengths * _lengths(wide(factor))
         self._lengths[name] = self.layout.summed(lengths)[:, 0] + self._lengths.get(name, 0)
+        if len(factors) > 1:  # units are added up together
+            self._runs[name] = self._longest_runs(lengths) + self._runs.get(name, 0)
+
+    def _longest_runs(self, lengths: Tensor) -> Tensor:
+        layout = self.layout
+        if layout.equal:
+            return longest_run(layout.stacked(lengths)[..., 0])
+        return torch.cat([longest_run(each.T) for each in layout.split(lengths)])
 
     def squares_by_name(self) -> dict[str, Tensor]:
         """Float64, (units,), by parameter; NaN or inf for units that are not finite."""
@@ -175,30 +174,10 @@ class NormTape(Tape):
         squares = dict.fromkeys(self._parameters, nothing) | self._squares
         squares |= {name: _accurate(uses) for name, uses in self._uses.items()}
         for name, lengths in self._lengths.items():
-            squares[name] = taken_larger(squares[name], lengths, summed=self._summed.get(name, 0))
+            squares[name] = taken_larger(squares[name], lengths, added=self._added[name])
+        for name, run in self._runs.items():
+            squares[name] = torch.maximum(squares[name], at_least(run))
         return squares
-
-
-def taken_larger(squares: Tensor, lengths: Tensor, *, summed: int) -> Tensor:
-    r"""Squared norms, larger where the gradient is what is left of much that cancelled.
-
-    .. math:: \big(\|G\| + \tau \max(0, W - t \|G\|)\big)^2
-
-    with :math:`\tau = 10^{-5}` and t = 64 for what is summed in blocks, and, for n positions that
-    may be added up one after another, :math:`\tau = \max(10^{-5}, 2 \cdot 10^{-8} n)` and
-    :math:`t = \min(64, 2^{15} / n)`. τ is three times the largest rounding that a search for the
-    worst rows found on two kinds of processors, and t that rounding's share of the margin.
-
-    Args:
-        squares: float64, (units,); NaN and inf stay.
-        lengths: W; float64, (units,).
-        summed: n; 0 for what is summed in blocks.
-    """
-    norms = squares.sqrt()
-    rounding = max(_ROUNDING, _ONE_BY_ONE * summed)
-    covered = min(GHOST_CONDITION**0.5, _COVERED / max(summed, 1))
-    beyond = (lengths - covered * norms).clamp(min=0)
-    return torch.where(beyond > 0, (norms + rounding * beyond).square(), squares)
 
 
 def _lengths(rows: Tensor) -> Tensor:

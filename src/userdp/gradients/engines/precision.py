@@ -1,8 +1,8 @@
 r"""Which precisions a model computes in: seen, not believed.
 
-Autocast may be entered around the model, inside any of its modules, or by the loss, and a module
-may cast by hand. All of that shows in the dtypes of the tensors that torch's functions are given
-and return:
+Autocast may be entered by the loss, around the model, or inside any of its modules, and a module
+may cast by hand. (Around a whole sum it is refused: `userdp.gradients.ambient`.) All of that shows
+in the dtypes of the tensors that torch's functions are given and return:
 
 * `dtypes_of` looks at every operation of a forward and backward pass over made-up rows, once for
   each model and loss. It is a property of the code, so the clip may depend on it (`aim`).
@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from userdp.errors import FailureError
+from userdp.gradients.ambient import precisions_of_products
 from userdp.gradients.draws import Draws
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import Loss, row_losses
@@ -92,13 +93,7 @@ def aim(task: Task) -> float:
 
 def reduced_products() -> bool:
     """Whether products of float32 matrices are computed in fewer bits (TF32, bfloat16)."""
-    backends: Any = torch.backends  # torch types part of it
-    precisions = {
-        backends.fp32_precision,
-        backends.cuda.matmul.fp32_precision,
-        backends.mkldnn.matmul.fp32_precision,
-    }
-    return not precisions <= _EXACT
+    return not set(precisions_of_products()) <= _EXACT
 
 
 def dtypes_of(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtype]:
@@ -118,9 +113,6 @@ def dtypes_of(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtyp
         known[None] = _observed(model, loss, like)
     # Integers, as of quantized frozen layers, are exact.
     used = known[None] | {p.dtype for p in model.parameters() if p.is_floating_point()}
-    device = like.lengths.device.type
-    if torch.is_autocast_enabled(device):  # around the whole call, whatever the pass itself enters
-        used |= {torch.get_autocast_dtype(device)}
     return used | {torch.bfloat16} if reduced_products() else used
 
 

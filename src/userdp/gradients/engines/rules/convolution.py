@@ -61,7 +61,8 @@ class _Conv1d(Layer):
             by_row = torch.einsum("rgot,rgitk->rgoik", moved, seen).reshape(-1, *weight.shape)
             self.tape.keep(name, Dense(self._of_units(by_row)), _lengths(seen, moved))
         if bias_name is not None:
-            self.tape.keep(bias_name, Dense(self._of_units(wide(gradient).sum(2))))
+            moved = wide(gradient)
+            self.tape.keep(bias_name, Dense(self._of_units(moved.sum(2))), moved.transpose(1, 2))
         return to_input
 
     def _sides(self, x: Tensor, gradient: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:

@@ -35,11 +35,13 @@ the largest condition that is accepted (`rules.linear.GHOST_CONDITION`), where m
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from userdp.gradients.engines.rounding import longest_run
 from userdp.gradients.engines.uses import wide
 
 _COLUMNS = 128
@@ -64,12 +66,14 @@ class GramNorms(NamedTuple):
         found: the squared norms, which may be too small or too large.
         most: never less than the squared norms; NaN or inf where they are not finite.
         lengths: W, the length of all that is added up: :math:`\sum_s \|l_s\| \|r_s\|`.
+        run: the longest part of W in positions that follow each other (`engines.rounding`).
         longest: the sum of the lengths of the rows, of the side where it is larger.
     """
 
     found: Tensor
     most: Tensor
     lengths: Tensor
+    run: Tensor
     longest: Tensor
 
 
@@ -86,10 +90,12 @@ def gram_norms(left_USP: Tensor, right_USQ: Tensor) -> GramNorms:
     lost = errors[0] * errors[1] * (least[0] * least[1]).sum(1).square()
     for error, own, other in zip(errors, least, grams[::-1], strict=True):
         lost += error * (torch.bmm(other.abs_(), own[:, :, None])[:, :, 0] * own).sum(1)
+    each = lengths[0] * lengths[1]
     return GramNorms(
         found=found,
         most=found.clamp(min=0) + lost,
-        lengths=(lengths[0] * lengths[1]).sum(1),
+        lengths=each.sum(1),
+        run=longest_run(each),
         longest=torch.maximum(lengths[0].sum(1), lengths[1].sum(1)),
     )
 
@@ -142,4 +148,6 @@ def gram_error(width: int, positions: int, dtype: torch.dtype, device: str = "cp
     """
     columns = _COLUMNS if device == "cpu" else _DEVICE_COLUMNS
     rounded = (min(width, columns) + width // columns + 2) * torch.finfo(dtype).eps / 2
+    if rounded >= 1 / 4:
+        return math.inf  # at 2^29 columns of float32
     return 1.02 * (rounded / (1 - 2 * rounded) + positions**2 * 2.0**-52)

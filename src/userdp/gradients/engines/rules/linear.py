@@ -21,6 +21,7 @@ from torch import Tensor
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.layer import Layer, Watcher, apply, names_of, stands_in_for
 from userdp.gradients.engines.precision import is_narrow
+from userdp.gradients.engines.rounding import RUN, at_least
 from userdp.gradients.engines.rules.grams import GramNorms, gram_norms
 from userdp.gradients.engines.uses import Dense, Layout, Use, added_at_once, wide
 
@@ -40,9 +41,9 @@ _BLOCK = 128
 
 _LARGEST_SIDE = 2.0**60
 """Largest sum of the lengths of a unit's rows, on either side, that is weighted in float32. Entries
-of the other side times the clip factor are off by 2^-150 where they are below the normal numbers,
-the unit's clipped gradient by 2^-150 x 2^13 x 2^60 = 7e-24 (at 2^26 columns): nothing beside the
-least clip norm of 1e-8."""
+of the other side times the clip factor are off by at most 2^-126 where they are below the normal
+numbers (a processor may take them for zero), the unit's clipped gradient by 2^-126 x 2^13 x 2^60 =
+1e-16 (at 2^26 columns): nothing beside the least clip norm of 1e-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Linear(Layer):
             left, right = left.detach(), right.detach()
             self.tape.keep(name, Ghost(left, right, layout), left, right)
         if bias_name is not None:
-            self.tape.keep(bias_name, Dense(wide(layout.summed(gradient))))
+            self.tape.keep(bias_name, Dense(wide(layout.summed(gradient))), gradient)
         return to_input
 
 
@@ -107,15 +108,16 @@ class Ghost(Use):
         norms = self.gram_norms()
         beyond = norms.lengths.square() > GHOST_CONDITION * norms.found
         bad = beyond & (norms.lengths > 0) | (norms.longest > _LARGEST_SIDE)
-        return torch.where(bad, torch.nan, norms.most)
+        return torch.where(bad, torch.nan, torch.maximum(norms.most, at_least(norms.run)))
 
     def at_most(self) -> tuple[Tensor, Tensor]:
         """Float64, (units,): what squared norms are at most, however much cancels; and W.
 
-        NaN or inf where a unit is not finite.
+        At least what `engines.rounding.at_least` asks. NaN or inf where a unit is not finite.
         """
         norms = self.gram_norms()
-        return torch.where(norms.longest > _LARGEST_SIDE, torch.nan, norms.most), norms.lengths
+        most = torch.maximum(norms.most, at_least(norms.run))
+        return torch.where(norms.longest > _LARGEST_SIDE, torch.nan, most), norms.lengths
 
     def gram_norms(self) -> GramNorms:
         """What Gram matrices tell of each unit."""
@@ -172,12 +174,16 @@ class Ghost(Use):
 def product(left_NP: Tensor, right_NQ: Tensor) -> Tensor:
     """``left.T @ right`` over N positions, of the sides' dtype: (p, q).
 
-    Its rounding does not grow with N beyond that of a product whose sides are not narrow.
+    Its rounding does not grow with N beyond that of a product of `RUN` positions.
     """
     positions, p = left_NP.shape
     q = right_NQ.shape[1]
     if min(p, q) >= NARROW or positions <= 2 * _BLOCK:
-        return left_NP.T @ right_NQ
+        total = left_NP[:RUN].T @ right_NQ[:RUN]
+        for begin in range(RUN, positions, RUN):
+            here = slice(begin, begin + RUN)
+            total.addmm_(left_NP[here].T, right_NQ[here])
+        return total
     whole = positions // _BLOCK * _BLOCK
     blocks = torch.bmm(
         left_NP[:whole].view(-1, _BLOCK, p).transpose(1, 2), right_NQ[:whole].view(-1, _BLOCK, q)
@@ -192,13 +198,20 @@ def form_gradients(
     """Each unit's ``left.T @ right``: (units, p, q), in float32 or wider."""
     shape = (layout.units, left.shape[-1], right.shape[-1])
     into = wide(left[:0]).new_empty(shape) if out is None else out
-    rounded = into.dtype != left.dtype  # a product writes to numbers of its sides' type alone
     if layout.equal:
-        sides = layout.stacked(left).transpose(1, 2), layout.stacked(right)
-        return into.copy_(torch.bmm(*sides)) if rounded else torch.bmm(*sides, out=into)
+        _form(into, layout.stacked(left), layout.stacked(right))
+        return into
     for one, two, formed in zip(layout.split(left), layout.split(right), into, strict=True):
-        if rounded:
-            formed.copy_(one.T @ two)
-        else:
-            torch.mm(one.T, two, out=formed)
+        _form(formed[None], one[None], two[None])
     return into
+
+
+def _form(into_UPQ: Tensor, left_USP: Tensor, right_USQ: Tensor) -> None:
+    left_UPS = left_USP.transpose(1, 2)
+    if into_UPQ.dtype != left_USP.dtype:  # a product writes to numbers of its sides' type alone
+        into_UPQ.copy_(torch.bmm(left_UPS, right_USQ))
+        return
+    torch.bmm(left_UPS[..., :RUN], right_USQ[:, :RUN], out=into_UPQ)
+    for begin in range(RUN, left_USP.shape[1], RUN):
+        here = slice(begin, begin + RUN)
+        into_UPQ.baddbmm_(left_UPS[..., here], right_USQ[:, here])

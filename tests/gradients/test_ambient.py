@@ -1,0 +1,135 @@
+"""Autocast around a private gradient would reach norms and sums: nothing is computed under it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.gradients.one_pass import one_pass_sum
+from userdp.errors import UseError
+from userdp.gradients import ENGINES, Units, get_engine, losses
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import engine
+from userdp.gradients.engines.rules.linear import Linear
+from userdp.gradients.engines.tape import NotCoveredError, Tape
+
+CLIP = 0.05
+ROW = [3, 7]
+
+
+class Words(nn.Module):
+    """A small language model whose first linear layer has Gram norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.table, self.wide, self.head = (
+            nn.Embedding(64, 96),
+            nn.Linear(96, 160),
+            nn.Linear(160, 64),
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.head(torch.tanh(self.wide(self.table(tokens))))
+        return found
+
+
+def loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
+    logits, targets = model(tokens)[:, :-1].float(), tokens[:, 1:]
+    each = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+    real = torch.arange(targets.shape[1]) < (lengths[:, None] - 1)
+    return torch.where(real, each, 0.0).sum(1) / real.sum(1).clamp(min=1)
+
+
+def left_on(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """Turns autocast on and does not turn it off."""
+    torch.set_autocast_enabled("cpu", True)
+    return loss(model, tokens, lengths)
+
+
+def within(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return loss(model, tokens, lengths)
+
+
+@contextmanager
+def autocast_restored() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cpu", False)
+
+
+def alike(count: int) -> Units:
+    return Units.from_rows([[ROW]] * count)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_invariant_3_no_engine_computes_under_an_autocast_around_it(name: str) -> None:
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(UseError, match=r"around a private gradient.*fewer bits"),
+    ):
+        get_engine(name)(Words(), loss, alike(3), l2_clip_norm=CLIP)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_invariant_3_an_autocast_that_is_left_on_is_refused(name: str) -> None:
+    with autocast_restored(), pytest.raises(UseError, match="autocast"):
+        get_engine(name)(Words(), left_on, alike(3), l2_clip_norm=CLIP)
+
+
+def test_what_leaves_autocast_otherwise_is_named() -> None:
+    with autocast_restored(), pytest.raises(UseError, match="left it so"):
+        losses.row_losses(left_on, Words(), torch.tensor([ROW]), torch.tensor([2]), None)
+
+
+def test_invariant_3_no_norm_is_taken_in_a_backward_pass_under_autocast(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where a hook of that pass turns it on, of which nothing is seen before or after."""
+    backward = Linear.backward
+
+    def turning_on(self: Linear, *given: Any) -> Tensor | None:
+        torch.set_autocast_enabled("cpu", True)
+        return backward(self, *given)
+
+    monkeypatch.setattr(Linear, "backward", turning_on)
+    with autocast_restored(), pytest.raises(NotCoveredError, match="autocast"):
+        one_pass_sum(Words(), loss, alike(3), l2_clip_norm=CLIP)
+
+
+@pytest.mark.parametrize("name", ["auto", "reference"])
+def test_an_autocast_in_the_loss_is_the_users_choice(name: str) -> None:
+    found = get_engine(name)(Words(), within, alike(3), l2_clip_norm=CLIP)
+    assert not torch.is_autocast_enabled("cpu")
+    assert math.isfinite(squared_norm(found.value.values()))
+
+
+def test_invariant_3_twin_under_autocast_a_unit_counts_for_more_than_the_clip_norm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Alike units: the bfloat16 sum of the pass is one number for many cohorts, then jumps."""
+    monkeypatch.setattr(engine, "require_no_autocast", lambda device: None)
+    monkeypatch.setattr(Tape, "require_full_precision", lambda tape, name: None)
+    model = Words()
+
+    def value(count: int) -> dict[str, Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return one_pass_sum(
+                model, loss, alike(count), l2_clip_norm=CLIP, micro_batch=512, strict=False
+            ).value
+
+    moved, last = 0.0, value(239)
+    for count in range(240, 257):
+        here = value(count)
+        moved = max(moved, squared_norm([here[n] - last[n] for n in here]) ** 0.5)
+        last = here
+    assert moved > 1.1 * CLIP
