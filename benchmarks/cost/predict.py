@@ -22,7 +22,8 @@ def predicted(setting: Setting, *, source: str) -> dict[str, Any]:
     passes = setting.sequences / (end - begin)
     row: dict[str, Any] = {"setting": setting.key, "rows": end - begin, "micro_batch": MICRO_BATCH}
     for name, method in (("plain", PLAIN), ("private", task.engine)):
-        count = count_step(task.work, method, units=units)
+        parts = None if method == PLAIN else 1  # as `benchmarks.paper_size` measures
+        count = count_step(task.work, method, units=units, parts=parts)
         row[f"seconds_{name}"] = seconds_of(count.of(passes), CPU)
         row[f"bytes_{name}"] = count.peak(passes)
     row["ratio"] = row["seconds_private"] / row["seconds_plain"]

@@ -122,13 +122,15 @@ class _Counted:
     peaks: Mapping[str, float]
 
 
-def count_step(work: Work, method: str, *, units: int) -> StepCount:
+def count_step(work: Work, method: str, *, units: int, parts: int | None = None) -> StepCount:
     """The operations and the memory of a step whose passes hold ``units`` units each.
 
     Args:
         work: what is computed.
         method: the name of an engine, or `PLAIN`.
         units: in a pass; the plain step's passes have as many rows.
+        parts: as of `Engine`: where it is known, the few units that are counted are added up in
+            float32.
     """
     by_depth, models = {}, {layers: work.build(layers) for layers in (1, 2)}
     too_many = _formed_bytes(work, models, method, units=units) > tape.KEPT_BYTES
@@ -140,6 +142,7 @@ def count_step(work: Work, method: str, *, units: int) -> StepCount:
             method,
             most_units=min(units, 3),
             kept_bytes=0 if too_many else sys.maxsize,
+            parts=parts,
         )
         by_depth[layers] = {passes: _at(watched, units=units, passes=passes) for passes in (1, 2)}
     deeper = work.depth - 1
@@ -329,6 +332,7 @@ class _Watched:
         method: an engine or `PLAIN`.
         most_units: in a pass of any record.
         kept_bytes: see `passes_of`.
+        parts: see `count_step`.
     """
 
     def __init__(
@@ -340,7 +344,9 @@ class _Watched:
         *,
         most_units: int,
         kept_bytes: int,
+        parts: int | None,
     ) -> None:
+        self._parts = parts
         self._work, self._model, self._layers = work, model, layers
         self._method, self._most_rows = method, most_units * work.group_size
         self._kept_bytes = kept_bytes
@@ -353,7 +359,7 @@ class _Watched:
         # `vmap` fills its passes with rows; the others are told otherwise how many there are.
         asked = rows if self._method in (PLAIN, "vmap") else self._most_rows
         cohort = work.units(units * passes)
-        step = step_of(self._method, self._model, work.loss, cohort, rows=asked)
+        step = step_of(self._method, self._model, work.loss, cohort, rows=asked, parts=self._parts)
         self._model.zero_grad(set_to_none=True)
         with (
             passes_of(

@@ -78,7 +78,7 @@ class Forecaster:
     def __init__(self, work: Work, hardware: Hardware, *, micro_batch: int) -> None:
         self.work, self.hardware = work, hardware
         self._micro_batch = require_count("micro_batch", micro_batch)
-        self._counts: dict[tuple[str, int], StepCount] = {}
+        self._counts: dict[tuple[str, int, bool], StepCount] = {}
 
     @cached_property
     def _whole(self) -> nn.Module:
@@ -112,10 +112,13 @@ class Forecaster:
         form = Form.FORMED if self.engine == "lora" else None
         return units_in_pass(task, form, device=self.hardware.kind, memory=self.hardware.memory)
 
-    def _count(self, method: str, units: int) -> StepCount:
-        key = method, units
+    def _count(self, method: str, passes: float, units: int) -> StepCount:
+        """Counted with a sum of the type that it has in a run of so many passes."""
+        narrow = method in ("bookkeeping", "lora") and self._narrow(passes, units)
+        key = method, units, narrow
         if key not in self._counts:
-            self._counts[key] = count_step(self.work, method, units=units)
+            parts = self.hardware.count if narrow else None
+            self._counts[key] = count_step(self.work, method, units=units, parts=parts)
         return self._counts[key]
 
     def _parts(self, method: str, passes: float, units: int) -> dict[str, float]:
@@ -124,7 +127,7 @@ class Forecaster:
         update = _streamed(trained * (ADAM_BYTES + (AVERAGED_BYTES if private else 0.0)))
         exchanged = trained * (12.0 if private else 8.0) * (1 - 1 / hardware.count)
         return {
-            "gradients": seconds_of(self._count(method, units).of(passes), hardware),
+            "gradients": seconds_of(self._count(method, passes, units).of(passes), hardware),
             "exchange": exchanged / hardware.link / hardware.reached,
             "noise": self._noise_seconds if private else 0.0,
             "update": seconds_of(update, hardware),
@@ -164,7 +167,7 @@ class Forecaster:
         passes = self._passes(units, gradients)
         parts = self._parts(method, passes, units)
         seconds = sum(parts.values())
-        memory = self._peak(method, passes, units) + ADAM_STATE * self.trained
+        memory = self._count(method, passes, units).peak(passes) + ADAM_STATE * self.trained
         device_hours = seconds * steps * hardware.count / 3600
         beside = self.units_in_pass(PLAIN)
         plain = self._parts(PLAIN, self._passes(beside, gradients), beside)
@@ -178,20 +181,6 @@ class Forecaster:
             ratio=seconds / sum(plain.values()),
             parts=parts,
         )
-
-    def _peak(self, method: str, passes: float, units: int) -> float:
-        """Bytes of weights, sum and pass on each device; counted with a float64 sum.
-
-        A float32 one (`userdp.gradients.engines.running`) is widened when its passes are done.
-        """
-        counted = self._count(method, units).peak(passes)
-        if method not in ("bookkeeping", "lora") or not self._narrow(passes, units):
-            return counted
-        trained = trainable_parameters(self._whole).values()
-        weights = sum(p.numel() * p.element_size() for p in self._whole.parameters())
-        widest = max(p.numel() for p in trained) * SUM_BYTES / 2
-        half = self.trained * SUM_BYTES / 2
-        return max(counted - half, weights + self.trained * SUM_BYTES + widest)
 
     def _narrow(self, passes: float, units: int) -> bool:
         """Whether a device's sum of so many passes is float32, as in a run."""
