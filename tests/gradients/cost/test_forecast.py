@@ -142,4 +142,4 @@ def test_a_model_without_a_list_of_layers_is_refused():
 
     flat = work(lambda layers: Flat())
     with pytest.raises(UseError, match="no list of 1 layers"):
-        Forecaster(flat, hardware_of("h100"), micro_batch=4)._count("plain", 1, 2)
+        Forecaster(flat, hardware_of("h100"), micro_batch=4)._count("plain", 2, narrow=False)

@@ -112,22 +112,21 @@ class Forecaster:
         form = Form.FORMED if self.engine == "lora" else None
         return units_in_pass(task, form, device=self.hardware.kind, memory=self.hardware.memory)
 
-    def _count(self, method: str, passes: float, units: int) -> StepCount:
-        """Counted with a sum of the type that it has in a run of so many passes."""
-        narrow = method in ("bookkeeping", "lora") and self._narrow(passes, units)
+    def _count(self, method: str, units: int, *, narrow: bool) -> StepCount:
+        """Counted with a sum that is float32 while passes run, if ``narrow``, or float64."""
         key = method, units, narrow
         if key not in self._counts:
             parts = self.hardware.count if narrow else None
             self._counts[key] = count_step(self.work, method, units=units, parts=parts)
         return self._counts[key]
 
-    def _parts(self, method: str, passes: float, units: int) -> dict[str, float]:
+    def _parts(self, method: str, passes: float, units: int, *, narrow: bool) -> dict[str, float]:
         """Seconds of a step's parts on each device; ``passes`` are one device's."""
         hardware, trained, private = self.hardware, float(self.trained), method != PLAIN
         update = _streamed(trained * (ADAM_BYTES + (AVERAGED_BYTES if private else 0.0)))
         exchanged = trained * (12.0 if private else 8.0) * (1 - 1 / hardware.count)
         return {
-            "gradients": seconds_of(self._count(method, passes, units).of(passes), hardware),
+            "gradients": seconds_of(self._count(method, units, narrow=narrow).of(passes), hardware),
             "exchange": exchanged / hardware.link / hardware.reached,
             "noise": self._noise_seconds if private else 0.0,
             "update": seconds_of(update, hardware),
@@ -165,12 +164,14 @@ class Forecaster:
             require_positive("price_per_hour", price_per_hour)
         hardware, units = self.hardware, self.units_in_pass(method)
         passes = self._passes(units, gradients)
-        parts = self._parts(method, passes, units)
+        narrow = self._narrow(method, passes, units)
+        parts = self._parts(method, passes, units, narrow=narrow)
         seconds = sum(parts.values())
-        memory = self._count(method, passes, units).peak(passes) + ADAM_STATE * self.trained
+        count = self._count(method, units, narrow=narrow)
+        memory = count.peak(passes) + ADAM_STATE * self.trained
         device_hours = seconds * steps * hardware.count / 3600
         beside = self.units_in_pass(PLAIN)
-        plain = self._parts(PLAIN, self._passes(beside, gradients), beside)
+        plain = self._parts(PLAIN, self._passes(beside, gradients), beside, narrow=False)
         return Forecast(
             method=method,
             seconds=seconds,
@@ -182,8 +183,10 @@ class Forecaster:
             parts=parts,
         )
 
-    def _narrow(self, passes: float, units: int) -> bool:
+    def _narrow(self, method: str, passes: float, units: int) -> bool:
         """Whether a device's sum of so many passes is float32, as in a run."""
+        if method not in ("bookkeeping", "lora"):
+            return False
         task = Task(
             model=self.work.build(1),
             loss=self.work.loss,
@@ -204,10 +207,20 @@ class Forecaster:
         """
         require_positive("device_hours", device_hours)
         units, hardware = self.units_in_pass(self.engine), self.hardware
-        one, two = (sum(self._parts(self.engine, n, units).values()) for n in (1.0, 2.0))
         seconds = device_hours * 3600 / hardware.count / steps
-        passes = 1 + (seconds - one) / (two - one)
-        return passes * units * self.work.group_size * hardware.count
+
+        def passes(*, narrow: bool) -> float:
+            one, two = (
+                sum(self._parts(self.engine, n, units, narrow=narrow).values()) for n in (1.0, 2.0)
+            )
+            return 1 + (seconds - one) / (two - one)
+
+        found = passes(narrow=False)
+        if self._narrow(self.engine, found, units):
+            more = passes(narrow=True)
+            if self._narrow(self.engine, more, units):
+                found = more
+        return found * units * self.work.group_size * hardware.count
 
 
 def _streamed(size: float) -> Count:
