@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from enum import StrEnum
 
 from userdp.errors import UseError
@@ -86,6 +86,10 @@ class Guarantee:
         )
 
 
+_ALL_DIGITS = Context(prec=400)
+"""Of the largest double, and some behind the point."""
+
+
 def round_up(epsilon: float, digits: int = 4) -> str:
     """ε as text, rounded towards +∞ so that the printed number is still an upper bound.
 
@@ -97,7 +101,7 @@ def round_up(epsilon: float, digits: int = 4) -> str:
     if math.isinf(epsilon):
         return "inf"
     step = Decimal(1).scaleb(-digits)
-    return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING))
+    return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING, context=_ALL_DIGITS))
 
 
 def delta_up(delta: float, digits: int = 6) -> str:
@@ -123,6 +127,17 @@ def delta_up(delta: float, digits: int = 6) -> str:
     # `above` has at most ``digits`` digits, so this writes it out and rounds nothing
     text = f"{float(above):.{digits}g}"
     return text if float(text) >= delta else repr(float(delta))  # below 1e-307 doubles are coarse
+
+
+def epsilon_up(epsilon: float, digits: int = 6) -> str:
+    """ε as text, as short as it was written: `delta_up` for an ε, which may be inf.
+
+    `round_up` writes four decimals, where ε was computed.
+
+    >>> epsilon_up(2.0), epsilon_up(0.12345649), epsilon_up(float("inf"))
+    ('2', '0.123457', 'inf')
+    """
+    return "inf" if math.isinf(epsilon) else delta_up(epsilon, digits)
 
 
 _NOISE_MULTIPLIERS = (1e-30, 1e30)

@@ -14,7 +14,12 @@ from userdp.accounting.laws import Binomial
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.roots import least
 from userdp.errors import UseError
-from userdp.vocabulary import delta_up, require_delta, require_positive
+from userdp.vocabulary import (
+    delta_up,
+    epsilon_up,
+    require_delta,
+    require_positive,
+)
 
 
 class Accountant(StrEnum):
@@ -128,7 +133,7 @@ def calibrate_by(
     if noise is None:
         raise UseError(
             f"the accountant {accountant} finds no noise multiplier up to 1e6 within epsilon = "
-            f"{target_epsilon:g} at delta = {delta_up(target_delta)}",
+            f"{epsilon_up(target_epsilon)} at delta = {delta_up(target_delta)}",
             hint="use the accountant contour, or raise the target epsilon",
         )
     return mechanism.with_noise_multiplier(noise)

@@ -20,7 +20,12 @@ from userdp.accounting.bracket import Bracket
 from userdp.accounting.closeness import addition, close_delta, close_epsilon, suffices
 from userdp.errors import UseError
 from userdp.noise.gaussian import distance
-from userdp.vocabulary import delta_up, require_delta, require_epsilon
+from userdp.vocabulary import (
+    delta_up,
+    epsilon_up,
+    require_delta,
+    require_epsilon,
+)
 
 _SHARES = tuple(2.0**-bits for bits in (50, 40, 30, 20, 10, 5, 1))
 
@@ -75,8 +80,9 @@ def ideal_delta_for(epsilon: float, delta: float, *, steps: float) -> float:
         if suffices(share, require_epsilon(epsilon), delta, distance(steps)):
             return delta * (1 - share)
     raise UseError(
-        f"delta = {delta_up(delta)} is too small for epsilon = {epsilon:g} over {steps:g} steps: "
+        f"delta = {delta_up(delta)} is too small for epsilon = {epsilon_up(epsilon)} over "
+        f"{steps:g} steps: "
         "the noise as it is drawn is not exactly Gaussian, which adds "
-        f"{addition(epsilon, distance(steps)):.2g} to delta",
+        f"{epsilon_up(addition(epsilon, distance(steps)), 2)} to delta",
         hint="lower the target epsilon, or raise delta",
     )

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 from userdp.cli.claims import claim_parts
 from userdp.cli.output import Answer
 from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import delta_up, round_up
+from userdp.vocabulary import (
+    delta_up,
+    epsilon_up,
+    round_up,
+)
 
 if TYPE_CHECKING:
     from userdp.api.budget import BudgetView
@@ -94,7 +98,10 @@ def _total(seen: Overview) -> str:
             "releases is what was spent so far. A new store may have one: userdp budget STORE "
             "--epsilon E --delta D"
         )
-    words = f"Budget for the store's life: epsilon {seen.epsilon:g} at delta {delta_up(seen.delta)}"
+    words = (
+        f"Budget for the store's life: epsilon {epsilon_up(seen.epsilon)} at delta "
+        f"{delta_up(seen.delta)}"
+    )
     if seen.order is None:
         return f"{words}, by adding up."
     since = f", opened {_date(seen.opened)}" if seen.opened else ""

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from userdp.cli.output import Answer, for_whom
 from userdp.reporting.table import Table, table_of
+from userdp.vocabulary import epsilon_up
 
 SplitName = Literal["held-out-users", "held-out-examples", "train"]
 
@@ -132,7 +133,8 @@ def _released(released: dict[str, Any]) -> Iterator[Table | str]:
         )
     yield ""
     yield _wrapped(
-        f"({released['epsilon']:g}, 0)-DP per user, add-or-remove, beyond the run's own epsilon; "
+        f"({epsilon_up(released['epsilon'])}, 0)-DP per user, add-or-remove, beyond the run's "
+        "own epsilon; "
         f"charged in the store's privacy ledger. A loss over {released['loss_bound']:.4g} counts "
         "as that."
     )

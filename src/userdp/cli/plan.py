@@ -14,7 +14,11 @@ from userdp.cli.output import Answer
 from userdp.planning.options import Declared, Goals, Machine
 from userdp.reporting.drawing import require_drawing_place
 from userdp.reporting.table import Table
-from userdp.vocabulary import delta_up, round_up
+from userdp.vocabulary import (
+    delta_up,
+    epsilon_up,
+    round_up,
+)
 
 if TYPE_CHECKING:
     from userdp.planning.proposal import Proposal
@@ -102,7 +106,8 @@ def _beside(store: Path, proposal: Proposal, charged: float) -> str | None:
         spent, more = share_of(history), share_of(history, proposal.plan)
         fits = "" if spent + more <= 1 else ": it would be refused"
         return (
-            f"the store has a budget of epsilon {history.budget.filter.epsilon:g}, of which "
+            f"the store has a budget of epsilon {epsilon_up(history.budget.filter.epsilon)}, "
+            "of which "
             f"{100 * spent:.1f} % is spent; a run of this plan takes {100 * more:.1f} %{fits}"
         )
     if not charged:
@@ -122,11 +127,12 @@ def _parts(proposal: Proposal, out: Path, beside: str | None) -> Iterator[Table 
     total = f"epsilon {round_up(float(proposal.prediction['epsilon']))} for training"
     if budget.releases:
         names = ", ".join(release.name for release in budget.releases)
-        total += f", {budget.query_epsilon:g} for the DP answers ({names})"
+        total += f", {epsilon_up(budget.query_epsilon)} for the DP answers ({names})"
     elif budget.query_share:
-        total += f", {budget.query_share * budget.epsilon:g} set aside for DP answers"
+        total += f", {epsilon_up(budget.query_share * budget.epsilon)} set aside for DP answers"
     yield (
-        f"{total}: {budget.epsilon:g} in all, delta {delta_up(budget.delta, 3)}, per user, "
+        f"{total}: {epsilon_up(budget.epsilon)} in all, delta {delta_up(budget.delta, 3)}, per "
+        "user, "
         "add-or-remove"
     )
     yield (

@@ -9,6 +9,7 @@ from userdp.planning.els import ElsCell
 from userdp.planning.proposal import Proposal
 from userdp.planning.uls import UlsCell
 from userdp.reporting.curves import Plot, Series, save_plots
+from userdp.vocabulary import epsilon_up
 
 _NOISE = "noise on a coordinate of the mean gradient"
 
@@ -40,7 +41,7 @@ def draw(proposal: Proposal, path: Path) -> None:
     )
     left = Plot(
         title=f"B = {proposal.compute:g}, T = {proposal.plan.steps}, "
-        f"ε = {proposal.budget.training_epsilon:.4g}",
+        f"ε = {epsilon_up(proposal.budget.training_epsilon, 4)}",
         x_label="group size G",
         y_label=_NOISE,
         series=tuple(by_size),

@@ -14,6 +14,7 @@ from userdp.errors import UseError
 from userdp.reporting.curves import Plot, Series, save_plots
 from userdp.reporting.drawing import require_drawing_place
 from userdp.reporting.table import Table
+from userdp.vocabulary import epsilon_up
 
 if TYPE_CHECKING:
     from userdp.data.statistics import SplitStatistics, StoreStatistics
@@ -87,7 +88,8 @@ def _released(store: Path, *, epsilon: float, ask: list[str] | None, most_exampl
         },
         parts=[
             *(f"{answer.value:>14,}  {answer.name}" for answer in answers),
-            f"({epsilon:g}, 0)-DP per user, add-or-remove, written in the store's privacy ledger",
+            f"({epsilon_up(epsilon)}, 0)-DP per user, add-or-remove, written in the store's "
+            "privacy ledger",
             for_whom(operator_only=False, why="released under DP, at this price"),
         ],
     )

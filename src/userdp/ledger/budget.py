@@ -25,6 +25,7 @@ from userdp.vocabulary import (
     Guarantee,
     PrivacyUnit,
     delta_up,
+    epsilon_up,
     round_up,
 )
 
@@ -61,7 +62,7 @@ def _refuse_beyond_total(path: Path, history: History, epsilon: float, delta: fl
     if not (spent <= epsilon and share <= delta):
         raise UseError(
             f"{path} would be charged beyond the total that was fixed for it before the first "
-            f"charge: epsilon {epsilon:g} at delta {delta_up(delta)}",
+            f"charge: epsilon {epsilon_up(epsilon)} at delta {delta_up(delta)}",
             hint="plan for what is left of it; a total that is raised after a look bounds nothing",
         )
 
@@ -72,7 +73,8 @@ def _refuse_beyond_filter(path: Path, history: History, opened: RenyiFilter) -> 
         return
     if math.isinf(costs[-1].rho):
         raise UseError(
-            f"{path} has a budget of epsilon {opened.epsilon:g}, and this has no epsilon: it would "
+            f"{path} has a budget of epsilon {epsilon_up(opened.epsilon)}, and this has no "
+            "epsilon: it would "
             "make the whole budget worth nothing",
             hint="do it on another store, of other people",
         )
@@ -88,7 +90,8 @@ def _refuse_beyond_filter(path: Path, history: History, opened: RenyiFilter) -> 
     left = opened.left(before) / opened.capacity
     needed = costs[-1].rho / opened.capacity
     raise UseError(
-        f"{path} would be charged beyond its budget of epsilon {opened.epsilon:g} at delta "
+        f"{path} would be charged beyond its budget of epsilon {epsilon_up(opened.epsilon)} at "
+        "delta "
         f"{delta_up(opened.delta)}: this needs {100 * needed:.1f} % of the budget, and "
         f"{100 * left:.1f} % is left",
         hint="plan with more noise or fewer steps: `userdp budget STORE` shows what is left, and "

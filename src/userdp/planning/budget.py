@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass
 
 from userdp.errors import UseError
-from userdp.vocabulary import delta_up, require_count, require_delta, require_positive
+from userdp.vocabulary import (
+    delta_up,
+    epsilon_up,
+    require_count,
+    require_delta,
+    require_positive,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,15 +69,16 @@ class PrivacyBudget:
                 )
             if spent > self.query_share * self.epsilon * (1 + 1e-12):
                 raise UseError(
-                    f"the DP statistics used cost epsilon = {spent:g} together, and their share of "
-                    f"the budget is {self.query_share:g} of {self.epsilon:g}, that is "
-                    f"{self.query_share * self.epsilon:g}: the total would not hold",
+                    f"the DP statistics used cost epsilon = {epsilon_up(spent)} together, and "
+                    "their share of "
+                    f"the budget is {self.query_share:g} of {epsilon_up(self.epsilon)}, that is "
+                    f"{epsilon_up(self.query_share * self.epsilon)}: the total would not hold",
                     hint="declare the numbers instead, or give a larger --query-share or --epsilon",
                 )
         if not self.training_epsilon > 0 or not self.training_delta > 0:
             raise UseError(
-                f"the DP statistics used cost epsilon = {spent:g} and delta = "
-                f"{delta_up(self.query_delta)}, the whole budget is ({self.epsilon:g}, "
+                f"the DP statistics used cost epsilon = {epsilon_up(spent)} and delta = "
+                f"{delta_up(self.query_delta)}, the whole budget is ({epsilon_up(self.epsilon)}, "
                 f"{delta_up(self.delta)}): nothing is left for training",
                 hint="raise --epsilon, or declare the numbers with --population and "
                 "--median-examples",

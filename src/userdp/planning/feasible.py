@@ -12,7 +12,10 @@ from userdp.accounting.implemented import implemented_epsilon
 from userdp.accounting.roots import least
 from userdp.errors import UseError
 from userdp.planning.uls import Problem, UlsCell
-from userdp.vocabulary import delta_up
+from userdp.vocabulary import (
+    delta_up,
+    epsilon_up,
+)
 
 
 def require_usable(problem: Problem) -> None:
@@ -44,7 +47,8 @@ def refusal(problem: Problem, *, best: UlsCell | None, limit: float) -> UseError
     """
     epsilon, delta = problem.table.target_epsilon, problem.table.target_delta
     asked = (
-        f"epsilon = {epsilon:g} for training (delta = {delta_up(delta)}) at B = {problem.budget:g} "
+        f"epsilon = {epsilon_up(epsilon)} for training (delta = {delta_up(delta)}) at B = "
+        f"{problem.budget:g} "
         f"gradients a step and T = {problem.steps} steps"
     )
     if best is None:
@@ -95,7 +99,7 @@ def refusal(problem: Problem, *, best: UlsCell | None, limit: float) -> UseError
         what += f"; no larger budget does, with {problem.population} users"
     least_epsilon = _least_epsilon(problem, sizes, target)
     if least_epsilon is not None:
-        ways.append(f"epsilon {least_epsilon:g} for training at this budget")
+        ways.append(f"epsilon {epsilon_up(least_epsilon)} for training at this budget")
     fewer = nearest(with_less, 0, problem.steps - 1)
     if fewer is not None:
         ways.append(f"--steps {fewer[1].steps} (σ = {fewer[1].noise_multiplier:.4g})")

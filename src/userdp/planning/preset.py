@@ -17,7 +17,14 @@ from userdp.planning.budget import delta_for
 from userdp.planning.options import MOST_NOISE
 from userdp.plans import Budget, Plan
 from userdp.sampling import poisson
-from userdp.vocabulary import PrivacyUnit, delta_up, require_count, require_delta, require_positive
+from userdp.vocabulary import (
+    PrivacyUnit,
+    delta_up,
+    epsilon_up,
+    require_count,
+    require_delta,
+    require_positive,
+)
 
 _GROUP_SIZE = 4
 _COHORTS = (16, 512)
@@ -91,7 +98,8 @@ class Preset:
             chosen.append(f"delta {delta_up(self.delta, 2)} (population^-1.1)")
         return (
             f"The preset chose {', '.join(chosen)}, without a look at the store: from epsilon "
-            f"{self.epsilon:g}, a declared population of {self.population:,} and {self.kind} only."
+            f"{epsilon_up(self.epsilon)}, a declared population of {self.population:,} and "
+            f"{self.kind} only."
         )
 
 

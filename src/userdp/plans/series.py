@@ -22,6 +22,7 @@ from userdp.vocabulary import (
     Guarantee,
     PrivacyUnit,
     delta_up,
+    epsilon_up,
     require_count,
     require_delta,
     round_up,
@@ -150,7 +151,7 @@ class Series:
             raise UseError(
                 f"the answers of this series cost epsilon = {round_up(answers.upper)} by "
                 f"themselves at delta = {delta_up(self.plan.budget.target_delta)}: no noise in "
-                f"training keeps it within {target:g}",
+                f"training keeps it within {epsilon_up(target)}",
                 hint="ask less, or raise --epsilon",
             )
         noise = least(
@@ -163,7 +164,7 @@ class Series:
         if noise is None:
             raise UseError(
                 f"no noise multiplier up to {_LARGEST_NOISE:g} keeps this series within epsilon = "
-                f"{target:g}: its answers leave next to nothing",
+                f"{epsilon_up(target)}: its answers leave next to nothing",
                 hint="ask less, or raise --epsilon",
             )
         return self._with(noise)

@@ -34,6 +34,7 @@ from userdp.vocabulary import (
     Guarantee,
     PrivacyUnit,
     delta_up,
+    epsilon_up,
     require_delta,
     require_positive,
 )
@@ -198,8 +199,9 @@ def divided(
     share = (epsilon - count * score_epsilon) / count * _DOWN
     if not share > 0:
         raise UseError(
-            f"{count} scores at epsilon = {score_epsilon:g} cost "
-            f"{count * score_epsilon:g} of {epsilon:g}: nothing is left for training",
+            f"{count} scores at epsilon = {epsilon_up(score_epsilon)} cost "
+            f"{epsilon_up(count * score_epsilon)} of {epsilon_up(epsilon)}: nothing is left "
+            "for training",
             hint="lower --score-epsilon, try fewer candidates, or raise --epsilon",
         )
     part = delta / count * _DOWN
@@ -254,7 +256,8 @@ def selected(
     if not within([with_noise(plan, _LARGEST_NOISE) for plan in plain]):
         raise UseError(
             f"choosing among about {repetitions.mean:.3g} candidates by scores at epsilon = "
-            f"{score_epsilon:g} costs more than epsilon = {epsilon:g} at delta = "
+            f"{epsilon_up(score_epsilon)} costs more than epsilon = {epsilon_up(epsilon)} at "
+            "delta = "
             f"{delta_up(delta)}, whatever the noise in training",
             hint="lower --score-epsilon or --mean-trials, or raise --epsilon",
         )

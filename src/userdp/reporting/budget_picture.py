@@ -8,7 +8,10 @@ from pathlib import Path
 from userdp.errors import UseError
 from userdp.ledger.overview import Overview
 from userdp.reporting.drawing import panels, save
-from userdp.vocabulary import delta_up
+from userdp.vocabulary import (
+    delta_up,
+    epsilon_up,
+)
 
 
 def draw(seen: Overview, path: Path) -> None:
@@ -38,7 +41,9 @@ def draw(seen: Overview, path: Path) -> None:
     if budgeted:
         axis.axhline(100, color="#b03a2e", linewidth=1.2)
         axis.set_ylim(0, 105)
-        axis.set_ylabel(f"% of ε = {seen.epsilon:g} at δ = {delta_up(seen.delta or 0.0)}")
+        axis.set_ylabel(
+            f"% of ε = {epsilon_up(seen.epsilon or 0.0)} at δ = {delta_up(seen.delta or 0.0)}"
+        )
         axis.set_title(f"{100 * (seen.spent or 0.0):.0f} % spent", fontsize=10)
     else:
         axis.set_ylabel("ε, each charge by itself")

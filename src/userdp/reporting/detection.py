@@ -13,6 +13,7 @@ from userdp.claims import Claim
 from userdp.reporting.curves import Plot, Series
 from userdp.reporting.numbers import epsilon_text
 from userdp.reporting.run_facts import RunFacts
+from userdp.vocabulary import epsilon_up
 
 _RATES = tuple((1 - math.cos(math.pi * i / 64)) / 2 for i in range(65))
 """False-alarm rates, dense at both ends, where the curves bend."""
@@ -58,7 +59,7 @@ def detection_plot(runs: Sequence[RunFacts]) -> Plot | None:
     delta = max(run.guarantee.delta for run in private)
     references = [
         Series(
-            name=f"ε = {epsilon:g}",
+            name=f"ε = {epsilon_up(epsilon)}",
             xs=_RATES,
             ys=_bounds(DeltaCurve(epsilons=(epsilon,), deltas=(delta,))),
             marked=False,

@@ -24,6 +24,7 @@ from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.table import Table, table_of
 from userdp.reporting.words import words_of
 from userdp.version import __version__
+from userdp.vocabulary import epsilon_up
 
 CARD = "model_card.md.j2"
 README = "README.md"
@@ -144,7 +145,7 @@ def front_matter(run: RunFacts, card: CardFacts) -> str:
     if losses:
         lines += ["model-index:", f"- name: {_quoted(run.name)}", "  results:"]
         for loss in losses:
-            metric = f"mean loss per user, released at ε = {loss.epsilon:g}"
+            metric = f"mean loss per user, released at ε = {epsilon_up(loss.epsilon)}"
             lines += [
                 "  - task:",
                 "      type: text-generation",

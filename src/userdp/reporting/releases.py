@@ -15,6 +15,7 @@ from userdp.ledger.folder import RunFolder
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import releases_of
 from userdp.reporting.table import Table, table_of
+from userdp.vocabulary import epsilon_up
 from userdp.withheld import in_kind
 
 
@@ -111,7 +112,7 @@ def released_losses(losses: Iterable[tuple[str, ReleasedLoss]]) -> Table | None:
             "Less the loss before, user by user": lambda one: one[1].change,
             "Perplexity": lambda one: f"{one[1].perplexity:.1f}",
             "Losses count at most as": lambda one: f"{one[1].loss_bound:.4g}",
-            "ε of the release": lambda one: f"{one[1].epsilon:g}",
+            "ε of the release": lambda one: epsilon_up(one[1].epsilon),
         },
         caption="Losses released under DP",
     )

@@ -17,9 +17,10 @@ r"""Many units in one backward pass, each clipped as if alone: the book-keeping 
    has it, and of the unit alone where all places give the same bits (`engines.own_bits`, which is
    asked where the model computes in fewer bits than float32; in float32 tests look at it). A unit
    moves, beside its own contribution, the rounding of two passes' float32 sums: by some 5e-4 C at
-   most, of what is added behind it in a run (`engines.rounding`). In some cases M others change by a relative rho, 1e-6 in float32 and up to 6e-5 on rows made to be worst: memory
-   that ran out (`engines.room`); and, in a model that draws masks, the last pass of each shape, an
-   error in somebody's rows (`engines.failing`), and units that are computed again under their masks
+   most, of what is added behind it in a run (`engines.rounding`). In some cases M others change by
+   a relative rho, 1e-6 in float32 and up to 6e-5 on rows made to be worst: memory that ran out
+   (`engines.room`); and, in a model that draws masks, the last pass of each shape, an error in
+   somebody's rows (`engines.failing`), and units that are computed again under their masks
    (`engines.replay`). There the margin covers the worst case, all M changes in one direction, while
    :math:`M \rho \le m`; and with high probability, where the changes are independent, while
    :math:`M \rho^2 \le m`.

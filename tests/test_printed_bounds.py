@@ -1,4 +1,8 @@
-"""δ is never printed rounded down: one function writes it, and nothing else in the package does."""
+"""Neither δ nor ε is ever printed rounded down: functions of `vocabulary` write them, nothing else.
+
+Designs of studies (`userdp.papers`) write the round ε that they fix, and audits what they proved at
+least, which is no bound that anybody is promised.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,26 @@ from tests.plans import uls_plan
 from userdp.cli.account import priced_answer
 from userdp.cli.output import show
 from userdp.reporting.constants import constants_of
-from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up
+from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, epsilon_up, round_up
 
 SOURCE = Path(userdp.__file__).parent
 AWKWARD = 1.00000049e-6  # to six digits, the nearest is 1e-06, which is less
-_SAID = re.compile(r"(δ|delta)\W*$")
+AT_LEAST = ("epsilon_lower", "detectable_epsilon", "power")
 
 
 def rounded_deltas(source: str) -> Iterator[str]:
-    """Formatted values in ``source`` that are a δ by name or by the words before, with a spec."""
+    return rounded(source, "delta", "δ")
+
+
+def rounded_epsilons(source: str) -> Iterator[str]:
+    for found in rounded(source, "epsilon", "ε"):
+        if not any(word in found for word in AT_LEAST):
+            yield found
+
+
+def rounded(source: str, name: str, sign: str) -> Iterator[str]:
+    """Formatted values in ``source`` that are one by name or by the words before, with a spec."""
+    said = re.compile(rf"({sign}|{name})\W*$")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
             before = ""
@@ -35,13 +50,13 @@ def rounded_deltas(source: str) -> Iterator[str]:
                 if isinstance(part, ast.Constant):
                     before = str(part.value)
                 elif isinstance(part, ast.FormattedValue):
-                    is_delta = "delta" in ast.unparse(part.value).lower() or _SAID.search(before)
-                    if is_delta and part.format_spec is not None:
+                    meant = name in ast.unparse(part.value).lower() or said.search(before)
+                    if meant and part.format_spec is not None:
                         yield f"line {part.lineno}: {ast.unparse(part)}"
                     before = ""
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            if called in ("round", "format") and "delta" in ast.unparse(node.args[0]).lower():
+            if called in ("round", "format") and name in ast.unparse(node.args[0]).lower():
                 yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
@@ -98,6 +113,32 @@ def test_nothing_else_in_the_package_formats_a_delta() -> None:
         for what in rounded_deltas(file.read_text())
     ]
     assert not found, "use delta_up"
+
+
+def test_nothing_but_designs_of_studies_formats_an_epsilon() -> None:
+    found = [
+        f"{file.relative_to(SOURCE)}, {what}"
+        for file in sorted(SOURCE.rglob("*.py"))
+        if "papers" not in file.relative_to(SOURCE).parts
+        for what in rounded_epsilons(file.read_text())
+    ]
+    assert not found, "use round_up where it was computed, epsilon_up where somebody wrote it"
+
+
+@given(st.floats(0, 1e308))
+@example(0.12345649)
+@example(float("inf"))
+def test_a_printed_epsilon_is_never_below_the_epsilon(epsilon: float) -> None:
+    assert float(epsilon_up(epsilon)) >= epsilon
+    assert float(round_up(epsilon)) >= epsilon
+
+
+def test_broken_twins_another_formatting_of_epsilon_is_found() -> None:
+    assert float(f"{0.12345649:g}") < 0.12345649
+    for source in ('f"{epsilon:g}"', 'f"{loss.epsilon:.3f}"', 'f"ε = {value:.4g}"'):
+        assert list(rounded_epsilons(source))
+    for source in ('f"{epsilon_up(epsilon)}"', 'f"{audit.epsilon_lower:.4g}"', 'f"{epsilon}"'):
+        assert not list(rounded_epsilons(source))
 
 
 def test_no_template_formats_a_delta() -> None:
