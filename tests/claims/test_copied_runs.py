@@ -42,7 +42,7 @@ def test_invariant_12_each_copy_of_store_and_run_goes_on_and_the_copies_say_so(c
     assert kinds(run) == kinds(here.path) == set(), "nothing tells the first that it was copied"
 
 
-def test_broken_twin_a_lineage_that_was_fixed_at_the_first_opening_says_nothing(
+def test_invariant_12_twin_a_lineage_that_was_fixed_at_the_first_opening_says_nothing(
     copies, monkeypatch
 ):
     monkeypatch.setattr(run_ledger, "is_copied", lambda entries: False)

@@ -62,7 +62,7 @@ def test_invariant_12_where_the_copy_went_on_the_first_is_refused(run, store, tm
     go_on(copy, store)
 
 
-def test_broken_twin_an_opening_that_is_not_written_in_the_store_lets_a_copy_go_on(
+def test_invariant_12_twin_an_opening_that_is_not_written_in_the_store_lets_a_copy_go_on(
     run, store, tmp_path, monkeypatch
 ):
     copy = copied(run, tmp_path / "copy")
@@ -150,7 +150,7 @@ def test_invariant_12_all_folders_together_take_as_many_steps_as_were_charged(ru
     assert steps_of_all(run, store, tmp_path) <= PLAN.steps
 
 
-def test_broken_twin_without_the_counter_folders_that_were_put_back_take_more(
+def test_invariant_12_twin_without_the_counter_folders_that_were_put_back_take_more(
     run, store, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(Counter, "count", lambda self: None)
@@ -180,7 +180,7 @@ def test_invariant_12_a_fork_takes_no_step_of_the_run_that_was_open(run, store):
     assert steps_of_both(run, store) == PLAN.steps - 1  # one was taken before
 
 
-def test_broken_twin_processes_that_are_not_told_apart_take_more(run, store, monkeypatch):
+def test_invariant_12_twin_processes_that_are_not_told_apart_take_more(run, store, monkeypatch):
     monkeypatch.setattr("os.getpid", lambda: 1)
     assert steps_of_both(run, store) == 2 * (PLAN.steps - 1)
 

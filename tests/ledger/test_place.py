@@ -47,7 +47,7 @@ def test_invariant_12_a_ledger_that_is_gone_is_noticed(store, how):
     assert not list(store.glob("runs/*"))
 
 
-def test_broken_twin_where_the_place_is_not_kept_a_deleted_ledger_is_begun_again(
+def test_invariant_12_twin_where_the_place_is_not_kept_a_deleted_ledger_is_begun_again(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(Place, "settle", lambda self: None)
@@ -110,7 +110,7 @@ def test_a_store_that_was_moved_keeps_quiet(store, tmp_path):
     assert len(claim(tmp_path / "moved").parts) == 2
 
 
-def test_broken_twin_whoever_does_not_look_at_the_file_takes_a_copy_for_the_first(
+def test_invariant_12_twin_whoever_does_not_look_at_the_file_takes_a_copy_for_the_first(
     store, tmp_path, monkeypatch
 ):
     shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)

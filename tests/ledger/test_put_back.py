@@ -93,7 +93,9 @@ def test_invariant_12_a_store_that_was_put_back_whole_says_so(store, put_back):
     assert [line["kind"] for line in lines].count("place") == 1
 
 
-def test_broken_twin_the_inode_alone_does_not_tell_what_was_put_back_in_place(store, monkeypatch):
+def test_invariant_12_twin_the_inode_alone_does_not_tell_what_was_put_back_in_place(
+    store, monkeypatch
+):
     monkeypatch.setattr(Note, "differs", lambda self, ledger: ledger.stat().st_ino != self.inode)
     backup = backed_up(store)
     charge(store, "forgotten")

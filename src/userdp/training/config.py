@@ -77,8 +77,8 @@ class TrainConfig:
         dropout: set in every part of the model that has one.
         averaging: release the last weights, or their moving average (free post-processing).
         averaging_decay: of the moving average, at most.
-        precision: of the matrix products; bfloat16 is faster where the processor has it, but each
-            user (with example sampling: each example) then has a pass of its own.
+        precision: of the matrix products; bfloat16 is faster where the processor has it. With
+            dropout each user (with example sampling: each example) then has a pass of its own.
         base_precision: of the frozen weights under adapters; bfloat16 halves their memory.
         activation_checkpointing: compute activations again in the backward pass; saves memory.
         engine: how gradients are clipped; time and memory, never the claim. "reference" has no

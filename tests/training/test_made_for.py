@@ -1,0 +1,43 @@
+"""A plan from gradient norms of another store, model or adapters is refused by `train`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.plans import uls_plan
+from userdp.errors import UseError
+from userdp.plans.origin import MadeFor
+from userdp.training.origin import ledger_id, require_made_for
+
+MADE = MadeFor(weights="a" * 64, adapters="rank 4")
+
+
+@pytest.mark.pitfall(number=44)
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({}, None),
+        ({"store": None, "weights": None}, None),
+        ({"store": "another"}, "store"),
+        ({"weights": "b" * 64}, "base model"),
+        ({"adapters": "rank 8"}, "adapters"),
+        ({"adapters": None}, "adapters"),
+    ],
+)
+def test_a_plan_is_for_what_its_norms_were_measured_on(
+    store: Any, changes: dict[str, str | None], what: str | None
+) -> None:
+    wanted = replace(MADE, **{"store": ledger_id(store), **changes})
+    plan = replace(uls_plan(), made_for=wanted)
+    if what is None:
+        require_made_for(plan, store, MADE)
+        return
+    with pytest.raises(UseError, match=rf"norms of another {what}"):
+        require_made_for(plan, store, MADE)
+
+
+def test_a_plan_of_declared_numbers_is_for_anything(store: Any) -> None:
+    require_made_for(uls_plan(), store, MADE)
