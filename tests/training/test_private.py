@@ -14,6 +14,7 @@ from tests.speed import fast_then_slow
 from tests.training.toy import (
     attempts,
     cycles,
+    lines,
     run_all,
     sgd,
     toy_model,
@@ -284,6 +285,18 @@ def test_els_rows_are_those_of_the_fixed_selection(store, tmp_path):
     assert (selection.map(cohort.users, cohort.examples) >= 2).any()
     for row, (tokens, lengths, _) in enumerate(units):
         assert tokens[0, : lengths[0]].tolist() == expected.row(row).tolist()
+
+
+@pytest.mark.parametrize("capped", [True, False])
+def test_invariant_10_examples_over_the_cap_are_counted_for_the_operator(store, tmp_path, capped):
+    plan = els_plan(group_size=2, population=60, batch_size=60) if capped else uls_plan()
+    model, folder = toy_model(store), tmp_path / "run"
+    with make_private(model, sgd(model), store, plan, out=folder):
+        pass
+    (line,) = (line for line in lines(folder / "operator.jsonl") if line["kind"] == "selection")
+    over = (store.split(Split.TRAIN).counts - 2).clip(min=0).sum()
+    assert over > 0
+    assert line["examples_over_the_cap"] == (over if capped else 0)
 
 
 def test_operator_facts_count_what_was_drawn(store, tmp_path):

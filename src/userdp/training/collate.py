@@ -110,6 +110,14 @@ class Collator:
             width=self._width,
         )
 
+    @property
+    def left_out(self) -> int:
+        """Examples that no step can draw, as their users hold more than the plan takes of anybody.
+
+        0 where the examples of a user are drawn anew at each step. Operator-only.
+        """
+        return 0 if self._selection is None else self._selection.left_out
+
     def _examples(self, cohort: Cohort) -> NDArray[np.int64]:
         """The drawn examples: named by the cohort itself, or by ranks in the fixed selection."""
         if self._selection is None:

@@ -304,6 +304,8 @@ def make_private(
     run = SharedRun(world, RunFolder(Path(out)), begin)
     if world.rank == 0:
         run.folder.log({"kind": "self-check", **checked.operators})
+        if run.logged:
+            run.folder.log({"kind": "selection", "examples_over_the_cap": collator.left_out})
     return PrivateRun(
         run,
         model=model,
