@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from enum import StrEnum
 
 from userdp.errors import UseError
@@ -101,7 +101,8 @@ def round_up(epsilon: float, digits: int = 4) -> str:
     if math.isinf(epsilon):
         return "inf"
     step = Decimal(1).scaleb(-digits)
-    return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING, context=_ALL_DIGITS))
+    with localcontext(_ALL_DIGITS):
+        return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING))
 
 
 def delta_up(delta: float, digits: int = 6) -> str:
