@@ -24,7 +24,7 @@ from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.one_pass import sum_of_passes
 from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow
-from userdp.gradients.engines.reference import mean_gradient, sum_of_units
+from userdp.gradients.engines.reference import mean_gradient
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.vmap import sum_of_batches
 from userdp.gradients.losses import Loss
@@ -90,7 +90,7 @@ def agrees_with_reference(
                     model=model,
                     loss=loss,
                     units=probe,
-                    l2_clip_norm=1e15,
+                    l2_clip_norm=1.0,
                     micro_batch=FEW_ROWS,
                     parts=1,
                     places=_PLACES,
@@ -129,11 +129,9 @@ def _alike(before: Tensor, now: Tensor) -> bool:
 def _agrees(unclipped: Task, computes: Sequence[Callable[[Task], ClippedSum]]) -> bool | None:
     """None where the probe says nothing: a gradient that is zero, or not finite."""
     try:
-        found = sum_of_units(unclipped)
-        norms, non_finite = found.norms, found.non_finite
-        del found  # a sum as large as the model
+        norms = _norms(unclipped)
         bound = float(norms.min()) / 2
-        if non_finite or not 1e-6 < bound < 1e15:
+        if not 1e-6 < bound < 1e15 or not bool(norms.isfinite().all()):
             return None
         task = unclipped.but(l2_clip_norm=bound)
         narrow = any(map(is_narrow, dtypes_of(task.model, task.loss, task.units)))
@@ -165,6 +163,16 @@ def _in_both_forms(parameters: Mapping[str, Tensor]) -> list[Callable[[Task], Cl
     other = {Form.FORMED: Form.GHOST, Form.GHOST: Form.FORMED}
     second = {name: other[form] for name, form in first.items()}
     return [partial(sum_of_passes, form=forms, strict=True) for forms in (first, second)]
+
+
+def _norms(task: Task) -> Tensor:
+    """Of the reference's gradients, float64, (units,); unit by unit, and no sum of them."""
+    norms = []
+    for rows in task.units:
+        gradient, _, _ = mean_gradient(task, *rows)
+        norms.append(math.sqrt(squared_norm(gradient)))
+        del gradient  # not beside the next unit's
+    return torch.tensor(norms, dtype=torch.float64)
 
 
 def _apart(ours: ClippedSum, task: Task) -> float:
