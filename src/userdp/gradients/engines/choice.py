@@ -16,7 +16,7 @@ from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.failing import sum_despite_errors
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.one_pass import LEAST_CLIP
-from userdp.gradients.engines.passes import Pass, rows_per_pass, widths
+from userdp.gradients.engines.passes import Pass, largest_passes
 from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow
 from userdp.gradients.engines.room import sum_that_fits
 from userdp.gradients.engines.tape import NotCoveredError
@@ -147,16 +147,13 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
 
 def _largest(task: Task, *, traced: bool) -> list[tuple[int, int]]:
     """Rows and width of the largest passes of these units."""
-    most_wide, device = task.units.input_ids.shape[1], task.units.lengths.device
-    if traced:
-        return [(task.micro_batch, most_wide)]
-    unit_rows = min(task.micro_batch, max(task.units.offsets.diff().tolist(), default=0))
-    largest: dict[int, tuple[int, int]] = {}
-    for width in widths(most_wide):
-        rows = max(unit_rows, rows_per_pass(width, task.micro_batch, device))
-        octave = (width - 1).bit_length()
-        largest[octave] = max(rows, largest.get(octave, (0, 0))[0]), width
-    return list(largest.values())
+    units = task.units
+    return largest_passes(
+        task.micro_batch,
+        units.input_ids.shape[1],
+        unit_rows=max(units.offsets.diff().tolist(), default=0),
+        cut=not traced and units.lengths.device.type == "cpu",
+    )
 
 
 def _clipped_sum(name: str, task: Task) -> ClippedSum:

@@ -144,7 +144,7 @@ def largest_passes(
 ) -> list[tuple[int, int]]:
     """Rows and width of passes such that every pass has at most as many and as long ones as one.
 
-    Widths are powers of two apart, so that the largest is about twice the largest pass.
+    None is larger than the largest pass: what is asked of them needs no more memory than a step.
 
     Args:
         micro_batch: most rows in one pass.
@@ -153,15 +153,16 @@ def largest_passes(
         cut: whether passes have as many rows as are fastest on a CPU (`rows_per_pass`).
 
     >>> largest_passes(64, 128, unit_rows=4, cut=True)
-    [(15, 128), (31, 64), (60, 32), (64, 16)]
+    [(8, 128), (10, 96), (16, 64), (21, 48), (32, 32), (64, 16)]
     >>> largest_passes(64, 128, unit_rows=4, cut=False)
     [(64, 128)]
     """
     sizes: list[tuple[int, int]] = []
-    while width and (not sizes or sizes[-1][0] < micro_batch):
-        most = _CPU_TOKENS // (width // 2 + 1) if cut else micro_batch
-        sizes.append((min(micro_batch, max(most, unit_rows)), width))
-        width //= 2
+    for one in sorted(filter(None, widths(width)), reverse=True):
+        most = max(unit_rows, _CPU_TOKENS // one) if cut else micro_batch
+        rows = min(micro_batch, most)
+        if not sizes or rows > sizes[-1][0]:
+            sizes.append((rows, one))
     return sizes
 
 
