@@ -264,7 +264,7 @@ def passes_of(
     """
     changes: list[tuple[object, str, object]] = [
         (one_pass, "cut", partial(_cut, most_units=units)),
-        (choice, "rows_per_pass", lambda width, micro_batch, device: most_rows),
+        (choice, "largest_passes", lambda micro_batch, width, **of: [(most_rows, width)]),
         (linear, "choose_form", _choosing_for(device)),
     ]
     if device != "cpu":  # where a CPU takes blocks that stay in its caches
