@@ -14,12 +14,7 @@ from userdp.accounting.laws import Binomial
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.roots import least
 from userdp.errors import UseError
-from userdp.vocabulary import (
-    delta_up,
-    epsilon_up,
-    require_delta,
-    require_positive,
-)
+from userdp.vocabulary import delta_up, epsilon_up, require_delta, require_positive
 
 
 class Accountant(StrEnum):

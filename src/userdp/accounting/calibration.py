@@ -8,12 +8,7 @@ from typing import TypeVar
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.roots import least
 from userdp.errors import UseError
-from userdp.vocabulary import (
-    delta_up,
-    epsilon_up,
-    require_delta,
-    require_positive,
-)
+from userdp.vocabulary import delta_up, epsilon_up, require_delta, require_positive
 
 _LEAST_NOISE, _LARGEST_NOISE = 1e-3, 1e6
 
@@ -68,8 +63,8 @@ def calibrate(
     if noise is None:
         raise UseError(
             f"no noise multiplier up to {_LARGEST_NOISE:g} reaches epsilon = "
-            f"{epsilon_up(target_epsilon)} "
-            f"at delta = {delta_up(target_delta)}, so no plan can promise it",
+            f"{epsilon_up(target_epsilon)} at delta = {delta_up(target_delta)}, so no plan can "
+            "promise it",
             hint="raise the target epsilon, or lower the steps or the sampling probability",
         )
     # δ within budget at ε does not quite give the ε bracket's upper end: it has a width of its own.

@@ -63,13 +63,7 @@ from userdp.accounting.private_selection import pure_divergence
 from userdp.accounting.roots import bisect
 from userdp.errors import UseError
 from userdp.noise.gaussian import distance
-from userdp.vocabulary import (
-    delta_up,
-    epsilon_up,
-    require_count,
-    require_delta,
-    require_positive,
-)
+from userdp.vocabulary import delta_up, epsilon_up, require_count, require_delta, require_positive
 
 ACCOUNTANT = "renyi-filter"
 MOST_STEPS = 10**9
@@ -129,15 +123,14 @@ class RenyiFilter:
         if not suffices(_NOISE_SHARE, self.epsilon, self.delta, distance(MOST_STEPS)):
             raise UseError(
                 f"epsilon = {epsilon_up(self.epsilon)} at delta = {delta_up(self.delta)} is "
-                "beyond what the "
-                "noise as it is drawn can promise: it is not exactly Gaussian",
+                "beyond what the noise as it is drawn can promise: it is not exactly Gaussian",
                 hint="take a smaller epsilon; one of more than 40 protects nobody",
             )
         if not self.capacity > 0:
             raise UseError(
                 f"a filter of order {self.order:g} has no room below epsilon = "
-                f"{epsilon_up(self.epsilon)} at "
-                f"delta = {delta_up(self.delta)}: nothing could ever be released",
+                f"{epsilon_up(self.epsilon)} at delta = {delta_up(self.delta)}: nothing could ever "
+                "be released",
                 hint="leave the order out, or take a larger one; or raise epsilon",
             )
 

@@ -20,12 +20,7 @@ from userdp.accounting.bracket import Bracket
 from userdp.accounting.closeness import addition, close_delta, close_epsilon, suffices
 from userdp.errors import UseError
 from userdp.noise.gaussian import distance
-from userdp.vocabulary import (
-    delta_up,
-    epsilon_up,
-    require_delta,
-    require_epsilon,
-)
+from userdp.vocabulary import delta_up, epsilon_up, require_delta, require_epsilon
 
 _SHARES = tuple(2.0**-bits for bits in (50, 40, 30, 20, 10, 5, 1))
 
@@ -81,8 +76,7 @@ def ideal_delta_for(epsilon: float, delta: float, *, steps: float) -> float:
             return delta * (1 - share)
     raise UseError(
         f"delta = {delta_up(delta)} is too small for epsilon = {epsilon_up(epsilon)} over "
-        f"{steps:g} steps: "
-        "the noise as it is drawn is not exactly Gaussian, which adds "
-        f"{epsilon_up(addition(epsilon, distance(steps)), 2)} to delta",
+        f"{steps:g} steps: the noise as it is drawn is not exactly Gaussian, which adds "
+        f"{delta_up(addition(epsilon, distance(steps)), 2)} to delta",
         hint="lower the target epsilon, or raise delta",
     )

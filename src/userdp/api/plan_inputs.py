@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from userdp.errors import UseError
-from userdp.vocabulary import epsilon_up
 
 if TYPE_CHECKING:
     from userdp.ledger.charges import Charge
@@ -97,7 +96,7 @@ def gather(
             "made of it, and the store's own count is private",
             hint="declare a nominal number of users with --population, or release it under DP "
             "first, as a share of the budget: userdp stats "
-            f"{store} --epsilon {epsilon_up(share * declared.epsilon)} "
+            f"{store} --epsilon {share * declared.epsilon!r} "  # rounded up it would not fit
             "--ask users --ask median",
         )
     delta = declared.delta

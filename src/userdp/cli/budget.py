@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 from userdp.cli.claims import claim_parts
 from userdp.cli.output import Answer
 from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import (
-    delta_up,
-    epsilon_up,
-    round_up,
-)
+from userdp.vocabulary import delta_up, epsilon_up, round_up
 
 if TYPE_CHECKING:
     from userdp.api.budget import BudgetView

@@ -133,10 +133,9 @@ def _released(released: dict[str, Any]) -> Iterator[Table | str]:
         )
     yield ""
     yield _wrapped(
-        f"({epsilon_up(released['epsilon'])}, 0)-DP per user, add-or-remove, beyond the run's "
-        "own epsilon; "
-        f"charged in the store's privacy ledger. A loss over {released['loss_bound']:.4g} counts "
-        "as that."
+        f"({epsilon_up(released['epsilon'])}, 0)-DP per user, add-or-remove, beyond the run's own "
+        "epsilon; charged in the store's privacy ledger. A loss over "
+        f"{released['loss_bound']:.4g} counts as that."
     )
     yield _wrapped(
         for_whom(

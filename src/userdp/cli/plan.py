@@ -14,11 +14,7 @@ from userdp.cli.output import Answer
 from userdp.planning.options import Declared, Goals, Machine
 from userdp.reporting.drawing import require_drawing_place
 from userdp.reporting.table import Table
-from userdp.vocabulary import (
-    delta_up,
-    epsilon_up,
-    round_up,
-)
+from userdp.vocabulary import delta_up, epsilon_up, round_up
 
 if TYPE_CHECKING:
     from userdp.planning.proposal import Proposal
@@ -107,8 +103,8 @@ def _beside(store: Path, proposal: Proposal, charged: float) -> str | None:
         fits = "" if spent + more <= 1 else ": it would be refused"
         return (
             f"the store has a budget of epsilon {epsilon_up(history.budget.filter.epsilon)}, "
-            "of which "
-            f"{100 * spent:.1f} % is spent; a run of this plan takes {100 * more:.1f} %{fits}"
+            f"of which {100 * spent:.1f} % is spent; a run of this plan takes {100 * more:.1f} "
+            f"%{fits}"
         )
     if not charged:
         return None
@@ -131,9 +127,8 @@ def _parts(proposal: Proposal, out: Path, beside: str | None) -> Iterator[Table 
     elif budget.query_share:
         total += f", {epsilon_up(budget.query_share * budget.epsilon)} set aside for DP answers"
     yield (
-        f"{total}: {epsilon_up(budget.epsilon)} in all, delta {delta_up(budget.delta, 3)}, per "
-        "user, "
-        "add-or-remove"
+        f"{total}: {epsilon_up(budget.epsilon)} in all, delta {delta_up(budget.delta, 3)}, "
+        "per user, add-or-remove"
     )
     yield (
         f"clip norm {plan.clip.l2_norm:.4g}, sampling probability "

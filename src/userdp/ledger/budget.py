@@ -74,8 +74,7 @@ def _refuse_beyond_filter(path: Path, history: History, opened: RenyiFilter) -> 
     if math.isinf(costs[-1].rho):
         raise UseError(
             f"{path} has a budget of epsilon {epsilon_up(opened.epsilon)}, and this has no "
-            "epsilon: it would "
-            "make the whole budget worth nothing",
+            "epsilon: it would make the whole budget worth nothing",
             hint="do it on another store, of other people",
         )
     before = costs[:-1]
@@ -91,8 +90,7 @@ def _refuse_beyond_filter(path: Path, history: History, opened: RenyiFilter) -> 
     needed = costs[-1].rho / opened.capacity
     raise UseError(
         f"{path} would be charged beyond its budget of epsilon {epsilon_up(opened.epsilon)} at "
-        "delta "
-        f"{delta_up(opened.delta)}: this needs {100 * needed:.1f} % of the budget, and "
+        f"delta {delta_up(opened.delta)}: this needs {100 * needed:.1f} % of the budget, and "
         f"{100 * left:.1f} % is left",
         hint="plan with more noise or fewer steps: `userdp budget STORE` shows what is left, and "
         "what it buys. Budgets are for the store's life and are never raised",

@@ -6,13 +6,7 @@ import math
 from dataclasses import dataclass
 
 from userdp.errors import UseError
-from userdp.vocabulary import (
-    delta_up,
-    epsilon_up,
-    require_count,
-    require_delta,
-    require_positive,
-)
+from userdp.vocabulary import delta_up, epsilon_up, require_count, require_delta, require_positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +64,8 @@ class PrivacyBudget:
             if spent > self.query_share * self.epsilon * (1 + 1e-12):
                 raise UseError(
                     f"the DP statistics used cost epsilon = {epsilon_up(spent)} together, and "
-                    "their share of "
-                    f"the budget is {self.query_share:g} of {epsilon_up(self.epsilon)}, that is "
+                    f"their share of the budget is {self.query_share:g} of "
+                    f"{epsilon_up(self.epsilon)}, that is "
                     f"{epsilon_up(self.query_share * self.epsilon)}: the total would not hold",
                     hint="declare the numbers instead, or give a larger --query-share or --epsilon",
                 )

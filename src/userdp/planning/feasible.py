@@ -12,10 +12,7 @@ from userdp.accounting.implemented import implemented_epsilon
 from userdp.accounting.roots import least
 from userdp.errors import UseError
 from userdp.planning.uls import Problem, UlsCell
-from userdp.vocabulary import (
-    delta_up,
-    epsilon_up,
-)
+from userdp.vocabulary import delta_up, epsilon_up
 
 
 def require_usable(problem: Problem) -> None:
@@ -48,8 +45,7 @@ def refusal(problem: Problem, *, best: UlsCell | None, limit: float) -> UseError
     epsilon, delta = problem.table.target_epsilon, problem.table.target_delta
     asked = (
         f"epsilon = {epsilon_up(epsilon)} for training (delta = {delta_up(delta)}) at B = "
-        f"{problem.budget:g} "
-        f"gradients a step and T = {problem.steps} steps"
+        f"{problem.budget:g} gradients a step and T = {problem.steps} steps"
     )
     if best is None:
         what = f"{asked} is out of reach: no noise multiplier up to 1e6 is enough"

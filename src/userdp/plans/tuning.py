@@ -257,8 +257,7 @@ def selected(
         raise UseError(
             f"choosing among about {repetitions.mean:.3g} candidates by scores at epsilon = "
             f"{epsilon_up(score_epsilon)} costs more than epsilon = {epsilon_up(epsilon)} at "
-            "delta = "
-            f"{delta_up(delta)}, whatever the noise in training",
+            f"delta = {delta_up(delta)}, whatever the noise in training",
             hint="lower --score-epsilon or --mean-trials, or raise --epsilon",
         )
     noise = _by_draws(plain, partial(_least_noise, within=within))

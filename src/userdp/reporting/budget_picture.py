@@ -8,10 +8,7 @@ from pathlib import Path
 from userdp.errors import UseError
 from userdp.ledger.overview import Overview
 from userdp.reporting.drawing import panels, save
-from userdp.vocabulary import (
-    delta_up,
-    epsilon_up,
-)
+from userdp.vocabulary import delta_up, epsilon_up
 
 
 def draw(seen: Overview, path: Path) -> None:

@@ -126,14 +126,14 @@ def _alike(before: Tensor, now: Tensor) -> bool:
     return bool(((now <= _GROWN * before) & (before <= _GROWN * now)).all())
 
 
-def _agrees(unclipped: Task, computes: Sequence[Callable[[Task], ClippedSum]]) -> bool | None:
+def _agrees(probe: Task, computes: Sequence[Callable[[Task], ClippedSum]]) -> bool | None:
     """None where the probe says nothing: a gradient that is zero, or not finite."""
     try:
-        norms = _norms(unclipped)
+        norms = _norms(probe)
         bound = float(norms.min()) / 2
         if not 1e-6 < bound < 1e15 or not bool(norms.isfinite().all()):
             return None
-        task = unclipped.but(l2_clip_norm=bound)
+        task = probe.but(l2_clip_norm=bound)
         narrow = any(map(is_narrow, dtypes_of(task.model, task.loss, task.units)))
         close = _CLOSE_IN_FEW_BITS if narrow else _CLOSE
         for compute in computes:

@@ -10,17 +10,18 @@ r"""Many units in one backward pass, each clipped as if alone: the book-keeping 
    product over S positions. With :math:`B = \sum_{st} |K_{st} H_{st}|`, of which the square of
    every partial sum is at most a part, it is off by at most :math:`(S + 2 \sqrt S) u \sqrt B`;
    the norm is larger by at least :math:`c u B / \|G\|`, c the mean of both sides' counts of
-   roundings. So it is too long by at most :math:`(S + 2 \sqrt S)^2 u / (4 c)` of the norm: 1.5e-5
-   at every shape for which `forms.choose_form` takes Gram matrices.
+   roundings. So it is too long by at most :math:`(S + 2 \sqrt S)^2 u / (4 c)` of the norm: 2e-5 on
+   a CPU and 1.3e-4 on accelerators, at all shapes up to 2^20 by 2^20 for which `forms.choose_form`
+   takes Gram matrices.
 2. *What other units contribute does not depend on a unit's presence, to the last bit.* Passes have
    fixed shapes (`engines.passes`), so that the numbers in a place are a function of the unit that
    has it, and of the unit alone where all places give the same bits (`engines.own_bits`, which is
    asked where the model computes in fewer bits than float32; in float32 tests look at it). A unit
-   moves, beside its own contribution, the rounding of two passes' float32 sums: by some 5e-4 C at
-   most, of what is added behind it in a run (`engines.rounding`). In some cases M others change by
-   a relative rho, 1e-6 in float32 and up to 6e-5 on rows made to be worst: memory that ran out
-   (`engines.room`); and, in a model that draws masks, the last pass of each shape, an error in
-   somebody's rows (`engines.failing`), and units that are computed again under their masks
+   moves, beside its own contribution, the rounding of two passes' float32 sums: by 3.1e-4 C on rows
+   made to be worst, in what is added behind it in a run (`engines.rounding`). In some cases M
+   others change by a relative rho, 1e-6 in float32 and up to 6e-5 on rows made to be worst: memory
+   that ran out (`engines.room`); and, in a model that draws masks, the last pass of each shape, an
+   error in somebody's rows (`engines.failing`), and units that are computed again under their masks
    (`engines.replay`). There the margin covers the worst case, all M changes in one direction, while
    :math:`M \rho \le m`; and with high probability, where the changes are independent, while
    :math:`M \rho^2 \le m`.

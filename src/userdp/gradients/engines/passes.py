@@ -144,7 +144,8 @@ def largest_passes(
 ) -> list[tuple[int, int]]:
     """Rows and width of passes such that every pass has at most as many and as long ones as one.
 
-    None is larger than the largest pass: what is asked of them needs no more memory than a step.
+    None is larger than such a pass may be: the question must not decide how much memory training
+    needs.
 
     Args:
         micro_batch: most rows in one pass.

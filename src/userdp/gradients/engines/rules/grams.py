@@ -29,7 +29,7 @@ adds up, which `gram_error` counts too.
 
 The bound takes S² operations where the matrices take S² (p + q). How loose it is hangs on the rows:
 where positions are unlike each other, what is off a matrix's diagonal is small. On text a norm
-grows by some 1e-5 to 1e-4 of itself (docs/engines.md has the figures); it may grow by a tenth at
+grows by 3e-5 to 7e-4 of itself (docs/engines.md has the figures); it may grow by a tenth at
 the largest condition that is accepted (`rules.linear.GHOST_CONDITION`), where most of it cancels.
 """
 
