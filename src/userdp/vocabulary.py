@@ -114,12 +114,14 @@ def delta_up(delta: float, digits: int = 6) -> str:
     person goes through here; JSON holds all digits.
 
     Args:
-        delta: finite, >= 0.
+        delta: >= 0; inf, as what noise adds to it may be, stays inf.
         digits: significant ones, from 1 to 17.
 
     >>> delta_up(1e-05), delta_up(1.00000049e-6), delta_up(0.25)
     ('1e-05', '1.00001e-06', '0.25')
     """
+    if math.isinf(delta):
+        return "inf"
     exact = Decimal(repr(float(delta)))
     if not exact:
         return "0"
@@ -131,14 +133,14 @@ def delta_up(delta: float, digits: int = 6) -> str:
 
 
 def epsilon_up(epsilon: float, digits: int = 6) -> str:
-    """ε as text, as short as it was written: `delta_up` for an ε, which may be inf.
+    """ε as text, as short as it was written: `delta_up` for an ε.
 
     `round_up` writes four decimals, where ε was computed.
 
     >>> epsilon_up(2.0), epsilon_up(0.12345649), epsilon_up(float("inf"))
     ('2', '0.123457', 'inf')
     """
-    return "inf" if math.isinf(epsilon) else delta_up(epsilon, digits)
+    return delta_up(epsilon, digits)
 
 
 _NOISE_MULTIPLIERS = (1e-30, 1e30)
