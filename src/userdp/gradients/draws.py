@@ -14,7 +14,6 @@ fused kernel asks for them; that one has drawn shows in the generators' states.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -361,19 +360,8 @@ def _settings(model: nn.Module) -> tuple[object, ...]:
 
     Whole numbers are left out: some modules count their calls.
     """
-    found: list[object] = []
-    for module in model.modules():
-        for value in (type(module), *vars(module).values()):
-            kind: type = type(value)
-            if _is_setting(kind):
-                found.append(value)
-    return (*found, *(p.requires_grad for p in model.parameters()))
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _is_setting(kind: type) -> bool:
-    """Told of types, of which there are few: each step asks for thousands of values.
-
-    The cache is bounded, since a model may make new types in each pass.
-    """
-    return issubclass(kind, bool | float | type)
+    held = [value for m in model.modules() for value in (type(m), *vars(m).values())]
+    # Told of types, of which there are few: each step asks for thousands of values.
+    kinds = {kind for kind in set(map(type, held)) if issubclass(kind, bool | float | type)}
+    settings = (value for value in held if type(value) in kinds)
+    return (*settings, *(p.requires_grad for p in model.parameters()))

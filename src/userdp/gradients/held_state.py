@@ -33,7 +33,7 @@ from torch import nn
 from userdp.errors import UseError
 from userdp.gradients.ambient import precisions_of_products
 from userdp.gradients.hooks import hooks_of
-from userdp.gradients.notes import SIMPLE, Note, note_of
+from userdp.gradients.notes import SIMPLE, Note, note_of, plain_parts
 from userdp.gradients.parts import is_library, module_of, parts_of
 from userdp.gradients.shards import sharded_parts
 
@@ -144,11 +144,17 @@ class _Reading:
             if id(module) in self._followed:
                 continue
             self._followed[id(module)] = 0
-            where = "".join(f"{part}." for part in ("".join(name), inner) if part)
-            for key, value in vars(module).items():
-                if key in _INTERNAL:
-                    if key == "_non_persistent_buffers_set" and value:
-                        self.note(("which buffers are saved of ", where), frozenset(value))
+            where = f"{inner}." if inner else ""
+            if name:
+                where = f"{''.join(name)}.{where}"
+            held = vars(module)
+            saved = held["_non_persistent_buffers_set"]
+            if saved:
+                self.note(("which buffers are saved of ", where), frozenset(saved))
+            for key, value in [item for item in held.items() if item[0] not in _INTERNAL]:
+                kind: type = type(value)
+                if kind in SIMPLE:  # most
+                    self.note(("attribute ", where, key), (kind, value))
                 elif key == "_modules":
                     if value:  # one may be held twice, and a model may tell by which it is
                         ids = tuple(map(id, value.values()))
@@ -157,8 +163,6 @@ class _Reading:
                     for own, tensor in value.items():
                         if not (sharded and key == "_parameters"):
                             self.follow((_TENSORS[key], where, own), tensor, 1)
-                elif type(value) in SIMPLE:  # most
-                    self.note(("attribute ", where, key), (type(value), value))
                 else:
                     self.follow(("attribute ", where, key), value, 1)
             self.follow(("class ", type(module).__name__), type(module), 1)
@@ -172,11 +176,15 @@ class _Reading:
         """Note ``value`` under ``name``, and what it holds."""
         kind: type = type(value)
         note = _note_of(kind)
+        self._kept.append(value)
         if note.taken is None:  # told by its parts, and by which of those that were met it is
-            self.note(name, (kind, self._order.setdefault(id(value), len(self._order))))
+            met = self._order.setdefault(id(value), len(self._order))
+            parts = plain_parts(value)
+            self.note(name, (kind, met, parts))
+            if parts is not None:
+                return
         else:
             self.note(name, note.taken(value))
-        self._kept.append(value)
         deepest = _DEPTH + 1 if note.taken is None else _DEPTH
         if note.ends or self._followed.get(id(value), deepest) <= depth:
             return

@@ -55,7 +55,7 @@ import os
 import random
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar
@@ -357,58 +357,78 @@ def require_reachable_randomness(model: nn.Module) -> None:
     Raises:
         UseError: names the module.
     """
-    for name, module in model.named_modules():
-        where = f"module {name or 'model'} ({type(module).__name__})"
-        if any(_is_generator(kind) for kind in _reachable(module)):
-            raise UseError(
-                f"{where} holds a random number generator of its own: what it draws for one user "
-                "depends on how much it drew for others, from a seed that may be known",
-                hint="draw from torch's default generator, as torch.nn.functional.dropout does",
-            )
+    modules = dict(model.named_modules())
+    if _name_generators(modules.values()):
+        name = next(name for name, module in modules.items() if _name_generators([module]))
+        raise UseError(
+            f"{_where(name, modules[name])} holds a random number generator of its own: what it "
+            "draws for one user depends on how much it drew for others, from a seed that may be "
+            "known",
+            hint="draw from torch's default generator, as torch.nn.functional.dropout does",
+        )
+    for name, module in modules.items():
         between_layers = isinstance(module, nn.RNNBase) and module.training and module.dropout > 0
         if between_layers and any(p.is_cuda for p in module.parameters()):
             raise UseError(
-                f"{where} has dropout that cuDNN draws from a state of its own",
+                f"{_where(name, module)} has dropout that cuDNN draws from a state of its own",
                 hint="set its dropout to 0, or put torch.nn.Dropout between layers",
             )
-        recompute = getattr(module, "_gradient_checkpointing_func", None)
+        recompute = attribute(module, "_gradient_checkpointing_func")
         options: Mapping[str, Any] = getattr(recompute, "keywords", None) or {}
         if not options.get("preserve_rng_state", True):
             raise UseError(
-                f"{where} checkpoints activations with preserve_rng_state=False: the backward pass "
-                "would see other dropout masks than the forward pass",
+                f"{_where(name, module)} checkpoints activations with preserve_rng_state=False: "
+                "the backward pass would see other dropout masks than the forward pass",
                 hint="leave preserve_rng_state out",
             )
 
 
-@functools.lru_cache(maxsize=1 << 12)
-def _is_generator(kind: type) -> bool:
-    """Told of types, of which there are few: each step asks for thousands of values.
+def _where(name: str, module: nn.Module) -> str:
+    return f"module {name or 'model'} ({type(module).__name__})"
 
-    The cache is bounded, since a model may make new types in each pass.
+
+def attribute(module: nn.Module, name: str) -> Any:
+    """What ``getattr(module, name, None)`` answers, in a tenth of the time where there is nothing.
+
+    A module makes an error of each name that it does not have, and a step asks for thousands.
     """
-    return issubclass(kind, GENERATORS)
+    held = vars(module)
+    if name in held:
+        return held[name]
+    kind = type(module)
+    if hasattr(kind, name) or kind.__getattr__ is not nn.Module.__getattr__:
+        return getattr(module, name, None)
+    # What is left of the places in which a module looks.
+    if name in held["_parameters"] or name in held["_buffers"] or name in held["_modules"]:
+        return getattr(module, name)
+    return None
 
 
-@functools.lru_cache(maxsize=1 << 12)
-def _is_many(kind: type) -> bool:
-    return issubclass(kind, dict | list | tuple | set | Mapping)
+def _name_generators(modules: Collection[nn.Module]) -> bool:
+    """Whether a module, by itself, holds a generator, or its ``forward`` names one.
 
-
-def _reachable(module: nn.Module) -> set[type]:
-    """The types of what a module holds, and of what its ``forward`` names."""
-    kinds: set[type] = set()
-    for value in vars(module).values():
-        kind: type = type(value)
-        kinds.add(kind)
-        if _is_many(kind) and value:
+    Told of types, of which there are few: each step asks for thousands of values.
+    """
+    values = [value for module in modules for value in vars(module).values()]
+    kinds = set(map(type, values))
+    many = {kind for kind in kinds if issubclass(kind, dict | list | tuple | set | Mapping)}
+    for value in [value for value in values if type(value) in many]:
+        if value:
             kinds.update(map(type, value.values() if isinstance(value, Mapping) else value))
-    forward = getattr(module.forward, "__func__", module.forward)
+    forwards = {id(f): f for f in (getattr(m.forward, "__func__", m.forward) for m in modules)}
+    for forward in forwards.values():
+        kinds |= _named_by(forward)
+    return any(issubclass(kind, GENERATORS) for kind in kinds)
+
+
+def _named_by(forward: Any) -> set[type]:
+    """The types of a function's globals and of what its closure holds."""
     code = getattr(forward, "__code__", None)
-    if code is not None:
-        named: Mapping[str, object] = forward.__globals__
-        kinds.update(type(named[name]) for name in code.co_names if name in named)
-        kinds.update(map(type, _contents(forward.__closure__ or ())))
+    if code is None:
+        return set()
+    found: Mapping[str, object] = forward.__globals__
+    kinds = {type(found[name]) for name in code.co_names if name in found}
+    kinds.update(map(type, _contents(forward.__closure__ or ())))
     return kinds
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from userdp.errors import UseError
-from userdp.gradients.model_randomness import require_reachable_randomness
+from userdp.gradients.model_randomness import attribute, require_reachable_randomness
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -56,7 +56,7 @@ def require_uncoupled(model: nn.Module) -> None:
                 "batch, so one user's gradient would depend on other users' data",
                 hint="use LayerNorm, RMSNorm or GroupNorm",
             )
-        if getattr(module, "max_norm", None) is not None:
+        if attribute(module, "max_norm") is not None:
             raise UseError(
                 f"module {name or 'model'} ({type(module).__name__}) renormalises the rows that "
                 "somebody's tokens look up (max_norm), in place and without noise",
@@ -64,7 +64,7 @@ def require_uncoupled(model: nn.Module) -> None:
             )
         if type(module).__module__.startswith("bitsandbytes."):
             _require_plain_bits(name, module)
-        config = getattr(module, "config", None)
+        config = attribute(module, "config")
         if getattr(config, "output_router_logits", False):
             raise UseError(
                 f"module {name or 'model'} returns its router's load-balancing loss, which couples "

@@ -35,6 +35,9 @@ _OPAQUE: Final = (
 
 _TENSORS: Final = (Tensor, nn.Parameter)
 
+_PLAIN: Final = SIMPLE | {float}
+_MOST_PLAIN: Final = 64
+
 
 class Note(NamedTuple):
     """What is noted of values of a type.
@@ -67,6 +70,26 @@ def note_of(kind: type) -> Note:
     if issubclass(kind, MANY):
         return Note(None)
     return Note(_of_object, ends=issubclass(kind, _OPAQUE))
+
+
+def plain_parts(value: Any) -> tuple[object, ...] | None:
+    """All that a container holds; None where that is not plain, or where there is much of it.
+
+    Of Python's own dictionaries, lists and tuples of numbers and words, of which models have many.
+    """
+    kind = type(value)
+    if kind is dict:
+        parts = (*value.keys(), *value.values())
+    elif kind is list or kind is tuple:
+        parts = tuple(value)
+    else:
+        return None
+    kinds = tuple(map(type, parts))
+    if len(parts) > _MOST_PLAIN or not _PLAIN.issuperset(kinds):
+        return None
+    if float in kinds:  # NaN is not itself
+        parts = tuple(map(repr, parts))
+    return kinds, parts
 
 
 def _with_kind(kind: type, read: Callable[[Any], object], value: Any) -> object:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -23,7 +24,7 @@ from userdp.gradients.coupling import evaluating
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.one_pass import sum_of_passes
-from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow
+from userdp.gradients.engines.precision import aim, is_narrow
 from userdp.gradients.engines.reference import mean_gradient
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.vmap import sum_of_batches
@@ -112,13 +113,15 @@ def agrees_with_reference(
 
 
 def _sizes(parameters: Iterable[Tensor]) -> Tensor:
-    """The norm of each, on the CPU; the device is read once."""
-    with torch.no_grad():
-        norms = [
-            torch.linalg.vector_norm(p, dtype=torch.promote_types(p.dtype, torch.float32)).float()
-            for p in parameters
-        ]
-        return torch.stack([norm.to(norms[0].device) for norm in norms]).cpu()
+    """The norm of each, on the CPU; each device is asked and read once."""
+    alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+    for parameter in parameters:
+        alike[parameter.device, parameter.dtype].append(parameter.detach())
+    found = []
+    for (_, dtype), here in alike.items():
+        norms = torch._foreach_norm(here, dtype=torch.promote_types(dtype, torch.float32))
+        found.append(torch.stack([norm.float() for norm in norms]).cpu())
+    return torch.cat(found)
 
 
 def _alike(before: Tensor, now: Tensor) -> bool:
@@ -134,7 +137,7 @@ def _agrees(probe: Task, computes: Sequence[Callable[[Task], ClippedSum]]) -> bo
         if not 1e-6 < bound < 1e15 or not bool(norms.isfinite().all()):
             return None
         task = probe.but(l2_clip_norm=bound)
-        narrow = any(map(is_narrow, dtypes_of(task.model, task.loss, task.units)))
+        narrow = any(map(is_narrow, task.dtypes))
         close = _CLOSE_IN_FEW_BITS if narrow else _CLOSE
         for compute in computes:
             ours = compute(task)

@@ -9,7 +9,7 @@ from functools import partial
 from torch import nn
 
 from userdp.gradients.coupling import require_rows_apart
-from userdp.gradients.draws import Draws, draws_of, require_replayable
+from userdp.gradients.draws import Draws, require_replayable
 from userdp.gradients.engines import one_pass, reference, vmap
 from userdp.gradients.engines.agreement import agrees_with_reference
 from userdp.gradients.engines.engine import Engine, Task
@@ -17,7 +17,7 @@ from userdp.gradients.engines.failing import sum_despite_errors
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.one_pass import LEAST_CLIP
 from userdp.gradients.engines.passes import Pass, largest_passes
-from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow
+from userdp.gradients.engines.precision import aim, is_narrow
 from userdp.gradients.engines.room import sum_that_fits
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.held_state import HeldState
@@ -83,7 +83,7 @@ def _choice(task: Task) -> Choice:
     if reason is not None:
         return Choice(engine="reference", reason=reason)
     trained = sum(task.sizes.values())
-    everything = sum(p.numel() for p in task.model.parameters())
+    everything = sum(p.numel() for p in task.everything)
     low_rank = all(p.dim() < 2 or min(p.shape) <= _LOW_RANK for p in task.parameters.values())
     if low_rank and trained <= _FEW * everything:
         return Choice(
@@ -113,8 +113,8 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
     """
     if task.least_clip_norm < LEAST_CLIP:
         return f"the clip norm is below {LEAST_CLIP:g}, where float32 squares vanish"
-    narrow = any(map(is_narrow, dtypes_of(task.model, task.loss, task.units)))
-    if narrow and (traced or draws_of(task.model, task.loss, task.units) is not Draws.NONE):
+    narrow = any(map(is_narrow, task.dtypes))
+    if narrow and (traced or task.draws is not Draws.NONE):
         return (
             "the model computes in fewer bits than float32 and "
             f"{'is traced by vmap' if traced else 'draws random numbers'}, so that everybody's "
@@ -137,7 +137,7 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
             "that rows are kept apart (tokens are selected, sorted or routed), or the weights are "
             "so large that a unit's rounding hangs on who shares its pass"
         )
-    if draws_of(task.model, task.loss, task.units) is Draws.SHARED:
+    if task.draws is Draws.SHARED:
         return (
             "the model draws random numbers that all rows of a pass share (a coin that skips a "
             "layer, dropout of positions or weights), so each unit has passes of its own"
@@ -242,11 +242,7 @@ def _alone(name: str, task: Task) -> Callable[[Task], ClippedSum]:
     if name == "reference":
         return partial(reference.sum_of_units, forgiving=True)
     apart = _APART.get(_choice(task).engine if name == "auto" else name)
-    if (
-        apart is None
-        or why_alone(task) is not None
-        or draws_of(task.model, task.loss, task.units) is not Draws.NONE
-    ):
+    if apart is None or why_alone(task) is not None or task.draws is not Draws.NONE:
         return partial(one_at_a_time, forgiving=True)
     return apart
 

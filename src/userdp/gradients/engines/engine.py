@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from userdp.gradients.ambient import require_no_autocast
 from userdp.gradients.clip_rules import FLAT, ClipRule
 from userdp.gradients.clipping import require_clip_norm
+from userdp.gradients.draws import Draws, draws_of
+from userdp.gradients.engines.precision import dtypes_of
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secret_randomness
@@ -21,6 +23,9 @@ from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.vocabulary import require_count
+
+_OF_UNITS = ("draws", "dtypes")
+"""What a task remembers that hangs on its units: whether they are masked, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
@@ -65,6 +70,9 @@ class Task:
         The model stays, so that it is not looked through again: a step asks for many such tasks.
         """
         other = copy.copy(self)
+        if "units" in changes:
+            for name in _OF_UNITS:
+                other.__dict__.pop(name, None)
         other.__dict__.update(changes)
         return other
 
@@ -73,10 +81,25 @@ class Task:
         """The trainable parameters by name, each tensor once."""
         return trainable_parameters(self.model)
 
-    @property
+    @cached_property
+    def everything(self) -> tuple[Tensor, ...]:
+        """All parameters, frozen ones too."""
+        return tuple(self.model.parameters())
+
+    @cached_property
     def sizes(self) -> dict[str, int]:
         """How many numbers each trainable parameter has."""
         return {name: p.numel() for name, p in self.parameters.items()}
+
+    @cached_property
+    def draws(self) -> Draws:
+        """What the model draws in a pass over these units."""
+        return draws_of(self.model, self.loss, self.units)
+
+    @cached_property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """The precisions in use (`engines.precision.dtypes_of`)."""
+        return dtypes_of(self.model, self.loss, self.units)
 
     @property
     def masked(self) -> bool:

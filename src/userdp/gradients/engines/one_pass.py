@@ -49,12 +49,13 @@ Source: Charles et al. 2024, Algorithm 2; the forms of `userdp.gradients.engines
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from userdp.gradients.clipping import clip_factors, multiplicable
-from userdp.gradients.draws import Draws, draws_of, watching_draws
+from userdp.gradients.draws import Draws, watching_draws
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, Forms
@@ -69,7 +70,6 @@ from userdp.gradients.engines.passes import (
 )
 from userdp.gradients.engines.precision import (
     aim,
-    dtypes_of,
     is_narrow,
     reduced_products,
     require_no_masks,
@@ -132,7 +132,7 @@ def cut(task: Task, form: Forms = None) -> tuple[list[Pass], list[int]]:
         places = most_units(task, formed)
         return places if task.places is None else min(places, task.places)
 
-    draws = draws_of(task.model, task.loss, task.units) is not Draws.NONE
+    draws = task.draws is not Draws.NONE
     return passes(task.units, micro_batch=task.micro_batch, most_units=most, filled=not draws)
 
 
@@ -151,16 +151,21 @@ class _Step:
     ) -> None:
         self._task, self._form = task, form
         self._strict, self._forgiving = strict, forgiving
-        self._drawn = draws_of(task.model, task.loss, task.units)
+        self._drawn = task.draws
         if self._drawn is Draws.SHARED:
             raise NotCoveredError(["(random numbers that the rows of a pass share)"])
-        self._expected = dtypes_of(task.model, task.loss, task.units)
+        self._expected = task.dtypes
         self._aimed = task.but(l2_clip_norm=aim(task))
         self._workspace = Workspace()
         self.passes, self._alone = cut(task, form)
         if not strict and any(map(is_narrow, self._expected)):
             self._leave_to_reference()
-        self._total = task.zero(running_dtype(task, [len(one.numbers) for one in self.passes]))
+
+    @cached_property
+    def _total(self) -> ClippedSum:
+        """The sum: made when the first pass has run, so that no device waits for it."""
+        taken = [len(one.numbers) for one in self.passes]
+        return self._task.zero(running_dtype(self._task, taken))
 
     def _leave_to_reference(self) -> None:
         """Take units from passes in which their bits would not be their own."""

@@ -226,7 +226,7 @@ def most_units(task: Task, unit_bytes: int) -> int:
         task: whose parameters say how much memory that may be.
         unit_bytes: what is formed of one unit.
     """
-    model = sum(local(p).nbytes for p in task.model.parameters())
+    model = sum(local(p).nbytes for p in task.everything)
     least = max(FORMED_BYTES, device_bytes(task.units.lengths.device) // 4)
     budget = max(least, model, 4 * whole_bytes(task)) // max(1, unit_bytes)
     return max(1, budget // (1 if task.item_clip_norm is None else 4))

@@ -24,7 +24,7 @@ these lie in the same places of a pass, which are not their own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -33,13 +33,15 @@ from torch.utils._pytree import tree_leaves
 from userdp.errors import FailureError
 from userdp.gradients.ambient import precisions_of_products
 from userdp.gradients.draws import Draws
-from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.made_up import CANNOT_RUN, RAGGED, Answers, made_up
 from userdp.gradients.models import require_uncoupled
 from userdp.gradients.modes import DispatchMode, FunctionMode, eagerly
 from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
+
+if TYPE_CHECKING:
+    from userdp.gradients.engines.engine import Task
 
 _EXACT = {"none", "ieee"}
 """What torch calls products of float32 matrices that keep all their bits."""
@@ -87,8 +89,7 @@ def aim(task: Task) -> float:
 
     Those are properties of the code, whatever the units hold: `dtypes_of`.
     """
-    least = margin(dtypes_of(task.model, task.loss, task.units))
-    return max(_LEAST_AIM, task.l2_clip_norm * (1 - least))
+    return max(_LEAST_AIM, task.l2_clip_norm * (1 - margin(task.dtypes)))
 
 
 def reduced_products() -> bool:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 
 from userdp.errors import FailureError
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.precision import dtypes_of, is_narrow
+from userdp.gradients.engines.precision import is_narrow
 from userdp.gradients.made_up import Answers
 from userdp.gradients.memory import let_go_of_memory
 from userdp.gradients.model_randomness import GeneratorStates
@@ -106,7 +106,7 @@ def _in_fewer_bits(task: Task) -> bool:
     Whoever batched its units has asked before.
     """
     try:
-        return any(map(is_narrow, dtypes_of(task.model, task.loss, task.units)))
+        return any(map(is_narrow, task.dtypes))
     except (MemoryError, RuntimeError) as error:
         if not ran_out_of_memory(error):
             raise

@@ -36,7 +36,7 @@ made-up rows, up to the largest pass, whether a row's loss depends on these.
 
 from __future__ import annotations
 
-import itertools
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -80,11 +80,17 @@ def held_by(model: nn.Module) -> Held:
     """The tensors that the modules of ``model`` hold now."""
     found: dict[int, tuple[Tensor, int]] = {}
     for module in model.modules():
-        own = (module._parameters, module._buffers, module.__dict__)
-        for value in itertools.chain.from_iterable(held.values() for held in own):
-            if isinstance(value, Tensor):
-                found[id(value)] = (value, value._version)
+        for held in (module._parameters, module._buffers, module.__dict__):
+            for value in held.values():
+                if _is_tensor(type(value)):
+                    found[id(value)] = (value, value._version)
     return found
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _is_tensor(kind: type) -> bool:
+    """Told of types, of which there are few: each step asks for thousands of values."""
+    return issubclass(kind, Tensor)
 
 
 class _Mark(NamedTuple):

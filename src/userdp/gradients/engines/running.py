@@ -32,7 +32,7 @@ from itertools import accumulate
 import torch
 
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.precision import dtypes_of, margin
+from userdp.gradients.engines.precision import margin
 
 _SHARE = 0.1
 """Of the margin, which the rounding of running sums may use."""
@@ -45,7 +45,7 @@ def running_dtype(task: Task, taken: Sequence[int]) -> torch.dtype:
     """Of the sum over passes of a task, by the number of units in each pass."""
     if task.parts is None or any(p.dtype != torch.float32 for p in task.parameters.values()):
         return torch.float64
-    allowed = margin(dtypes_of(task.model, task.loss, task.units)) * _SHARE / task.parts
+    allowed = margin(task.dtypes) * _SHARE / task.parts
     covered = 2 * _ROUNDING * partial_sums(taken) <= allowed
     return torch.float32 if covered else torch.float64
 

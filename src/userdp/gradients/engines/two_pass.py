@@ -51,7 +51,6 @@ from userdp.gradients.engines.passes import (
     rows_per_pass,
 )
 from userdp.gradients.engines.precision import (
-    dtypes_of,
     is_narrow,
     margin,
     require_no_masks,
@@ -151,7 +150,7 @@ class _Step:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._two = _all_sharded(task.parameters)
-        self._known = dtypes_of(task.model, task.loss, task.units)
+        self._known = task.dtypes
         self.narrow = any(map(is_narrow, self._known))
         self._drawn = _draws(task)
         wide = {p.dtype for p in task.parameters.values() if not is_narrow(p.dtype)}
@@ -293,7 +292,7 @@ def require_supported(task: Task) -> None:
                 hint="train adapters (--lora-rank), or leave them out",
             )
         # Looks once, and all processes look together here.
-        narrow = any(map(is_narrow, dtypes_of(task.model, task.loss, task.units)))
+        narrow = any(map(is_narrow, task.dtypes))
         reshard(task.model)
         if two and narrow:
             raise UseError(

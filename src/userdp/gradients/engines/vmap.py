@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from userdp.errors import FailureError
 from userdp.gradients.clipping import multiplicable
-from userdp.gradients.draws import Draws, draws_of, watching_host
+from userdp.gradients.draws import Draws, watching_host
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.out_of_sight import other_modes, runs_code
@@ -108,13 +108,13 @@ def cut(task: Task) -> tuple[list[Pass], list[int]]:
         micro_batch=task.micro_batch,
         most_units=lambda rows, width: most,
         most_rows=lambda width, micro_batch, device: micro_batch,
-        filled=draws_of(task.model, task.loss, task.units) is Draws.NONE,
+        filled=task.draws is Draws.NONE,
     )
 
 
 def _sum_of_batches(task: Task) -> tuple[ClippedSum, list[int]]:
     """The sum of what can be traced together, and the units that cannot."""
-    drawn = draws_of(task.model, task.loss, task.units)
+    drawn = task.draws
     detached = {name: p.detach() for name, p in task.parameters.items()}
     total = task.zero()
 

@@ -126,11 +126,10 @@ def gram(rows_USP: Tensor) -> Tensor:
 
 def device_gram(rows_USP: Tensor) -> Tensor:
     """`gram` in as few calls as can be."""
-    units, positions, width = rows_USP.shape
+    units, positions, _ = rows_USP.shape
     total = rows_USP.new_zeros(units, positions, positions)
-    for begin in range(0, width, _DEVICE_COLUMNS):
-        columns = rows_USP[..., begin : begin + _DEVICE_COLUMNS]
-        total.add_(torch.bmm(columns, columns.transpose(1, 2)))
+    for columns in rows_USP.split(_DEVICE_COLUMNS, dim=2):
+        total.baddbmm_(columns, columns.transpose(1, 2))
     return total.double()
 
 

@@ -39,6 +39,9 @@ without AVX-512, and 2e-6 with 16 columns)."""
 _BLOCK = 128
 """Positions of a narrow product that are summed at once; block sums are added in float64."""
 
+_AT_ONCE = 1 << 26
+"""Numbers of the runs of a product that an accelerator computes side by side."""
+
 _LARGEST_SIDE = 2.0**60
 """Largest sum of the lengths of a unit's rows, on either side, that is weighted in float32. Entries
 of the other side times the clip factor are off by at most 2^-126 where they are below the normal
@@ -179,6 +182,8 @@ def product(left_NP: Tensor, right_NQ: Tensor) -> Tensor:
     positions, p = left_NP.shape
     q = right_NQ.shape[1]
     if min(p, q) >= NARROW or positions <= 2 * _BLOCK:
+        if left_NP.device.type != "cpu":
+            return device_product(left_NP, right_NQ)
         total = left_NP[:RUN].T @ right_NQ[:RUN]
         for begin in range(RUN, positions, RUN):
             here = slice(begin, begin + RUN)
@@ -190,6 +195,28 @@ def product(left_NP: Tensor, right_NQ: Tensor) -> Tensor:
     )
     total = blocks.sum(0, dtype=torch.float64) + left_NP[whole:].T @ right_NQ[whole:]
     return total.to(left_NP.dtype)
+
+
+def device_product(left_NP: Tensor, right_NQ: Tensor) -> Tensor:
+    """`product` in as few calls as can be, each large enough for an accelerator: many runs at once.
+
+    Their results lie in memory then, up to `_AT_ONCE` numbers of them.
+    """
+    positions, p = left_NP.shape
+    q = right_NQ.shape[1]
+    count = -(-positions // RUN)
+    length = -(-positions // count)  # of runs that are about alike
+    together = max(1, _AT_ONCE // (p * q)) * length
+    total = left_NP.new_zeros(p, q)
+    for left, right in zip(left_NP.split(together), right_NQ.split(together), strict=True):
+        whole = len(left) // length
+        if whole > 1:
+            runs = left[: whole * length].unflatten(0, (whole, length)).transpose(1, 2)
+            total += torch.bmm(runs, right[: whole * length].unflatten(0, (whole, length))).sum(0)
+            left, right = left[whole * length :], right[whole * length :]
+        if len(left):
+            total.addmm_(left.T, right)
+    return total
 
 
 def form_gradients(
