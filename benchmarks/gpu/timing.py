@@ -112,7 +112,8 @@ def compare(
     loss = loss_of(precision, model)
     steps: dict[str, Step] = {"plain": lambda: plain(model, loss, units, micro_batch)}
     for name in engines:
-        steps[name] = engine_step(name, model, loss, units, micro_batch=micro_batch)
+        # One sum, as a training step of one micro-batch has it.
+        steps[name] = engine_step(name, model, loss, units, micro_batch=micro_batch, parts=1)
     every = steps | dict(more or {})
     found = interleaved(every, setting, deadline, before=cleared(model), together=together)
     return {

@@ -122,8 +122,9 @@ def test_no_engine_lets_two_users_share_a_coin(engine, coin):
 def test_twin_a_pass_with_a_shared_coin_couples_its_users(monkeypatch):
     """Were the coin let through, users of one pass would be alike, and of two passes not."""
     from userdp.gradients.engines import agreement, one_pass
+    from userdp.gradients.engines.engine import Task
 
-    monkeypatch.setattr(one_pass, "draws_of", lambda *_: Draws.PER_ROW)
+    monkeypatch.setattr(Task, "draws", Draws.PER_ROW)
     monkeypatch.setattr(one_pass, "watching_draws", lambda *_: torch.enable_grad())
     monkeypatch.setattr(agreement, "agrees_with_reference", lambda *_: True)
     row = build_rows((1,))[0]

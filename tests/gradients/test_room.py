@@ -18,6 +18,7 @@ from userdp.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import ENGINES, room
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.one_pass import _Pass
 from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.uses import Dense
@@ -195,13 +196,16 @@ def test_invariant_14_a_unit_that_is_computed_again_under_its_masks_is_not_given
     """That it came to this may have been its masks' doing: new ones for all would be chosen."""
     computed = Computed("bookkeeping", with_dropout(), units)
 
-    def nobody_usable(self: object, total: object, aim: float, taken: int, *, wait: bool) -> Tensor:
-        return torch.zeros(len(self._units.bounds) - 1, dtype=torch.bool)  # type: ignore[attr-defined]  # one_pass._Pass
+    honest = _Pass.clipped
+
+    def nobody_usable(self: _Pass, aim: float) -> tuple[dict[str, Tensor], Tensor]:
+        factors, usable = honest(self, aim)
+        return factors, torch.zeros_like(usable)
 
     def no_memory(task: Task) -> ClippedSum:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr("userdp.gradients.engines.one_pass._Pass.add_to", nobody_usable)
+    monkeypatch.setattr(_Pass, "clipped", nobody_usable)
     monkeypatch.setattr("userdp.gradients.engines.reference.sum_of_units", no_memory)
     with pytest.raises(FailureError, match="computed again under the same dropout masks"):
         computed.sum()

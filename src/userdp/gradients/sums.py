@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -10,21 +10,25 @@ import torch
 from torch import Tensor
 
 from userdp.gradients.shards import zeros_like_parts
+from userdp.gradients.transfers import told
 
 
 class Pending(NamedTuple):
-    """What a device has yet to tell of some units; tensors are (units,).
+    """What a device has yet to tell of some units.
 
     Attributes:
         numbers: of the units.
-        losses, squares: float64; their mean losses and squared norms.
-        usable: bool; which of the pass may have been added as they were, copies too.
+        told: waits for it: their mean losses, their norms, and whether all of the pass, copies too,
+            could be added as they were; float64, (2 x units + 1,).
     """
 
     numbers: Sequence[int]
-    losses: Tensor
-    squares: Tensor
-    usable: Tensor
+    told: Callable[[], Tensor]
+
+    @classmethod
+    def of(cls, numbers: Sequence[int], losses: Tensor, squares: Tensor, usable: Tensor) -> Self:
+        """Tensors of the units, but for ``usable``, which is of all in the pass."""
+        return cls(numbers, told(torch.cat([losses, squares.sqrt(), usable.all()[None].double()])))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -86,24 +90,19 @@ class ClippedSum:
         )
 
     def settle(self) -> bool:
-        """Wait for the device, and take in what it tells of the units that are pending.
+        """Take in what the device tells of the units that are pending.
+
+        The host waits until it is known; what is left to be added may come later.
 
         Returns:
             Whether each of them could be added as it was. If not, this sum is worth nothing: a NaN
             times a factor of 0 is a NaN.
         """
-        if not self.pending:
-            return True
-        usable = torch.cat([one.usable for one in self.pending]).all()
-        told = torch.cat([torch.cat([one.losses, one.squares.sqrt()]) for one in self.pending])
-        if not bool(usable):
-            return False
-        here, at = told.cpu(), 0
         for one in self.pending:
-            numbers, count = list(one.numbers), len(one.numbers)
-            self.losses[numbers] = here[at : at + count]
-            self.norms[numbers] = here[at + count : at + 2 * count]
-            at += 2 * count
+            numbers, found = list(one.numbers), one.told()
+            if not found[-1]:
+                return False
+            self.losses[numbers], self.norms[numbers] = found[:-1].chunk(2)
         self.pending.clear()
         return True
 

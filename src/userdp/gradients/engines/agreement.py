@@ -33,6 +33,7 @@ from userdp.gradients.made_up import CANNOT_RUN, FEW_ROWS, RAGGED, Answers, made
 from userdp.gradients.model_randomness import known_randomness
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.sums import ClippedSum
+from userdp.gradients.transfers import told
 from userdp.out_of_memory import ran_out_of_memory
 
 _log = logging.getLogger(__name__)
@@ -60,7 +61,12 @@ _GROWN = 2.0
 
 
 def agrees_with_reference(
-    model: nn.Module, loss: Loss, *, masked: bool, traced: bool = False
+    model: nn.Module,
+    loss: Loss,
+    *,
+    masked: bool,
+    traced: bool = False,
+    later: list[Callable[[], bool]] | None = None,
 ) -> bool:
     """Whether a batched engine agrees with the reference on made-up ragged rows.
 
@@ -75,13 +81,20 @@ def agrees_with_reference(
         masked: whether it is given targets.
         traced: ask of ``vmap``; else of the book-keeping engine, with formed and with Gram
             matrix norms.
+        later: takes the question whether the weights are still alike, where there is an answer
+            that holds if they are; the host need not wait for them then.
     """
     parameters = trainable_parameters(model)
     sizes = _sizes(parameters.values())
     key = (masked, traced, tuple((name, p.dtype) for name, p in parameters.items()))
     known = _known.of(model, loss)
-    if key in known and _alike(known[key][1], sizes):
-        return known[key][0]
+    if key in known:
+        answer, before = known[key]
+        if later is not None:
+            later.append(lambda: _alike(before, sizes()))
+            return answer
+        if _alike(before, sizes()):
+            return answer
     device = next(iter(parameters.values())).device
     computes = (sum_of_batches,) if traced else _in_both_forms(parameters)
     with evaluating(model), known_randomness("made-up rows"):
@@ -103,7 +116,7 @@ def agrees_with_reference(
         ]
     if False not in answers and None in answers:
         return False  # asked anew once the weights give a gradient that tells
-    known[key] = (all(answers), sizes)
+    known[key] = (all(answers), sizes())
     if not all(answers):
         _log.warning(
             "the batched engine has no exact rule for this model, or its weights are so large that "
@@ -112,16 +125,16 @@ def agrees_with_reference(
     return all(answers)
 
 
-def _sizes(parameters: Iterable[Tensor]) -> Tensor:
-    """The norm of each, on the CPU; each device is asked and read once."""
+def _sizes(parameters: Iterable[Tensor]) -> Callable[[], Tensor]:
+    """What tells the norm of each, on the host; each device is asked and read once."""
     alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
     for parameter in parameters:
         alike[parameter.device, parameter.dtype].append(parameter.detach())
     found = []
     for (_, dtype), here in alike.items():
         norms = torch._foreach_norm(here, dtype=torch.promote_types(dtype, torch.float32))
-        found.append(torch.stack([norm.float() for norm in norms]).cpu())
-    return torch.cat(found)
+        found.append(told(torch.stack([norm.float() for norm in norms])))
+    return lambda: torch.cat([read() for read in found])
 
 
 def _alike(before: Tensor, now: Tensor) -> bool:

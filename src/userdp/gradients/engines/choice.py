@@ -131,7 +131,9 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
         masked=task.masked,
         largest=_largest(task, traced=traced),
     )
-    if not agrees_with_reference(task.model, task.loss, masked=task.masked, traced=traced):
+    if not agrees_with_reference(
+        task.model, task.loss, masked=task.masked, traced=traced, later=task.later
+    ):
         return (
             "some trainable parameter is used in a way that has no per-unit rule, it is not seen "
             "that rows are kept apart (tokens are selected, sorted or routed), or the weights are "
@@ -189,14 +191,17 @@ def _most_rows(name: str, task: Task) -> int:
 
 def _attempt(name: str, task: Task, *, forgiving: bool) -> ClippedSum:
     """The sum by engine ``name``, by which nothing changes that model or loss hold."""
-    compute = _alone(name, task) if forgiving else _means(name, task)
-    task = task.but(held=HeldState(task.model, task.loss))
+    means = _alone if forgiving else _means
+    ahead = task.but(later=[] if _runs_ahead(task) else None)
+    compute = means(name, ahead)
+    held = HeldState(task.model, task.loss)
     begun = GeneratorStates.read()
-    total = _unchanging(compute, task.but(ahead=_runs_ahead(task)))
-    if not total.settle():
+    total = _unchanging(compute, ahead.but(held=held))
+    if not (total.settle() and all(holds() for holds in ahead.later or ())):
         del total
+        compute = means(name, task)
         begun.load()  # the same masks, whatever was not usable
-        total = _unchanging(compute, task)
+        total = _unchanging(compute, task.but(held=held))
     return total
 
 

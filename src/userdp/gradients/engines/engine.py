@@ -35,8 +35,9 @@ class Task:
     Attributes:
         held: what the model and the loss hold, and must hold whenever a unit's own pass has ended:
             in there, Python may read tokens, and what the next pass finds may be put back later.
-        ahead: whether the host may queue pass after pass before it is known that all units could be
-            added (`ClippedSum.settle`).
+        later: where there is an accelerator, which has something to do while the host prepares
+            more: questions that are taken to have the answer yes until the sum is there. None: each
+            is asked at once.
         places: most units of a pass; None for as many as ``micro_batch`` and memory allow.
 
     Raises:
@@ -52,7 +53,7 @@ class Task:
     rule: ClipRule = FLAT
     parts: int | None = None
     held: HeldState | None = None
-    ahead: bool = False
+    later: list[Callable[[], bool]] | None = None
     places: int | None = None
 
     def __post_init__(self) -> None:
@@ -100,6 +101,12 @@ class Task:
     def dtypes(self) -> frozenset[torch.dtype]:
         """The precisions in use (`engines.precision.dtypes_of`)."""
         return dtypes_of(self.model, self.loss, self.units)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the host may queue pass after pass before it is known that all units could be
+        added (`ClippedSum.settle`)."""
+        return self.later is not None
 
     @property
     def masked(self) -> bool:

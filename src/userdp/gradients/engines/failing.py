@@ -38,7 +38,7 @@ import logging
 from collections.abc import Callable
 
 from userdp.errors import FailureError
-from userdp.gradients.draws import Draws
+from userdp.gradients.draws import Draws, draws_of
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.made_up import EQUAL, RAGGED, Answers, made_up
@@ -79,7 +79,7 @@ def sum_despite_errors(
         place = in_code(error)
     # Not in the clause above: the error holds the attempt's tensors, and its words quote rows.
     _tell_once(task, place)
-    draws = task.draws is not Draws.NONE
+    draws = draws_of(task.model, task.loss, task.units) is not Draws.NONE
     for _ in range(_MOST_ATTEMPTS):
         draw_anew()
         total = alone(task)

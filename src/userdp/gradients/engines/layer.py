@@ -59,7 +59,7 @@ RULES: dict[Callable[..., Any], Rule] = {}
 
 ModuleRule: TypeAlias = Callable[[nn.Module, Watcher], Callable[..., Any] | None]
 
-MODULE_RULES: list[ModuleRule] = []
+_MODULE_RULES: list[tuple[Callable[[type[nn.Module]], bool], ModuleRule]] = []
 """Give a module's forward while a tape watches, where it differs from the module's own."""
 
 
@@ -71,6 +71,24 @@ def stands_in_for(function: Callable[..., Any]) -> Callable[[Rule], Rule]:
         return rule
 
     return register
+
+
+def replaces(fits: Callable[[type[nn.Module]], bool]) -> Callable[[ModuleRule], ModuleRule]:
+    """Register a rule for modules of the classes that fit."""
+
+    def register(rule: ModuleRule) -> ModuleRule:
+        _MODULE_RULES.append((fits, rule))
+        return rule
+
+    return register
+
+
+def ruled(model: nn.Module) -> list[tuple[nn.Module, ModuleRule]]:
+    """The modules of ``model`` whose class has a rule; each as often as it has."""
+    modules = list(model.modules())
+    kinds = set(map(type, modules))  # of which there are few
+    rules = {kind: [rule for fits, rule in _MODULE_RULES if fits(kind)] for kind in kinds}
+    return [(module, rule) for module in modules for rule in rules[type(module)]]
 
 
 class Layer(ABC):

@@ -237,10 +237,14 @@ class _Step:
         if one.shape.units * one.shape.rows == 1:  # what such a pass read is not followed
             task.require_unchanged()
         aimed = self._aimed.l2_clip_norm
-        usable = done.add_to(total.value, aimed, taken, wait=not task.ahead)
+        factors, usable = done.clipped(aimed)
         losses, squares = done.losses[:taken], done.squared_norms[:taken]
         if task.ahead:
-            total.pending.append(Pending(one.numbers, losses, squares, usable))
+            total.pending.append(Pending.of(one.numbers, losses, squares, usable))
+        elif not bool(usable.all()):
+            done.drop(~usable)
+        done.add_to(total.value, factors, taken)
+        if task.ahead:
             return []
         numbers = list(one.numbers)
         total.losses[numbers] = losses.cpu()
@@ -296,22 +300,24 @@ class _Pass:
         mix[self._units.unit_of_row, places] = factors * weights
         self._tape = self._tape.mixed(mix, self._units)
 
-    def add_to(self, total: Mapping[str, Tensor], aim: float, taken: int, *, wait: bool) -> Tensor:
-        """Add the gradients of the first ``taken`` units, clipped to ``aim``.
+    def clipped(self, aim: float) -> tuple[dict[str, Tensor], Tensor]:
+        """The factors that clip to ``aim``, by parameter, and which units can be added: (units,).
 
-        Of a unit whose norm is not finite, or which is too far over the clip norm, nothing is
-        added. Without ``wait`` the host does not ask whether there is one, and if there is, the sum
-        is worth nothing.
-
-        Returns:
-            Which units could be added, or might be if they were no copies: bool, (units,).
+        Not one whose norm is not finite, or which is too far over the clip norm.
         """
         factors = self._task.rule.factors(self._squares, self._task.sizes, l2_clip_norm=aim)
-        usable = self.squared_norms.isfinite() & multiplicable(factors.values())
-        if wait and not bool(usable.all()):
-            self._tape.drop(~usable)
-        if taken < len(usable):
-            places = torch.arange(len(usable), device=usable.device)
-            factors = {name: each * (places < taken) for name, each in factors.items()}
+        return factors, self.squared_norms.isfinite() & multiplicable(factors.values())
+
+    def drop(self, bad: Tensor) -> None:
+        """Add nothing of the units of ``bad``; one that cannot be added makes a sum worthless."""
+        self._tape.drop(bad)
+
+    def add_to(
+        self, total: Mapping[str, Tensor], factors: Mapping[str, Tensor], taken: int
+    ) -> None:
+        """Add the gradients of the first ``taken`` units, each times its factors."""
+        units = len(self.squared_norms)
+        if taken < units:
+            counted = torch.arange(units, device=self.squared_norms.device) < taken
+            factors = {name: each * counted for name, each in factors.items()}
         self._tape.add_to(total, factors)
-        return usable

@@ -33,6 +33,7 @@ from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.uses import Layout
 from userdp.gradients.shards import local
+from userdp.gradients.transfers import moved
 from userdp.gradients.units import Units
 
 _CPU_TOKENS = 1024
@@ -292,10 +293,3 @@ def layout_of(units: Units, *, by_row: bool = False) -> Layout:
     owner = torch.repeat_interleave(torch.arange(len(units)), counts)
     owner = moved(owner, units.lengths.device)
     return Layout(bounds=tuple(units.offsets.tolist()), unit_of_row=owner)
-
-
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on ``device``, for which the host does not wait: by pinned memory."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)

@@ -36,7 +36,6 @@ made-up rows, up to the largest pass, whether a row's loss depends on these.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -78,19 +77,13 @@ Held: TypeAlias = Mapping[int, tuple[Tensor, int]]
 
 def held_by(model: nn.Module) -> Held:
     """The tensors that the modules of ``model`` hold now."""
-    found: dict[int, tuple[Tensor, int]] = {}
+    values: list[Any] = []
     for module in model.modules():
         for held in (module._parameters, module._buffers, module.__dict__):
-            for value in held.values():
-                if _is_tensor(type(value)):
-                    found[id(value)] = (value, value._version)
-    return found
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _is_tensor(kind: type) -> bool:
-    """Told of types, of which there are few: each step asks for thousands of values."""
-    return issubclass(kind, Tensor)
+            values += held.values()
+    # Told of types, of which there are few: each step asks for thousands of values.
+    kinds = {kind for kind in set(map(type, values)) if issubclass(kind, Tensor)}
+    return {id(value): (value, value._version) for value in values if type(value) in kinds}
 
 
 class _Mark(NamedTuple):

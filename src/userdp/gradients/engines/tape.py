@@ -38,16 +38,16 @@ from userdp.gradients.ambient import autocast_now
 from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.again import described, hooks_on
 from userdp.gradients.engines.forms import Form, Forms
-from userdp.gradients.engines.layer import MODULE_RULES, RULES, ModuleRule, at_most_one_of_rows
-from userdp.gradients.engines.passes import moved
+from userdp.gradients.engines.layer import RULES, ModuleRule, at_most_one_of_rows, ruled
 from userdp.gradients.engines.places.place import CONSTANT, FIRST
 from userdp.gradients.engines.places.reads import ASKS
 from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.rows import Held, Rows, held_by
 from userdp.gradients.engines.rules.broadcast import ELEMENTWISE, with_rows
-from userdp.gradients.engines.uses import Dense, Layout, Use, joint, squared_norms, wide
+from userdp.gradients.engines.uses import Dense, Layout, Together, Use, joint, squared_norms, wide
 from userdp.gradients.losses import Loss, checked_losses
 from userdp.gradients.modes import eagerly, run_backward, run_batched_backward, unwatched
+from userdp.gradients.transfers import moved
 from userdp.gradients.units import Units
 
 NOT_BY_ROWS = "(losses of which it is not proved that rows were kept apart)"
@@ -97,7 +97,7 @@ class Workspace:
         self.held(model)
         asked = self._ruled
         if asked is None:
-            asked = [(module, rule) for module in model.modules() for rule in MODULE_RULES]
+            asked = ruled(model)
         found = [
             (module, rule, forward)
             for module, rule in asked
@@ -150,6 +150,7 @@ class Tape:
         self.anchor = torch.zeros((), device=first.device, requires_grad=True)
         self.layout = layout
         self._naming = self.derives and layout.rows > 1
+        self._on_cpu = first.device.type == "cpu"
         self.narrow: set[torch.dtype] = set()
         self.rows = Rows(layout.rows)
         self._names = {id(p): name for name, p in parameters.items()}
@@ -201,7 +202,7 @@ class Tape:
         )
         # While formed gradients are still in the cache; and while an accelerator is so far behind
         # that what the host asks for takes no time.
-        if not uses and (isinstance(use, Dense) or self.anchor.device.type != "cpu"):
+        if not uses and (isinstance(use, Dense) or not self._on_cpu):
             self._known[name] = use.squared_norms()
         uses.append(use)
 
@@ -351,10 +352,15 @@ class Tape:
 
         What was kept of a parameter is let go once it has been added: the sum may take its memory.
         """
+        together = Together()
         while self._uses:
             name, uses = self._uses.popitem()
             for use in uses:
-                use.add_to(total[name], factors[name])
+                if isinstance(use, Dense) and len(uses) == 1 and not self._on_cpu:
+                    together.add(total[name], use, factors[name])
+                else:
+                    use.add_to(total[name], factors[name])
+        together.finish()
 
     def drop(self, bad: Tensor) -> None:
         """Put zeros in place of all that the units of ``bad`` (bool, (units,)) left behind."""

@@ -207,7 +207,10 @@ class _Step:
             return False
         if part is not None:
             aimed = self._task.l2_clip_norm * (1 - self._margin)
-            done.add_to(self.total.value, aimed, len(part.numbers), wait=True)
+            factors, usable = done.clipped(aimed)
+            if not bool(usable.all()):
+                done.drop(~usable)
+            done.add_to(self.total.value, factors, len(part.numbers))
             self._note(part, done.squared_norms, done.losses)
         return True
 

@@ -38,6 +38,9 @@ _MIXED = 1 << 16
 """The same of formed gradients, whose product with the factors is no sooner made than read: it
 stays in the cache."""
 
+_WAITING = 1 << 26
+"""Numbers that wait to be added to sums on an accelerator, at most."""
+
 _CANCELLED = 0.25
 """Least part that the joint square of two uses has of the sum of both their squares."""
 
@@ -150,6 +153,40 @@ class Dense(Use):
     def without(self, bad: Tensor) -> Dense:
         self.gradients[bad] = 0
         return self
+
+
+class Together:
+    """Sums on an accelerator to which something is added in few calls, not one for each.
+
+    The host can be a thousand calls ahead, and no more: behind many small ones an accelerator would
+    have nothing to do once they are done.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._factors: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def add(self, total: Tensor, use: Dense, factors: Tensor) -> None:
+        """Add ``use`` to ``total``, each unit times its factor, some time until `finish`.
+
+        Nothing else may be added to this ``total`` until then.
+        """
+        dtype = use.gradients.dtype
+        key = id(factors), dtype  # all parameters have the same ones, as a rule
+        if key not in self._factors:
+            self._factors[key] = factors, factors.to(dtype)
+        flat = use.gradients.reshape(len(use.gradients), -1)
+        part = torch.mv(flat.T, self._factors[key][1])
+        self._waiting.append((total.view(-1), part))
+        if sum(part.numel() for _, part in self._waiting) > _WAITING:
+            self.finish()
+
+    def finish(self) -> None:
+        """Add what is left."""
+        if self._waiting:
+            totals, parts = map(list, zip(*self._waiting, strict=True))
+            torch._foreach_add_(totals, parts)
+        self._waiting.clear()
 
 
 def added_at_once(

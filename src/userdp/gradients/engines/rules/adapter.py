@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from userdp.gradients.engines.as_written import as_written, class_as_written
-from userdp.gradients.engines.layer import MODULE_RULES, Layer, Watcher, apply
+from userdp.gradients.engines.layer import Layer, Watcher, apply, replaces
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.modes import unwatched
 
@@ -87,10 +87,9 @@ class _Plain(NamedTuple):
     scale: float
 
 
-def _adapted(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
+@replaces(lambda kind: (kind.__module__, kind.__name__) == ("peft.tuners.lora.layer", "Linear"))
+def _adapted(module: nn.Module, tape: Watcher) -> Callable[..., Any]:
     kind = type(module)
-    if (kind.__module__, kind.__name__) != ("peft.tuners.lora.layer", "Linear"):
-        return None
     original = module.forward
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -102,9 +101,6 @@ def _adapted(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
         return original(x, *args, **kwargs) if found is None else found
 
     return forward
-
-
-MODULE_RULES.append(_adapted)
 
 
 def _run(tape: Watcher, module: nn.Module, x: Tensor) -> Tensor | None:

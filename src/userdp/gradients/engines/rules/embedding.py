@@ -24,7 +24,8 @@ class Sparse(Use):
     """An embedding's gradient: a sum for each (unit, token) that occurs.
 
     Attributes:
-        units: (K,); tokens: (K,); sums: (K, width). Each pair once, in order of units.
+        units: (K,); tokens: (K,); sums: (K, width). In order of units; a pair may come again, and
+            then has its sum where it comes first, and zeros elsewhere.
         shape: of the parameter; count: units in the pass.
         bounds: (units + 1,), on the CPU; unit u has the pairs ``bounds[u]:bounds[u + 1]``.
     """
@@ -44,9 +45,9 @@ class Sparse(Use):
         if total.dtype != torch.float64:
             # A narrow sum rounds at each addition, so it gets one for all units of the pass; and
             # only the result is rounded, not what is added, on which `running` does not count.
-            tokens, places = torch.unique(tokens, return_inverse=True)
-            rows = total[tokens].double().index_add_(0, places, rows)
-            total[tokens] = rows.to(total.dtype)
+            first = first_places(tokens)
+            rows = torch.zeros_like(rows).index_add_(0, first, rows)
+            total[tokens] = (total[tokens].double() + rows[first]).to(total.dtype)
         else:
             total.index_add_(0, tokens, rows)
 
@@ -55,7 +56,7 @@ class Sparse(Use):
 
     def dense(self) -> Dense:
         gradients = self.sums.new_zeros(self.count, *self.shape)
-        gradients[self.units, self.tokens] = self.sums
+        gradients.index_put_((self.units, self.tokens), self.sums, accumulate=True)
         return Dense(gradients)
 
     def without(self, bad: Tensor) -> Sparse:
@@ -118,17 +119,33 @@ def _together(ghost: Ghost, bounds: list[int]) -> Iterator[tuple[int, int, Tenso
 def pairs_of(tokens: Tensor, vocabulary: int, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
     """The (unit, token) pairs that occur, and which one each token is of.
 
-    Asked while the model runs forwards: the host waits for it, and there the device has hardly
-    anything to do yet. By the end of the backward pass it is behind by all of that.
+    On an accelerator each token is a pair, which may come again (`Sparse`): how many there are is
+    known without asking it.
 
     Returns:
-        unit times ``vocabulary`` + token of each pair, in order, (K,); the pair of each token,
-        (tokens,); and bounds, as of `Sparse`.
+        unit times ``vocabulary`` + token of each pair, in order of units, (K,); the pair of each
+        token, (tokens,); and bounds, as of `Sparse`.
     """
     owner = layout.unit_of_row.view(-1, *[1] * (tokens.dim() - 1))
-    keys, places = torch.unique((owner * vocabulary + tokens).flatten(), return_inverse=True)
-    starts = torch.arange(layout.units + 1, device=keys.device) * vocabulary
-    return keys, places, torch.searchsorted(keys, starts).cpu()
+    every = (owner * vocabulary + tokens).flatten()
+    if every.device.type != "cpu":
+        return every, first_places(every), torch.tensor(layout.bounds) * (len(every) // layout.rows)
+    keys, places = torch.unique(every, return_inverse=True)
+    starts = torch.arange(layout.units + 1) * vocabulary
+    return keys, places, torch.searchsorted(keys, starts)
+
+
+def first_places(keys: Tensor) -> Tensor:
+    """For each of (N,) the place where the same key comes first.
+
+    >>> first_places(torch.tensor([7, 3, 7, 7, 3]))
+    tensor([0, 1, 0, 0, 1])
+    """
+    ordered, order = keys.sort(stable=True)
+    at = torch.arange(len(keys), device=keys.device)
+    begins = F.pad(ordered[1:] != ordered[:-1], (1, 0), value=True)
+    first = torch.where(begins, at, 0).cummax(0).values
+    return torch.empty_like(order).scatter_(0, order, order[first])
 
 
 @dataclass(frozen=True, slots=True)

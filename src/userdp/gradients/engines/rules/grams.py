@@ -128,7 +128,7 @@ def device_gram(rows_USP: Tensor) -> Tensor:
     """`gram` in as few calls as can be."""
     units, positions, _ = rows_USP.shape
     total = rows_USP.new_zeros(units, positions, positions)
-    for columns in rows_USP.split(_DEVICE_COLUMNS, dim=2):
+    for columns in torch.split(rows_USP, _DEVICE_COLUMNS, dim=2):
         total.baddbmm_(columns, columns.transpose(1, 2))
     return total.double()
 

@@ -208,12 +208,13 @@ def device_product(left_NP: Tensor, right_NQ: Tensor) -> Tensor:
     length = -(-positions // count)  # of runs that are about alike
     together = max(1, _AT_ONCE // (p * q)) * length
     total = left_NP.new_zeros(p, q)
-    for left, right in zip(left_NP.split(together), right_NQ.split(together), strict=True):
-        whole = len(left) // length
-        if whole > 1:
-            runs = left[: whole * length].unflatten(0, (whole, length)).transpose(1, 2)
-            total += torch.bmm(runs, right[: whole * length].unflatten(0, (whole, length))).sum(0)
-            left, right = left[whole * length :], right[whole * length :]
+    sides = torch.split(left_NP, together), torch.split(right_NQ, together)
+    for left, right in zip(*sides, strict=True):
+        whole = len(left) // length * length
+        if whole > length:
+            lefts = left[:whole].reshape(-1, length, p)
+            total += torch.bmm(lefts.transpose(1, 2), right[:whole].reshape(-1, length, q)).sum(0)
+            left, right = left[whole:], right[whole:]
         if len(left):
             total.addmm_(left.T, right)
     return total

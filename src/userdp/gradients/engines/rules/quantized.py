@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from userdp.gradients.engines.as_written import class_as_written
-from userdp.gradients.engines.layer import MODULE_RULES, Layer, Watcher, apply, constant
+from userdp.gradients.engines.layer import Layer, Watcher, apply, constant, replaces
 from userdp.gradients.modes import unwatched
 
 
@@ -41,10 +41,14 @@ class _FourBits(Layer):
         return matrix.float()
 
 
+def _is_ours(kind: type[nn.Module]) -> bool:
+    return kind.__name__ == "Linear4bit" and kind.__module__.startswith("bitsandbytes.")
+
+
+@replaces(_is_ours)
 def _four_bits(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
     kind = type(module)
-    ours = kind.__name__ == "Linear4bit" and kind.__module__.startswith("bitsandbytes.")
-    if not ours or any(p.requires_grad for p in module.parameters(recurse=False)):
+    if any(p.requires_grad for p in module.parameters(recurse=False)):
         return None
     original, layer = module.forward, _FourBits(module)
 
@@ -61,6 +65,3 @@ def _four_bits(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
         return original(x) if found is None else found
 
     return forward
-
-
-MODULE_RULES.append(_four_bits)

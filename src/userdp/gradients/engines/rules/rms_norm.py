@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from userdp.gradients.engines.layer import (
-    MODULE_RULES,
     RUN,
     Layer,
     Watcher,
     by_row,
     placed,
+    replaces,
     stands_in_for,
 )
 from userdp.gradients.engines.places.place import FIRST
@@ -58,14 +58,17 @@ def _rms_norm(
     return placed(tape, x, F.rms_norm(x, normalized_shape, None, eps) * vectors)
 
 
+def _may_be_python(kind: type[nn.Module]) -> bool:
+    ours = issubclass(kind, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm)
+    return kind.__name__.endswith("Norm") and not ours
+
+
+@replaces(_may_be_python)
 def _norm_in_python(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
     """For a norm that multiplies its input by its own vectors, in Python."""
-    if not type(module).__name__.endswith("Norm"):  # most
-        return None
     own = dict(module.named_parameters(recurse=False))
     if not (
-        not isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm)
-        and not list(module.children())
+        not list(module.children())
         and all(p.dim() == 1 for p in own.values())
         and any(tape.name_of(p) is not None for p in own.values())
     ):
@@ -92,6 +95,3 @@ def _norm_in_python(module: nn.Module, tape: Watcher) -> Callable[..., Any] | No
                 module.__dict__.pop(name, None)
 
     return forward
-
-
-MODULE_RULES.append(_norm_in_python)

@@ -12,14 +12,13 @@ from typing import Any
 
 from torch import nn
 
-from userdp.gradients.engines.layer import MODULE_RULES, Watcher
+from userdp.gradients.engines.layer import Watcher, replaces
 
 _ASKS = "warn_if_padding_and_no_attention_mask"
 
 
-def _without_asking(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
-    if not hasattr(type(module), _ASKS):
-        return None
+@replaces(lambda kind: hasattr(kind, _ASKS))
+def _without_asking(module: nn.Module, tape: Watcher) -> Callable[..., Any]:
     original = module.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -30,6 +29,3 @@ def _without_asking(module: nn.Module, tape: Watcher) -> Callable[..., Any] | No
             del module.__dict__[_ASKS]
 
     return forward
-
-
-MODULE_RULES.append(_without_asking)
