@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu.reads import counted
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients.engines import choice, one_pass
+from userdp.gradients.engines import agreement, choice, one_pass
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.sums import ClippedSum
 
@@ -128,8 +128,63 @@ def test_twin_a_sum_that_nobody_asks_carries_what_is_not_finite(
     assert not all(bool(value.isfinite().all()) for value in found.value.values())
 
 
+def grown(model: nn.Module) -> None:
+    """Make a weight so much larger that the engines are asked anew whether they agree."""
+    with torch.no_grad():
+        model.transformer.h[0].mlp.c_fc.weight.mul_(4)
+
+
+def test_weights_that_have_grown_have_the_sum_computed_anew(
+    make_model, make_rows, passes, ahead, monkeypatch
+) -> None:
+    model, units = make_model("gpt2-tied"), distinct(make_rows)
+    total(model, units)
+    grown(model)
+    passes.clear()
+    asked, honest = [], agreement._agrees
+    monkeypatch.setattr(agreement, "_agrees", lambda *a: asked.append(a) or honest(*a))
+    found = total(model, units)
+    assert passes == [True, False]
+    assert asked
+    ahead(False)
+    assert same(found, total(model, units))
+
+
+def test_what_grown_weights_no_longer_allow_is_not_taken(
+    make_model, make_rows, passes, monkeypatch
+) -> None:
+    """The engines do not agree any more: each unit is computed alone."""
+    model, units = make_model("gpt2-tied"), distinct(make_rows)
+    total(model, units)
+    monkeypatch.setattr(agreement, "_agrees", lambda *given: False)
+    passes.clear()
+    total(model, units)
+    assert passes == [True]  # it is remembered
+    grown(model)
+    passes.clear()
+    alone = total(model, units)
+    assert passes == [True]
+    expected = get_engine("reference")(model, causal_lm_loss, units, l2_clip_norm=CLIP)
+    assert torch.allclose(alone.norms, expected.norms, rtol=1e-9)
+
+
+def test_twin_a_question_that_nobody_answers_lets_grown_weights_pass(
+    make_model, make_rows, passes, monkeypatch
+) -> None:
+    model, units = make_model("gpt2-tied"), distinct(make_rows)
+    total(model, units)
+    monkeypatch.setattr(agreement, "_agrees", lambda *given: False)
+    monkeypatch.setattr(agreement, "_alike", lambda *given: True)
+    grown(model)
+    passes.clear()
+    found = total(model, units)
+    assert passes == [True]
+    expected = get_engine("reference")(model, causal_lm_loss, units, l2_clip_norm=CLIP)
+    assert not torch.allclose(found.norms, expected.norms, rtol=1e-9)
+
+
 def test_the_host_waits_no_more_often_for_more_passes(make_model, make_rows, ahead) -> None:
-    """But for the tokens of each pass, whose pairs a table's rule must know."""
+    """But on a CPU for the tokens of each pass, whose pairs are counted there."""
     model = make_model("gpt2-tied")
     model.transformer.wte.weight.requires_grad_(False)
     model.transformer.wpe.weight.requires_grad_(False)

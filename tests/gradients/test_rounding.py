@@ -54,10 +54,21 @@ def tensor(value: float) -> Tensor:
     return torch.tensor([value], dtype=torch.float64)
 
 
+def by_runs_side_by_side(left_NP: Tensor, right_NQ: Tensor) -> Tensor:
+    """The product as an accelerator makes it."""
+    into = torch.full((1, left_NP.shape[1], right_NQ.shape[1]), torch.nan)
+    linear.form_runs(into, left_NP[None], right_NQ[None])
+    return into[0]
+
+
+PRODUCTS = [linear.product, by_runs_side_by_side]
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("cancelled", [8.0, 29.0, 64.0, 1e3, 1e5, 1e7])
 @pytest.mark.parametrize("positions", [16, 384, RUN, RUN + 1, 4096])
 def test_invariant_3_a_scaled_sum_is_no_longer_than_the_norm_of_the_first(
-    positions: int, cancelled: float
+    positions: int, cancelled: float, product: Callable[[Tensor, Tensor], Tensor]
 ) -> None:
     """Broken twin: the norm of the first sum itself."""
     left, right = sides(drifting(positions, cancelled))
@@ -65,7 +76,7 @@ def test_invariant_3_a_scaled_sum_is_no_longer_than_the_norm_of_the_first(
     norm = float(formed.double().norm())
     lengths = float((left.double().norm(dim=1) * right.double().norm(dim=1)).sum())
     taken = float(taken_larger(tensor(norm**2), tensor(lengths), added=additions(positions)).sqrt())
-    added = float(linear.product(left * SCALED, right).double().norm()) / SCALED
+    added = float(product(left * SCALED, right).double().norm()) / SCALED
     assert added <= taken * (1 + 3.1e-4)
     if cancelled >= 1e3 and positions >= 384:
         assert added > norm * (1 + 1e-3)  # broken twin
@@ -146,9 +157,24 @@ def test_invariant_3_products_are_made_in_runs(monkeypatch: pytest.MonkeyPatch) 
     with Watched():
         formed = linear.form_gradients(left, right, layout_of(2))
         total = linear.product(left.flatten(0, 1), right.flatten(0, 1))
+        linear.form_runs(formed.clone(), left, right)
     torch.testing.assert_close(formed.double(), exact, rtol=0, atol=1e-3)
     torch.testing.assert_close(total.double(), exact.sum(0), rtol=0, atol=1e-3)
     assert max(longest) == RUN == 512
+
+
+@pytest.mark.parametrize("at_once", [1, 20 * 24 * 3, 1 << 26])
+@pytest.mark.parametrize("positions", [0, 1, RUN, RUN + 1, 3 * RUN - 4, 3 * RUN + 7])
+def test_runs_side_by_side_are_the_gradients_of_all_units(
+    positions: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "_AT_ONCE", at_once)
+    draw = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(5, positions, width, generator=draw) for width in (20, 24))
+    into = torch.full((5, 20, 24), torch.nan)
+    linear.form_runs(into, left, right)
+    exact = left.double().transpose(1, 2) @ right.double()
+    torch.testing.assert_close(into.double(), exact, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("positions", [1, RUN, RUN + 1, 3 * RUN, 3 * RUN + 7])

@@ -182,42 +182,15 @@ def product(left_NP: Tensor, right_NQ: Tensor) -> Tensor:
     positions, p = left_NP.shape
     q = right_NQ.shape[1]
     if min(p, q) >= NARROW or positions <= 2 * _BLOCK:
-        if left_NP.device.type != "cpu":
-            return device_product(left_NP, right_NQ)
-        total = left_NP[:RUN].T @ right_NQ[:RUN]
-        for begin in range(RUN, positions, RUN):
-            here = slice(begin, begin + RUN)
-            total.addmm_(left_NP[here].T, right_NQ[here])
-        return total
+        total = left_NP.new_empty(1, p, q)
+        _form(total, left_NP[None], right_NQ[None])
+        return total[0]
     whole = positions // _BLOCK * _BLOCK
     blocks = torch.bmm(
         left_NP[:whole].view(-1, _BLOCK, p).transpose(1, 2), right_NQ[:whole].view(-1, _BLOCK, q)
     )
     total = blocks.sum(0, dtype=torch.float64) + left_NP[whole:].T @ right_NQ[whole:]
     return total.to(left_NP.dtype)
-
-
-def device_product(left_NP: Tensor, right_NQ: Tensor) -> Tensor:
-    """`product` in as few calls as can be, each large enough for an accelerator: many runs at once.
-
-    Their results lie in memory then, up to `_AT_ONCE` numbers of them.
-    """
-    positions, p = left_NP.shape
-    q = right_NQ.shape[1]
-    count = -(-positions // RUN)
-    length = -(-positions // count)  # of runs that are about alike
-    together = max(1, _AT_ONCE // (p * q)) * length
-    total = left_NP.new_zeros(p, q)
-    sides = torch.split(left_NP, together), torch.split(right_NQ, together)
-    for left, right in zip(*sides, strict=True):
-        whole = len(left) // length * length
-        if whole > length:
-            lefts = left[:whole].reshape(-1, length, p)
-            total += torch.bmm(lefts.transpose(1, 2), right[:whole].reshape(-1, length, q)).sum(0)
-            left, right = left[whole:], right[whole:]
-        if len(left):
-            total.addmm_(left.T, right)
-    return total
 
 
 def form_gradients(
@@ -235,11 +208,42 @@ def form_gradients(
 
 
 def _form(into_UPQ: Tensor, left_USP: Tensor, right_USQ: Tensor) -> None:
-    left_UPS = left_USP.transpose(1, 2)
     if into_UPQ.dtype != left_USP.dtype:  # a product writes to numbers of its sides' type alone
-        into_UPQ.copy_(torch.bmm(left_UPS, right_USQ))
-        return
+        into_UPQ.copy_(torch.bmm(left_USP.transpose(1, 2), right_USQ))
+    elif left_USP.device.type != "cpu":
+        form_runs(into_UPQ, left_USP, right_USQ)
+    else:
+        _form_run_by_run(into_UPQ, left_USP.transpose(1, 2), right_USQ)
+
+
+def _form_run_by_run(into_UPQ: Tensor, left_UPS: Tensor, right_USQ: Tensor) -> None:
     torch.bmm(left_UPS[..., :RUN], right_USQ[:, :RUN], out=into_UPQ)
-    for begin in range(RUN, left_USP.shape[1], RUN):
+    for begin in range(RUN, right_USQ.shape[1], RUN):
         here = slice(begin, begin + RUN)
         into_UPQ.baddbmm_(left_UPS[..., here], right_USQ[:, here])
+
+
+def form_runs(into_UPQ: Tensor, left_USP: Tensor, right_USQ: Tensor) -> None:
+    """`_form` for an accelerator, which a product of one run of one unit does not keep busy.
+
+    So all runs of some units are computed side by side and added up then, where there is memory for
+    them (`_AT_ONCE`).
+    """
+    units, positions, p = left_USP.shape
+    q = right_USQ.shape[2]
+    count = max(1, -(-positions // RUN))
+    length = max(1, -(-positions // count))  # of runs that are about alike
+    runs = positions // length
+    whole = runs * length
+    together = _AT_ONCE // (runs * p * q) if runs > 1 else 0
+    if not together:
+        _form_run_by_run(into_UPQ, left_USP.transpose(1, 2), right_USQ)
+        return
+    for begin in range(0, units, together):
+        here = slice(begin, begin + together)
+        left, right = left_USP[here], right_USQ[here]
+        lefts = left[:, :whole].reshape(-1, length, p).transpose(1, 2)
+        each = torch.bmm(lefts, right[:, :whole].reshape(-1, length, q)).view(-1, runs, p, q)
+        torch.sum(each, 1, out=into_UPQ[here])
+        if whole < positions:
+            into_UPQ[here].baddbmm_(left[:, whole:].transpose(1, 2), right[:, whole:])
