@@ -133,7 +133,8 @@ def run(
             result = part.work(setting, begin + remaining * part.weight / rest)
         except (RuntimeError, ImportError, ValueError) as error:  # the other parts still run
             result = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"}
-        done[name] = {**result, "part_seconds": round(time.monotonic() - begin, 2)}
+        took = round(time.monotonic() - begin, 2)
+        done[name] = {**result, "part_seconds": took, "date": document["date"]}
         save(document, out)
         if setting.on_gpu:  # hooks and graphs are cycles, and the memory parts want it all
             gc.collect()

@@ -28,6 +28,10 @@ def markdown(document: Result) -> str:
     if document["tiny"]:
         lines += ["Tiny models: this shows that the code runs, and no time.", ""]
     parts: dict[str, Result] = document["parts"]
+    for date in sorted({part["date"] for part in parts.values() if "date" in part}):
+        if date != document.get("date"):
+            names = ", ".join(name for name, part in parts.items() if part.get("date") == date)
+            lines += [f"Of {date}, by the code of that day: {names}.", ""]
     for title, names, columns, make in TABLES:
         found = [
             (name, row)
