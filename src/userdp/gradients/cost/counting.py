@@ -269,6 +269,7 @@ def passes_of(
     ]
     if device != "cpu":  # where a CPU takes blocks that stay in its caches
         changes.append((grams, "gram", grams.device_gram))
+        changes.append((linear, "_form", linear.form_runs))
         changes += [(module, "added_at_once", _at_once) for module in (linear, uses)]
         changes.append((token_losses, "_CHUNK", token_losses._DEVICE_CHUNK))
     if kept_bytes is not None:
