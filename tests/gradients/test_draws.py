@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from benchmarks.dropout.influence import build_model, build_rows
 from tests.gradients.one_pass import one_pass_sum
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
-from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.gradients import Units, causal_lm_loss, draws, get_engine
 from userdp.gradients.draws import (
     Draws,
     _mirrored,
@@ -137,6 +138,75 @@ def test_twin_a_pass_with_a_shared_coin_couples_its_users(monkeypatch):
     assert one != pytest.approx(three, rel=1e-5)
 
 
+class Switched(nn.Module):
+    """Dropout, and one mask of channels for a whole pass once it is switched over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mode, self.phase, self.options = "rows", 0, {"shared": 0.0}
+        self.config = SimpleNamespace(shared=False)
+        self.table, self.head = nn.Embedding(50, 64), nn.Linear(64, 50, bias=False)
+
+    def forward(self, input_ids: Tensor, **rest: object) -> SimpleNamespace:
+        hidden, config = self.table(input_ids), self.config
+        if self.mode == "shared" or self.phase or self.options["shared"] or config.shared:
+            hidden = hidden * (torch.rand(64) < 0.5).to(hidden)
+        else:
+            hidden = F.dropout(hidden, 0.1, self.training)
+        return SimpleNamespace(logits=self.head(hidden))
+
+
+SWITCHES = {
+    "a word": lambda model: setattr(model, "mode", "shared"),
+    "a whole number": lambda model: setattr(model, "phase", 1),
+    "an entry": lambda model: model.options.update(shared=0.5),
+    "a configuration": lambda model: setattr(model.config, "shared", True),
+}
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_invariant_14_a_schedule_that_switches_to_shared_masks_is_noticed(switch):
+    model = Switched()
+    assert draws_of(model, causal_lm_loss, UNITS) is Draws.PER_ROW
+    SWITCHES[switch](model)
+    assert draws_of(model, causal_lm_loss, UNITS) is Draws.SHARED
+
+
+def switched_unseen(monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """The sum of eight users over a model that has switched, of which its settings do not tell."""
+    monkeypatch.setattr(draws, "_settings", lambda model: ())
+    model, engine = Switched(), get_engine("bookkeeping")
+    model.table.requires_grad_(False)
+    units = Units.from_rows([[[2, 20 + unit, 30]] for unit in range(8)])
+    engine(model, causal_lm_loss, units, l2_clip_norm=1.0)
+    model.mode = "shared"
+    return engine(model, causal_lm_loss, units, l2_clip_norm=1.0).value["head.weight"]
+
+
+def test_invariant_14_a_shared_mask_of_a_multiple_of_the_rows_is_stopped(monkeypatch):
+    with pytest.raises(FailureError, match="as it had not before"):
+        switched_unseen(monkeypatch)
+
+
+def test_invariant_14_twin_multiples_let_one_mask_be_everybodys(monkeypatch):
+    watching = draws.watching_draws
+    monkeypatch.setattr(
+        "userdp.gradients.engines.one_pass.watching_draws",
+        lambda kind, rows: watching(Draws.FLATTENED if kind is Draws.PER_ROW else kind, rows),
+    )
+    dropped = switched_unseen(monkeypatch).abs().sum(0) == 0
+    assert float(dropped.float().mean()) > 0.2  # independent masks of eight users: 0.004
+
+
+def test_twin_settings_of_switches_and_rates_alone_are_caught(monkeypatch):
+    monkeypatch.setattr(draws, "_SIMPLE", (bool, float, type))
+    model = Switched()
+    assert draws_of(model, causal_lm_loss, UNITS) is Draws.PER_ROW
+    SWITCHES["a word"](model)
+    assert draws_of(model, causal_lm_loss, UNITS) is Draws.PER_ROW
+
+
 @pytest.mark.parametrize("engine", fast_then_slow(["bookkeeping", "lora", "vmap", "auto"]))
 @pytest.mark.parametrize("draw", fast_then_slow([random.random, np.random.random]))
 def test_a_later_pass_that_draws_otherwise_is_stopped(engine, draw):
@@ -158,7 +228,10 @@ def test_a_later_pass_that_draws_otherwise_is_stopped(engine, draw):
         (Draws.NONE, lambda: None, True),
         (Draws.NONE, lambda: torch.rand(3), False),
         (Draws.PER_ROW, lambda: torch.rand(3, 2), True),
-        (Draws.PER_ROW, lambda: torch.rand(6), True),
+        (Draws.PER_ROW, lambda: torch.rand(6), False),
+        (Draws.FLATTENED, lambda: torch.rand(6), True),
+        (Draws.FLATTENED, lambda: torch.rand(4), False),
+        (Draws.FLATTENED, lambda: torch.rand([]), False),
         (Draws.PER_ROW, lambda: torch.rand(4, 3), False),
         (Draws.PER_ROW, lambda: torch.rand([]), False),
         (Draws.PER_ROW, random.random, False),

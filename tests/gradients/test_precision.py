@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import choice, get_engine, precision
+from userdp.gradients.engines import choice, get_engine, precision, uses
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.precision import aim, dtypes_of
@@ -169,6 +169,52 @@ def test_reduced_products_count_as_bfloat16() -> None:
         assert torch.bfloat16 in dtypes_of(model, row_loss, some_units())
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+class Scaled(nn.Module):
+    """A fixed feature of each token, times one trained scale for each of many columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # As bfloat16 rounds them, the squares of these are 0.7% too small.
+        self.register_buffer("features", torch.full((8, 8192), 1 + 15 / 4096))
+        self.scale = nn.Parameter(torch.ones(8192))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return (nn.functional.embedding(ids, self.features) * self.scale).sum(2)
+
+
+def scaled_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    real = torch.arange(input_ids.shape[1]) < lengths[:, None]
+    return torch.where(real, model(input_ids), 0).sum(1) / lengths.clamp(min=1)
+
+
+def most_of_one_unit() -> float:
+    """The largest norm of one unit's contribution over some clip norms, in clip norms."""
+    torch.set_float32_matmul_precision("medium")
+    try:
+        norms = []
+        for step in range(6):
+            clip = 0.5 + 0.07 * step
+            units = Units.from_rows([[[0, 1]], [[2, 3]]])
+            with_two = get_engine("bookkeeping")(Scaled(), scaled_loss, units, l2_clip_norm=clip)
+            norms.append(math.sqrt(squared_norm(with_two.value.values())) / clip / 2)
+        return max(norms)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_invariant_3_norms_and_sums_have_all_bits_whatever_products_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert most_of_one_unit() <= 1
+    monkeypatch.setattr(uses, "reduced_products", lambda: False)
+    twin = most_of_one_unit()
+    torch.set_float32_matmul_precision("medium")
+    rows = torch.full((1, 1, 8192), 1 + 15 / 4096)
+    rounds = float(torch.bmm(rows, rows.transpose(1, 2))) < 0.999 * float(rows.square().sum())
+    torch.set_float32_matmul_precision("highest")
+    assert twin > 1.0005 or not rounds  # few processors have such products
 
 
 def test_the_look_is_at_made_up_rows_so_that_nobodys_decide_the_aim() -> None:

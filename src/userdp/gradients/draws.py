@@ -14,10 +14,11 @@ fused kernel asks for them; that one has drawn shows in the generators' states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -25,11 +26,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from userdp.errors import FailureError, UseError
+from userdp.gradients.held_state import IN_MODULES
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.made_up import Answers, Shape, if_it_runs, made_up
 from userdp.gradients.model_randomness import GeneratorStates, device_states, secretly, seeds
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.modes import DispatchMode, eagerly, run_backward
+from userdp.gradients.notes import plain_parts
 from userdp.gradients.shards import is_sharded, reshard
 from userdp.gradients.units import Units
 
@@ -46,15 +49,23 @@ _TRIALS = 12
 """A random order of three rows leaves a given one in its place once in three: all, 2e-6."""
 
 
+_SIMPLE = (bool, int, float, str, type, type(None))
+
+_MOST_SETTINGS = 16
+"""Of a model's settings so many answers are remembered: a schedule may have a new one each step."""
+
+
 class Draws(StrEnum):
     """What a model draws in a pass.
 
-    NONE: nothing. PER_ROW: numbers of which each belongs to one row. SHARED: others too, or some
+    NONE: nothing. PER_ROW: something for each row, along the first dimension of what is drawn.
+    FLATTENED: several things for each row there, such as its positions. SHARED: others too, or some
     that cannot be seen; units are then computed one at a time.
     """
 
     NONE = "none"
     PER_ROW = "per row"
+    FLATTENED = "flattened"
     SHARED = "shared"
 
 
@@ -139,6 +150,7 @@ def draws_of(model: nn.Module, loss: Loss, units: Units) -> Draws:
         return Draws.NONE  # nothing will be computed
     known, key = _draws.of(model, loss), (units.targets is not None, *_settings(model))
     if key not in known:
+        _forget_old(known)
         answer = Draws.SHARED  # where it cannot be told
         with eagerly(), if_it_runs():
             answer = _ask(model, loss, units)
@@ -164,23 +176,36 @@ def require_replayable(model: nn.Module, loss: Loss, units: Units) -> None:
     if key not in known:
         with eagerly(), if_it_runs():
             _watched(model, loss, _rows(model, units, 1))
+        _forget_old(known)
         known[key] = True
+
+
+def _forget_old(known: dict[Any, Any]) -> None:
+    if len(known) >= _MOST_SETTINGS:
+        known.clear()
 
 
 @contextmanager
 def watching_draws(kind: Draws, rows: int) -> Iterator[None]:
     """Within, a pass over ``rows`` rows of several units draws what ``kind`` says, or stops.
 
+    Also where it ends in an error: its units may be computed again under the masks that it had.
+
     Raises:
         FailureError: it drew something else; nothing of the pass may be used.
     """
-    watch = DrawWatch() if kind is Draws.PER_ROW else None
-    with watching_host(kind), nullcontext() if watch is None else watch:
-        yield
-    if watch is not None:
+    watch = DrawWatch() if kind in (Draws.PER_ROW, Draws.FLATTENED) else None
+
+    def otherwise() -> bool:
+        if watch is None:
+            return False
         watch.look()
-        if watch.unseen or not all(draw.first and draw.first % rows == 0 for draw in watch.draws):
-            raise _otherwise()
+        firsts = {draw.first for draw in watch.draws}
+        each = firsts <= {rows} if kind is Draws.PER_ROW else not any(n % rows for n in firsts)
+        return watch.unseen or 0 in firsts or not each
+
+    with _stopping(otherwise), watching_host(kind), nullcontext() if watch is None else watch:
+        yield
 
 
 @contextmanager
@@ -191,10 +216,27 @@ def watching_host(kind: Draws) -> Iterator[None]:
         FailureError: as `watching_draws`.
     """
     before = GeneratorStates.read()
-    yield
-    after = GeneratorStates.read()
-    if after.host != before.host or (kind is Draws.NONE and after != before):
-        raise _otherwise()
+
+    def otherwise() -> bool:
+        after = GeneratorStates.read()
+        return after.host != before.host or (kind is Draws.NONE and after != before)
+
+    with _stopping(otherwise):
+        yield
+
+
+@contextmanager
+def _stopping(otherwise: Callable[[], bool]) -> Iterator[None]:
+    """Within is a pass; behind it, whether it ended in an error or not, ``otherwise`` stops all."""
+    ended: Exception | None = None
+    try:
+        yield
+    except Exception as error:  # whatever the model's and the loss's code raise
+        ended = error
+    if not isinstance(ended, FailureError) and otherwise():
+        raise _otherwise() from None  # whose words may quote rows
+    if ended is not None:
+        raise ended
 
 
 def _otherwise() -> FailureError:
@@ -217,7 +259,9 @@ def _ask(model: nn.Module, loss: Loss, units: Units) -> Draws:
         same = one.operation == other.operation
         if not (same and one.first and one.first * _MORE == other.first * _FEW):
             return Draws.SHARED
-    return Draws.PER_ROW if _stands_alone(model, loss, more) else Draws.SHARED
+    if not _stands_alone(model, loss, more):
+        return Draws.SHARED
+    return Draws.PER_ROW if {one.first for one in first} == {_FEW} else Draws.FLATTENED
 
 
 def _watched(model: nn.Module, loss: Loss, units: Units) -> list[Draw] | None:
@@ -358,10 +402,34 @@ def _rows(model: nn.Module, like: Units, count: int) -> Units:
 def _settings(model: nn.Module) -> tuple[object, ...]:
     """What a module's draws may hang on and a caller may change: modes, rates, switches.
 
-    Whole numbers are left out: some modules count their calls.
+    Whatever they hold by themselves, and what is in the containers and objects that they hold. What
+    changes within a step is refused (`held_state`); what changes between steps is asked about anew.
     """
-    held = [value for m in model.modules() for value in (type(m), *vars(m).values())]
+    held: list[object] = []
+    for module in model.modules():
+        held.append(type(module))
+        held += [value for key, value in vars(module).items() if key not in IN_MODULES]
     # Told of types, of which there are few: each step asks for thousands of values.
-    kinds = {kind for kind in set(map(type, held)) if issubclass(kind, bool | float | type)}
-    settings = (value for value in held if type(value) in kinds)
-    return (*settings, *(p.requires_grad for p in model.parameters()))
+    simple = {kind for kind in set(map(type, held)) if issubclass(kind, _SIMPLE)}
+    settings = [value for value in held if type(value) in simple]
+    others = {id(value): value for value in held if type(value) not in simple}
+    return (
+        *map(_as_told, settings),
+        *map(_told, others.values()),
+        *(p.requires_grad for p in model.parameters()),
+    )
+
+
+def _told(value: Any) -> object:
+    """What plain values a container, or an object such as a configuration, holds by itself."""
+    if isinstance(value, Tensor | nn.Module | FunctionType):
+        return None
+    own: object = getattr(value, "__dict__", None)
+    parts = plain_parts(value)
+    if parts is not None or not isinstance(own, dict):
+        return parts
+    return tuple((key, _as_told(part)) for key, part in own.items() if isinstance(part, _SIMPLE))
+
+
+def _as_told(value: object) -> tuple[type, object]:
+    return type(value), repr(value) if isinstance(value, float) else value  # NaN is not itself

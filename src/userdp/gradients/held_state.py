@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -49,6 +49,9 @@ _INTERNAL: Final = (frozenset(vars(nn.Module())) - {"training", *_TENSORS, "_mod
 }
 """What torch keeps in modules: hooks, which are followed by their own names; and a recurrent
 layer's list of its parameters, likewise."""
+
+IN_MODULES: Final = _INTERNAL | {*_TENSORS, "_modules"}
+"""All that is torch's own among the attributes of a module, but for its mode."""
 
 
 class HeldState:
@@ -165,6 +168,9 @@ class _Reading:
                             self.follow((_TENSORS[key], where, own), tensor, 1)
                 else:
                     self.follow(("attribute ", where, key), value, 1)
+            if isinstance(module, torch.jit.ScriptModule):
+                for key, value in _scripted(module):
+                    self.follow(("attribute ", where, key), value, 1)
             self.follow(("class ", type(module).__name__), type(module), 1)
 
     def note(self, name: _Name, value: object) -> None:
@@ -194,6 +200,12 @@ class _Reading:
         self._followed[id(value)] = depth
         for key, part in parts_of(value):
             self.follow(name if key is None else (*name, ".", key), part, depth + 1)
+
+
+def _scripted(module: Any) -> Iterator[tuple[str, object]]:
+    """The attributes of a scripted module, which lie beyond Python."""
+    for key in module._concrete_type.get_attributes():
+        yield key, module._c.getattr(key)
 
 
 @functools.lru_cache(maxsize=1 << 12)

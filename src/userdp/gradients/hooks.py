@@ -43,9 +43,11 @@ def hooks_of(model: nn.Module) -> Iterator[Hook]:
             if held.get(kind):
                 yield from _hooks(f"module {name or type(module).__name__}", held[kind])
         for own, parameter in held["_parameters"].items():
-            if parameter is not None and parameter._backward_hooks:
-                where = f"parameter {name}.{own}" if name else f"parameter {own}"
-                yield from _hooks(where, parameter._backward_hooks)
+            if parameter is not None:
+                for found in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
+                    if found:
+                        where = f"parameter {name}.{own}" if name else f"parameter {own}"
+                        yield from _hooks(where, found)
 
 
 def _hooks(where: str, held: Mapping[int, Any]) -> Iterator[Hook]:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from userdp.gradients.model_randomness import GENERATORS, generators
 from userdp.gradients.parts import MANY, is_library
@@ -24,7 +25,6 @@ FEW_BYTES: Final = 1 << 16
 """Up to here a tensor's numbers are noted too."""
 
 _OPAQUE: Final = (
-    types.ModuleType,
     types.CodeType,
     types.FrameType,
     types.TracebackType,
@@ -126,24 +126,25 @@ def _of_tensor(value: Tensor) -> tuple[object, ...]:
 
 def _memory(value: Tensor) -> tuple[int, ...]:
     """Where its numbers lie: `torch.utils.swap_tensors` counts no write."""
-    if type(value) not in _TENSORS or value.layout != torch.strided:
-        return ()
-    return (value.data_ptr(),)
+    return (value.data_ptr(),) if _is_plain(value) else ()
 
 
 def _numbers(value: Tensor) -> tuple[bytes, ...]:
-    """Of a small constant on the host, what it holds: `F.batch_norm` writes without a count."""
-    if (
-        type(value) not in _TENSORS
-        or value.requires_grad
-        or value.device.type != "cpu"
-        or value.layout != torch.strided
-        or value.is_complex()
-        or value.is_quantized
-        or not 0 < value.nbytes <= FEW_BYTES
-    ):
+    """Of a small one on the host, what it holds: `F.batch_norm` and ``.data`` count no write."""
+    if not _is_plain(value) or value.device.type != "cpu" or not 0 < value.nbytes <= FEW_BYTES:
         return ()
-    return (value.detach().reshape(-1).view(torch.uint8).numpy().tobytes(),)
+    flat = value.detach().as_subclass(Tensor).reshape(-1)
+    real = torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
+    return (real.view(torch.uint8).numpy().tobytes(),)
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether it is its own numbers, one after another, and not a shell around other tensors."""
+    return (
+        value.layout == torch.strided
+        and not value.is_quantized
+        and (type(value) in _TENSORS or not is_traceable_wrapper_subclass(value))
+    )
 
 
 def _gradient(value: Tensor) -> tuple[int, ...]:

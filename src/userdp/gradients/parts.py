@@ -9,12 +9,24 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import io
 import sys
+import sysconfig
 import types
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -37,6 +49,9 @@ _LIBRARIES: Final = sys.stdlib_module_names | {
 """Their functions are followed to data that they name, not to objects, and their classes not at
 all: these cache plans, kernels and shapes, which are no answers."""
 
+_STANDARD: Final = ("stdlib", "platstdlib")
+"""Where Python's own modules lie."""
+
 _NOT_STATE: Final = ("__dict__", "__weakref__", "__doc__", "__module__", "__slotnames__")
 """Of what a class has; and what `abc` remembers of questions."""
 
@@ -55,6 +70,9 @@ def parts_of(value: Any) -> _Parts:
     """
     if isinstance(value, type):
         yield from _of_class(value)
+        return
+    if isinstance(value, types.ModuleType):
+        yield from _of_whole_module(value)
         return
     kind: type = type(value)
     read = _reader_of(kind)
@@ -132,22 +150,58 @@ def _of_function(function: types.FunctionType) -> _Parts:
     known, library = function.__globals__, is_library(function)
     names = tuple(_names(function.__code__))
     for key in names:
-        if key in known:
-            part = known[key]
-            if not library or isinstance(part, _DATA):
-                yield key, part
-            if isinstance(part, types.ModuleType) and not library:
-                yield from _of_module(key, part, names)
+        if key in known and (not library or isinstance(known[key], _DATA)):
+            yield key, _named(known[key])
+    if not library:
+        yield from _of_modules(_modules_of(function, names), names)
 
 
-def _of_module(where: str, module: types.ModuleType, names: tuple[str, ...]) -> _Parts:
-    """What a function may name of a module: of one that is installed, plain values alone."""
-    file = getattr(module, "__file__", None) or ""
-    library = module.__name__.partition(".")[0] in _LIBRARIES or "site-packages" in file
-    held = vars(module)
+def _modules_of(function: types.FunctionType, names: Sequence[str]) -> Iterator[types.ModuleType]:
+    """The modules that a function may reach: by globals, defaults, its closure, and imports."""
+    known, loaded = function.__globals__, sys.modules
+    above = [str(known.get("__package__") or "")]
+    while "." in above[-1]:  # packages of which a relative import may be
+        above.append(above[-1].rpartition(".")[0])
+    cells = [cell for cell in function.__closure__ or () if cell != types.CellType()]
+    held: list[object] = [
+        *(function.__defaults__ or ()),
+        *(function.__kwdefaults__ or {}).values(),
+        *(cell.cell_contents for cell in cells),
+        *(loaded.get(package) for package in above),
+    ]
     for key in names:
-        if key in held and isinstance(held[key], _ALONE if library else object):
-            yield f"{where}.{key}", held[key]
+        held += known.get(key), loaded.get(key)
+        held += (loaded.get(f"{package}.{key}") for package in above)
+    yield from (part for part in held if isinstance(part, types.ModuleType))
+
+
+def _of_modules(modules: Iterable[types.ModuleType], names: Sequence[str]) -> _Parts:
+    """What a function may name of modules, and of modules in these: plain values of libraries."""
+    waiting, seen = list(modules), set()
+    while waiting:
+        module = waiting.pop(0)
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        held, library = vars(module), _is_library(module.__name__.partition(".")[0])
+        for key in names:
+            if key in held and isinstance(held[key], _ALONE if library else object):
+                yield f"{module.__name__}.{key}", _named(held[key])
+                if isinstance(held[key], types.ModuleType):
+                    waiting.append(held[key])
+
+
+def _named(part: Any) -> Any:
+    """What is told of a global: of a module which one it is, since its names are told besides."""
+    return ("module", id(part)) if isinstance(part, types.ModuleType) else part
+
+
+def _of_whole_module(module: types.ModuleType) -> _Parts:
+    """All of somebody's own module that an object holds: by which names it is used is not told."""
+    if not _is_library(module.__name__.partition(".")[0]):
+        for key, part in list(vars(module).items()):
+            if not key.startswith("__"):
+                yield key, _named(part)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -184,7 +238,7 @@ def _reader_of(kind: type) -> Callable[[Any], _Parts] | None:
 
 def _of_class(kind: type) -> _Parts:
     """What a class keeps for all its objects: data, methods, other classes."""
-    for base in kind.__mro__:
+    for base in (*inspect.getmro(kind), *inspect.getmro(type(kind))):  # and of its own class
         if not is_library(base):
             for key, part in list(vars(base).items()):
                 if key not in _NOT_STATE and not key.startswith("_abc_"):
@@ -203,7 +257,25 @@ def _of_slots(value: Any) -> _Parts:
 
 def is_library(made: type | types.FunctionType) -> bool:
     """Whether a class or a function is the standard library's or one of those known here."""
-    return module_of(made).partition(".")[0] in _LIBRARIES
+    return _is_library(module_of(made).partition(".")[0])
+
+
+def _is_library(name: str) -> bool:
+    """Whether a top module is a library's, and not somebody's own of the same name."""
+    if name not in _LIBRARIES:
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is None or name == "userdp" or _is_installed(name, str(file))  # None: built in
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _is_installed(name: str, file: str) -> bool:
+    """Whether a file lies where the standard library does, or where packages are installed."""
+    if name in sys.stdlib_module_names:
+        return any(Path(file).is_relative_to(sysconfig.get_path(of)) for of in _STANDARD)
+    path = Path(file)
+    root = path.parent.parent if path.stem == "__init__" else path.parent
+    return root.name in ("site-packages", "dist-packages") or any(root.glob("*.dist-info"))
 
 
 def module_of(made: type | types.FunctionType) -> str:

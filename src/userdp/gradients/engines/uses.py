@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.precision import reduced_products
 
 _BLOCK = 1024
 
@@ -142,7 +143,7 @@ class Dense(Use):
         room = flat.new_empty(parts[0].stop) if parts else flat
         for part in parts:
             here = into[part]
-            here.add_(torch.mv(flat[:, part].T, weights, out=room[: len(here)]))
+            here.add_(weighted(flat[:, part], weights, out=room[: len(here)]))
 
     def summed(self) -> Tensor:
         return self.gradients.sum(0)
@@ -176,7 +177,7 @@ class Together:
         if key not in self._factors:
             self._factors[key] = factors, factors.to(dtype)
         flat = use.gradients.reshape(len(use.gradients), -1)
-        part = torch.mv(flat.T, self._factors[key][1])
+        part = weighted(flat, self._factors[key][1], out=flat.new_empty(flat.shape[1]))
         self._waiting.append((total.view(-1), part))
         if sum(part.numel() for _, part in self._waiting) > _WAITING:
             self.finish()
@@ -205,6 +206,13 @@ def added_at_once(
         yield slice(begin, min(begin + step, rows))
 
 
+def weighted(rows_UN: Tensor, factors_U: Tensor, out: Tensor) -> Tensor:
+    """The sum of rows, each times its factor, in ``out``; in all bits, whatever products have."""
+    if reduced_products():
+        return torch.sum(rows_UN * factors_U[:, None], 0, out=out)
+    return torch.mv(rows_UN.T, factors_U, out=out)
+
+
 def wide(tensor: Tensor) -> Tensor:
     """In float32 or wider."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
@@ -223,9 +231,9 @@ def squares(gradients: Tensor) -> Tensor:
     if not whole:
         return flat.square().sum(1, dtype=torch.float64)
     blocks = flat[:, :whole].reshape(-1, 1, _BLOCK)
-    if flat.device.type == "cpu":
+    if flat.device.type == "cpu" and not reduced_products():
         sums = torch.bmm(blocks, blocks.transpose(1, 2)).double()
-    else:  # such products read an accelerator's memory at a third of its speed
+    else:  # in fewer bits they say something else; and read an accelerator's memory slowly
         sums = torch.linalg.vector_norm(blocks, dim=2).double().square_()
     total = sums.view(units, -1).sum(1)
     if whole < size:

@@ -1,0 +1,195 @@
+"""What is held where a walk over attributes does not lead: in modules, tensors and scripts.
+
+Modules of somebody's own are reached by whatever a function may import; a tensor's numbers are read
+where no count of writes tells of them; and a scripted module keeps its attributes outside Python.
+"""
+
+from __future__ import annotations
+
+import code
+import itertools
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.gradients.test_held_kinds import Build, Place, of_model
+from userdp.errors import UseError
+from userdp.gradients.held_state import HeldState
+from userdp.gradients.parts import is_library
+
+
+def module_of_own(name: str, source: str = "TOP = [1.0]\n\ndef top():\n    return TOP[0]\n") -> Any:
+    """Somebody's own module, imported under this name; its packages too."""
+    for package in itertools.accumulate(name.split("."), lambda one, two: f"{one}.{two}"):
+        found = sys.modules.get(package)
+        ours = str(getattr(found, "__file__", None)).startswith("/somebodys/")
+        made = found if found is not None and ours else types.ModuleType(package)
+        made.__file__ = f"/somebodys/{package.replace('.', '/')}.py"
+        parent, _, last = package.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], last, made)
+        sys.modules[package] = made
+    vars(made)["__package__"] = name.rpartition(".")[0]
+    exec(source, vars(made))
+    return made
+
+
+def of_source(source: str, own: str = "proj.state") -> Build:
+    """A loss of this source, in a module beside one of that name, which it can reach."""
+
+    def build() -> Place:
+        state = module_of_own(own)
+        loss: Any = module_of_own("proj.losses" if own.startswith("proj") else own, source).loss
+        held = vars(state)
+        return Place(
+            lambda: held["TOP"][0], lambda: held["TOP"].__setitem__(0, -1.0), nn.Linear(2, 2), loss
+        )
+
+    return build
+
+
+def of_tensor(make: Callable[[], Tensor]) -> Build:
+    """A model's small tensor, written to where no count of writes sees it."""
+
+    def build() -> Place:
+        model, held = nn.Module(), make()
+        if isinstance(held, nn.Parameter):
+            model.scale = held
+        else:
+            model.register_buffer("scale", held)
+        return of_model(
+            model, lambda: complex(held.detach()), lambda: held.data.copy_(-held.detach())
+        )
+
+    return build
+
+
+class Named(nn.Parameter):
+    """A parameter of a class of somebody's own."""
+
+
+class Counting(nn.Module):
+    """A module that is scripted: its attributes lie beyond Python then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.top = 1.0
+        self.seen = [1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.top
+
+
+def scripted(change: Callable[[Any], object]) -> Build:
+    def build() -> Place:
+        model = nn.Module()
+        model.inner = torch.jit.script(Counting())
+        inner: Any = model.inner
+        return of_model(model, lambda: (inner.top, list(inner.seen)), lambda: change(inner))
+
+    return build
+
+
+class OfClasses(type):
+    """A class of classes."""
+
+    sign = 1.0
+
+
+class Signed(metaclass=OfClasses):
+    pass
+
+
+def on_a_metaclass() -> Place:
+    OfClasses.sign = 1.0
+
+    def loss(*rows: Any) -> Tensor:
+        return torch.zeros(1) * type(Signed).sign
+
+    return Place(
+        lambda: OfClasses.sign,
+        lambda: setattr(OfClasses, "sign", -1.0),
+        nn.Linear(2, 2),
+        loss,
+    )
+
+
+def a_module_that_a_model_holds() -> Place:
+    model, state = nn.Module(), module_of_own("proj.state")
+    model.ops = state
+    return of_model(model, lambda: state.TOP[0], lambda: setattr(state, "TOP", [-1.0]))
+
+
+KINDS: dict[str, Build] = {
+    "a parameter's number, past its count": of_tensor(lambda: nn.Parameter(torch.tensor(4.0))),
+    "a frozen parameter's, of a class of its own": of_tensor(
+        lambda: Named(torch.tensor(4.0), requires_grad=False)
+    ),
+    "a complex number's": of_tensor(lambda: torch.tensor(4.0 + 1j)),
+    "a buffer's": of_tensor(lambda: torch.tensor(4.0)),
+    "a scripted module's number": scripted(lambda inner: setattr(inner, "top", 2.0)),
+    "a scripted module's list": scripted(lambda inner: setattr(inner, "seen", [2])),
+    "a class of a class": on_a_metaclass,
+    "a module in a module": of_source(
+        "import proj.state\ndef loss(*rows): return proj.state.TOP[0]"
+    ),
+    "a function in a module in a module": of_source(
+        "import proj.state\ndef loss(*rows): return proj.state.top()"
+    ),
+    "a module that a function imports": of_source(
+        "def loss(*rows):\n    from proj.state import TOP\n    return TOP[0]"
+    ),
+    "a module of its own package": of_source(
+        "def loss(*rows):\n    from .state import top\n    return top()"
+    ),
+    "its package's module": of_source(
+        "def loss(*rows):\n    from . import state\n    return state.TOP[0]"
+    ),
+    "a module by a default": of_source(
+        "import proj.state\ndef loss(*rows, of=proj.state): return of.TOP[0]"
+    ),
+    "a module that a model holds": a_module_that_a_model_holds,
+}
+
+
+@pytest.fixture(autouse=True)
+def modules_put_back() -> Iterator[None]:
+    before = dict(sys.modules)
+    yield
+    for name in set(sys.modules) - set(before):
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+@pytest.mark.parametrize("name", ["code", "datasets", "proj"])
+def test_invariant_3_ones_own_module_is_no_library_by_its_name(name: str) -> None:
+    state = module_of_own(name, "class Meter: pass\nTOP = Meter()\ndef loss(*rows): return TOP\n")
+    assert not is_library(state.loss)
+    state.TOP.total = 0.0
+    held = HeldState(nn.Linear(2, 2), state.loss)
+    state.TOP.total = 1.0
+    with pytest.raises(UseError, match="changed during the forward pass"):
+        held.require_unchanged()
+
+
+@pytest.mark.parametrize("of", [code.interact, np.zeros_like, nn.functional.dropout, nn.Module])
+def test_what_is_installed_is_a_library(of: Any) -> None:
+    assert is_library(of)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_invariant_3_what_is_kept_there_is_seen(kind: str) -> None:
+    place = KINDS[kind]()
+    held = HeldState(place.model, place.loss)
+    held.require_unchanged()
+    before = place.tell()
+    place.change()
+    assert place.tell() != before
+    with pytest.raises(UseError, match="changed during the forward pass"):
+        held.require_unchanged()
