@@ -5,14 +5,15 @@ the clip norm bounds nothing. And what was written leaves the step beside the su
 and without noise: a parameter that a forward pass renormalises, a running mean, the largest
 activation so far. So everything that modules, the hooks that somebody registered with them
 (`userdp.gradients.hooks`) and the loss hold is read before and after: tensors by their identity and
-count of writes, small ones on the host by their numbers too, small arrays and plain numbers by
-value, whatever else by what it holds in turn (`userdp.gradients.parts`). A module that a hook or
-the loss holds, a criterion or a teacher, is read as the model's own modules are; so is a loss that
-is a module.
+count of writes, small ones on the host by their numbers too, parameters among them, small arrays
+and plain numbers by value, whatever else by what it holds in turn (`userdp.gradients.parts`):
+somebody's own modules by the names that a function may reach in them, also by an import of its own.
+A module that a hook or the loss holds, a criterion or a teacher, is read as the model's own modules
+are; so is a loss that is a module; and of a scripted module the attributes beyond Python.
 
 *What is not seen:* the parameters of a sharded model; writes past a tensor's count of them
-(`Tensor.data`, its NumPy view) where it is larger than `userdp.gradients.notes.FEW_BYTES`; state in
-files, in most settings of libraries, behind weak references, in caches of functions and C code;
+(`Tensor.data`, its NumPy view) where it is larger than `userdp.gradients.notes.FEW_BYTES`, or lies
+on an accelerator; state in files, in most settings of libraries, behind weak references, in caches of functions and C code;
 what lies deeper than `_DEPTH` objects in one another; globals by names that are computed; hooks of
 torch.distributed. Where it changes the answer to made-up rows it is refused for that
 (`userdp.gradients.coupling`). The batched engines do not prove a pass in which a tensor's memory is
