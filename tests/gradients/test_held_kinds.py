@@ -418,9 +418,8 @@ KINDS: dict[str, Build] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_invariant_3_whatever_is_kept_anywhere_is_seen(kind: str) -> None:
-    place = KINDS[kind]()
+def require_seen(place: Place) -> None:
+    """Whether a change there is refused, and nothing before it."""
     held = HeldState(place.model, place.loss)
     held.require_unchanged()
     before = place.tell()
@@ -428,6 +427,11 @@ def test_invariant_3_whatever_is_kept_anywhere_is_seen(kind: str) -> None:
     assert place.tell() != before
     with pytest.raises(UseError, match="changed during the forward pass"):
         held.require_unchanged()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_invariant_3_whatever_is_kept_anywhere_is_seen(kind: str) -> None:
+    require_seen(KINDS[kind]())
 
 
 def test_invariant_3_twin_what_is_not_read_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,13 +264,21 @@ def _is_library(name: str) -> bool:
     """Whether a top module is a library's, and not somebody's own of the same name."""
     if name not in _LIBRARIES:
         return False
-    file = getattr(sys.modules.get(name), "__file__", None)
-    return file is None or name == "userdp" or _is_installed(name, str(file))  # None: built in
+    module = sys.modules.get(name)
+    known = _known.get(name)
+    if known is None or known[0] is not module:
+        known = _known[name] = module, _is_installed(name, getattr(module, "__file__", None))
+    return known[1]
 
 
-@functools.lru_cache(maxsize=1 << 12)
-def _is_installed(name: str, file: str) -> bool:
+_known: dict[str, tuple[object, bool]] = {}
+"""By name of a library: the module that was asked about, and the answer."""
+
+
+def _is_installed(name: str, file: str | None) -> bool:
     """Whether a file lies where the standard library does, or where packages are installed."""
+    if file is None or name == "userdp":  # built in, or not there
+        return True
     if name in sys.stdlib_module_names:
         return any(Path(file).is_relative_to(sysconfig.get_path(of)) for of in _STANDARD)
     path = Path(file)
