@@ -15,9 +15,9 @@ are; so is a loss that is a module; and of a scripted module the attributes beyo
 (`Tensor.data`, its NumPy view) where it is larger than `userdp.gradients.notes.FEW_BYTES`, or lies
 on an accelerator; state in files, in most settings of libraries, behind weak references, in caches
 of functions and C code; what lies deeper than `_DEPTH` objects in one another; globals by names
-that are computed; hooks of torch.distributed. Where it changes the answer to made-up rows it is refused for that
-(`userdp.gradients.coupling`). The batched engines do not prove a pass in which a tensor's memory is
-handed out (`userdp.gradients.engines.rows`).
+that are computed; hooks of torch.distributed. Where it changes the answer to made-up rows it is
+refused for that (`userdp.gradients.coupling`). The batched engines do not prove a pass in which a
+tensor's memory is handed out (`userdp.gradients.engines.rows`).
 """
 
 from __future__ import annotations
