@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tests.gradients.test_held_kinds import Build, Place, of_model, require_seen
 from userdp.errors import UseError
+from userdp.gradients import Units, causal_lm_loss, get_engine, held_state, notes
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.parts import is_library
 
@@ -186,3 +187,42 @@ def test_what_is_installed_is_a_library(of: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_invariant_3_what_is_kept_there_is_seen(kind: str) -> None:
     require_seen(KINDS[kind]())
+
+
+class Largest(nn.Module):
+    """Keeps the largest number so far where no count of writes tells of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(11, 4), nn.Linear(4, 11)
+        self.top = nn.Parameter(torch.tensor(1.0))
+        self.keeping = True
+
+    def forward(self, input_ids: Tensor, **rest: Any) -> Any:
+        hidden = self.table(input_ids)
+        if self.keeping:
+            self.top.data.copy_(torch.maximum(self.top.data, hidden.detach().abs().max()))
+        return types.SimpleNamespace(logits=self.head(hidden / self.top))
+
+
+@pytest.mark.parametrize("engine", ["reference", "bookkeeping", "vmap"])
+def test_invariant_3_on_an_accelerator_small_tensors_are_compared_at_the_end_of_a_step(
+    monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setattr(notes, "_numbers", lambda value: ())  # as of tensors that are not here
+    units = Units.from_rows([[[1, 2, 3]], [[4, 5, 6]]])
+    model = Largest()
+    model.keeping = False
+    get_engine(engine)(model, causal_lm_loss, units, l2_clip_norm=1.0)
+    model.keeping = True
+    twin = get_engine(engine)(model, causal_lm_loss, units, l2_clip_norm=1.0)
+    assert float(model.top.detach()) > 1  # broken twin: nobody saw it
+    assert bool(twin.norms.isfinite().all())
+    monkeypatch.setattr(held_state, "_is_far", lambda value: True)
+    with torch.no_grad():
+        model.top.fill_(1.0)
+    with pytest.raises(UseError, match="a small tensor that the model"):
+        get_engine(engine)(model, causal_lm_loss, units, l2_clip_norm=1.0)
+    model.keeping = False
+    get_engine(engine)(model, causal_lm_loss, units, l2_clip_norm=1.0)

@@ -12,12 +12,13 @@ A module that a hook or the loss holds, a criterion or a teacher, is read as the
 are; so is a loss that is a module; and of a scripted module the attributes beyond Python.
 
 *What is not seen:* the parameters of a sharded model; writes past a tensor's count of them
-(`Tensor.data`, its NumPy view) where it is larger than `userdp.gradients.notes.FEW_BYTES`, or lies
-on an accelerator; state in files, in most settings of libraries, behind weak references, in caches
-of functions and C code; what lies deeper than `_DEPTH` objects in one another; globals by names
-that are computed; hooks of torch.distributed. Where it changes the answer to made-up rows it is
-refused for that (`userdp.gradients.coupling`). The batched engines do not prove a pass in which a
-tensor's memory is handed out (`userdp.gradients.engines.rows`).
+(`Tensor.data`, its NumPy view) where it is larger than `userdp.gradients.notes.FEW_BYTES` (of
+smaller ones on an accelerator what is put back before the step ends); state in files, in most
+settings of libraries, behind weak references, in caches of functions and C code; what lies deeper
+than `_DEPTH` objects in one another; globals by names that are computed; hooks of
+torch.distributed. Where it changes the answer to made-up rows it is refused for that
+(`userdp.gradients.coupling`). The batched engines do not prove a pass in which a tensor's memory is
+handed out (`userdp.gradients.engines.rows`).
 """
 
 from __future__ import annotations
@@ -25,18 +26,20 @@ from __future__ import annotations
 import contextvars
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.ambient import precisions_of_products
 from userdp.gradients.hooks import hooks_of
-from userdp.gradients.notes import SIMPLE, Note, note_of, plain_parts
+from userdp.gradients.notes import SIMPLE, Note, bytes_of, is_small, note_of, plain_parts
 from userdp.gradients.parts import is_library, module_of, parts_of
 from userdp.gradients.shards import sharded_parts
+from userdp.gradients.transfers import told
 
 _DEPTH: Final = 16
 """How deep containers and objects are followed."""
@@ -61,6 +64,7 @@ class HeldState:
     def __init__(self, model: nn.Module, loss: Callable[..., object]) -> None:
         self._model, self._loss = model, loss
         self._before = _held(model, loss)
+        self._far = _joined(self._before.far)
 
     def require_unchanged(self) -> None:
         """Refuse what was computed since if anything that is held changed.
@@ -75,13 +79,38 @@ class HeldState:
         before, after = self._before, _held(self._model, self._loss)
         if before.values == after.values:
             return
-        name = before.first_other(after)
-        raise UseError(
-            f"{name} changed during the forward pass: it would carry data from one user to the "
-            "next, and out of the step without noise",
-            hint="keep no state in the model, its hooks or the loss while it trains: put that "
-            "module in evaluation mode, or replace it by one without state",
-        )
+        raise _changed(before.first_other(after))
+
+    def far_hold(self) -> Callable[[], bool]:
+        """What tells whether small tensors on an accelerator hold what they held, as they are now.
+
+        It is asked once a step, and answered when the device has come so far.
+        """
+        now = _joined(self._before.far)
+        same = [told((now[device] == before).all()) for device, before in self._far.items()]
+        return lambda: all(bool(read()) for read in same)
+
+    def require_far(self, hold: Callable[[], bool]) -> None:
+        """`require_unchanged`, of what `far_hold` tells."""
+        if not hold():
+            raise _changed("a small tensor that the model, a hook or the loss holds")
+
+
+def _changed(name: str) -> UseError:
+    return UseError(
+        f"{name} changed during the forward pass: it would carry data from one user to the "
+        "next, and out of the step without noise",
+        hint="keep no state in the model, its hooks or the loss while it trains: put that "
+        "module in evaluation mode, or replace it by one without state",
+    )
+
+
+def _joined(tensors: Iterable[Tensor]) -> dict[torch.device, Tensor]:
+    """The bytes of all tensors on each device."""
+    by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
+    for tensor in tensors:
+        by_device[tensor.device].append(bytes_of(tensor))
+    return {device: torch.cat(parts) for device, parts in by_device.items()}
 
 
 def _held(model: nn.Module, loss: Callable[..., object]) -> _Reading:
@@ -122,10 +151,12 @@ class _Reading:
 
     Attributes:
         values: what is noted of each value, in an order that the code alone decides.
+        far: small tensors that lie on an accelerator, of whose numbers nothing is noted.
     """
 
     def __init__(self) -> None:
         self.values: list[object] = []
+        self.far: list[Tensor] = []
         self._names: list[_Name] = []
         self._followed: dict[int, int] = {}  # how deep each was when its parts were noted
         self._order: dict[int, int] = {}  # of containers, as they were met
@@ -192,6 +223,8 @@ class _Reading:
                 return
         else:
             self.note(name, note.taken(value))
+        if isinstance(value, Tensor) and _is_far(value) and is_small(value):
+            self.far.append(value)
         deepest = _DEPTH + 1 if note.taken is None else _DEPTH
         if note.ends or self._followed.get(id(value), deepest) <= depth:
             return
@@ -201,6 +234,10 @@ class _Reading:
         self._followed[id(value)] = depth
         for key, part in parts_of(value):
             self.follow(name if key is None else (*name, ".", key), part, depth + 1)
+
+
+def _is_far(value: Tensor) -> bool:
+    return value.device.type not in ("cpu", "meta")
 
 
 def _scripted(module: Any) -> Iterator[tuple[str, object]]:

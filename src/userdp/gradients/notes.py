@@ -131,11 +131,20 @@ def _memory(value: Tensor) -> tuple[int, ...]:
 
 def _numbers(value: Tensor) -> tuple[bytes, ...]:
     """Of a small one on the host, what it holds: `F.batch_norm` and ``.data`` count no write."""
-    if not _is_plain(value) or value.device.type != "cpu" or not 0 < value.nbytes <= FEW_BYTES:
+    if not is_small(value) or value.device.type != "cpu":
         return ()
+    return (bytes_of(value).numpy().tobytes(),)
+
+
+def is_small(value: Tensor) -> bool:
+    """Whether all of a tensor's numbers are noted, too."""
+    return _is_plain(value) and 0 < value.nbytes <= FEW_BYTES
+
+
+def bytes_of(value: Tensor) -> Tensor:
+    """A plain tensor's memory, flat; a view of it where it is contiguous."""
     flat = value.detach().as_subclass(Tensor).reshape(-1)
-    real = torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
-    return (real.view(torch.uint8).numpy().tobytes(),)
+    return (torch.view_as_real(flat).view(-1) if flat.is_complex() else flat).view(torch.uint8)
 
 
 def _is_plain(value: Tensor) -> bool:

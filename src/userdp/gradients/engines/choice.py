@@ -197,11 +197,14 @@ def _attempt(name: str, task: Task, *, forgiving: bool) -> ClippedSum:
     held = HeldState(task.model, task.loss)
     begun = GeneratorStates.read()
     total = _unchanging(compute, ahead.but(held=held))
+    far_hold = held.far_hold()
     if not (total.settle() and all(holds() for holds in ahead.later or ())):
         del total
         compute = means(name, task)
         begun.load()  # the same masks, whatever was not usable
         total = _unchanging(compute, task.but(held=held))
+        far_hold = held.far_hold()
+    held.require_far(far_hold)
     return total
 
 
