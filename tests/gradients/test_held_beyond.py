@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.test_held_kinds import Build, Place, of_model, require_seen
+from tests.gradients.held_places import Build, Place, of_model, require_seen
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, get_engine, held_state, notes
 from userdp.gradients.held_state import HeldState

@@ -14,33 +14,16 @@ import itertools
 import random
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from userdp.errors import UseError
+from tests.gradients.held_places import Build, Place, of_loss, of_model, require_seen
 from userdp.gradients import held_state
 from userdp.gradients.held_state import HeldState
-
-
-class Place(NamedTuple):
-    """A model and a loss that hold something, how it is told, and how it becomes another."""
-
-    tell: Callable[[], object]
-    change: Callable[[], object]
-    model: nn.Module
-    loss: Callable[..., object]
-
-
-def of_model(model: nn.Module, tell: Callable[[], object], change: Callable[[], object]) -> Place:
-    return Place(tell, change, model, lambda *rows: torch.zeros(1))
-
-
-def of_loss(held: object, tell: Callable[[], object], change: Callable[[], object]) -> Place:
-    return Place(tell, change, nn.Linear(2, 2), lambda *rows, extra=held: torch.zeros(1))
 
 
 def an_alias() -> Place:
@@ -97,9 +80,6 @@ def a_truth() -> Place:
 class Sign:
     def __init__(self) -> None:
         self.value = 1.0
-
-
-Build = Callable[[], Place]
 
 
 def on_a_class(make: Callable[[type], None], change: Callable[[type], object]) -> Build:
@@ -250,41 +230,6 @@ def which_of_two() -> Place:
     return of_loss(held, lambda: held["current"] is one, lambda: held.update(current=held["two"]))
 
 
-def plainly(before: Any, after: Any) -> Build:
-    """A model that holds ``before``, in which nothing but numbers and words stands, then ``after``.
-
-    In the same list: what is held is one and the same.
-    """
-
-    def build() -> Place:
-        model, held = nn.Module(), [before]
-        model.options = {"kept": held}
-        return of_model(model, lambda: repr(held), lambda: held.__setitem__(0, after))
-
-    return build
-
-
-def in_place(held: Any, change: Callable[[Any], object]) -> Build:
-    """A model that holds a plain container, which ``change`` alters as it stands."""
-
-    def build() -> Place:
-        model, own = nn.Module(), type(held)(held)
-        model.options = own
-        return of_model(model, lambda: repr(own), lambda: change(own))
-
-    return build
-
-
-def an_equal_other_list() -> Place:
-    model, one, two = nn.Module(), [1], [1]
-    model.lists, model.current = [one, two], one
-    return of_model(
-        model,
-        lambda: model.current is one,
-        lambda: setattr(model, "current", two),
-    )
-
-
 def a_factory() -> Place:
     held: Any = collections.defaultdict(int)
     return of_loss(
@@ -338,22 +283,6 @@ _LEGACY = np.random.RandomState(0)
 _TORCH = torch.Generator()
 
 KINDS: dict[str, Build] = {
-    "a number in a list": plainly(1, 2),
-    "True for 1 in a list": plainly(1, True),
-    "1.0 for 1 in a list": plainly(1, 1.0),
-    "-0.0 for 0.0 in a list": plainly(0.0, -0.0),
-    "a number for none": plainly(float("nan"), 0.0),
-    "a word for a number": plainly(1, "1"),
-    "a tuple for a list": plainly((1, 2), [1, 2]),
-    "a key for a value": plainly({"a": "b", "c": "d"}, {"a": "c", "b": "d"}),
-    "an entry of a dictionary": in_place({"a": 1.0}, lambda held: held.update(a=-1.0)),
-    "a key of a dictionary": in_place({"a": 1}, lambda held: held.update(b=held.pop("a"))),
-    "the order of a dictionary": in_place(
-        {"a": 1, "b": 1}, lambda held: held.update(a=held.pop("a"))
-    ),
-    "one more in a long list": in_place(list(range(70)), lambda held: held.append(1)),
-    "a list that becomes long": in_place(list(range(64)), lambda held: held.append(1)),
-    "another one of two equal lists": an_equal_other_list,
     "another name of a module": an_alias,
     "a buffer that is none": no_buffer,
     "a module that is none": no_module,
@@ -416,17 +345,6 @@ KINDS: dict[str, Build] = {
     "an array of bytes": bytes_in(array.array("B", [1, 2])),
     "memory of C": bytes_in((ctypes.c_ubyte * 2)(1, 2)),
 }
-
-
-def require_seen(place: Place) -> None:
-    """Whether a change there is refused, and nothing before it."""
-    held = HeldState(place.model, place.loss)
-    held.require_unchanged()
-    before = place.tell()
-    place.change()
-    assert place.tell() != before
-    with pytest.raises(UseError, match="changed during the forward pass"):
-        held.require_unchanged()
 
 
 @pytest.mark.parametrize("kind", KINDS)

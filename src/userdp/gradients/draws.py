@@ -48,8 +48,8 @@ _CLOSE = 1e-3
 _TRIALS = 12
 """A random order of three rows leaves a given one in its place once in three: all, 2e-6."""
 
-
 _SIMPLE = (bool, int, float, str, type, type(None))
+"""Settings are of these types; other objects are looked into for them."""
 
 _MOST_SETTINGS = 16
 """Of a model's settings so many answers are remembered: a schedule may have a new one each step."""
@@ -181,6 +181,7 @@ def require_replayable(model: nn.Module, loss: Loss, units: Units) -> None:
 
 
 def _forget_old(known: dict[Any, Any]) -> None:
+    """Make room for the answer at another setting."""
     if len(known) >= _MOST_SETTINGS:
         known.clear()
 

@@ -36,7 +36,10 @@ _OPAQUE: Final = (
 _TENSORS: Final = (Tensor, nn.Parameter)
 
 _PLAIN: Final = SIMPLE | {float}
+"""Of which a container is noted with what it holds, in one."""
+
 _MOST_PLAIN: Final = 64
+"""Entries of such a container at most; of more, each is noted by itself, and once in a reading."""
 
 
 class Note(NamedTuple):

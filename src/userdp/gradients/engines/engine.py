@@ -36,8 +36,8 @@ class Task:
         held: what the model and the loss hold, and must hold whenever a unit's own pass has ended:
             in there, Python may read tokens, and what the next pass finds may be put back later.
         later: where there is an accelerator, which has something to do while the host prepares
-            more: questions that are taken to have the answer yes until the sum is there. None: each
-            is asked at once.
+            more: questions that are taken to have the answer yes until the sum is there; passes are
+            then queued one behind another (`ClippedSum.settle`). None: each is asked at once.
         places: most units of a pass; None for as many as ``micro_batch`` and memory allow.
 
     Raises:
@@ -104,8 +104,7 @@ class Task:
 
     @property
     def ahead(self) -> bool:
-        """Whether the host may queue pass after pass before it is known that all units could be
-        added (`ClippedSum.settle`)."""
+        """Whether passes are queued before it is known that all units can be added."""
         return self.later is not None
 
     @property

@@ -241,8 +241,8 @@ class _Step:
         losses, squares = done.losses[:taken], done.squared_norms[:taken]
         if task.ahead:
             total.pending.append(Pending.of(one.numbers, losses, squares, usable))
-        elif not bool(usable.all()):
-            done.drop(~usable)
+        else:
+            done.leave_out(~usable)
         done.add_to(total.value, factors, taken)
         if task.ahead:
             return []
@@ -308,9 +308,13 @@ class _Pass:
         factors = self._task.rule.factors(self._squares, self._task.sizes, l2_clip_norm=aim)
         return factors, self.squared_norms.isfinite() & multiplicable(factors.values())
 
-    def drop(self, bad: Tensor) -> None:
-        """Add nothing of the units of ``bad``; one that cannot be added makes a sum worthless."""
-        self._tape.drop(bad)
+    def leave_out(self, bad: Tensor) -> None:
+        """Add nothing of the units of ``bad``, if there are any: the host waits to hear of them.
+
+        Where it does not wait, one that cannot be added makes the sum worthless.
+        """
+        if bool(bad.any()):
+            self._tape.drop(bad)
 
     def add_to(
         self, total: Mapping[str, Tensor], factors: Mapping[str, Tensor], taken: int

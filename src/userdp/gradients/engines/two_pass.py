@@ -208,8 +208,7 @@ class _Step:
         if part is not None:
             aimed = self._task.l2_clip_norm * (1 - self._margin)
             factors, usable = done.clipped(aimed)
-            if not bool(usable.all()):
-                done.drop(~usable)
+            done.leave_out(~usable)
             done.add_to(self.total.value, factors, len(part.numbers))
             self._note(part, done.squared_norms, done.losses)
         return True
