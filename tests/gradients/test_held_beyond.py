@@ -7,6 +7,7 @@ where no count of writes tells of them; and a scripted module keeps its attribut
 from __future__ import annotations
 
 import code
+import dataclasses
 import itertools
 import sys
 import types
@@ -25,12 +26,15 @@ from userdp.gradients.held_state import HeldState
 from userdp.gradients.parts import is_library
 
 
+def is_somebodys(module: object) -> bool:
+    return str(vars(module).get("__file__")).startswith("/somebodys/")
+
+
 def module_of_own(name: str, source: str = "TOP = [1.0]\n\ndef top():\n    return TOP[0]\n") -> Any:
     """Somebody's own module, imported under this name; its packages too."""
     for package in itertools.accumulate(name.split("."), lambda one, two: f"{one}.{two}"):
         found = sys.modules.get(package)
-        ours = str(getattr(found, "__file__", None)).startswith("/somebodys/")
-        made = found if found is not None and ours else types.ModuleType(package)
+        made = found if found is not None and is_somebodys(found) else types.ModuleType(package)
         made.__file__ = f"/somebodys/{package.replace('.', '/')}.py"
         parent, _, last = package.rpartition(".")
         if parent:
@@ -121,6 +125,33 @@ def on_a_metaclass() -> Place:
     )
 
 
+def waiting() -> Place:
+    def inner() -> Iterator[float]:
+        top = 1.0
+        while True:
+            given = yield top
+            top = top if given is None else given
+
+    def outer() -> Iterator[float]:
+        yield from inner()
+
+    model, held = nn.Module(), outer()
+    next(held)
+    model.held = held
+    change: Any = held
+    return of_model(
+        model, lambda: held.gi_yieldfrom.gi_frame.f_locals["top"], lambda: change.send(-1.0)
+    )
+
+
+def made_by_a_function() -> Place:
+    kind: Any = dataclasses.make_dataclass("Kept", [])
+    kind.top = 1.0
+    model = nn.Module()
+    model.held = kind()
+    return of_model(model, lambda: kind.top, lambda: setattr(kind, "top", -1.0))
+
+
 def a_module_that_a_model_holds() -> Place:
     model, state = nn.Module(), module_of_own("proj.state")
     model.ops = state
@@ -152,6 +183,26 @@ KINDS: dict[str, Build] = {
     "its package's module": of_source(
         "def loss(*rows):\n    from . import state\n    return state.TOP[0]"
     ),
+    "a function that wraps a library's": of_source(
+        "import functools, json, proj.state\n@functools.wraps(json.dumps)\n"
+        "def loss(*rows): return proj.state.top()"
+    ),
+    "a module imported by its name": of_source(
+        "import importlib\ndef loss(*rows):\n"
+        "    return importlib.import_module('proj.state').TOP[0]"
+    ),
+    "a module among those loaded": of_source(
+        "import sys\ndef loss(*rows): return sys.modules['proj.state'].TOP[0]"
+    ),
+    "an attribute asked for by its name": of_source(
+        "import proj.state\ndef loss(*rows): return getattr(proj.state, 'TOP')[0]"
+    ),
+    "what a module answers for": of_source(
+        "import proj.state\nproj.state.__getattr__ = lambda name: proj.state.top\n"
+        "def loss(*rows): return proj.state.lazy()"
+    ),
+    "what a generator waits for": waiting,
+    "a class made by a function": made_by_a_function,
     "a module by a default": of_source(
         "import proj.state\ndef loss(*rows, of=proj.state): return of.TOP[0]"
     ),
@@ -161,11 +212,14 @@ KINDS: dict[str, Build] = {
 
 @pytest.fixture(autouse=True)
 def modules_put_back() -> Iterator[None]:
+    """Somebody's own leave; what libraries import meanwhile must stay as it is."""
     before = dict(sys.modules)
     yield
-    for name in set(sys.modules) - set(before):
-        del sys.modules[name]
-    sys.modules.update(before)
+    for name, module in list(sys.modules.items()):
+        if is_somebodys(module):
+            del sys.modules[name]
+            if name in before:
+                sys.modules[name] = before[name]
 
 
 @pytest.mark.parametrize("name", ["code", "datasets", "proj"])

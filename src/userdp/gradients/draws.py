@@ -234,7 +234,7 @@ def _stopping(otherwise: Callable[[], bool]) -> Iterator[None]:
         yield
     except Exception as error:  # whatever the model's and the loss's code raise
         ended = error
-    if not isinstance(ended, FailureError) and otherwise():
+    if otherwise():
         raise _otherwise() from None  # whose words may quote rows
     if ended is not None:
         raise ended

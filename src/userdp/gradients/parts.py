@@ -119,6 +119,8 @@ def _of_generator(value: Any) -> _Parts:
         if frame is not None:
             yield "place", frame.f_lasti
             yield from frame.f_locals.items()
+    for name in ("gi_yieldfrom", "cr_await", "ag_await"):
+        yield "what it waits for", getattr(value, name, None)
 
 
 def _of_iterator(value: Any) -> _Parts:
@@ -184,7 +186,7 @@ def _of_modules(modules: Iterable[types.ModuleType], names: Sequence[str]) -> _P
             continue
         seen.add(id(module))
         held, library = vars(module), _is_library(module.__name__.partition(".")[0])
-        for key in names:
+        for key in (*names, "__getattr__"):  # which answers for names that are not there
             if key in held and isinstance(held[key], _ALONE if library else object):
                 yield f"{module.__name__}.{key}", _named(held[key])
                 if isinstance(held[key], types.ModuleType):
@@ -205,11 +207,13 @@ def _of_whole_module(module: types.ModuleType) -> _Parts:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The globals and attributes that a function names, or one that it defines."""
+    """The globals and attributes that a function names, also in words, or one that it defines."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
+        elif isinstance(constant, str) and constant.replace(".", "").isidentifier():
+            yield constant  # of what it may ask a module for, or import
 
 
 _READERS: Final[tuple[tuple[Any, Callable[[Any], _Parts]], ...]] = (
@@ -291,5 +295,10 @@ def module_of(made: type | types.FunctionType) -> str:
 
     A class of classes that is written in C may say that its objects will have the name.
     """
-    name = made.__module__
+    if isinstance(made, types.FunctionType):  # a wrapper says the name of what it wraps
+        name = made.__globals__.get("__name__")
+    else:
+        name = made.__module__
+        if name == "types":  # where `types.new_class` made it, which says no better name
+            name = "" if vars(types).get(made.__name__) is not made else name
     return name if isinstance(name, str) else ""
