@@ -217,10 +217,21 @@ def test_a_module_with_a_generator_of_its_own_is_refused(held):
         clipped_sum(Own(held), causal_lm_loss, UNITS, l2_clip_norm=1.0)
 
 
+class Attribute(Own):
+    """Reads an attribute that is called as a global generator is."""
+
+    OF_A_MODULE = 3
+
+    def forward(self, *args, **kwargs):
+        assert self.OF_A_MODULE == 3
+        return super().forward(*args, **kwargs)
+
+
 def test_a_generator_among_the_globals_of_a_forward_is_refused():
     with pytest.raises(UseError, match="of its own"):
         require_reachable_randomness(Global("plain", 0.1))
     require_reachable_randomness(Own("no generator"))
+    require_reachable_randomness(Attribute("no generator"))
 
 
 @pytest.mark.parametrize("engine", ["reference", "bookkeeping", "vmap", "auto"])

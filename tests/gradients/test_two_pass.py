@@ -82,3 +82,16 @@ def test_invariant_3_rows_that_turn_a_pass_narrow_are_taken_alone_and_nobody_els
     assert watched[0]["passes"] > twin[0]["passes"]
     assert watched[0]["apart"] < 3e-3, twin
     assert twin[0]["apart"] > 5e-3, watched
+
+
+def test_invariant_3_factors_push_nothing_over_the_end_of_float32(tmp_path):
+    """Broken twin: the second way through the graph begins at the factors times the losses."""
+    assert 0.99 < max(run_world(1, jobs.near_the_end, tmp_path / "ours", False)[0]) <= 1
+    assert max(run_world(1, jobs.near_the_end, tmp_path / "twin", True)[0]) > 1.3
+
+
+def test_a_row_alone_in_its_pass_may_be_computed_again(tmp_path):
+    """Nothing labels what one row saves, as everything is that row's; it was refused."""
+    norm, length = run_world(1, jobs.lone_row, tmp_path)[0]
+    assert norm > jobs.CLIP
+    assert length == pytest.approx(jobs.CLIP, rel=2e-3)

@@ -233,7 +233,7 @@ def dropout_moves(broken: bool) -> tuple[list[float], float]:
     summed(everybody)
     if broken:  # after the check on made-up rows, which would have caught it
         two_pass.require_same_states = lambda end: None
-        two_pass._run_weighted = _with_new_masks(two_pass._run_weighted)
+        two_pass._Step._run_again = _with_new_masks(two_pass._Step._run_again)
     with Masks(32) as masks:
         total = summed(everybody)
     moves = []
@@ -264,3 +264,59 @@ def one_token_each() -> Units:
     ]
     rows[2] = [[31, 31, 31]]
     return Units.from_rows(rows)
+
+
+class NearTheEnd(nn.Module):
+    """What passes backwards falls to 2^-115 and is raised again to 2^10."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(32, 4), nn.Linear(4, 4)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.table(input_ids)) * 2.0**125 * 2.0**-115
+
+
+def all_outputs(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    counted = torch.arange(input_ids.shape[1]) < lengths[:, None]
+    return (model(input_ids).sum(2) * counted).sum(1)
+
+
+def near_the_end(broken: bool) -> list[float]:
+    """How long a unit alone is in the sum, in C, at clip norms that move its factor.
+
+    ``broken``: the factors are in the losses.
+    """
+    torch.manual_seed(0)
+    plain = NearTheEnd()
+    units = Units.from_rows([[[1, 2, 3, 4]]])
+    all_outputs(plain, units.input_ids, units.lengths).sum().backward()
+    norm = float(torch.cat([p.grad.flatten() for p in plain.parameters()]).norm())
+    plain.zero_grad(set_to_none=True)
+    model = shard(plain)
+    two_pass.clipped_sum(model, all_outputs, units, l2_clip_norm=1.0)
+    if broken:
+        norm_pass.Norms.add = _in_the_losses
+    found = []
+    for part in np.linspace(0.5, 4, 15):
+        clip = part * 2.0**-34 * norm
+        total = two_pass.clipped_sum(model, all_outputs, units, l2_clip_norm=clip).value
+        found.append(float(torch.cat([whole(v).flatten() for v in total.values()]).norm()) / clip)
+    return found
+
+
+def _in_the_losses(norms: norm_pass.Norms, factors: torch.Tensor) -> None:
+    each = factors[norms._tape.layout.unit_of_row].float() * norms._shares
+    norms._tape.add((norms._attached * each).sum(), torch.ones_like(factors))
+
+
+def lone_row() -> tuple[float, float]:
+    """Norm and length in the sum of a unit of one row, alone in its pass, with checkpointing."""
+    model, units = small_model(), Units.from_rows([[[1, 2, 3]]])
+    enable_checkpointing(model)
+    found = two_pass.clipped_sum(
+        shard(model), causal_lm_loss, units, l2_clip_norm=CLIP, micro_batch=1
+    )
+    parts = zip(trainable_parameters(model).values(), found.value.values(), strict=True)
+    whole_sum = torch.cat([whole(like(p, value)).flatten() for p, value in parts])
+    return float(found.norms[0]), float(whole_sum.norm())

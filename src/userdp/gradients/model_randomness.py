@@ -49,12 +49,14 @@ drawn for others before, which those of the operating system do not.
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import os
 import random
 import struct
 import threading
+import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -361,9 +363,9 @@ def require_reachable_randomness(model: nn.Module) -> None:
     if _name_generators(modules.values()):
         name = next(name for name, module in modules.items() if _name_generators([module]))
         raise UseError(
-            f"{_where(name, modules[name])} holds a random number generator of its own: what it "
-            "draws for one user depends on how much it drew for others, from a seed that may be "
-            "known",
+            f"{_where(name, modules[name])} has a random number generator of its own, which it "
+            "holds or its forward takes from its file: what it draws for one user depends on how "
+            "much it drew for others, from a seed that may be known",
             hint="draw from torch's default generator, as torch.nn.functional.dropout does",
         )
     for name, module in modules.items():
@@ -427,9 +429,19 @@ def _named_by(forward: Any) -> set[type]:
     if code is None:
         return set()
     found: Mapping[str, object] = forward.__globals__
-    kinds = {type(found[name]) for name in code.co_names if name in found}
+    kinds = {type(found[name]) for name in _globals_of(code) if name in found}
     kinds.update(map(type, _contents(forward.__closure__ or ())))
     return kinds
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _globals_of(code: types.CodeType) -> frozenset[str]:
+    """The globals that a function reads, not the attributes that are called as some global is."""
+    return frozenset(
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    )
 
 
 def _contents(cells: Iterable[Any]) -> Iterator[object]:

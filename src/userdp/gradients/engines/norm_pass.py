@@ -2,15 +2,19 @@ r"""A pass whose graph is gone through twice: for each unit's norm, and for the 
 
 The first time backwards, layers hand over their units' squared norms, a layer at a time, and no
 parameter is given a gradient. Then the clip factors are known, and the same graph is gone through
-once more, from the losses times these: the same layers give their parameters ordinary gradients.
-Activations are kept in between, so that nothing is computed forwards twice, and a unit's norm and
-gradient are of the same dropout masks because there are no others.
+once more, from the same losses: each layer gives its parameters the sum of its units' gradients,
+each times its factor. Activations are kept in between, so that nothing is computed forwards twice,
+and a unit's norm and gradient are of the same dropout masks because there are no others.
+
+The factors come in where a parameter's gradient is made, not in the losses: what passes backwards
+between the layers is then the same both times, also where it lies so near the end of float32's
+range that a factor would push it over (a unit was added with 1.87 C).
 
 **Norms from Gram matrices** are those that are known not to be too small (`Ghost.at_most`): where
 much of a unit's positions cancels, they are larger by what rounding may have lost (`rules.grams`).
 
 **Rows that cancel.** What the second time adds is another sum than the one whose norm was taken, of
-rows that were scaled before they were added, and both round. No gradient is formed twice, so a norm
+rows that were multiplied before they were added, and both round. No gradient is formed twice: a norm
 is *taken larger* by what they may differ by, as far as the clip's margin has no room for it
 (`engines.rounding`): a unit most of whose positions cancel is clipped some more. That moves nobody
 else, and has no threshold that rounding could cross.
@@ -70,7 +74,7 @@ class NormTape(Tape):
         super().__init__(parameters, layout, workspace, form=form)
         self._shared = shared
         self._gathered: dict[str, nn.Parameter] = {}
-        self._adding = False
+        self._factors: Tensor | None = None
         self._squares: dict[str, Tensor] = {}
         self._lengths: dict[str, Tensor] = {}
         self._runs: dict[str, Tensor] = {}
@@ -115,18 +119,18 @@ class NormTape(Tape):
             parameter.grad = None
         return uncovered
 
-    def add(self, total: Tensor) -> None:
-        """Go through the graph once more, from ``total``; parameters get ordinary gradients."""
-        self._adding = True
+    def add(self, total: Tensor, factors: Tensor) -> None:
+        """Go through the graph once more, from ``total``; parameters get the clipped sum."""
+        self._factors = factors
         with self.rows.going_back():
             run_backward(total, (), accumulate=True)
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use's norms; all of it where the parameter is shared."""
         self.require_full_precision(name)
-        if self._adding:
+        if self._factors is not None:
             parameter = self._gathered[name]
-            part = use.summed().to(parameter.dtype)
+            part = use.summed(self._factors).to(parameter.dtype)
             parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
             return
         if factors:
@@ -263,8 +267,7 @@ class Norms:
                 times 0.
         """
         with unwatched():
-            each = factors[self._tape.layout.unit_of_row].to(self._attached.dtype) * self._shares
-            total = (self._attached * each).sum()
-        self._tape.add(total)
+            total = (self._attached * self._shares).sum()
+        self._tape.add(total, factors)
         if not self._tape.rows.kept_apart():
             raise NotCoveredError([NOT_BY_ROWS])

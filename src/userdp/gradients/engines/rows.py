@@ -146,7 +146,7 @@ class Rows:
 
     def kept_apart(self) -> bool:
         """Whether whatever ran again in backward passes could be followed too (`going_back`)."""
-        return not self.again.strayed
+        return self.count == 1 or not self.again.strayed  # of one row, everything is that row's
 
     def prove(self, losses: Tensor) -> bool:
         """Whether this pass kept its rows apart, from its tokens to its losses, (rows,)."""

@@ -5,9 +5,10 @@ who has fewer units goes through the motions with a made-up row that counts noth
 
 **All parameters sharded: one way forwards, two ways back** (`engines.norm_pass`). On the first way
 back each layer hands over its units' squared norms, so that no parameter's gradient is formed for
-more than a layer at a time, and none is reduced. The second goes through the same graph from
-:math:`\sum_u c_u \ell_u`, with the clip factors :math:`c_u` of the first, and FSDP2 scatters its
-sum. What both tell is compared once per model, on made-up rows (`_require_agreement`).
+more than a layer at a time, and none is reduced. The second goes through the same graph, and each
+layer hands over :math:`\sum_u c_u g_u`, with the clip factors :math:`c_u` of the first; FSDP2
+scatters these. What both tell is compared with torch's own gradients once per model, on made-up
+rows (`_require_agreement`).
 
 A unit whose gradient is not finite would spoil that sum even times 0. Where any process has one,
 all run the pass again with copies of another in its place. That begins from the generators' states
@@ -238,12 +239,26 @@ class _Step:
         if again:
             last = GeneratorStates.read()
             first.load()
-            _run_weighted(task, units, None if part is None else factors)
+            self._run_again(units, factors)
             require_same_states(last)
         _take_gradients(task.parameters, self.total.value)
         if part is not None:
             self._note(part, norms.squares, norms.losses)
         return True
+
+    def _run_again(self, units: Units, factors: Tensor) -> None:
+        """The pass anew, of all units but those of factor 0, which may not be finite.
+
+        Copies of one that counts stand in their places, so that all others see their masks again,
+        and are computed as they were.
+        """
+        task, good = self._task, (factors > 0).nonzero().flatten().tolist()
+        if good:
+            units = with_copies(units, good[0], good)
+        else:
+            units, factors = self._nobody, factors.new_zeros(1)
+        with norms_of(task.model, task.loss, units, task.parameters, self._workspace) as norms:
+            norms.add(factors)
 
     def _factors(self, squares: Tensor, seen: frozenset[torch.dtype]) -> Tensor:
         """The clip factors; 0 for a unit whose gradient float32 cannot hold."""
@@ -321,25 +336,12 @@ def _draws(task: Task) -> Draws:
     return drawn
 
 
-def _run_weighted(task: Task, units: Units, factors: Tensor | None) -> None:
-    """Another pass, of all units but those of factor 0; None: of no factor here.
-
-    Units of factor 0 may not be finite. Copies of one that counts stand in their places, so that
-    all others see their masks again, and are computed as they were.
-    """
-    good = [] if factors is None else (factors > 0).nonzero().flatten().tolist()
-    if factors is not None and good:
-        units = with_copies(units, good[0], good)
-    elif factors is not None:
-        factors, units = None, nobody(task.model, masked=units.targets is not None)
-    owner = layout_of(units).unit_of_row
+def _run_alone(task: Task, unit: int) -> None:
+    """The pass by torch alone, of one unit's mean loss."""
+    owner = layout_of(task.units).unit_of_row
     with torch.enable_grad():
-        losses = checked_losses(task.loss, task.model, *units.all_rows())
-        each = torch.zeros_like(losses)
-        if factors is not None:
-            counts = units.offsets.diff().to(owner.device)[owner]
-            each = (1 / counts.double()).to(losses.dtype) * factors[owner].to(losses.dtype)
-        torch.autograd.backward((losses * each).sum())
+        losses = checked_losses(task.loss, task.model, *task.units.all_rows())
+        torch.autograd.backward(losses[owner == unit].mean())
 
 
 def _take_gradients(parameters: Mapping[str, nn.Parameter], total: Mapping[str, Tensor]) -> None:
@@ -417,7 +419,7 @@ def _require_same_norms(probe: Task) -> None:
             norms.add(alone)
         _require_norm(parameters, norms.squares[unit])
         states.load()
-        _run_weighted(probe, units, alone)
+        _run_alone(probe, unit)
         _require_norm(parameters, norms.squares[unit])
 
 

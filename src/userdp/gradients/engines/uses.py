@@ -107,8 +107,8 @@ class Use(ABC):
         its numbers, on which `userdp.gradients.engines.running` counts."""
 
     @abstractmethod
-    def summed(self) -> Tensor:
-        """The sum of the units, of the parameter's shape."""
+    def summed(self, factors: Tensor) -> Tensor:
+        """The sum of the units, each times its factor, of the parameter's shape."""
 
     @abstractmethod
     def dense(self) -> Dense:
@@ -145,8 +145,10 @@ class Dense(Use):
             here = into[part]
             here.add_(weighted(flat[:, part], weights, out=room[: len(here)]))
 
-    def summed(self) -> Tensor:
-        return self.gradients.sum(0)
+    def summed(self, factors: Tensor) -> Tensor:
+        flat = self.gradients.reshape(len(self.gradients), -1)
+        total = weighted(flat, factors.to(flat.dtype), out=flat.new_empty(flat.shape[1]))
+        return total.view(self.gradients.shape[1:])
 
     def dense(self) -> Dense:
         return self

@@ -51,8 +51,10 @@ class Sparse(Use):
         else:
             total.index_add_(0, tokens, rows)
 
-    def summed(self) -> Tensor:
-        return self.sums.new_zeros(self.shape).index_add_(0, self.tokens, self.sums)
+    def summed(self, factors: Tensor) -> Tensor:
+        total = self.sums.new_zeros(self.shape)
+        self.add_to(total, factors)
+        return total
 
     def dense(self) -> Dense:
         gradients = self.sums.new_zeros(self.count, *self.shape)

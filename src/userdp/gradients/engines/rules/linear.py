@@ -132,6 +132,15 @@ class Ghost(Use):
         return GramNorms(*map(torch.cat, zip(*each, strict=True)))
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
+        left, right = self._weighted(factors)
+        for part in added_at_once(*total.shape, total.device):
+            total[part].add_(product(left[:, part], right))
+
+    def summed(self, factors: Tensor) -> Tensor:
+        return product(*self._weighted(factors))
+
+    def _weighted(self, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides, (positions, p) and (positions, q); the narrower one times the factors."""
         left, right = wide(self.left), wide(self.right)
         weights = factors[self.layout.unit_of_row].to(left.dtype)
         weights = weights.view(-1, *[1] * (left.dim() - 1))
@@ -140,13 +149,7 @@ class Ghost(Use):
             left = left * weights
         else:
             right = right * weights
-        left, right = left.reshape(-1, p), right.reshape(-1, q)
-        for part in added_at_once(p, q, total.device):
-            total[part].add_(product(left[:, part], right))
-
-    def summed(self) -> Tensor:
-        p, q = self.left.shape[-1], self.right.shape[-1]
-        return product(wide(self.left).reshape(-1, p), wide(self.right).reshape(-1, q))
+        return left.reshape(-1, p), right.reshape(-1, q)
 
     def dense(self) -> Dense:
         return Dense(form_gradients(self.left, self.right, self.layout))
