@@ -14,8 +14,8 @@ range that a factor would push it over (a unit was added with 1.87 C).
 much of a unit's positions cancels, they are larger by what rounding may have lost (`rules.grams`).
 
 **Rows that cancel.** What the second time adds is another sum than the one whose norm was taken, of
-rows that were multiplied before they were added, and both round. No gradient is formed twice: a norm
-is *taken larger* by what they may differ by, as far as the clip's margin has no room for it
+rows that were multiplied before they were added, and both round. No gradient is formed twice:
+a norm is *taken larger* by what they may differ by, as far as the clip's margin has no room for it
 (`engines.rounding`): a unit most of whose positions cancel is clipped some more. That moves nobody
 else, and has no threshold that rounding could cross.
 
