@@ -54,9 +54,7 @@ def test_pairs_that_come_again_are_the_same_gradients(owners: Layout) -> None:
     torch.testing.assert_close(
         again.dense().gradients, once.dense().gradients, rtol=1e-6, atol=1e-6
     )
-    torch.testing.assert_close(
-        again.summed(factors), once.summed(factors), rtol=1e-6, atol=1e-6
-    )
+    torch.testing.assert_close(again.summed(factors), once.summed(factors), rtol=1e-6, atol=1e-6)
     for dtype in (torch.float32, torch.float64):
         there, here = (added(use, factors, dtype) for use in (once, again))
         torch.testing.assert_close(here, there, rtol=1e-6, atol=1e-6)
