@@ -133,7 +133,7 @@ class Ghost(Use):
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         left, right = self._weighted(factors)
-        for part in added_at_once(*total.shape, total.device):
+        for part in added_at_once(left.shape[1], right.shape[1], total.device):
             total[part].add_(product(left[:, part], right))
 
     def summed(self, factors: Tensor) -> Tensor:
