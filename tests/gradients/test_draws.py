@@ -127,6 +127,7 @@ def test_twin_a_pass_with_a_shared_coin_couples_its_users(monkeypatch):
 
     monkeypatch.setattr(Task, "draws", Draws.PER_ROW)
     monkeypatch.setattr(one_pass, "watching_draws", lambda *_: torch.enable_grad())
+    monkeypatch.setattr(one_pass, "require_no_draws", lambda *_: None)
     monkeypatch.setattr(agreement, "agrees_with_reference", lambda *_: True)
     row = build_rows((1,))[0]
     model, loss = build_model("gpt2", rate=0.0), with_coin(COINS["one number"])
@@ -195,6 +196,7 @@ def test_invariant_14_twin_multiples_let_one_mask_be_everybodys(monkeypatch):
         "userdp.gradients.engines.one_pass.watching_draws",
         lambda kind, rows: watching(Draws.FLATTENED if kind is Draws.PER_ROW else kind, rows),
     )
+    monkeypatch.setattr("userdp.gradients.engines.one_pass.require_no_draws", lambda *_: None)
     dropped = switched_unseen(monkeypatch).abs().sum(0) == 0
     assert float(dropped.float().mean()) > 0.2  # independent masks of eight users: 0.004
 

@@ -94,7 +94,7 @@ def test_invariant_14_units_that_are_computed_again_move_the_sum_by_at_most_the_
         def __init__(self, *arguments):
             super().__init__(*arguments)
             if how == "no rule" and len(self.squared_norms) > 1:
-                raise NotCoveredError(["a layer that was met late"])
+                raise NotCoveredError(["a layer that was met late"], apart=True)
             self.squared_norms = self.squared_norms.clone()
             self.squared_norms[0] = torch.nan
 
@@ -113,7 +113,7 @@ def forced(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
             super().__init__(*arguments)
             count["passes"] += 1
             if count["passes"] == 2 and how == "no rule":
-                raise NotCoveredError(["a layer that was met late"])
+                raise NotCoveredError(["a layer that was met late"], apart=True)
             if count["passes"] == 2:
                 self.squared_norms = self.squared_norms.clone()
                 self.squared_norms[0] = torch.nan

@@ -14,7 +14,7 @@ fused kernel asks for them; that one has drawn shows in the generators' states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
@@ -238,6 +238,33 @@ def _stopping(otherwise: Callable[[], bool]) -> Iterator[None]:
         raise _otherwise() from None  # whose words may quote rows
     if ended is not None:
         raise ended
+
+
+def require_drawn(kind: Draws, drew: bool) -> None:
+    """Refuse a pass that threw coins though its model draws nothing, whatever the states say.
+
+    `watching_draws` sees the states behind the pass, and a model may have put them back.
+
+    Raises:
+        FailureError: as `watching_draws`.
+    """
+    if drew and kind is Draws.NONE:
+        raise _otherwise()
+
+
+def require_no_draws(kind: Draws, names: Sequence[str]) -> None:
+    """Refuse a pass of a model that draws where rows are not seen to be kept apart.
+
+    Raises:
+        FailureError: it draws; ``names`` say what was not followed.
+    """
+    if kind is not Draws.NONE:
+        raise FailureError(
+            f"in a pass of a model that draws random numbers, {', '.join(names[:3])} could not be "
+            "followed, as it could in passes before, and users of one pass may share them; "
+            "training stopped before this update",
+            hint="take --engine reference, which computes each user alone, or set dropout to 0",
+        )
 
 
 def _otherwise() -> FailureError:

@@ -7,7 +7,8 @@ activation so far. So everything that modules, the hooks that somebody registere
 (`userdp.gradients.hooks`) and the loss hold is read before and after: tensors by their identity and
 count of writes, small ones on the host by their numbers too, parameters among them, small arrays
 and plain numbers by value, whatever else by what it holds in turn (`userdp.gradients.parts`):
-somebody's own modules by the names that a function may reach in them, also by an import of its own.
+somebody's own modules, however reached, by all the names that any of this code has: a helper
+may be handed a module, and a function return one.
 A module that a hook or the loss holds, a criterion or a teacher, is read as the model's own modules
 are; so is a loss that is a module; and of a scripted module the attributes beyond Python.
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import os
+import types
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
@@ -37,7 +39,16 @@ from userdp.errors import UseError
 from userdp.gradients.ambient import precisions_of_products
 from userdp.gradients.hooks import hooks_of
 from userdp.gradients.notes import SIMPLE, Note, bytes_of, is_small, note_of, plain_parts
-from userdp.gradients.parts import is_library, module_of, parts_of
+from userdp.gradients.operations import own_operations
+from userdp.gradients.parts import (
+    is_library,
+    is_library_module,
+    module_of,
+    modules_of,
+    names_in,
+    of_own_module,
+    parts_of,
+)
 from userdp.gradients.shards import sharded_parts
 from userdp.gradients.transfers import told
 
@@ -124,6 +135,9 @@ def _held(model: nn.Module, loss: Callable[..., object]) -> _Reading:
         # No deeper: what is in there may be another library's, which works on meanwhile.
         depth = _DEPTH if is_library(type(value)) else _DEPTH - 3
         reading.follow((f"context variable {variable.name}",), value, depth)
+    for name, function in own_operations():
+        reading.follow((f"operation {name}",), function, 0)
+    reading.own_modules()
     reading.note(("the environment",), tuple(os.environ.items()))
     reading.note(("a setting of torch",), _settings())
     return reading
@@ -161,6 +175,8 @@ class _Reading:
         self._followed: dict[int, int] = {}  # how deep each was when its parts were noted
         self._order: dict[int, int] = {}  # of containers, as they were met
         self._kept: list[object] = []  # what comes in their place has another id while they live
+        self._said: set[str] = set()  # by all of somebody's own code
+        self._own: dict[int, types.ModuleType] = {}
 
     def first_other(self, later: _Reading) -> str:
         """The name of the first value that is another one in ``later``."""
@@ -232,8 +248,38 @@ class _Reading:
             self.modules(value, name)
             return
         self._followed[id(value)] = depth
+        if isinstance(value, types.FunctionType) and not is_library(value):
+            self._said.update(names_in(value))
+            self._meet(modules_of(value))
+        elif isinstance(value, types.ModuleType):
+            self._meet((value, *_inner(value)))
         for key, part in parts_of(value):
             self.follow(name if key is None else (*name, ".", key), part, depth + 1)
+
+    def _meet(self, modules: Iterable[types.ModuleType]) -> None:
+        self._own.update((id(one), one) for one in modules if not is_library_module(one))
+
+    def own_modules(self) -> None:
+        """Note what any code that was followed may reach of the modules that it may reach.
+
+        What is followed then may be code that has other names, and reaches others.
+        """
+        before = -1, -1
+        while before != (len(self._said), len(self._own)):
+            before = len(self._said), len(self._own)
+            for module in list(self._own.values()):
+                for name, part in of_own_module(module, self._said):
+                    if isinstance(part, types.ModuleType):
+                        self.note((name,), id(part))
+                        self._meet([part])
+                    else:
+                        self.follow((name,), part, 1)
+
+
+def _inner(module: types.ModuleType) -> Iterator[types.ModuleType]:
+    """The modules that somebody's own module holds, as a package does."""
+    held = () if is_library_module(module) else list(vars(module).values())
+    yield from (part for part in held if isinstance(part, types.ModuleType))
 
 
 def _is_far(value: Tensor) -> bool:

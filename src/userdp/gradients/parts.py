@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import (
     AsyncGenerator,
     Callable,
+    Collection,
     Coroutine,
     Generator,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -31,6 +31,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 from torch import Tensor
+from torch.nn import Parameter
 
 MANY: Final = (Mapping, list, tuple, set, frozenset, deque)
 """Containers: told by what is in them, since equal ones are made anew."""
@@ -73,6 +74,8 @@ def parts_of(value: Any) -> _Parts:
         return
     if isinstance(value, types.ModuleType):
         yield from _of_whole_module(value)
+        if type(value) is not types.ModuleType and not is_library(type(value)):
+            yield "class", type(value)
         return
     kind: type = type(value)
     read = _reader_of(kind)
@@ -81,10 +84,16 @@ def parts_of(value: Any) -> _Parts:
             yield from read(value)
         except Exception:  # a container of somebody's own; what it is made of comes below
             yield None, None
-    own = getattr(value, "__dict__", None)
+    own = _attributes_of(value)
     if own:
         yield from list(own.items())  # threads may add to it meanwhile
-    if isinstance(value, types.FunctionType | Tensor):
+    if isinstance(value, types.FunctionType):
+        return
+    if isinstance(value, Tensor):
+        if value._backward_hooks and not isinstance(value, Parameter):  # whose are followed apart
+            yield "hooks", value._backward_hooks
+        if not is_library(kind):
+            yield "class", kind
         return
     slots = list(_of_slots(value))
     yield from slots
@@ -94,6 +103,14 @@ def parts_of(value: Any) -> _Parts:
         yield from ((None, part) for part in gc.get_referents(value) if id(part) not in known)
     if not is_library(kind):
         yield "class", kind
+
+
+def _attributes_of(value: Any) -> dict[str, Any] | None:
+    try:
+        own = getattr(value, "__dict__", None)
+    except Exception:  # an object without one, whose class has another answer than AttributeError
+        return None
+    return own if isinstance(own, dict) else None
 
 
 def _of_mapping(value: Mapping[Any, Any]) -> _Parts:
@@ -150,17 +167,24 @@ def _of_function(function: types.FunctionType) -> _Parts:
         with suppress(ValueError):  # not filled yet
             yield key, cell.cell_contents
     known, library = function.__globals__, is_library(function)
-    names = tuple(_names(function.__code__))
+    names = names_in(function)
     for key in names:
         if key in known and (not library or isinstance(known[key], _DATA)):
             yield key, _named(known[key])
     if not library:
-        yield from _of_modules(_modules_of(function, names), names)
+        for module in modules_of(function):
+            if is_library_module(module):
+                yield from _of_library(module, names)
 
 
-def _modules_of(function: types.FunctionType, names: Sequence[str]) -> Iterator[types.ModuleType]:
+def names_in(function: types.FunctionType) -> tuple[str, ...]:
+    """The globals and attributes that a function names, also in words."""
+    return tuple(_names(function.__code__))
+
+
+def modules_of(function: types.FunctionType) -> Iterator[types.ModuleType]:
     """The modules that a function may reach: by globals, defaults, its closure, and imports."""
-    known, loaded = function.__globals__, sys.modules
+    known, loaded, names = function.__globals__, sys.modules, names_in(function)
     above = [str(known.get("__package__") or "")]
     while "." in above[-1]:  # packages of which a relative import may be
         above.append(above[-1].rpartition(".")[0])
@@ -177,20 +201,29 @@ def _modules_of(function: types.FunctionType, names: Sequence[str]) -> Iterator[
     yield from (part for part in held if isinstance(part, types.ModuleType))
 
 
-def _of_modules(modules: Iterable[types.ModuleType], names: Sequence[str]) -> _Parts:
-    """What a function may name of modules, and of modules in these: plain values of libraries."""
-    waiting, seen = list(modules), set()
+def _of_library(module: types.ModuleType, names: Sequence[str]) -> _Parts:
+    """Plain values that a function may name of a library's module, and of modules in it."""
+    waiting, seen = [module], set()
     while waiting:
         module = waiting.pop(0)
         if id(module) in seen:
             continue
         seen.add(id(module))
-        held, library = vars(module), _is_library(module.__name__.partition(".")[0])
-        for key in (*names, "__getattr__"):  # which answers for names that are not there
-            if key in held and isinstance(held[key], _ALONE if library else object):
-                yield f"{module.__name__}.{key}", _named(held[key])
-                if isinstance(held[key], types.ModuleType):
-                    waiting.append(held[key])
+        held = vars(module)
+        for key in names:
+            if isinstance(held.get(key), types.ModuleType):
+                waiting.append(held[key])
+            elif key in held and isinstance(held[key], _ALONE):
+                yield f"{module.__name__}.{key}", held[key]
+
+
+def of_own_module(module: types.ModuleType, names: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """What code that has such names may reach of somebody's own module."""
+    for key, part in list(vars(module).items()):
+        if key in names or key == "__getattr__":  # which answers for names that are not there
+            yield f"{module.__name__}.{key}", part
+    if type(module) is not types.ModuleType:
+        yield f"the class of {module.__name__}", type(module)
 
 
 def _named(part: Any) -> Any:
@@ -200,7 +233,7 @@ def _named(part: Any) -> Any:
 
 def _of_whole_module(module: types.ModuleType) -> _Parts:
     """All of somebody's own module that an object holds: by which names it is used is not told."""
-    if not _is_library(module.__name__.partition(".")[0]):
+    if not is_library_module(module):
         for key, part in list(vars(module).items()):
             if not key.startswith("__"):
                 yield key, _named(part)
@@ -262,6 +295,11 @@ def _of_slots(value: Any) -> _Parts:
 def is_library(made: type | types.FunctionType) -> bool:
     """Whether a class or a function is the standard library's or one of those known here."""
     return _is_library(module_of(made).partition(".")[0])
+
+
+def is_library_module(module: types.ModuleType) -> bool:
+    """Whether a module is the standard library's or of one of those known here."""
+    return _is_library(module.__name__.partition(".")[0])
 
 
 def _is_library(name: str) -> bool:

@@ -41,8 +41,8 @@ class Kind(StrEnum):
 
 _SPECIAL = {
     "tanh", "exp", "exp_", "log", "log_", "sigmoid", "gelu", "gelu_backward", "silu",
-    "silu_backward", "erf", "_softmax", "_log_softmax", "_log_softmax_backward_data", "sin", "cos",
-    "logsumexp", "log1p",
+    "silu_backward", "erf", "softmax", "_softmax", "_log_softmax", "_log_softmax_backward_data",
+    "sin", "cos", "logsumexp", "log1p",
 }  # fmt: skip
 
 _READS_ROWS = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
@@ -177,14 +177,20 @@ class Recorder(TorchDispatchMode):
         live: follows the memory.
         copies: whether arithmetic between dtypes copies the narrower tensor whole, into the wider
             one's dtype, as it does on a CPU; no dispatch mode sees that copy.
+        clock: takes each operation's seconds.
 
     Attributes:
         ops: in their order.
+        seconds: of each of them; zeros without a clock.
     """
 
-    def __init__(self, live: Live, *, copies: bool) -> None:
+    def __init__(
+        self, live: Live, *, copies: bool, clock: Callable[[], float] = lambda: 0.0
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types there
         self.ops: list[Op] = []
+        self.seconds: list[float] = []
+        self._clock = clock
         self.live = live
         self._copies = copies
         self._seen: set[int] = set()
@@ -199,7 +205,9 @@ class Recorder(TorchDispatchMode):
         options = kwargs or {}
         before = _tensors((args, options))
         self.live.enter(t.untyped_storage().data_ptr() for t in before)
-        result = self.perform(func, args, options)
+        begin = self._clock()
+        result = func(*args, **options)
+        self.seconds.append(self._clock() - begin)
         after = _tensors(result)
         held = {t.untyped_storage()._cdata for t in before}
         new = self._follow(t for t in after if t.untyped_storage()._cdata not in held)
@@ -211,10 +219,6 @@ class Recorder(TorchDispatchMode):
             op = replace(op, allocated=op.allocated + copied)
         self.ops.append(op)
         return result
-
-    def perform(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Carry the operation out."""
-        return func(*args, **options)
 
     def _follow(self, new: Iterable[Tensor]) -> int:
         """Count the storages of ``new``, till they are released; returns their bytes."""

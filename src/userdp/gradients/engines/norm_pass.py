@@ -259,6 +259,11 @@ class Norms:
         """The types below float32 that were seen."""
         return self._tape.narrow
 
+    @property
+    def drew(self) -> bool:
+        """Whether coins were thrown."""
+        return self._tape.rows.drew
+
     def add(self, factors: Tensor) -> None:
         """Add each unit's gradient times its factor to the parameters' ``.grad``; once.
 

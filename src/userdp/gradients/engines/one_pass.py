@@ -55,7 +55,7 @@ import torch
 from torch import Tensor
 
 from userdp.gradients.clipping import clip_factors, multiplicable
-from userdp.gradients.draws import Draws, watching_draws
+from userdp.gradients.draws import Draws, require_drawn, require_no_draws, watching_draws
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, Forms
@@ -220,10 +220,15 @@ class _Step:
         try:
             with watching_draws(self._drawn, len(part.lengths)):
                 done = _Pass(task, part, self._workspace, self._form)
-        except NotCoveredError:
+        except NotCoveredError as error:
             if self._strict:
                 raise
+            # Alone, a unit would see the masks that this pass drew, and whose these are is known
+            # only of a pass that is proved: a coin for all may decide for a second user too.
+            if not error.apart:
+                require_no_draws(self._drawn, error.names)
             return None
+        require_drawn(self._drawn, done.drew)
         if done.narrow <= self._expected:
             return done
         # These rows made the model compute in fewer bits than the margin is for. The margin must
@@ -284,6 +289,7 @@ class _Pass:
             task.model, task.loss, units, owners=self._units, weighted=items is None
         )
         self.narrow = self._tape.narrow
+        self.drew = self._tape.rows.drew
         with torch.no_grad():
             if items is not None:
                 self._clip_items(items, weights)

@@ -50,6 +50,7 @@ from torch.utils.hooks import RemovableHandle
 
 from userdp.gradients.engines.again import Again, hooks_on, is_stop, own_unpacking
 from userdp.gradients.engines.out_of_sight import noting_calls, other_modes, runs_code
+from userdp.gradients.engines.places.numbers import THROWS, throws
 from userdp.gradients.engines.places.place import CONSTANT, FIRST, PLACES, Call, Place
 from userdp.gradients.engines.places.reads import (
     ASKS,
@@ -100,10 +101,16 @@ class Rows:
     Args:
         count: rows in the pass.
         held: what modules hold (`held_by`): constants, for as long as nothing is written to them.
+
+    Attributes:
+        count: as given.
+        again: what runs again in the backward pass.
+        drew: whether coins were thrown by a function that has a rule.
     """
 
     def __init__(self, count: int, held: Held = MappingProxyType({})) -> None:
         self.count = count
+        self.drew = False
         self._read = False
         self._paused = False
         self._going_back = False
@@ -185,6 +192,8 @@ class Rows:
         if may_write(function) or args[-1] is True or kwargs:  # an argument may be `inplace`
             base, before = self._base_of(args[0])
         call.result = result = function(*args, **kwargs)
+        if function in THROWS:
+            self.drew = self.drew or throws(function, call)
         if isinstance(result, Tensor):
             known = call.rest_known() and not steps(function, call, result)
             self.mark(result, rule(call) if known and _named_as_known(kwargs) else None)

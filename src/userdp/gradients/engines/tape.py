@@ -57,11 +57,15 @@ class NotCoveredError(Exception):
     """Parameters were used in a way that no rule covers, or rows not seen to be kept apart.
 
     Nothing was computed.
+
+    Attributes:
+        names: what was not covered.
+        apart: whether rows were seen to be kept apart.
     """
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], *, apart: bool = False) -> None:
         super().__init__(", ".join(names))
-        self.names = names
+        self.names, self.apart = names, apart
 
 
 KEPT_BYTES = 256 << 20
@@ -279,7 +283,8 @@ class Tape:
             missed = self.backward(total)
             proved = proved and self.rows.kept_apart()
             if missed or not proved:
-                raise NotCoveredError([*missed, *([] if proved else [NOT_BY_ROWS])])
+                names = [*missed, *([] if proved else [NOT_BY_ROWS])]
+                raise NotCoveredError(names, apart=proved)
             yield losses, shares
 
     def backward(self, total: Tensor) -> list[str]:

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from userdp.errors import FailureError, UseError
 from userdp.gradients.clipping import multiplicable, squared_norm
 from userdp.gradients.coupling import require_rows_apart
-from userdp.gradients.draws import Draws, draws_of, watching_draws
+from userdp.gradients.draws import Draws, draws_of, require_drawn, watching_draws
 from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.norm_pass import norms_of
@@ -79,6 +79,9 @@ from userdp.out_of_memory import ran_out_of_memory
 
 _CLOSE = 0.01
 """Relative. Both passes round differently; a wrong rule differs by far more."""
+
+_NOTHING = 1e-12
+"""Length of a gradient that counts as none: the norm of one that is exactly 0 is taken larger."""
 
 _NARROW_MARGIN = 1e-2
 """For a unit alone in two passes that its own rows made narrow; measured, not proven."""
@@ -202,6 +205,7 @@ class _Step:
                 done = _Pass(self._task, units, self._workspace, Form.FORMED)
         except NotCoveredError as error:
             raise _not_covered(error.names) from None
+        require_drawn(self._drawn, done.drew)
         seen = self._seen(part, done.narrow)
         if self._anywhere(not alone and seen != self._known):
             require_no_masks(self._drawn)
@@ -223,6 +227,7 @@ class _Step:
             norms_of(task.model, task.loss, units, task.parameters, self._workspace) as norms,
         ):
             with unwatched():  # the model is not running
+                require_drawn(self._drawn, norms.drew)
                 seen = self._seen(part, norms.narrow)
                 factors = torch.zeros_like(norms.squares)
                 if part is not None:
@@ -430,7 +435,7 @@ def _require_norm(parameters: Mapping[str, nn.Parameter], square: Tensor) -> Non
     dist.all_reduce(found)
     # Every process added the same rows.
     norm, expected = float(found.sqrt()) / dist.get_world_size(), float(square.sqrt())
-    if not abs(norm - expected) <= _CLOSE * norm:
+    if not abs(norm - expected) <= _CLOSE * norm + _NOTHING:
         raise FailureError(
             f"the two passes disagree on made-up rows: norm {expected}, gradient {norm}; "
             "clipping would not hold for this model",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from userdp.gradients.engines.places.place import (
     Call,
     Place,
     calls_of,
+    named,
     places,
     tensors_in,
 )
@@ -71,6 +73,27 @@ def _like_first(call: Call) -> Place | None:
     """f(a), of the same shape; what else the call is given is nobody's."""
     place = call.first if call.result.shape == call.shape else None
     return CONSTANT if place is not None and place.counts else place
+
+
+_DROPOUT = (
+    "dropout dropout_ alpha_dropout alpha_dropout_ dropout1d dropout2d dropout3d feature_dropout "
+    "feature_dropout_ feature_alpha_dropout feature_alpha_dropout_"
+)
+
+_RATE = {
+    **dict.fromkeys(named(_DROPOUT), (1, "p", 0.5)),
+    **dict.fromkeys(named("scaled_dot_product_attention"), (4, "dropout_p", 0.0)),
+}
+"""Where a function has its rate, of those with a rule that may throw coins."""
+
+THROWS = frozenset(_RATE)
+
+
+def throws(function: Any, call: Call) -> bool:
+    """Whether a call of one of `THROWS` throws coins."""
+    dropout = _RATE[function][1] == "p"
+    asleep = dropout and call.argument(2, "training", call.kwargs.get("train")) is False
+    return not asleep and bool(call.argument(*_RATE[function]) != 0)
 
 
 @places("dropout dropout_ alpha_dropout alpha_dropout_")
