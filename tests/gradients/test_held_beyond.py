@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import code
 import dataclasses
-import itertools
-import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,44 +17,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.held_places import Build, Place, of_model, require_seen
+from tests.gradients.held_places import (
+    Build,
+    Place,
+    module_of_own,
+    of_model,
+    of_source,
+    require_seen,
+)
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, get_engine, held_state, notes
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.parts import is_library
-
-
-def is_somebodys(module: object) -> bool:
-    return str(vars(module).get("__file__")).startswith("/somebodys/")
-
-
-def module_of_own(name: str, source: str = "TOP = [1.0]\n\ndef top():\n    return TOP[0]\n") -> Any:
-    """Somebody's own module, imported under this name; its packages too."""
-    for package in itertools.accumulate(name.split("."), lambda one, two: f"{one}.{two}"):
-        found = sys.modules.get(package)
-        made = found if found is not None and is_somebodys(found) else types.ModuleType(package)
-        made.__file__ = f"/somebodys/{package.replace('.', '/')}.py"
-        parent, _, last = package.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], last, made)
-        sys.modules[package] = made
-    vars(made)["__package__"] = name.rpartition(".")[0]
-    exec(source, vars(made))
-    return made
-
-
-def of_source(source: str, own: str = "proj.state") -> Build:
-    """A loss of this source, in a module beside one of that name, which it can reach."""
-
-    def build() -> Place:
-        state = module_of_own(own)
-        loss: Any = module_of_own("proj.losses" if own.startswith("proj") else own, source).loss
-        held = vars(state)
-        return Place(
-            lambda: held["TOP"][0], lambda: held["TOP"].__setitem__(0, -1.0), nn.Linear(2, 2), loss
-        )
-
-    return build
 
 
 def of_tensor(make: Callable[[], Tensor]) -> Build:
@@ -158,6 +130,9 @@ def a_module_that_a_model_holds() -> Place:
     return of_model(model, lambda: state.TOP[0], lambda: setattr(state, "TOP", [-1.0]))
 
 
+pytestmark = pytest.mark.usefixtures("modules_put_back")
+
+
 KINDS: dict[str, Build] = {
     "a parameter's number, past its count": of_tensor(lambda: nn.Parameter(torch.tensor(4.0))),
     "a frozen parameter's, of a class of its own": of_tensor(
@@ -208,18 +183,6 @@ KINDS: dict[str, Build] = {
     ),
     "a module that a model holds": a_module_that_a_model_holds,
 }
-
-
-@pytest.fixture(autouse=True)
-def modules_put_back() -> Iterator[None]:
-    """Somebody's own leave; what libraries import meanwhile must stay as it is."""
-    before = dict(sys.modules)
-    yield
-    for name, module in list(sys.modules.items()):
-        if is_somebodys(module):
-            del sys.modules[name]
-            if name in before:
-                sys.modules[name] = before[name]
 
 
 @pytest.mark.parametrize("name", ["code", "datasets", "proj"])

@@ -95,3 +95,8 @@ def test_a_row_alone_in_its_pass_may_be_computed_again(tmp_path):
     norm, length = run_world(1, jobs.lone_row, tmp_path)[0]
     assert norm > jobs.CLIP
     assert length == pytest.approx(jobs.CLIP, rel=2e-3)
+
+
+def test_a_loss_without_a_gradient_is_no_disagreement(tmp_path):
+    """The norm of a gradient of 0 is taken larger than that: the numbers whose squares vanish."""
+    assert run_world(1, jobs.without_a_target, tmp_path) == [0.0]

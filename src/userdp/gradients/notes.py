@@ -119,7 +119,7 @@ def _of_object(value: Any) -> tuple[object, ...]:
 def _of_tensor(value: Tensor) -> tuple[object, ...]:
     return (
         id(value),
-        _writes(value),
+        writes(value),
         value.requires_grad,
         *_memory(value),
         *_gradient(value),
@@ -163,12 +163,15 @@ def _gradient(value: Tensor) -> tuple[int, ...]:
     """Of a tensor that a backward pass adds to: which tensor that is, and its count of writes."""
     if not value.is_leaf or value.grad is None:
         return ()
-    return id(value.grad), _writes(value.grad)
+    return id(value.grad), writes(value.grad)
 
 
-def _writes(value: Tensor) -> int:
-    """Its count of writes; 0 of what was made in inference mode, where none are counted."""
-    return 0 if value.is_inference() else value._version
+def writes(value: Tensor) -> int:
+    """A tensor's count of writes; 0 of what was made in inference mode, where none are counted."""
+    try:
+        return value._version
+    except RuntimeError:
+        return 0
 
 
 def _of_generator(value: Any) -> object:

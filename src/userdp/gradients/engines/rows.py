@@ -62,6 +62,7 @@ from userdp.gradients.engines.places.reads import (
 from userdp.gradients.engines.places.steps import steps
 from userdp.gradients.engines.places.writes import assigned, may_write, whole, written_to
 from userdp.gradients.modes import unwatched
+from userdp.gradients.notes import writes
 
 _KEY = "_userdp_place"
 
@@ -84,7 +85,7 @@ def held_by(model: nn.Module) -> Held:
             values += held.values()
     # Told of types, of which there are few: each step asks for thousands of values.
     kinds = {kind for kind in set(map(type, values)) if issubclass(kind, Tensor)}
-    return {id(value): (value, value._version) for value in values if type(value) in kinds}
+    return {id(value): (value, writes(value)) for value in values if type(value) in kinds}
 
 
 class _Mark(NamedTuple):
@@ -122,11 +123,11 @@ class Rows:
     def place_of(self, tensor: Tensor) -> Place | None:
         """Where rows lie in ``tensor``; None where that is unknown."""
         mark: _Mark | None = tensor.__dict__.get(_KEY)
-        if mark is not None and mark.owner is self and mark.version == tensor._version:
+        if mark is not None and mark.owner is self and mark.version == writes(tensor):
             return mark.place
         held = self._held.get(id(tensor))
         if held is not None:
-            unchanged = held[1] == tensor._version and id(tensor) not in self._written
+            unchanged = held[1] == writes(tensor) and id(tensor) not in self._written
             return CONSTANT if unchanged else None
         # Being a parameter is no answer: anybody may make one, of somebody's data.
         return CONSTANT if id(tensor) in self._gathered else None
@@ -148,7 +149,7 @@ class Rows:
         if place is None:
             tensor.__dict__.pop(_KEY, None)
         else:
-            tensor.__dict__[_KEY] = _Mark(place, self, tensor._version)
+            tensor.__dict__[_KEY] = _Mark(place, self, writes(tensor))
         return tensor
 
     def kept_apart(self) -> bool:
