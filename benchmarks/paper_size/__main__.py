@@ -14,6 +14,7 @@ from collections import Counter
 import torch
 
 import benchmarks.paper_size
+from benchmarks.allocator import KEEP, RETURN
 from benchmarks.cost.settings import HELD
 from benchmarks.cost.standing import PREDICTED, standing
 from benchmarks.faults.planted import digest_of_source
@@ -30,12 +31,6 @@ from benchmarks.paper_size.settings import (
 from benchmarks.rows import add_options, add_row, now, whole_rows
 from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
-
-KEEP = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(1 << 40))
-"""Tells glibc to keep freed memory."""
-
-RETURN = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(1 << 17))
-"""Tells glibc to return it at once: a peak is then what is needed, not what an allocator keeps."""
 
 
 def main() -> None:

@@ -81,6 +81,30 @@ SETTINGS = [
         group=4,
         rank=RANK,
     ),
+    Setting(key="full_small_g4", model="gpt2", shape=GPT2_SIZES["gpt2"], sequences=32, group=4),
+    Setting(
+        key="full_medium",
+        model="gpt2-medium",
+        shape=GPT2_SIZES["gpt2-medium"],
+        sequences=32,
+        group=1,
+    ),
+    Setting(
+        key="lora_small_g4",
+        model=f"gpt2, LoRA r = {RANK}",
+        shape=GPT2_SIZES["gpt2"],
+        sequences=32,
+        group=4,
+        rank=RANK,
+    ),
+    Setting(
+        key="lora_large_g4",
+        model=f"gpt2-large, LoRA r = {RANK}",
+        shape=GPT2_SIZES["gpt2-large"],
+        sequences=16,
+        group=4,
+        rank=RANK,
+    ),
 ]
 
 TRIALS = [

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -14,6 +11,7 @@ import torch
 from rich.console import Console
 
 import benchmarks.step
+from benchmarks.allocator import begin_again_keeping
 from benchmarks.step.measure import measure
 from benchmarks.step.memory import child, peak_memory
 from benchmarks.step.methods import methods_of
@@ -43,11 +41,8 @@ def main() -> None:
     if args.child:
         child(*args.child, args)
         return
-    if args.allocator == "keep" and "MALLOC_TRIM_THRESHOLD_" not in os.environ:
-        size = str(1 << 40)
-        keep = {"MALLOC_TRIM_THRESHOLD_": size, "MALLOC_MMAP_THRESHOLD_": size}
-        command = [sys.executable, "-m", "benchmarks.step", *sys.argv[1:]]
-        sys.exit(subprocess.run(command, env={**os.environ, **keep}, check=False).returncode)
+    if args.allocator == "keep":
+        begin_again_keeping()
     settings = [s for s in SETTINGS if args.only is None or s.key in args.only]
     if args.quick:
         settings = [s for s in settings if s.width == 256]

@@ -59,7 +59,7 @@ def directly(
         model.zero_grad()
         with recorder:
             step()
-    return tuple(recorder.ops), max(live.peaks.values())
+    return tuple(recorder.ops), max(size for _, size in recorder.lives)
 
 
 def totals(count: Counter[Op]) -> dict[str, tuple[float, float, float]]:
@@ -155,13 +155,13 @@ def test_a_copy_that_no_mode_sees_is_counted_on_a_cpu():
         with Recorder(live, copies=copies) as recorder:
             wide.add_(narrow)
         assert recorder.ops[0].kind is Kind.MIXED
-        assert live.peaks.get("begin", 0) == peak
+        assert recorder.lives == [(("begin, 1",), peak)]
         assert live.now == 0
 
 
 def test_memory_is_followed_to_its_release():
     live = Live({}, 1)
-    with Recorder(live, copies=True):
+    with Recorder(live, copies=True) as recorder:
         held = torch.zeros(1000)
         assert live.now == 4000
         view = held.view(10, 100)
@@ -170,7 +170,7 @@ def test_memory_is_followed_to_its_release():
         assert live.now == 4000
         del view
     assert live.now == 0
-    assert live.peaks["begin"] == 4000
+    assert recorder.lives == [(("begin, 1",), 4000)] * 2
 
 
 def test_counts_are_added_and_taken_away():

@@ -3,10 +3,11 @@
 The engines choose forms by shapes, look at values and allocate as they go; none of that happens on
 tensors without memory. So a step is carried out in full, on real tensors, with layers of full
 width, full length and vocabulary, but with few of them: with one layer and with two, with two units
-in a pass and with three, with one pass and with two. Each operation, its bytes and the memory of
-each segment are linear in all three, so that these tell those of any depth, any number of units in
-a pass and any number of passes. The two units and more are because a lone unit has another path
-(`userdp.gradients.engines.tape`); where a pass holds at most three, it is counted as it is.
+in a pass and with three, with one pass and with two. Each operation, its bytes and the memory that
+there is meanwhile are linear in all three, so that these tell those of any depth, any number of
+units in a pass and any number of passes. (The most memory of all operations is not linear: in a
+small model it is another operation's.) The two units and more are because a lone unit has another
+path (`userdp.gradients.engines.tape`); where a pass holds at most three, it is counted as it is.
 
 What is not linear is not predicted: layers of several kinds, passes of unequal units, layers
 sharded over processes (the two-pass engine).
@@ -19,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from functools import partial
 
 import torch
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from userdp.errors import UseError
 from userdp.gradients import token_losses
 from userdp.gradients.cost.recording import Live, Op, Recorder
+from userdp.gradients.cost.tracks import Life, Track, beyond, matched, peak_of, tracks_of
 from userdp.gradients.engines import choice, get_engine, one_pass, passes, tape, uses
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, choose_form
@@ -113,13 +114,13 @@ class StepCount:
 @dataclass(frozen=True, slots=True)
 class _Recorded:
     ops: tuple[Op, ...]
-    peaks: Mapping[str, float]
+    lives: tuple[Life, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
     ops: Count
-    peaks: Mapping[str, float]
+    tracks: Mapping[str, Track]
 
 
 def count_step(work: Work, method: str, *, units: int, parts: int | None = None) -> StepCount:
@@ -154,17 +155,13 @@ def count_step(work: Work, method: str, *, units: int, parts: int | None = None)
     a_pass = deep(2).plus(deep(1), -1)
 
     def peak(passes: int) -> float:
-        low, high = by_depth[1][passes].peaks, by_depth[2][passes].peaks
-        # A segment without an operation that reads weights belongs to the one before it.
-        both = low.keys() & high.keys()
-        return max(low[key] + deeper * (high[key] - low[key]) for key in both)
+        low, high = (by_depth[layers][passes].tracks for layers in (1, 2))
+        return peak_of(low, high, deeper, kept=tape.KEPT_BYTES if too_many and passes > 1 else 0)
 
     return StepCount(
         fixed=deep(1).plus(a_pass, -1),
         a_pass=a_pass,
-        # Buffers of one layer are few and would all be kept for the next pass; those of all layers
-        # are kept up to a limit, and lie beside its activations.
-        peaks=(peak(1), peak(2) + (tape.KEPT_BYTES if too_many else 0)),
+        peaks=(peak(1), peak(2)),
         units=units,
     )
 
@@ -189,22 +186,18 @@ def _at(watched: _Watched, *, units: int, passes: int) -> _Counted:
     record = partial(watched.record, passes=passes)
     if units <= 3:
         found = record(units=units)
-        return _Counted(Count(found.ops), found.peaks)
+        return _Counted(Count(found.ops), tracks_of(found.ops, found.lives))
     two, three = record(units=2), record(units=3)
     more, total = units - 2, Count()
-    names = [op.name for op in two.ops], [op.name for op in three.ops]
-    matched = SequenceMatcher(None, *names, autojunk=False)
-    for kind, begin, end, first, last in matched.get_opcodes():
+    for kind, begin, end, first, last in matched(two.ops, three.ops):
         if kind == "equal":
             pairs = zip(two.ops[begin:end], three.ops[first:last], strict=True)
             total.update(_beyond(a, b, more) for a, b in pairs)
         else:  # what is done unit by unit: a third unit's operations are as many as a fourth's
             total = total.plus(Count(two.ops[begin:end]), 1 - more)
             total = total.plus(Count(three.ops[first:last]), more)
-    return _Counted(
-        total,
-        {key: low + more * (three.peaks[key] - low) for key, low in two.peaks.items()},
-    )
+    low, high = (tracks_of(one.ops, one.lives) for one in (two, three))
+    return _Counted(total, {key: beyond(low[key], high[key], more) for key in low})
 
 
 def _beyond(two: Op, three: Op, more: int) -> Op:
@@ -379,7 +372,7 @@ class _Watched:
         live.added(sum(t.numel() * t.element_size() for t in _state(self._model)))
         recorder = Recorder(live, copies=self._work.device == "cpu")
         self._step(units=units, passes=passes, within=recorder)
-        return _Recorded(tuple(recorder.ops), dict(live.peaks))
+        return _Recorded(tuple(recorder.ops), tuple(recorder.lives))
 
 
 def _state(model: nn.Module) -> list[Tensor]:

@@ -126,48 +126,57 @@ def _floating(tensors: Iterable[Tensor]) -> set[torch.dtype]:
 
 
 class Live:
-    """How many bytes of tensors there are, and the most that there were in each segment of a pass.
+    """How many bytes of tensors there are, and in which segment of a pass.
 
-    A pass goes through the segments ``forward 1``, …, ``forward L``, ``head``, ``backward L``, …,
-    ``backward 1``; which one is told by the weights that an operation reads. What comes before a
-    layer's first operation belongs to the segment before it. Each segment's peak is a linear
-    function of the number of layers; the peak of all is not.
+    A pass goes through the segments ``forward first``, ``forward last``, ``head``, ``backward
+    last``, ``backward first``; which one is told by the weights that an operation reads. What comes
+    before a layer's first operation belongs to the segment before it.
 
     Args:
         layer_of: the layer, from 0, of each parameter's storage; None for one outside all layers.
         layers: how many there are.
+
+    Attributes:
+        now: bytes.
+        high: the most since the last operation began.
+        segments: of that operation, with the number of the pass; a lone layer is the first and the
+            last.
     """
 
     def __init__(self, layer_of: Mapping[int, int | None], layers: int) -> None:
-        self.now = 0
-        self.peaks: dict[str, int] = {}
+        self.now = self.high = 0
         self._layer_of, self._layers = layer_of, layers
-        self._segments: tuple[str, ...] = ("begin",)
-        self._backward, self._in_layers = False, False
+        self._backward, self._in_layers, self._passes = False, False, 1
+        self.segments: tuple[str, ...] = ()
+        self._enter("begin")
 
     def enter(self, read: Iterable[int]) -> None:
-        """Learn which storages the next operation reads."""
+        """Begin the next operation, which reads these storages."""
+        self.high = self.now
         known = [self._layer_of[address] for address in read if address in self._layer_of]
         if not known:
             return
         layer = known[0]
         if layer is None:
             if self._in_layers:
+                self._passes += self._backward
                 self._backward, self._in_layers = not self._backward, False
-            self._segments = ("head",) if self._backward else ("begin",)
+            self._enter("head" if self._backward else "begin")
             return
         self._in_layers = True
         # Layers between the first and the last reach no peak that neither of those two does. A lone
         # layer is both.
         way = "backward" if self._backward else "forward"
         ends = {"first": 0, "last": self._layers - 1}
-        self._segments = tuple(f"{way} {end}" for end, place in ends.items() if place == layer)
+        self._enter(*(f"{way} {end}" for end, place in ends.items() if place == layer))
+
+    def _enter(self, *segments: str) -> None:
+        self.segments = tuple(f"{segment}, {self._passes}" for segment in segments)
 
     def added(self, size: int) -> None:
         """Count an allocation, or, negative, a release."""
         self.now += size
-        for segment in self._segments:
-            self.peaks[segment] = max(self.peaks.get(segment, 0), self.now)
+        self.high = max(self.high, self.now)
 
 
 class Recorder(TorchDispatchMode):
@@ -181,6 +190,7 @@ class Recorder(TorchDispatchMode):
 
     Attributes:
         ops: in their order.
+        lives: of each of them, its segments and the most bytes that there were meanwhile.
         seconds: of each of them; zeros without a clock.
     """
 
@@ -189,6 +199,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types there
         self.ops: list[Op] = []
+        self.lives: list[tuple[tuple[str, ...], int]] = []
         self.seconds: list[float] = []
         self._clock = clock
         self.live = live
@@ -218,6 +229,7 @@ class Recorder(TorchDispatchMode):
             self.live.added(-copied)
             op = replace(op, allocated=op.allocated + copied)
         self.ops.append(op)
+        self.lives.append((self.live.segments, self.live.high))
         return result
 
     def _follow(self, new: Iterable[Tensor]) -> int:
