@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -89,6 +90,25 @@ def test_one_and_two_layers_tell_what_four_need(build, memory, method, units):
         # How many tokens a unit repeats hangs on the draw, and with it a little work on the table.
         assert found == pytest.approx(exact[kind], rel=0.01, abs=2000), kind
     assert count.peak(2) == pytest.approx(peak, rel=memory)
+
+
+def test_what_units_leave_decides_the_peak_of_a_deep_model_with_short_rows(monkeypatch):
+    """In the small steps that are counted it is the table's gradient that does."""
+    depth = 12
+    monkeypatch.setattr(tape, "KEPT_BYTES", 100_000)
+    task = replace(work(), length=4, group_size=1, depth=depth)
+    model = task.build(depth)
+    step = step_of("bookkeeping", model, task.loss, task.units(2 * UNITS), rows=UNITS, parts=1)
+    live = Live({}, depth)
+    live.added(sum(p.numel() * p.element_size() for p in [*model.parameters(), *model.buffers()]))
+    with passes_of(UNITS, most_rows=UNITS, device="cpu"):
+        step()
+        model.zero_grad()
+        with Recorder(live, copies=True) as recorder:
+            step()
+    peak = max(size for _, size in recorder.lives)
+    counted = count_step(task, "bookkeeping", units=UNITS, parts=1).peak(2)
+    assert counted == pytest.approx(peak, rel=0.03)
 
 
 def test_buffers_that_only_all_layers_together_are_too_large_for_are_counted(monkeypatch):
