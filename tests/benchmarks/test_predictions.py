@@ -96,7 +96,7 @@ def test_no_rate_is_fitted_to_a_setting_that_is_held_against_the_model():
         ),
         ([], measured(predicted()), "no prediction"),
         ([predicted()], measured(None), "passes over"),
-        ([], measured(None, setting="decoder_g2"), "passes over"),
+        ([], measured(None, setting=HELD[0].key), "passes over"),
         ([predicted(), predicted(ratio=1.3)], measured(predicted()), "twice"),
         (
             [predicted(**{"from": {"setting": digest(setting_of("trial_lora"))}})],
