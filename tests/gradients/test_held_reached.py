@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 from tests.gradients.held_places import (
     Build,
@@ -32,11 +32,11 @@ def a_package_that_a_loss_holds() -> Place:
     import proj  # type: ignore[import-not-found]  # made by the line before
 
     class Criterion:
-        def __init__(self, library: Any) -> None:
-            self.library = library
+        def __init__(self, package: Any) -> None:
+            self.package = package
 
         def __call__(self, *rows: Any) -> Any:
-            return self.library.state.TOP[0]
+            return self.package.state.TOP[0]
 
     return Place(
         lambda: state.TOP[0],
@@ -50,7 +50,7 @@ def an_operation_of_its_own(part: str) -> Build:
     def build() -> Place:
         top = {"sign": 1.0}
 
-        @torch.library.custom_op(f"tests_held::{part}", mutates_args=())
+        @library.custom_op(f"tests_held::{part}", mutates_args=())
         def scaled(x: Tensor) -> Tensor:
             return x * (top["sign"] if part == "forward" else 1.0)
 

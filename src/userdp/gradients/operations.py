@@ -13,10 +13,10 @@ from userdp.gradients.parts import is_library
 
 
 def own_operations() -> Iterator[tuple[str, Callable[..., object]]]:
-    """The functions of operations that `torch.library.custom_op` made, but those of libraries.
+    """The functions of operations that torch's `custom_op` made, but those of libraries.
 
-    A kernel that somebody registered by a `torch.library.Library` lies beyond Python, and is not
-    among them.
+    A kernel that somebody registered with torch's `Library` lies beyond Python, and is not among
+    them.
     """
     known: Mapping[str, Any] = custom_ops.OPDEFS
     for name, operation in list(known.items()):

@@ -90,7 +90,8 @@ def sum_of_passes(task: Task, *, form: Forms = None, strict: bool = False) -> Cl
     """The clipped sum of a task whose units may share passes (`choice.why_alone`).
 
     A model that draws random numbers has each unit's masks drawn once: what a pass could not serve
-    is computed again under the masks that it had there (`userdp.gradients.engines.replay`).
+    is computed again under the masks that it had there (`userdp.gradients.engines.replay`). Where
+    it is not proved whose they are, the step stops (`draws.require_no_draws`).
 
     An accelerator computes while the host prepares what comes next. So where ``task.ahead`` no pass
     is waited for: the sum stands if, as hardly ever not, all units turn out to be usable, and is

@@ -91,9 +91,15 @@ THROWS = frozenset(_RATE)
 
 def throws(function: Any, call: Call) -> bool:
     """Whether a call of one of `THROWS` throws coins."""
-    dropout = _RATE[function][1] == "p"
-    asleep = dropout and call.argument(2, "training", call.kwargs.get("train")) is False
-    return not asleep and bool(call.argument(*_RATE[function]) != 0)
+    position, name, default = _RATE[function]
+    if name == "p" and _asleep(call):
+        return False
+    return bool(call.argument(position, name, default) != 0)
+
+
+def _asleep(call: Call) -> bool:
+    """Whether a call of dropout is one of evaluation."""
+    return call.argument(2, "training", call.kwargs.get("train")) is False
 
 
 @places("dropout dropout_ alpha_dropout alpha_dropout_")
@@ -108,8 +114,7 @@ def _dropped(call: Call) -> Place | None:
     place, rate = _like_first(call), call.argument(1, "p", 0.5)
     if place is None or not isinstance(rate, int | float):  # a rate may be somebody's number
         return None
-    thrown = rate != 0 and call.argument(2, "training", call.kwargs.get("train")) is not False
-    return FIRST if thrown and place.constant else place
+    return FIRST if place.constant and rate != 0 and not _asleep(call) else place
 
 
 @places(
