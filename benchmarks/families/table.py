@@ -23,7 +23,7 @@ layer that is not covered sends the whole model to the reference.
   **{moves:.5f} C**, over {sums} engines and families.
 * Mixtures of experts go one by one, also where only their attention trains. A router's choice
   jumps: rounding, which hangs on who shares the pass, may send another user's token to another
-  expert, and no margin of the clip covers that (`userdp.gradients.engines.places.steps`).
+  expert, and no margin of the clip covers that (`userdp.gradients.certificate.places.steps`).
 
 Times are processor time of one step of 16 users with one example of 64 tokens, at width 128 with
 two layers, over an ordinary forward and backward pass of the same rows: {medians}. At this size

@@ -20,7 +20,7 @@ _met: set[tuple[Engine, nn.Module]] = set()
 def influence(engine: Engine, case: Case) -> dict[str, Any]:
     """``ratio`` and ``fell_back``, whether the reference engine computed; or ``refused``.
 
-    A case that is refused is refused before any sum: see `userdp.gradients.coupling`.
+    A case that is refused is refused before any sum: see `userdp.gradients.certificate.coupling`.
     """
     row: dict[str, Any] = {"case": case.name, "share": case.share, "units": len(case.units)}
     try:

@@ -20,7 +20,7 @@ from transformers import (
 from transformers.utils import logging
 
 from tests.gradients.held_places import is_somebodys
-from userdp.gradients.engines.rows import Rows
+from userdp.gradients.certificate.rows import Rows
 
 logging.set_verbosity_error()
 

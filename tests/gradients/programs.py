@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from userdp.gradients.engines.places.place import FIRST, Place
-from userdp.gradients.engines.rows import Rows
+from userdp.gradients.certificate.places.place import FIRST, Place
+from userdp.gradients.certificate.rows import Rows
 
 ROWS = 3
 Step = Callable[[Tensor], Tensor]

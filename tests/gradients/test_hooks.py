@@ -20,7 +20,7 @@ from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import choice
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.hooks import hooks_of
-from userdp.gradients.made_up import Answers, hooks_changed
+from userdp.gradients.certificate.made_up import Answers, hooks_changed
 
 ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]
 CLIP = 0.01

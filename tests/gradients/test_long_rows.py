@@ -13,7 +13,7 @@ from userdp.gradients import Units, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import choice, passes
 from userdp.gradients.engines.choice import choose
-from userdp.gradients.made_up import most_tokens
+from userdp.gradients.certificate.made_up import most_tokens
 
 LIMIT, CLIP = 16, 0.1
 

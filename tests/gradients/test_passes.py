@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, coupling, get_engine
-from userdp.gradients.coupling import require_rows_apart
+from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.engines import choice, one_pass, passes
 from userdp.gradients.engines.passes import largest_passes, rows_per_pass, widths
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from userdp.gradients import NoiseSource, Units, trainable_parameters
-from userdp.gradients.draws import Draws, draws_of
 from userdp.noise.gaussian import NoiseSampler
 from userdp.sampling.cohort import Cohort, Sampler
 from userdp.training.private_run import PrivateRun
@@ -210,10 +209,9 @@ class _WatchedNoise(NoiseSource):
         if not cohort.units or self._run._collator._selector is not None:
             return  # a selector draws, so that gathering twice gives other rows
         units = self._run._collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
-        device = next(iter(trainable_parameters(self._run._model).values())).device
-        if draws_of(self._run._model, self._run._loss, units.to(device)) is not Draws.NONE:
+        everybody, again = self._run._clip(units), self._run._clip(units)
+        if any(not torch.equal(v, again.value[n]) for n, v in everybody.value.items()):
             return  # the others would have other dropout masks without the unit
-        everybody = self._run._clip(units)
         without = self._run._clip(units.select(1, len(units)))
         square = sum(
             float((v - without.value[n]).double().square().sum())

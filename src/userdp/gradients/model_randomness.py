@@ -28,36 +28,28 @@ and the same with the sides exchanged. No property of dropout is used.
 on the CPU and on each device, NumPy's and Python's) hold full states from the operating system. A
 mt19937 with uniform 19,937 bits puts out 623 words that are uniform and independent exactly; beyond
 that, and for Philox (64 bits of key and 62 of counter), the claim takes their streams for
-independent uniform numbers, as it does the noise's. The reference engine gives each unit states of
-its own (`StatesApart`), whatever those before it did to the generators. Rows of several units share
-a pass only if each random number belongs to one row (`userdp.gradients.draws`); otherwise each unit
-has passes of its own. A generator of the model's own is refused where it can be seen
-(`require_reachable_randomness`).
+independent uniform numbers, as it does the noise's. Each pass, and each unit that the reference
+engine computes, begins from states of its own (`StatesApart`). Rows of several units share a pass
+only if each random number belongs to one row (`certificate.rows`): anything else is computed unit
+by unit. A generator of the model's own is refused where a module holds it, and denies the
+certificate where it is an argument.
 
-**What gives 2.** A unit's masks are drawn once in a step; where memory ran out, or rows made
-the model or the loss raise an error, once more with those of all others, and nothing of the first
-is kept (`userdp.gradients.engines.room`, `userdp.gradients.engines.failing`). Whatever is
-computed twice begins from the generators' states of the first time and must end in the same
-(`userdp.gradients.engines.replay` and the second pass of `userdp.gradients.engines.two_pass`);
-recomputation under activation checkpointing must keep its states. What cannot be replayed is
-refused.
-
-**What cannot be seen**: a generator that a module makes anew in each pass, or holds inside compiled
-code; numbers from the operating system or the clock. Such numbers must not depend on what was
-drawn for others before, which those of the operating system do not.
+**What gives 2.** A unit's masks are those of its place in its pass, drawn once. What is computed
+twice (a unit whose pass raised an error, or whose norm float32 cannot hold) begins from the states
+of the first time, in the same place of a pass of the same shape (`engines.again`); recomputation
+under activation checkpointing keeps its states. Where memory ran out, all begins anew from the
+first states (`engines.room`).
 """
 
 from __future__ import annotations
 
-import dis
 import functools
 import hashlib
 import os
 import random
 import struct
 import threading
-import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar
@@ -251,22 +243,6 @@ def secret_randomness(unsafe_key: str | None = None) -> Iterator[None]:
             before.load()
 
 
-def draw_anew() -> None:
-    """Let all default generators run on from new full states of the operating system's randomness.
-
-    Guarantee: what is drawn from here on depends on nothing that was drawn before. To be called
-    within `secret_randomness`; under its ``unsafe_key`` the states go on to follow from that text.
-
-    Raises:
-        FailureError: somebody seeded a generator since that began.
-    """
-    if not _inside:
-        _load_states(os.urandom)
-        return
-    _inside[0].require_unseeded()
-    _inside[0] = _Inside.begin(_inside[0].draw)
-
-
 class StatesApart:
     """States for one unit after another, none of which another unit's pass can have set.
 
@@ -339,36 +315,32 @@ def _state_of(generator: torch.Generator) -> bytes:
     return generator.get_state().numpy().tobytes()
 
 
-GENERATORS: Final = (
+_GENERATORS: Final = (
     torch.Generator,
     np.random.Generator,
     np.random.RandomState,
     np.random.BitGenerator,
     random.Random,
 )
-"""Of random numbers: each draw moves them."""
 
 
 def require_reachable_randomness(model: nn.Module) -> None:
     """Refuse a model whose random numbers are out of reach, or differ when layers are recomputed.
 
-    Refused: a generator that a module holds, or that its ``forward`` finds among its globals or in
-    its closure; a recurrent layer on CUDA with dropout, whose masks cuDNN draws from a state that
-    it keeps from call to call; activation checkpointing with ``preserve_rng_state=False``.
+    Refused: a generator that a module holds; a recurrent layer on CUDA with dropout, whose masks
+    cuDNN draws from a state that it keeps from call to call; activation checkpointing with
+    ``preserve_rng_state=False``.
 
     Raises:
         UseError: names the module.
     """
-    modules = dict(model.named_modules())
-    if _name_generators(modules.values()):
-        name = next(name for name, module in modules.items() if _name_generators([module]))
-        raise UseError(
-            f"{_where(name, modules[name])} has a random number generator of its own, which it "
-            "holds or its forward takes from its file: what it draws for one user depends on how "
-            "much it drew for others, from a seed that may be known",
-            hint="draw from torch's default generator, as torch.nn.functional.dropout does",
-        )
-    for name, module in modules.items():
+    for name, module in model.named_modules():
+        if any(isinstance(value, _GENERATORS) for value in vars(module).values()):
+            raise UseError(
+                f"{_where(name, module)} holds a random number generator of its own: what it draws "
+                "for one user depends on how much it drew for others, from a seed that may be known",
+                hint="draw from torch's default generator, as torch.nn.functional.dropout does",
+            )
         between_layers = isinstance(module, nn.RNNBase) and module.training and module.dropout > 0
         if between_layers and any(p.is_cuda for p in module.parameters()):
             raise UseError(
@@ -404,49 +376,3 @@ def attribute(module: nn.Module, name: str) -> Any:
     if name in held["_parameters"] or name in held["_buffers"] or name in held["_modules"]:
         return getattr(module, name)
     return None
-
-
-def _name_generators(modules: Collection[nn.Module]) -> bool:
-    """Whether a module, by itself, holds a generator, or its ``forward`` names one.
-
-    Told of types, of which there are few: each step asks for thousands of values.
-    """
-    values = [value for module in modules for value in vars(module).values()]
-    kinds = set(map(type, values))
-    many = {kind for kind in kinds if issubclass(kind, dict | list | tuple | set | Mapping)}
-    for value in [value for value in values if type(value) in many]:
-        if value:
-            kinds.update(map(type, value.values() if isinstance(value, Mapping) else value))
-    forwards = {id(f): f for f in (getattr(m.forward, "__func__", m.forward) for m in modules)}
-    for forward in forwards.values():
-        kinds |= _named_by(forward)
-    return any(issubclass(kind, GENERATORS) for kind in kinds)
-
-
-def _named_by(forward: Any) -> set[type]:
-    """The types of a function's globals and of what its closure holds."""
-    code = getattr(forward, "__code__", None)
-    if code is None:
-        return set()
-    found: Mapping[str, object] = forward.__globals__
-    kinds = {type(found[name]) for name in _globals_of(code) if name in found}
-    kinds.update(map(type, _contents(forward.__closure__ or ())))
-    return kinds
-
-
-@functools.lru_cache(maxsize=1 << 10)
-def _globals_of(code: types.CodeType) -> frozenset[str]:
-    """The globals that a function reads, not the attributes that are called as some global is."""
-    return frozenset(
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    )
-
-
-def _contents(cells: Iterable[Any]) -> Iterator[object]:
-    for cell in cells:
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not filled yet
-            continue

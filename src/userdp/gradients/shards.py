@@ -1,7 +1,7 @@
 """Parameters of which each process holds a part (FSDP2): their parts, and noise for them.
 
 A model is sharded in one of two ways (`shard`). If all its parameters train, all are sharded, and
-so are the clipped sum and its noise: `userdp.gradients.engines.two_pass`. If some are frozen
+so are the clipped sum and its noise: `userdp.gradients.engines.sharded`. If some are frozen
 (adapters on a base model), the frozen ones are sharded and the others whole on every process, and
 per-unit gradients of adapters cost what they cost on one process.
 """

@@ -21,7 +21,7 @@ from userdp.gradients.engines.coverage import Coverage, coverage
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.gradients.losses import row_losses
-from userdp.gradients.made_up import Shape, if_it_runs, made_up
+from userdp.gradients.certificate.made_up import Shape, if_it_runs, made_up
 from userdp.gradients.model_randomness import secretly
 from userdp.out_of_memory import ran_out_of_memory
 
@@ -69,7 +69,7 @@ def warn_if_one_at_a_time(
     task = Task(
         model=model, loss=loss, units=one, l2_clip_norm=l2_clip_norm, micro_batch=micro_batch
     )
-    reason = why_alone(task, traced=engine == "vmap")
+    reason = why_alone(task)
     if reason is None:
         return
     together = max(1, rows_per_pass(seq_len, micro_batch, device) // unit_rows)

@@ -12,11 +12,11 @@ from torch import nn
 
 from userdp.errors import FailureError, UseError
 from userdp.gradients import ClipRule, Engine, Loss, get_engine, trainable_parameters
-from userdp.gradients.coupling import require_rows_apart
-from userdp.gradients.engines import reference, two_pass
+from userdp.gradients.certificate.coupling import require_rows_apart
+from userdp.gradients.engines import reference, sharded
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import largest_passes
-from userdp.gradients.made_up import Shape, if_it_runs, made_up
+from userdp.gradients.certificate.made_up import Shape, if_it_runs, made_up
 from userdp.gradients.model_randomness import secretly
 from userdp.gradients.shards import sharded_parts
 from userdp.out_of_memory import ran_out_of_memory
@@ -60,11 +60,11 @@ def require_fit_for_steps(
                 f"a sharded model has an engine of its own, not {engine!r}",
                 hint="leave --engine out, or --sharded",
             )
-        two_pass.require_supported(
+        sharded.require_supported(
             Task(
                 model=model,
                 loss=loss,
-                units=two_pass.nobody(model, masked=masked),
+                units=sharded.nobody(model, masked=masked),
                 l2_clip_norm=plan.clip.l2_norm,
                 item_clip_norm=plan.clip.item_norm,
                 rule=rule_of(plan),
@@ -77,7 +77,7 @@ def require_fit_for_steps(
         micro_batch,
         seq_len,
         unit_rows=rows.get(plan.sampling.unit, micro_batch),  # a silo's or subject's: any number
-        cut=engine != "vmap" and device_of(model).type == "cpu",
+        cut=device_of(model).type == "cpu",
     )
     alone = engine == "reference"
     require_rows_apart(model, loss, masked=masked, largest=() if alone else largest)
@@ -121,7 +121,7 @@ def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -
 
 def engine_of(model: nn.Module, name: str) -> Engine:
     """What clips and sums for this model: the engine of that name, or that of sharded models."""
-    return two_pass.clipped_sum if sharded_parts(model) else get_engine(name)
+    return sharded.clipped_sum if sharded_parts(model) else get_engine(name)
 
 
 def rule_of(plan: Plan) -> ClipRule:

@@ -136,7 +136,7 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
             for number in sorted({one["invariant"] for one in checked})
         },
         "step_ratio": _step_ratios(model, units, names, rounds=config.rounds) if alone else {},
-        "auto": "two_pass" if choice is None else choice.engine,
+        "auto": "sharded" if choice is None else choice.engine,
         "reason": "the model is sharded" if choice is None else choice.reason,
         "passed": False not in found,
     }

@@ -8,7 +8,7 @@ knows what to freeze. No engine decides anything by it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +16,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from userdp.gradients.coupling import evaluating
+from userdp.gradients.certificate.coupling import evaluating
 from userdp.gradients.engines.passes import layout_of
-from userdp.gradients.engines.places.steps import jumps
-from userdp.gradients.engines.rows import Held, Rows
+from userdp.gradients.certificate.places.steps import jumps
+from userdp.gradients.certificate.rows import Rows
+from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.losses import Loss
-from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
+from userdp.gradients.certificate.made_up import CANNOT_RUN, RAGGED, made_up
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.modes import unwatched
 from userdp.out_of_memory import ran_out_of_memory
@@ -90,7 +91,7 @@ def coverage(model: nn.Module, loss: Loss, *, masked: bool) -> Coverage:
     parameters = trainable_parameters(model)
     device = next(iter(parameters.values())).device
     units = made_up(model, RAGGED[0], masked=masked, device=device)
-    tape = _Noting(parameters, layout_of(units))
+    tape = _Noting(parameters, layout_of(units), State(model, loss).tensors())
     uncovered: list[str] = []
     failed: list[Obstacle] = []
     with evaluating(model), tape.naming(model):
@@ -131,13 +132,15 @@ def _without_rule(model: nn.Module, names: list[str]) -> Iterator[Obstacle]:
 class _Noting(Tape):
     """A tape that remembers in which module, and by which function, rows were lost sight of."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], layout: Any) -> None:
-        super().__init__(parameters, layout, Workspace())
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], layout: Any, held: Iterable[Tensor]
+    ) -> None:
+        super().__init__(parameters, layout, Workspace(held))
         self._inside: list[tuple[str, nn.Module]] = []
         self._found: dict[tuple[str, str], dict[str, None]] = {}
 
-    def rows_of(self, model: nn.Module) -> Rows:
-        return _NotingRows(self.layout.rows, self._workspace.held(model), self._note)
+    def rows_of(self) -> Rows:
+        return _NotingRows(self.layout.rows, self._workspace.held, self._note)
 
     @contextmanager
     def naming(self, model: nn.Module) -> Iterator[None]:
@@ -183,7 +186,7 @@ class _Noting(Tape):
 class _NotingRows(Rows):
     """Rows that tell when a result is the first of unknown place, or when Python read data."""
 
-    def __init__(self, count: int, held: Held, note: Callable[[str], None]) -> None:
+    def __init__(self, count: int, held: Iterable[Tensor], note: Callable[[str], None]) -> None:
         super().__init__(count, held)
         self._note_lost = note
         self._proved = False

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from userdp.gradients.ambient import require_no_autocast
 from userdp.gradients.clip_rules import FLAT, ClipRule
 from userdp.gradients.clipping import require_clip_norm
-from userdp.gradients.draws import Draws, draws_of
 from userdp.gradients.engines.precision import dtypes_of
-from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
@@ -24,20 +22,13 @@ from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.vocabulary import require_count
 
-_OF_UNITS = ("draws", "dtypes")
-"""What a task remembers that hangs on its units: whether they are masked, or none."""
-
-
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
 class Task:
     """One clipped sum that is to be computed. The arguments are those of `Engine.__call__`.
 
     Attributes:
-        held: what the model and the loss hold, and must hold whenever a unit's own pass has ended:
-            in there, Python may read tokens, and what the next pass finds may be put back later.
-        later: where there is an accelerator, which has something to do while the host prepares
-            more: questions that are taken to have the answer yes until the sum is there; passes are
-            then queued one behind another (`ClippedSum.settle`). None: each is asked at once.
+        ahead: on an accelerator passes are queued one behind another, before it is known that all
+            units can be added (`ClippedSum.settle`).
         places: most units of a pass; None for as many as ``micro_batch`` and memory allow.
 
     Raises:
@@ -52,8 +43,7 @@ class Task:
     micro_batch: int = 32
     rule: ClipRule = FLAT
     parts: int | None = None
-    held: HeldState | None = None
-    later: list[Callable[[], bool]] | None = None
+    ahead: bool = False
     places: int | None = None
 
     def __post_init__(self) -> None:
@@ -72,8 +62,7 @@ class Task:
         """
         other = copy.copy(self)
         if "units" in changes:
-            for name in _OF_UNITS:
-                other.__dict__.pop(name, None)
+            other.__dict__.pop("dtypes", None)
         other.__dict__.update(changes)
         return other
 
@@ -93,19 +82,9 @@ class Task:
         return {name: p.numel() for name, p in self.parameters.items()}
 
     @cached_property
-    def draws(self) -> Draws:
-        """What the model draws in a pass over these units."""
-        return draws_of(self.model, self.loss, self.units)
-
-    @cached_property
     def dtypes(self) -> frozenset[torch.dtype]:
         """The precisions in use (`engines.precision.dtypes_of`)."""
         return dtypes_of(self.model, self.loss, self.units)
-
-    @property
-    def ahead(self) -> bool:
-        """Whether passes are queued before it is known that all units can be added."""
-        return self.later is not None
 
     @property
     def masked(self) -> bool:
@@ -116,11 +95,6 @@ class Task:
     def least_clip_norm(self) -> float:
         """The smaller one of the clip norms of units and of rows."""
         return min(self.l2_clip_norm, self.item_clip_norm or self.l2_clip_norm)
-
-    def require_unchanged(self) -> None:
-        """Refuse what was computed if anything that is held changed (`HeldState`)."""
-        if self.held is not None:
-            self.held.require_unchanged()
 
     def zero(self, dtype: torch.dtype = torch.float64) -> ClippedSum:
         """The sum to which no unit has been added yet."""
@@ -137,8 +111,8 @@ class Engine:
         \sum_k \mathrm{clip}\Big(\frac{1}{|D_k|} \sum_{x \in D_k} \nabla \ell(\theta, x),\, C\Big)
 
     Guarantee: adding or removing one unit moves ``value`` by at most ``l2_clip_norm`` in L2,
-    rounding included (see `userdp.gradients.clipping`; for the batched engines
-    `userdp.gradients.engines.one_pass`). A unit with a NaN or infinite gradient contributes exactly
+    rounding included (see `userdp.gradients.clipping`; for the batched engine
+    `userdp.gradients.engines.batched`). A unit with a NaN or infinite gradient contributes exactly
     zero. Dropout masks are secret, and a unit's are drawn once; "at most" holds for equal masks of
     everybody else, which is what privacy needs (`userdp.gradients.model_randomness`).
 
@@ -186,10 +160,10 @@ class Engine:
 
         Raises:
             UseError: a parameter is out of range; the model or the loss couples rows
-                (`userdp.gradients.models.require_uncoupled`, `userdp.gradients.coupling`: one that
-                does gives no batched engine the same sum, so none accepts it); or the model's
-                random numbers cannot be kept (`userdp.gradients.draws.require_replayable`); or
-                autocast is on around this call (`userdp.gradients.ambient`).
+                (`userdp.gradients.models.require_uncoupled`, `userdp.gradients.certificate.coupling`: one that
+                does gives no batched engine the same sum, so none accepts it), seeds a generator or
+                answers otherwise in another order of units; or autocast is on around this call
+                (`userdp.gradients.ambient`).
             FailureError: the model seeded a generator.
 
         Source: Charles et al. 2024, Algorithm 2 and Eq. 4 (ULS); with one row per unit, Algorithm 1

@@ -3,7 +3,7 @@
 A rule stands in for one of torch's functions while a tape is watching. It answers None where it
 does not apply; torch's own function then runs, and a trainable parameter in it is found by its
 ordinary gradient. A rule applies only to inputs whose first dimension counts rows, or rows and
-positions flattened, by the code that made them (`engines.rows`): a shape proves nothing.
+positions flattened, by the code that made them (`certificate.rows`): a shape proves nothing.
 
 Rules are autograd functions and not hooks, so that activation checkpointing recomputes them like
 any other.
@@ -18,9 +18,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients.engines.again import own_unpacking
-from userdp.gradients.engines.places.place import Place, tensors_in
-from userdp.gradients.engines.rows import Rows
+from userdp.gradients.certificate.places.place import Place, tensors_in
 from userdp.gradients.engines.uses import Layout, Use
 from userdp.gradients.modes import unwatched
 
@@ -32,15 +30,21 @@ class Watcher(Protocol):
         anchor: a tensor that requires a gradient, so that a layer without other such inputs has a
             backward pass too.
         layout: which unit owns which row.
-        rows: which row each number belongs to.
     """
 
     anchor: Tensor
     layout: Layout
-    rows: Rows
 
     def name_of(self, tensor: object) -> str | None:
         """The trainable parameter's name; None for everything else."""
+        ...
+
+    def place_of(self, tensor: Tensor) -> Place | None:
+        """Where rows lie in ``tensor``; None where that is unknown."""
+        ...
+
+    def mark(self, tensor: Tensor, place: Place) -> Tensor:
+        """Note where rows lie in ``tensor``, which a rule made."""
         ...
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
@@ -89,6 +93,16 @@ def ruled(model: nn.Module) -> list[tuple[nn.Module, ModuleRule]]:
     kinds = set(map(type, modules))  # of which there are few
     rules = {kind: [rule for fits, rule in _MODULE_RULES if fits(kind)] for kind in kinds}
     return [(module, rule) for module in modules for rule in rules[type(module)]]
+
+
+def is_bare(module: nn.Module) -> bool:
+    """Whether ``module`` has its class's own forward, and nobody's hooks around it."""
+    return "forward" not in vars(module) and not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 class Layer(ABC):
@@ -150,7 +164,7 @@ def constant(tape: Watcher, tensor: Tensor) -> bool:
     """Whether no row's data reached ``tensor``; what is made of parameters alone has a name."""
     if tape.layout.rows == 1 or tape.name_of(tensor) is not None:
         return True
-    place = tape.rows.place_of(tensor)
+    place = tape.place_of(tensor)
     return place is not None and place.constant
 
 
@@ -188,9 +202,7 @@ def owned(tape: Watcher, x: Tensor) -> int | None:
         return None
     if rows == 1:
         return x.shape[0]
-    if own_unpacking():  # a rule's backward pass would compute with what somebody's hook gives it
-        return None
-    place = tape.rows.place_of(x)
+    place = tape.place_of(x)
     if place is None:
         return None
     if place.constant:
@@ -207,4 +219,4 @@ def placed(tape: Watcher, x: Tensor, value: Tensor) -> Tensor:
     """``value``, each place of whose first dimension belongs to the row that it has in ``x``."""
     inner = owned(tape, x)
     assert inner is not None
-    return tape.rows.mark(value, Place(0, inner))
+    return tape.mark(value, Place(0, inner))

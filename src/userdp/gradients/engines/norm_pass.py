@@ -112,8 +112,7 @@ class NormTape(Tape):
 
         FSDP finishes a pass by writing to ``.grad``, which is cleared.
         """
-        with self.rows.going_back():
-            run_backward(total, (), accumulate=True, keep_graph=True)
+        run_backward(total, (), accumulate=True, keep_graph=True)
         uncovered = [name for name, p in self._parameters.items() if p.grad is not None]
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -122,8 +121,7 @@ class NormTape(Tape):
     def add(self, total: Tensor, factors: Tensor) -> None:
         """Go through the graph once more, from ``total``; parameters get the clipped sum."""
         self._factors = factors
-        with self.rows.going_back():
-            run_backward(total, (), accumulate=True)
+        run_backward(total, (), accumulate=True)
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use's norms; all of it where the parameter is shared."""
@@ -254,16 +252,6 @@ class Norms:
     _attached: Tensor
     _shares: Tensor
 
-    @property
-    def narrow(self) -> set[torch.dtype]:
-        """The types below float32 that were seen."""
-        return self._tape.narrow
-
-    @property
-    def drew(self) -> bool:
-        """Whether coins were thrown."""
-        return self._tape.rows.drew
-
     def add(self, factors: Tensor) -> None:
         """Add each unit's gradient times its factor to the parameters' ``.grad``; once.
 
@@ -274,5 +262,5 @@ class Norms:
         with unwatched():
             total = (self._attached * self._shares).sum()
         self._tape.add(total, factors)
-        if not self._tape.rows.kept_apart():
+        if not self._tape.kept_apart():
             raise NotCoveredError([NOT_BY_ROWS])

@@ -2,13 +2,11 @@ r"""How a cohort is cut into passes of whole units: by what each unit is, not by
 
 A unit's **shape** is its number of rows and the width to which they are padded (`padded_width`).
 All units of a pass have one shape, and every pass of a shape has as many places for units; where
-they are too few, copies of the first one stand in the rest and count nothing. (Made-up rows might
-raise an error, or be no numbers, in a model that never meets such rows.) So whatever depends on a
-pass's shape (which kernels run, in what order they add, which form a layer takes) depends, for each
-unit, on that unit alone, on the width of ``input_ids`` and on the settings of the run. A processor
-computes the numbers of one place by a fixed sequence of operations on them: *a unit's bits are its
-own*, in batches too, where they are the same in each place (`engines.own_bits` asks it of a
-machine).
+they are too few, or places are not used (`engines.certify`), copies of the first one stand there
+and count nothing. (Made-up rows might raise an error, or be no numbers, in a model that never meets
+such rows.) So whatever depends on a pass's shape (which kernels run, in what order they add, which
+form a layer takes) depends, for each unit, on that unit alone, on the width of ``input_ids`` and on
+the settings of the run.
 
 **In what order.** What is left of a pass is the rounding of its sum, which hangs on who is in it.
 So the units of a shape have a random order, in secret randomness: take a unit out of it and put the
@@ -64,29 +62,25 @@ class Pass:
     """Units that share a pass.
 
     Attributes:
-        numbers: theirs in the task, by place.
+        numbers: theirs in the task.
+        places: theirs in the pass.
         shape: of the pass.
     """
 
     numbers: tuple[int, ...]
+    places: tuple[int, ...]
     shape: PassShape
 
-    def apart(self) -> list[Pass]:
-        """Each unit in a pass of the same shape, with nobody else beside it."""
-        return [Pass((number,), self.shape) for number in self.numbers]
-
     def of(self, units: Units) -> Units:
-        """The rows of the pass: as many units as it has places, the first one in all that are left.
+        """The rows of the pass: the first unit stands in all places that are nobody's.
 
         Args:
             units: of the task.
         """
         shape = self.shape
-        first, last = self.numbers[0], self.numbers[-1] + 1
-        whole = self.numbers == tuple(range(first, last)) and len(self.numbers) == shape.units
-        if whole and units.input_ids.shape[1] == shape.width:
-            return units.select(first, last)  # they lie there as they are
-        numbers = [*self.numbers, *[first] * (shape.units - len(self.numbers))]
+        numbers = [self.numbers[0]] * shape.units
+        for number, place in zip(self.numbers, self.places, strict=True):
+            numbers[place] = number
         index = (units.offsets[numbers][:, None] + torch.arange(shape.rows)).flatten()
         assert units.host_lengths is not None
         lengths, device = units.host_lengths[index], units.lengths.device
@@ -173,7 +167,7 @@ def passes(
     *,
     micro_batch: int,
     most_units: Callable[[int, int], int],
-    filled: bool,
+    places_of: Callable[[PassShape], tuple[int, ...]] | None = None,
     most_rows: Callable[[int, int, torch.device], int] | None = None,
 ) -> tuple[list[Pass], list[int]]:
     """The passes of some units.
@@ -182,14 +176,12 @@ def passes(
         units: with or without rows; those of none are in no pass.
         micro_batch: most rows of a pass.
         most_units: by rows of a unit and width, for how many units there is memory.
-        filled: whether a pass of fewer units has as many places as the others of its shape. Not
-            where the model draws: copies would draw masks of their own, and whether a model raises
-            an error, say, may hang on masks (`engines.failing`).
+        places_of: which places of a shape are used; none leaves its units alone. All by default.
         most_rows: of a pass; `rows_per_pass` where nothing is said.
 
     Returns:
-        The passes, in an order that torch's generator draws; and the units that have more rows than
-        ``micro_batch``.
+        The passes, in an order that torch's generator draws; and the units that have passes of
+        their own.
     """
     assert units.host_lengths is not None
     counts, lengths = units.offsets.diff(), units.host_lengths
@@ -197,23 +189,27 @@ def passes(
     owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
     longest.scatter_reduce_(0, owner, lengths, "amax")
     by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
-    large: list[int] = []
+    alone: list[int] = []
     most_wide = units.input_ids.shape[1]
     for unit, (rows, tokens) in enumerate(zip(counts.tolist(), longest.tolist(), strict=True)):
         if rows > micro_batch:
-            large.append(unit)
+            alone.append(unit)
         elif rows:
             by_shape[rows, min(padded_width(tokens), most_wide)].append(unit)
     cut: list[Pass] = []
     for (rows, width), numbers in by_shape.items():
         together = (most_rows or rows_per_pass)(width, micro_batch, units.lengths.device) // rows
-        places = max(1, min(together, most_units(rows, width), _MOST_PLACES))
-        shape = PassShape(places, rows, width)
+        most = max(1, min(together, most_units(rows, width), _MOST_PLACES))
+        shape = PassShape(most, rows, width)
+        places = tuple(range(most)) if places_of is None else places_of(shape)
+        if not places:
+            alone += numbers
+            continue
         numbers = _in_random_order(numbers)
-        for begin in range(0, len(numbers), places):
-            taken = tuple(numbers[begin : begin + places])
-            cut.append(Pass(taken, shape if filled else shape._replace(units=len(taken))))
-    return cut, large
+        for begin in range(0, len(numbers), len(places)):
+            taken = tuple(numbers[begin : begin + len(places)])
+            cut.append(Pass(taken, places[: len(taken)], shape))
+    return cut, alone
 
 
 def _in_random_order(numbers: list[int]) -> list[int]:

@@ -6,19 +6,15 @@ in the dtypes of the tensors that torch's functions are given and return:
 
 * `dtypes_of` looks at every operation of a forward and backward pass over made-up rows, once for
   each model and loss. It is a property of the code, so the clip may depend on it (`aim`).
-* `Watch` looks at each torch function of a pass over real rows. What it sees beyond the first may
-  depend on those rows, so the clip must not follow it; see `one_pass` and `two_pass` for what is
-  done with the units of such a pass.
+* `Watch` looks at each torch function of a pass that is followed; a certified pass has the types of
+  all that its calls are given (`certificate.calls`).
 
 **Fewer bits than float32: only where a unit's bits are its own.** Two ways to compute the same
 gradient in bfloat16 differ by a relative rho of 1e-3 to 1e-2. If who else is there decided which it
 is, each of M others would change by that when one unit leaves, and in one direction if they are
 alike: 199 units of six different rows differed by 0.27 C between a batch and one at a time. No
-margin covers that. So units share passes in fewer bits only where each one's numbers are the same
-to the last bit whoever shares them: passes of fixed shapes (`engines.passes`) on kernels that are
-asked for it (`engines.own_bits`), and, where a pass turns out to be of no use, the same passes with
-nobody beside (`engines.one_pass.sum_apart`). Where the model draws masks, units are computed alone:
-these lie in the same places of a pass, which are not their own.
+margin covers that. So passes have fixed shapes, only places of equal bits are used
+(`engines.certify`), and which way computes a unit is a matter of that unit and of shapes.
 """
 
 from __future__ import annotations
@@ -30,11 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from userdp.errors import FailureError
 from userdp.gradients.ambient import precisions_of_products
-from userdp.gradients.draws import Draws
 from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.made_up import CANNOT_RUN, RAGGED, Answers, made_up
+from userdp.gradients.certificate.made_up import CANNOT_RUN, RAGGED, Answers, made_up
 from userdp.gradients.models import require_uncoupled
 from userdp.gradients.modes import DispatchMode, FunctionMode, eagerly
 from userdp.gradients.units import Units
@@ -47,7 +41,7 @@ _EXACT = {"none", "ieee"}
 """What torch calls products of float32 matrices that keep all their bits."""
 
 _MARGINS = {torch.float64: 1e-5, torch.float32: 1e-3}
-"""How far below C, relatively, batches aim; public. `engines.one_pass` says what they cover."""
+"""How far below C, relatively, batches aim; public. `engines.batched` says what they cover."""
 
 _LEAST_AIM = 1e-30
 """At the very end of the range of clip norms the reference's own margin alone is left."""
@@ -73,7 +67,7 @@ _SEVERAL = (tuple, list)
 
 
 def margin(dtypes: Iterable[torch.dtype]) -> float:
-    """The margin of batches where the model computes in these dtypes; see `engines.one_pass`.
+    """The margin of batches where the model computes in these dtypes; see `engines.batched`.
 
     It depends on dtypes alone: a margin that followed the number of units would itself move every
     contribution when one unit leaves. Norms and sums are float32 where the model is narrower.
@@ -130,25 +124,6 @@ def _observed(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtyp
         if ran_out_of_memory(error):
             raise
     return frozenset(observed.narrow)
-
-
-def require_no_masks(drawn: Draws) -> None:
-    """Refuse to compute units of a pass again, one by one, where the model draws.
-
-    What made the pass narrow may have been the masks; new ones would then be chosen by who else sat
-    in it (`engines.replay`), and the old ones belong to a pass of another shape, which rounds
-    otherwise.
-
-    Raises:
-        FailureError: the model draws.
-    """
-    if drawn is not Draws.NONE:
-        raise FailureError(
-            "some rows made a model with dropout compute in fewer bits than float32, and their "
-            "users cannot be computed again under the same masks; training stopped before this "
-            "update",
-            hint="set dropout to 0, take --engine reference, or keep the model in one precision",
-        )
 
 
 class Watch(FunctionMode):

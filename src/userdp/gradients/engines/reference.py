@@ -1,9 +1,10 @@
 """The reference engine: one unit at a time, plain autograd. Slow, simple, and the oracle.
 
 Guarantee: a unit's contribution is a function of the model and of that unit's rows: it is computed
-alone, padded to its own longest row, and added in float64. Dropout masks are drawn anew for each
-pass, a pass is one unit's, and a unit begins from generators that no other has touched. A two-stage
-clip costs a backward pass per row.
+alone, padded to its own longest row, and added in float64. It begins from states of generators that
+no other unit has touched, and what model and loss hold is put back behind it
+(`certificate.state`). A unit whose gradient is not finite, or whose rows make the model or the loss
+raise an error, counts as zero. A two-stage clip costs a backward pass per row.
 
 Models under `torch.compile` run as they are written. Code compiled for the shapes of one unit
 serves those after it: the rounding of a unit's gradient would depend on who came before.
@@ -11,68 +12,125 @@ serves those after it: the rounding of a unit's gradient would depend on who cam
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
+from userdp.gradients.certificate.made_up import EQUAL, RAGGED, Answers, made_up
+from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import clip_factors, squared_norm, squared_norms
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import DetachedLossError, checked_losses
-from userdp.gradients.model_randomness import StatesApart
+from userdp.gradients.model_randomness import StatesApart, known_randomness
 from userdp.gradients.modes import eagerly
 from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import own_rows
 
+_log = logging.getLogger(__name__)
+_runs: Answers[bool] = Answers()
 
-def sum_of_units(task: Task, *, forgiving: bool = False) -> ClippedSum:
+
+def sum_of_units(task: Task) -> ClippedSum:
     """The clipped sum, unit by unit. What the model and the loss may be was asked before.
 
-    Args:
-        task: what is to be computed.
-        forgiving: a unit whose rows make the model or the loss raise an error counts as zero, and
-            is counted, instead (`engines.failing`). Of a unit of several passes, one whose loss
-            has no graph adds zero, as its rows do in a pass that they share with others.
+    Raises:
+        Exception: whatever the model or the loss raises on made-up rows too.
     """
-    total, sizes, states = task.zero(), task.sizes, StatesApart()
-    for unit, rows in enumerate(task.units):
-        if len(rows[1]) == 0:
-            continue
-        task.require_unchanged()  # by the pass before
-        states.load_next()
-        try:
-            gradient, total.losses[unit], detached = mean_gradient(task, *rows, forgiving=forgiving)
-        except Exception as error:  # whatever the model's and the loss's code raise
-            if not (forgiving and may_be_of_rows(error)):
-                raise
-            total.failed += 1
-            total.norms[unit] = total.losses[unit] = torch.nan
-            continue
-        total.failed += detached
-        squares = dict(zip(sizes, squared_norms(gradient), strict=True))
-        norm = total.norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
-        if not bool(norm.isfinite()):
-            total.non_finite += 1
-            continue
-        by_name = task.rule.factors(squares, sizes, l2_clip_norm=task.l2_clip_norm)
-        factors = torch.stack([by_name[name] for name in sizes]).tolist()
-        for into, part, factor in zip(total.value.values(), gradient, factors, strict=True):
-            into.add_(part, alpha=factor)
-        del gradient  # not beside the next unit's
-    states.load_next()
+    total, states = task.zero(), StatesApart()
+    add_units(task, total, range(len(task.units)), State(task.model, task.loss), states)
     return total
 
 
+def add_units(
+    task: Task, total: ClippedSum, units: Iterable[int], state: State, states: StatesApart
+) -> None:
+    """Add units of a task to ``total``, each computed alone.
+
+    Args:
+        task: what is to be computed.
+        total: float64.
+        units: their numbers.
+        state: what model and loss hold, which is put back behind each unit.
+        states: of generators, a new one for each unit.
+    """
+    for unit in units:
+        one = task.but(units=task.units.select(unit, unit + 1))
+        if not len(one.units.lengths):
+            continue
+        states.load_next()
+        try:
+            add_unit(one, total, unit)
+        except Exception as error:  # whatever the model's and the loss's code raise
+            state.put_back()
+            count_failed(task, total, unit, error)
+        state.put_back()
+
+
+def count_failed(task: Task, total: ClippedSum, unit: int, error: Exception) -> None:
+    """Count a unit as zero whose rows raised ``error``: a step that stops would tell of it.
+
+    Raises:
+        Exception: the error, where it says nothing of rows, or made-up rows raise one too.
+    """
+    known = _runs.of(task.model, task.loss)
+    if not may_be_of_rows(error):
+        raise error
+    if True not in known:
+        if not _made_up_rows_run(task):
+            raise error
+        known[True] = True
+        _log.warning(
+            "the model or the loss raised %s on somebody's examples. Such users count as zero, in "
+            "this step and in later ones, since a step that stops would tell that they were drawn. "
+            "operator.jsonl counts them (failed)",
+            type(error).__name__,
+        )
+    total.failed += 1
+    total.norms[unit] = total.losses[unit] = torch.nan
+
+
+def _made_up_rows_run(task: Task) -> bool:
+    state, device = State(task.model, task.loss), task.units.lengths.device
+    with known_randomness("made-up rows"):
+        try:
+            for shape in (*RAGGED, EQUAL):
+                units = made_up(task.model, shape, masked=task.masked, device=device)
+                for number in range(len(units)):
+                    mean_gradient(task, *units.select(number, number + 1).cut())
+        except Exception:  # the same code, on nobody's rows: whatever it raises, it does not run
+            return False
+        finally:
+            state.put_back()
+    return True
+
+
+def add_unit(task: Task, total: ClippedSum, unit: int) -> None:
+    """Add the one unit of ``task``, as number ``unit`` of ``total``."""
+    sizes = task.sizes
+    gradient, loss, detached = mean_gradient(task, *task.units.cut())
+    total.losses[unit] = loss
+    total.failed += detached
+    squares = dict(zip(sizes, squared_norms(gradient), strict=True))
+    norm = total.norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
+    if not bool(norm.isfinite()):
+        total.non_finite += 1
+        return
+    by_name = task.rule.factors(squares, sizes, l2_clip_norm=task.l2_clip_norm)
+    factors = torch.stack([by_name[name] for name in sizes]).tolist()
+    for into, part, factor in zip(total.value.values(), gradient, factors, strict=True):
+        into.add_(part, alpha=factor)
+
+
 def mean_gradient(
-    task: Task,
-    input_ids: Tensor,
-    lengths: Tensor,
-    targets: Tensor | None,
-    *,
-    forgiving: bool = False,
+    task: Task, input_ids: Tensor, lengths: Tensor, targets: Tensor | None
 ) -> tuple[list[Tensor], float, bool]:
     """The mean of one unit's gradients, each row's clipped before if asked; and the mean loss.
 
-    And whether some pass had a loss without a graph, which is an error unless ``forgiving``.
+    And whether some pass of several had a loss without a graph, whose rows add zero, as they do in
+    a pass that they share with others.
     """
     rows, item_clip_norm = len(lengths), task.item_clip_norm
     most = task.micro_batch if item_clip_norm is None else 1
@@ -89,9 +147,10 @@ def mean_gradient(
             try:
                 losses = checked_losses(task.loss, task.model, ids, sizes, marks)
             except DetachedLossError:
-                if not forgiving:
+                if rows <= most:
                     raise
-                losses, detached = _without_gradient(task, rows=len(sizes)), True
+                some = next(iter(task.parameters.values()))
+                losses, detached = some.new_zeros(len(sizes)).requires_grad_(), True
             # Of a row that is clipped by itself the gradient must be the row's own, not its share.
             total = losses.sum() * (1 / rows if item_clip_norm is None else 1.0)
             gradients = torch.autograd.grad(
@@ -108,12 +167,6 @@ def mean_gradient(
         mean = [a + b for a, b in zip(mean, part, strict=True)] if mean else part
         mean_loss += loss
     return mean, mean_loss, detached
-
-
-def _without_gradient(task: Task, *, rows: int) -> Tensor:
-    """Losses of 0 that have a graph, and a gradient of exactly zero."""
-    some = next(iter(task.parameters.values()))
-    return some.new_zeros(rows).requires_grad_()
 
 
 def _clipped_share(gradient: list[Tensor], item_clip_norm: float, rows: int) -> list[Tensor]:

@@ -8,10 +8,9 @@ cohort was drawn before, and noise is added after: neither knows of it.
 
 **What may depend on people's data, and what may not.** How large a pass is may: lengths and counts
 of the rows decide what it needs. A contribution changes by it only in its last bits, as it does
-with whoever else shares the pass (`engines.one_pass`, 2), and the margin of the clip is for that.
-Masks are drawn anew from the states in which the first attempt began. That selects none, if whether
-memory ran out is a matter of shapes and never of what the masks were; where it could be one of
-masks, which is where a unit is computed again under its own, the step stops (`engines.replay`).
+with whoever else shares the pass (`engines.batched`, 2), and the margin of the clip is for that.
+Masks are drawn anew from the states in which the first attempt began. That selects none: whether
+memory ran out is a matter of shapes and never of what the masks were.
 Whoever watches the clock, the memory or the log sees that a pass was halved
 (docs/concepts/secrets.md).
 
@@ -25,9 +24,11 @@ import logging
 from collections.abc import Callable
 
 from userdp.errors import FailureError
+from userdp.gradients.certificate.made_up import Answers
+from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.passes import largest_passes
 from userdp.gradients.engines.precision import is_narrow
-from userdp.gradients.made_up import Answers
 from userdp.gradients.memory import let_go_of_memory
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.sums import ClippedSum
@@ -40,8 +41,6 @@ _room: Answers[int] = Answers()
 def sum_that_fits(
     compute: Callable[[Task], ClippedSum],
     task: Task,
-    *,
-    most_rows: Callable[[Task], int],
 ) -> ClippedSum:
     """The clipped sum of a task, in passes that memory has room for.
 
@@ -49,10 +48,8 @@ def sum_that_fits(
     interrupted; ``halvings`` says how many attempts were thrown away before it.
 
     Args:
-        compute: the sum of a task, which reads nothing that an attempt leaves behind; one that
-            could refuses to go on (`engines.choice`).
+        compute: the sum of a task.
         task: what is to be computed.
-        most_rows: of the largest pass of a task.
 
     Raises:
         FailureError: a pass of one row does not fit; or the model computes in fewer bits than
@@ -60,7 +57,7 @@ def sum_that_fits(
             covers.
     """
     room, halvings = _room.of(task.model, task.loss), 0
-    begun = GeneratorStates.read()
+    begun, state = GeneratorStates.read(), State(task.model, task.loss)
     while True:
         fitting = task.but(micro_batch=min(task.micro_batch, room.get("rows", task.micro_batch)))
         try:
@@ -73,6 +70,7 @@ def sum_that_fits(
             return total
         # Not in the clause above: until its end the error holds the frames, and these the tensors.
         let_go_of_memory()
+        state.put_back()
         if _in_fewer_bits(task):
             raise FailureError(
                 "memory ran out in a pass of a model that computes in fewer bits than float32, "
@@ -80,7 +78,7 @@ def sum_that_fits(
                 "before this update",
                 hint=f"go on with a --micro-batch below {task.micro_batch}",
             )
-        rows = most_rows(fitting)
+        rows = _most_rows(fitting)
         begun.load()
         if rows < 2:
             raise FailureError(
@@ -98,6 +96,18 @@ def sum_that_fits(
             )
         room["rows"] = rows // 2
         halvings += 1
+
+
+def _most_rows(task: Task) -> int:
+    """Rows of the largest pass."""
+    units = task.units
+    largest = largest_passes(
+        task.micro_batch,
+        units.input_ids.shape[1],
+        unit_rows=max(units.offsets.diff().tolist(), default=0),
+        cut=units.lengths.device.type == "cpu",
+    )
+    return max((rows for rows, _ in largest), default=1)
 
 
 def _in_fewer_bits(task: Task) -> bool:

@@ -15,9 +15,10 @@ linear, so a unit's part of a parameter is what that graph makes of the unit's p
 
 **A pass of one unit** needs no rules: every gradient is that unit's.
 
-Every other torch function runs as it is, and `engines.rows` follows through it which row each
-number belongs to: a rule applies only where that is known, and the losses tell in the end whether
-the whole pass kept its rows apart.
+Every other torch function runs as it is. `Tape` proves: `certificate.rows` follows which row each
+number belongs to; a rule applies only where that is known, and the losses tell in the end whether
+the whole pass kept its rows apart. `KnownTape` compares its pass with one that was proved, call by
+call, and rules are told the places that they were told then (`certificate.calls`).
 
 What no rule covers goes on to torch as it is. The parameter then receives an ordinary gradient, and
 that is how the engine learns, exactly, that it must fall back (`Tape.backward` names it).
@@ -27,8 +28,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -36,21 +37,28 @@ from torch import Tensor, nn
 
 from userdp.gradients.ambient import autocast_now
 from userdp.gradients.engines import rules as rules  # registers them
-from userdp.gradients.engines.again import described, hooks_on
+from userdp.gradients.certificate.calls import Calls, Seen, told
+from userdp.gradients.certificate.places.place import CONSTANT, FIRST, Place
+from userdp.gradients.certificate.places.reads import ASKS
+from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.engines.forms import Form, Forms
 from userdp.gradients.engines.layer import RULES, ModuleRule, at_most_one_of_rows, ruled
-from userdp.gradients.engines.places.place import CONSTANT, FIRST
-from userdp.gradients.engines.places.reads import ASKS
 from userdp.gradients.engines.precision import Watch
-from userdp.gradients.engines.rows import Held, Rows, held_by
 from userdp.gradients.engines.rules.broadcast import ELEMENTWISE, with_rows
 from userdp.gradients.engines.uses import Dense, Layout, Together, Use, joint, squared_norms, wide
 from userdp.gradients.losses import Loss, checked_losses
-from userdp.gradients.modes import eagerly, run_backward, run_batched_backward, unwatched
+from userdp.gradients.modes import (
+    FunctionMode,
+    eagerly,
+    run_backward,
+    run_batched_backward,
+    unwatched,
+)
 from userdp.gradients.transfers import moved
 from userdp.gradients.units import Units
 
 NOT_BY_ROWS = "(losses of which it is not proved that rows were kept apart)"
+OTHER_CALLS = "(other calls than those of the pass that was certified)"
 
 
 class NotCoveredError(Exception):
@@ -60,12 +68,11 @@ class NotCoveredError(Exception):
 
     Attributes:
         names: what was not covered.
-        apart: whether rows were seen to be kept apart.
     """
 
-    def __init__(self, names: list[str], *, apart: bool = False) -> None:
+    def __init__(self, names: list[str]) -> None:
         super().__init__(", ".join(names))
-        self.names, self.apart = names, apart
+        self.names = names
 
 
 KEPT_BYTES = 256 << 20
@@ -79,29 +86,22 @@ class Workspace:
     the sums of a small model. A large one computes long enough not to notice, and what its buffers
     hold would lie beside the activations of the next pass.
 
-    What the first pass found in the model's modules serves the others too: what is written to or
-    put in its place meanwhile is no constant and has no rule then, which costs time alone.
+    Args:
+        held: tensors of model and loss, which are constants.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, held: Iterable[Tensor] = ()) -> None:
+        self.held = list(held)
         self._buffers: dict[tuple[str, int], Tensor] = {}
         self._bytes = 0
         self._model: nn.Module | None = None
-        self._held: Held = {}
         self._ruled: list[tuple[nn.Module, ModuleRule]] | None = None
-
-    def held(self, model: nn.Module) -> Held:
-        """The tensors that the modules of ``model`` held when its first pass began."""
-        if model is not self._model:
-            self._model, self._held, self._ruled = model, held_by(model), None
-        return self._held
 
     def patches(self, model: nn.Module, tape: Tape) -> dict[nn.Module, Callable[..., Any]]:
         """The forwards by which rules replace those of modules while ``tape`` watches."""
-        self.held(model)
-        asked = self._ruled
-        if asked is None:
-            asked = ruled(model)
+        if model is not self._model:
+            self._model, self._ruled = model, None
+        asked = ruled(model) if self._ruled is None else self._ruled
         found = [
             (module, rule, forward)
             for module, rule in asked
@@ -135,7 +135,8 @@ class Tape:
         form: of linear layers; see `userdp.gradients.engines.forms.Forms`.
 
     Attributes:
-        anchor, layout, rows: see `userdp.gradients.engines.layer.Watcher`.
+        anchor, layout: see `userdp.gradients.engines.layer.Watcher`.
+        calls: what the pass did.
         narrow: the types below float32 that were seen while watching.
     """
 
@@ -156,7 +157,8 @@ class Tape:
         self._naming = self.derives and layout.rows > 1
         self._on_cpu = first.device.type == "cpu"
         self.narrow: set[torch.dtype] = set()
-        self.rows = Rows(layout.rows)
+        self.calls = Calls()
+        self._rows = Rows(layout.rows)
         self._names = {id(p): name for name, p in parameters.items()}
         self._parameters = parameters
         self._workspace = workspace
@@ -172,29 +174,45 @@ class Tape:
             return made.name if made.tensor._version == made.version else None
         return self._names.get(id(tensor))
 
-    def told_of(self, *call: object) -> tuple[object, ...]:
-        """A call as the label of what it saves tells of it (`userdp.gradients.engines.again`)."""
-        given = described(self.rows.place_of, self.name_of, call)
-        return torch.is_grad_enabled(), *given
+    @property
+    def drew(self) -> bool:
+        """Whether coins were thrown."""
+        return self._rows.drew
 
-    def note_made(self, result: object) -> None:
+    def place_of(self, tensor: Tensor) -> Place | None:
+        """Where rows lie in ``tensor``, as a rule asks; None where that is unknown."""
+        place = self._rows.place_of(tensor)
+        self.calls.asked.append((tensor.shape, place))
+        return place
+
+    def mark(self, tensor: Tensor, place: Place) -> Tensor:
+        """Note where rows lie in what a rule made."""
+        return self._rows.mark(tensor, place)
+
+    def told(self, args: Iterable[object], kwargs: Mapping[str, object]) -> tuple[object, ...]:
+        """What a call was given, as it is compared with a later one."""
+        return told(self._names, args, kwargs)
+
+    def note_made(self, result: object) -> bool:
         """Name ``result`` if parameters and constants alone made it, and it passes gradients on."""
-        if not self._naming:
-            return
+        if not self._naming or not torch.is_grad_enabled():
+            return False
         if isinstance(result, tuple | list):
-            for part in result:
-                self.note_made(part)
-        elif (
+            return any([self.note_made(part) for part in result])
+        return (
             isinstance(result, Tensor)
             # Constants need a gradient only for the sake of parameters.
             and result.requires_grad
-            and self.rows.place_of(result) == CONSTANT
-            and torch.is_grad_enabled()
-            and id(result) not in self._names
-            and id(result) not in self._made
-        ):
-            name = f"(made {len(self._made)})"
-            self._made[id(result)] = _Made(name, result, result._version)
+            and self._rows.place_of(result) == CONSTANT
+            and self.name_made(result)
+        )
+
+    def name_made(self, result: Tensor) -> bool:
+        """Name ``result``, unless it has a name."""
+        if id(result) in self._names or id(result) in self._made:
+            return False
+        self._made[id(result)] = _Made(f"(made {len(self._made)})", result, result._version)
+        return True
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use that a rule hands over in the backward pass; see `Watcher.keep`."""
@@ -219,26 +237,40 @@ class Tape:
         """The form of a linear layer's parameter; None chooses by cost."""
         return self._form.get(name) if isinstance(self._form, Mapping) else self._form
 
-    def rows_of(self, model: nn.Module) -> Rows:
-        """What follows the rows of a pass of ``model``."""
-        return Rows(self.layout.rows, self._workspace.held(model))
-
     @contextmanager
     def watching(self, model: nn.Module, *by_row: Tensor | None) -> Iterator[None]:
         """Intercept the trainable parameters of ``model`` within; ``by_row`` are (rows, ...)."""
-        self.rows = self.rows_of(model)
-        for tensor in by_row:
-            if tensor is not None:
-                self.rows.mark(tensor, FIRST)
         patched = self._workspace.patches(model, self)
         try:
             for module, forward in patched.items():
                 module.__dict__["forward"] = forward
-            with eagerly(), self.rows.watching(model), _Mode(self):
+            with eagerly(), self._following(model, by_row):
                 yield
         finally:
             for module in patched:
                 module.__dict__.pop("forward", None)
+
+    def rows_of(self) -> Rows:
+        """What follows the rows of a pass."""
+        return Rows(self.layout.rows, self._workspace.held)
+
+    @contextmanager
+    def _following(self, model: nn.Module, by_row: Iterable[Tensor | None]) -> Iterator[None]:
+        """Within, calls are followed that a pass of ``model`` makes."""
+        self._rows = self.rows_of()
+        for tensor in by_row:
+            if tensor is not None:
+                self._rows.mark(tensor, FIRST)
+        with self._rows.watching(model), _Proving(self):
+            yield
+
+    def prove(self, losses: Tensor) -> bool:
+        """Whether the pass kept its rows apart, from its tokens to its losses, (rows,)."""
+        return self._rows.prove(losses)
+
+    def kept_apart(self) -> bool:
+        """Whether it did so in its backward pass too."""
+        return self._rows.kept_apart()
 
     def run(
         self, model: nn.Module, loss: Loss, units: Units, *, owners: Layout, weighted: bool = True
@@ -276,21 +308,19 @@ class Tape:
         each = moved(torch.repeat_interleave(1 / counts.double(), counts), units.lengths.device)
         with torch.enable_grad(), self.watching(model, *rows):
             losses = checked_losses(loss, model, *rows)
-            proved = self.rows.prove(losses)
+            proved = self.prove(losses)
             with unwatched():
                 shares = each.to(losses.dtype)
                 total = (losses * shares if weighted else losses).sum()
             missed = self.backward(total)
-            proved = proved and self.rows.kept_apart()
+            proved = proved and self.kept_apart()
             if missed or not proved:
-                names = [*missed, *([] if proved else [NOT_BY_ROWS])]
-                raise NotCoveredError(names, apart=proved)
+                raise NotCoveredError([*missed, *([] if proved else [NOT_BY_ROWS])])
             yield losses, shares
 
     def backward(self, total: Tensor) -> list[str]:
         """Run the backward pass; the names of parameters that no rule covered."""
-        with self.rows.going_back():
-            gradients = run_backward(total, (self.anchor, *self._parameters.values()))[1:]
+        gradients = run_backward(total, (self.anchor, *self._parameters.values()))[1:]
         missed = {n: g for n, g in zip(self._parameters, gradients, strict=True) if g is not None}
         if self.derives and self.layout.units == 1:
             for name, gradient in missed.items():
@@ -311,12 +341,11 @@ class Tape:
         units = [joint(self._uses.pop(one.name)).gradients for one in made]
         for one in made:
             self._known.pop(one.name, None)
-        with self.rows.going_back():
-            parts = run_batched_backward(
-                [one.tensor for one in made],
-                [g.to(one.tensor.dtype) for g, one in zip(units, made, strict=True)],
-                self._parameters.values(),
-            )
+        parts = run_batched_backward(
+            [one.tensor for one in made],
+            [g.to(one.tensor.dtype) for g, one in zip(units, made, strict=True)],
+            self._parameters.values(),
+        )
         for name, part in zip(self._parameters, parts, strict=True):
             if part is not None:
                 self.keep(name, Dense(wide(part.detach())))
@@ -387,7 +416,7 @@ class _Made(NamedTuple):
     version: int
 
 
-class _Mode(Watch):
+class _Proving(Watch):
     """Sends the functions that have a rule to it, where a trainable parameter is involved."""
 
     def __init__(self, tape: Tape) -> None:
@@ -398,29 +427,137 @@ class _Mode(Watch):
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         tape = self._tape
         try:
-            tape.rows.look(func, args, kwargs)
             if func in ASKS:  # of nothing that a rule, a name or a type could come from
-                return tape.rows.run(func, args, kwargs)
-            labelling = tape.rows.again.saving(hooks_on(), lambda: tape.told_of(func, args, kwargs))
-            if labelling is None:
-                return self._answer(func, args, kwargs)
-            with labelling:
-                return self._answer(func, args, kwargs)
+                return tape._rows.run(func, args, kwargs)
+            seen = Seen(func, tape.told(args, kwargs))
+            tape.calls.seen.append(seen)  # now: checkpointing may end this call by an error
+            number = len(tape.calls.seen) - 1
+            answer, seen = self._answer(seen, args, kwargs)
+            tape.calls.seen[number] = seen
+            return answer
         except Exception as error:
-            tape.rows.note_error(error, args, kwargs)
+            tape._rows.note_error(error, args, kwargs)
             raise
 
-    def _answer(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        rule = RULES.get(func)
-        answer = None
+    def _answer(self, seen: Seen, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Seen]:
+        tape, func = self._tape, seen.function
+        rule, answer = RULES.get(func), None
         if rule is not None and torch.is_grad_enabled():
+            asked = len(tape.calls.asked)
             values = (*args, *kwargs.values()) if kwargs else args
-            if at_most_one_of_rows(self._tape, values):
-                answer = rule(self._tape, *args, **kwargs)
+            if at_most_one_of_rows(tape, values):
+                answer = rule(tape, *args, **kwargs)
+            seen = seen._replace(ruled=answer is not None)
+            if answer is None:
+                del tape.calls.asked[asked:]
         if answer is None:
             if func in ELEMENTWISE:
-                args = with_rows(self._tape, func, args, kwargs) or args
-            answer = self._tape.rows.run(func, args, kwargs)
-            self._tape.note_made(answer)
+                asked = len(tape.calls.asked)
+                spread = with_rows(tape, func, args, kwargs)
+                seen = seen._replace(spread=spread is not None)
+                if spread is None:
+                    del tape.calls.asked[asked:]
+                args = spread or args
+            answer = tape._rows.run(func, args, kwargs)
+            seen = seen._replace(made=tape.note_made(answer))
         self.look(args, answer)
+        return answer, seen
+
+
+class KnownTape(Tape):
+    """A pass of a shape that was certified; it must make the calls that were made then.
+
+    Args:
+        parameters, layout, workspace, form: as of `Tape`.
+        known: what the certified pass did.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        layout: Layout,
+        workspace: Workspace,
+        known: Calls,
+        *,
+        form: Forms = None,
+    ) -> None:
+        super().__init__(parameters, layout, workspace, form=form)
+        self.calls = known
+        self._at = self._asked = 0
+        self._strayed = False
+
+    @property
+    def drew(self) -> bool:
+        return self.calls.drew
+
+    def place_of(self, tensor: Tensor) -> Place | None:
+        if self._asked < len(self.calls.asked):
+            shape, place = self.calls.asked[self._asked]
+            self._asked += 1
+            if shape == tensor.shape:
+                return place
+        raise self._other()
+
+    def mark(self, tensor: Tensor, place: Place) -> Tensor:
+        return tensor
+
+    def next(self, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Seen:
+        """The call that comes now, as it was certified.
+
+        Raises:
+            NotCoveredError: it was another one.
+        """
+        if self._at < len(self.calls.seen):
+            seen = self.calls.seen[self._at]
+            self._at += 1
+            if seen.function is function and seen.given == told(self._names, args, kwargs):
+                return seen
+        raise self._other()
+
+    def _other(self) -> NotCoveredError:
+        self._strayed = True  # also where the model's own code catches this
+        return NotCoveredError([OTHER_CALLS])
+
+    def _following(
+        self, model: nn.Module, by_row: Iterable[Tensor | None]
+    ) -> AbstractContextManager[Any]:
+        return _Comparing(self)
+
+    def prove(self, losses: Tensor) -> bool:
+        return not self._strayed
+
+    def kept_apart(self) -> bool:
+        """Whether all calls of the certified pass came again, those of the backward pass too."""
+        return not self._strayed and (self._at, self._asked) == (
+            len(self.calls.seen),
+            len(self.calls.asked),
+        )
+
+
+class _Comparing(FunctionMode):
+    """Compares each call with the certified one, and answers as that was answered."""
+
+    def __init__(self, tape: KnownTape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        if func in ASKS:
+            return func(*args, **kwargs)
+        tape = self._tape
+        seen = tape.next(func, args, kwargs)
+        if seen.ruled:
+            values = (*args, *kwargs.values()) if kwargs else args
+            if at_most_one_of_rows(tape, values):
+                answer = RULES[func](tape, *args, **kwargs)
+                if answer is not None:
+                    return answer
+            raise tape._other()
+        if seen.spread:
+            args = with_rows(tape, func, args, kwargs) or args
+        answer = func(*args, **kwargs)
+        if seen.made:
+            for part in answer if isinstance(answer, tuple | list) else (answer,):
+                if isinstance(part, Tensor) and part.requires_grad:
+                    tape.name_made(part)
         return answer

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from userdp.gradients.coupling import evaluating
+from userdp.gradients.certificate.coupling import evaluating
 from userdp.training.checks.check import Check, Measured
 from userdp.training.checks.oracle import gradient_of
 from userdp.training.checks.subject import Subject

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from userdp.gradients import Loss
-from userdp.gradients.coupling import evaluating
+from userdp.gradients.certificate.coupling import evaluating
 from userdp.gradients.losses import row_losses
-from userdp.gradients.made_up import Answers
+from userdp.gradients.certificate.made_up import Answers
 from userdp.training.checks.check import Check, Measured
 from userdp.training.checks.subject import Subject
 

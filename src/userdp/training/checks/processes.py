@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from userdp.gradients import Units
-from userdp.gradients.coupling import evaluating
+from userdp.gradients.certificate.coupling import evaluating
 from userdp.gradients.shards import is_sharded
 from userdp.sampling.cohort import Cohort
 from userdp.training.checks import surprise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from userdp.gradients.coupling import evaluating
+from userdp.gradients.certificate.coupling import evaluating
 from userdp.training.checks.check import Check, Measured
 from userdp.training.checks.subject import Subject, without
 

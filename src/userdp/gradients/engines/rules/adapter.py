@@ -26,8 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from userdp.gradients.engines.as_written import as_written, class_as_written
-from userdp.gradients.engines.layer import Layer, Watcher, apply, replaces
+from userdp.gradients.engines.layer import Layer, Watcher, apply, is_bare, replaces
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.modes import unwatched
 
@@ -89,13 +88,11 @@ class _Plain(NamedTuple):
 
 @replaces(lambda kind: (kind.__module__, kind.__name__) == ("peft.tuners.lora.layer", "Linear"))
 def _adapted(module: nn.Module, tape: Watcher) -> Callable[..., Any]:
-    kind = type(module)
     original = module.forward
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         found = None
-        plain = not (args or kwargs) and torch.is_grad_enabled()
-        if plain and class_as_written(kind):
+        if not (args or kwargs) and torch.is_grad_enabled():
             with unwatched():  # what the rule asks, the model did not ask
                 found = _run(tape, module, x)
         return original(x, *args, **kwargs) if found is None else found
@@ -145,7 +142,7 @@ def _plain(module: Any) -> _Plain | None:
         and (transposed or kind is nn.Linear)
         and {type(a), type(b)} == {nn.Linear}
         and (a.bias, b.bias) == (None, None)
-        and all(as_written(inner) for inner in (base, dropout, a, b))
+        and all(map(is_bare, (base, dropout, a, b)))
     ):
         return None
     return _Plain(base.weight, base.bias, transposed, a.weight, b.weight, module.scaling[name])

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from userdp.gradients.engines.layer import RUN, Layer, Watcher
-from userdp.gradients.engines.places.numbers import elementwise
-from userdp.gradients.engines.places.place import CONSTANT, PLACES, Call, Place, tensors_in
-from userdp.gradients.engines.places.writes import may_write
+from userdp.gradients.certificate.places.numbers import elementwise
+from userdp.gradients.certificate.places.place import CONSTANT, PLACES, Call, Place, tensors_in
+from userdp.gradients.certificate.places.writes import may_write
 from userdp.gradients.engines.uses import Dense, wide
 from userdp.gradients.modes import unwatched
 
@@ -55,7 +55,7 @@ def with_rows(
         for value, name in zip(args, names, strict=True)
         if name is None and (isinstance(value, Tensor | tuple | list))
     ]
-    place = Call(tape.rows.place_of, args, kwargs).joined(others, dims)
+    place = Call(tape.place_of, args, kwargs).joined(others, dims)
     if place is None or place is CONSTANT or place.dim is None:
         return None
     spread = list(args)
@@ -68,7 +68,7 @@ def with_rows(
             if whole and tape.layout.units * value.numel() > _MOST:
                 return None
             copies = RUN(tape.anchor, _Spread(tape, name, place, dims), value.detach())
-            spread[at] = tape.rows.mark(copies, place)
+            spread[at] = tape.mark(copies, place)
     return tuple(spread)
 
 

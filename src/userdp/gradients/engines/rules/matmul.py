@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from userdp.gradients.engines.layer import Watcher, apply, by_row, names_of, stands_in_for
-from userdp.gradients.engines.places.place import FIRST
+from userdp.gradients.certificate.places.place import FIRST
 from userdp.gradients.engines.rules.linear import Linear
 from userdp.gradients.modes import unwatched
 
@@ -25,7 +25,7 @@ def _matmul(tape: Watcher, left: Tensor, right: Tensor) -> Tensor | None:
         if names is None or tape.name_of(right) is not None:
             return None
         with unwatched():
-            turned = tape.rows.mark(right.transpose(-1, -2), FIRST)
+            turned = tape.mark(right.transpose(-1, -2), FIRST)
             value = apply(tape, Linear(tape, (names[0], None)), turned, left, None)
-            return None if value is None else tape.rows.mark(value.transpose(-1, -2), FIRST)
+            return None if value is None else tape.mark(value.transpose(-1, -2), FIRST)
     return None

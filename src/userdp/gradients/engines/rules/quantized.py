@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from userdp.gradients.engines.as_written import class_as_written
 from userdp.gradients.engines.layer import Layer, Watcher, apply, constant, replaces
 from userdp.gradients.modes import unwatched
 
@@ -47,7 +46,6 @@ def _is_ours(kind: type[nn.Module]) -> bool:
 
 @replaces(_is_ours)
 def _four_bits(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
-    kind = type(module)
     if any(p.requires_grad for p in module.parameters(recurse=False)):
         return None
     original, layer = module.forward, _FourBits(module)
@@ -57,7 +55,7 @@ def _four_bits(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
         wide = x.dtype == torch.float32 and known.compute_dtype in (None, torch.float32)
         packed = getattr(known.weight.quant_state, "packing_format_for_cpu", False)
         found = None
-        if wide and not packed and torch.is_grad_enabled() and class_as_written(kind):
+        if wide and not packed and torch.is_grad_enabled():
             with unwatched():  # what the rule asks, the model did not ask
                 held = known.weight, known.bias
                 if all(one is None or constant(tape, one) for one in held):

@@ -22,7 +22,7 @@ from userdp.gradients.engines.layer import (
     replaces,
     stands_in_for,
 )
-from userdp.gradients.engines.places.place import FIRST
+from userdp.gradients.certificate.places.place import FIRST
 from userdp.gradients.engines.uses import Dense, wide
 from userdp.gradients.modes import unwatched
 
@@ -88,7 +88,7 @@ def _norm_in_python(module: nn.Module, tape: Watcher) -> Callable[..., Any] | No
                     if known is not None:
                         layer = _PerRow(tape, known, hidden.dim())
                         vectors = RUN(tape.anchor, layer, parameter.detach())
-                        module.__dict__[name] = tape.rows.mark(vectors, FIRST)
+                        module.__dict__[name] = tape.mark(vectors, FIRST)
             return original(hidden, *args, **kwargs)
         finally:
             for name in own:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from userdp.gradients.engines.places.numbers import elementwise
-from userdp.gradients.engines.places.place import CONSTANT, Call, Place, Rule, places
+from userdp.gradients.certificate.places.numbers import elementwise
+from userdp.gradients.certificate.places.place import CONSTANT, Call, Place, Rule, places
 
 
 def _along(position: int, default: int | None = None) -> Rule:

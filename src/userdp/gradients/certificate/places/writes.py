@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from userdp.gradients.engines.places.lookups import sliced
-from userdp.gradients.engines.places.place import Call, Place, no_count, tensors_in
+from userdp.gradients.certificate.places.lookups import sliced
+from userdp.gradients.certificate.places.place import Call, Place, no_count, tensors_in
 
 
 @functools.cache

@@ -15,14 +15,13 @@ all run the pass again with copies of another in its place. That begins from the
 of the first pass, and must end where the first did: the norm and the gradient of a unit are of the
 same masks.
 
-**Frozen parameters sharded: one pass** over adapters, as in `engines.one_pass`.
+**Frozen parameters sharded: one pass** over adapters, as in `engines.batched`.
 
-**Fewer bits than float32** (`engines.precision` says why they are not for batches). Adapters are
-then computed one unit a pass. Where both passes are needed the model is refused: in bfloat16 they
-differ by more than the margin can cover.
+**Fewer bits than float32.** Adapters are then computed one unit a pass. Where both passes are
+needed the model is refused: in bfloat16 they differ by more than the margin can cover.
 
 The clip aims at C(1 - m) as the book-keeping engine does, and the same argument holds
-(`engines.one_pass`): norms and gradients are computed by different operations, and one pass's
+(`engines.batched`): norms and gradients are computed by different operations, and one pass's
 sum over units and processes is float32; sums over passes are float64. A unit whose norm is not
 finite in float32 adds zero.
 """
@@ -36,13 +35,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
+from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import multiplicable, squared_norm
-from userdp.gradients.coupling import require_rows_apart
-from userdp.gradients.draws import Draws, draws_of, require_drawn, watching_draws
+from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.norm_pass import norms_of
-from userdp.gradients.engines.one_pass import LEAST_CLIP, _Pass
+from userdp.gradients.engines.again import require_same_states, with_copies
+from userdp.gradients.engines.batched import LEAST_CLIP, _Pass
 from userdp.gradients.engines.passes import (
     Pass,
     formed_bytes,
@@ -51,16 +51,10 @@ from userdp.gradients.engines.passes import (
     passes,
     rows_per_pass,
 )
-from userdp.gradients.engines.precision import (
-    is_narrow,
-    margin,
-    require_no_masks,
-)
-from userdp.gradients.engines.replay import require_same_states, with_copies
+from userdp.gradients.engines.precision import is_narrow, margin
 from userdp.gradients.engines.tape import NotCoveredError, Workspace
-from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import checked_losses
-from userdp.gradients.made_up import (
+from userdp.gradients.certificate.made_up import (
     FEW_ROWS,
     RAGGED,
     Answers,
@@ -82,9 +76,6 @@ _CLOSE = 0.01
 
 _NOTHING = 1e-12
 """Length of a gradient that counts as none: the norm of one that is exactly 0 is taken larger."""
-
-_NARROW_MARGIN = 1e-2
-"""For a unit alone in two passes that its own rows made narrow; measured, not proven."""
 
 _agreed: Answers[bool] = Answers()
 
@@ -120,21 +111,17 @@ def _sum_of_parts(task: Task) -> ClippedSum:
             hint="prepare the store with a smaller --seq-len, or train on one process",
         )
     with let_go(task.model):
-        held = HeldState(task.model, task.loss)
-        step = _Step(task)
+        state, step = State(task.model, task.loss), _Step(task)
         mine = step.cut()
-        device = task.units.lengths.device
-        later: list[Pass] = []
-        for number in range(_most(len(mine), device)):
-            part = mine[number] if number < len(mine) else None
-            if not step.take(part) and part is not None:
-                later += part.apart()
-            if part is not None and part.shape.units * part.shape.rows == 1:
-                held.require_unchanged()  # what a pass of one row read is not followed
-        for number in range(_most(len(later), device)):
-            step.take(later[number] if number < len(later) else None, alone=True)
-            held.require_unchanged()
-        held.require_unchanged()
+        for number in range(_most(len(mine), task.units.lengths.device)):
+            step.take(mine[number] if number < len(mine) else None)
+            if state.changed():
+                state.put_back()
+                raise UseError(
+                    "what the model or the loss holds changed during the forward pass: it would "
+                    "carry data from one user to the next, and out of the step without noise",
+                    hint="keep no state in the model or the loss, or train on one process",
+                )
         return step.total
 
 
@@ -142,8 +129,8 @@ clipped_sum = Engine(_sum_in_step)
 """The engine of models sharded by `userdp.gradients.shards.shard`; all processes call it together.
 
 Beside the errors of `Engine`: `UseError` if per-unit gradients of sharded parameters are asked for
-(``item_clip_norm`` or a split over layers where all are sharded), if a layer has no rule, or if the
-model draws random numbers that the rows of a pass share; `FailureError` if the second pass drew
+(``item_clip_norm`` or a split over layers where all are sharded), if a layer has no rule, or if it
+is not proved that rows are kept apart; `FailureError` if the second pass drew
 other numbers than the first, or memory ran out. Clears ``.grad``.
 """
 
@@ -154,9 +141,7 @@ class _Step:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._two = _all_sharded(task.parameters)
-        self._known = task.dtypes
-        self.narrow = any(map(is_narrow, self._known))
-        self._drawn = _draws(task)
+        self.narrow = any(map(is_narrow, task.dtypes))
         wide = {p.dtype for p in task.parameters.values() if not is_narrow(p.dtype)}
         self._margin = margin(wide or {torch.float32})
         self._nobody = nobody(task.model, masked=task.masked)
@@ -179,65 +164,42 @@ class _Step:
             micro_batch=max([1, *task.units.offsets.diff().tolist()]),
             most_units=most,
             most_rows=lambda width, _, device: rows_per_pass(width, task.micro_batch, device),
-            filled=self._drawn is Draws.NONE,
         )
         return cut
 
-    def take(self, part: Pass | None, *, alone: bool = False) -> bool:
+    def take(self, part: Pass | None) -> None:
         """Add one pass's units to the sum; a collective.
-
-        **Precision.** Rows may make the model compute in fewer bits than the margin is for. Their
-        own aim must not move the others', so a pass in which any process saw that adds nothing, on
-        any process, and its units come again one by one: then each unit's bits and aim are its own.
 
         Args:
             part: some units; None goes through the motions.
-            alone: the part is one unit.
-
-        Returns:
-            Whether its units were added; False asks for them one by one.
         """
         units = self._nobody if part is None else part.of(self._task.units)
         try:
             if self._two:
-                return self._through_twice(units, part, alone=alone)
-            with watching_draws(self._drawn, len(units.lengths)):
-                done = _Pass(self._task, units, self._workspace, Form.FORMED)
+                self._through_twice(units, part)
+                return
+            done = _Pass(self._task, units, self._workspace, Form.FORMED)
         except NotCoveredError as error:
             raise _not_covered(error.names) from None
-        require_drawn(self._drawn, done.drew)
-        seen = self._seen(part, done.narrow)
-        if self._anywhere(not alone and seen != self._known):
-            require_no_masks(self._drawn)
-            return False
         if part is not None:
             aimed = self._task.l2_clip_norm * (1 - self._margin)
             factors, usable = done.clipped(aimed)
             done.leave_out(~usable)
-            done.add_to(self.total.value, factors, len(part.numbers))
+            done.add_to(self.total.value, factors, list(part.places))
             self._note(part, done.squared_norms, done.losses)
-        return True
 
-    def _through_twice(self, units: Units, part: Pass | None, *, alone: bool) -> bool:
+    def _through_twice(self, units: Units, part: Pass | None) -> None:
         """`take`, where no process holds a whole gradient."""
         task = self._task
         first = GeneratorStates.read()
-        with (
-            watching_draws(self._drawn, len(units.lengths)),
-            norms_of(task.model, task.loss, units, task.parameters, self._workspace) as norms,
-        ):
+        with norms_of(task.model, task.loss, units, task.parameters, self._workspace) as norms:
             with unwatched():  # the model is not running
-                require_drawn(self._drawn, norms.drew)
-                seen = self._seen(part, norms.narrow)
                 factors = torch.zeros_like(norms.squares)
                 if part is not None:
-                    factors = self._factors(norms.squares, seen)
+                    factors = self._factors(norms.squares)
                 left_out = part is not None and not bool((factors > 0).all())
                 if part is not None:
                     factors[len(part.numbers) :] = 0
-                if self._anywhere(not alone and seen != self._known):
-                    require_no_masks(self._drawn)
-                    return False
                 again = self._anywhere(left_out)
             if not again:
                 norms.add(factors)
@@ -249,7 +211,6 @@ class _Step:
         _take_gradients(task.parameters, self.total.value)
         if part is not None:
             self._note(part, norms.squares, norms.losses)
-        return True
 
     def _run_again(self, units: Units, factors: Tensor) -> None:
         """The pass anew, of all units but those of factor 0, which may not be finite.
@@ -265,20 +226,15 @@ class _Step:
         with norms_of(task.model, task.loss, units, task.parameters, self._workspace) as norms:
             norms.add(factors)
 
-    def _factors(self, squares: Tensor, seen: frozenset[torch.dtype]) -> Tensor:
+    def _factors(self, squares: Tensor) -> Tensor:
         """The clip factors; 0 for a unit whose gradient float32 cannot hold."""
         task = self._task
-        least = _NARROW_MARGIN if any(map(is_narrow, seen)) else self._margin
         factors = task.rule.factors(
             {"": squares},
             {"": sum(task.sizes.values())},
-            l2_clip_norm=task.l2_clip_norm * (1 - least),
+            l2_clip_norm=task.l2_clip_norm * (1 - self._margin),
         )[""]
         return torch.where(multiplicable([factors]), factors, torch.zeros_like(factors))
-
-    def _seen(self, part: Pass | None, narrow: set[torch.dtype]) -> frozenset[torch.dtype]:
-        """The precisions of a pass, of which made-up rows tell nothing."""
-        return self._known if part is None else self._known | narrow
 
     def _anywhere(self, here: bool) -> bool:
         """Whether it is so in any process; a collective."""
@@ -322,23 +278,7 @@ def require_supported(task: Task) -> None:
                 "norms and the one that adds up would differ by more than the margin of the clip",
                 hint="use --precision float32, train adapters (--lora-rank), or do not shard",
             )
-        _draws(task)
         _require_agreement(task, two=two)
-
-
-def _draws(task: Task) -> Draws:
-    """What the model draws, told on made-up rows; a collective where it is not known yet."""
-    with known_randomness("made-up rows"):  # every process finds the same
-        drawn = draws_of(task.model, task.loss, nobody(task.model, masked=task.masked))
-    reshard(task.model)
-    if drawn is Draws.SHARED:
-        raise UseError(
-            "the model draws random numbers that all rows of a pass share (a coin that skips a "
-            "layer, dropout of positions or weights): who else is there would decide with whom a "
-            "user shares them, and a sharded model has no engine that computes users alone",
-            hint="set that dropout to 0, or train on one process",
-        )
-    return drawn
 
 
 def _run_alone(task: Task, unit: int) -> None:
@@ -397,7 +337,7 @@ def _require_agreement(task: Task, *, two: bool) -> None:
         for shape in RAGGED:
             units = made_up(task.model, shape, masked=task.masked, device=device)
             alike, _ = passes(
-                units, micro_batch=FEW_ROWS, most_units=lambda rows, width: FEW_ROWS, filled=True
+                units, micro_batch=FEW_ROWS, most_units=lambda rows, width: FEW_ROWS
             )
             for one in alike:
                 probe = task.but(units=one.of(units), item_clip_norm=None)

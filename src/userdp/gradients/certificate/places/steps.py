@@ -1,7 +1,7 @@
 r"""Steps: functions that make a jump of their arguments' last bits, such as a router's choice.
 
 In a batch, the last bits of a row's numbers hang on who else is there, by a relative
-:math:`\rho` of about 1e-6, and the margin of the clip is for that (`engines.one_pass`). A function
+:math:`\rho` of about 1e-6, and the margin of the clip is for that (`engines.batched`). A function
 that jumps turns a last bit into anything: of two experts whose logits are equal up to rounding, a
 router takes one where a user shares the pass, and the other one without. Then a change of the
 cohort moves somebody else's gradient by a part that no margin covers. So the result of a step of a
@@ -25,7 +25,7 @@ from typing import Any
 
 from torch import Tensor
 
-from userdp.gradients.engines.places.place import Call, named, tensors_in
+from userdp.gradients.certificate.places.place import Call, named, tensors_in
 
 JUMPS = frozenset(
     named(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from userdp.gradients.engines.places.place import getter, named, setter
+from userdp.gradients.certificate.places.place import getter, named, setter
 
 READS_SHAPES = frozenset(
     [

@@ -4,20 +4,18 @@ A loss that is divided by the batch's tokens, by its number of rows, by the widt
 padded, or that compares rows with each other, makes every user's gradient depend on who else is
 there: leaving one user out then moves what all the others contribute, and C bounds none of it.
 
-The question is asked on made-up ragged rows (`userdp.gradients.made_up`): each row's loss, and the
+The question is asked on made-up ragged rows (`userdp.gradients.certificate.made_up`): each row's loss, and the
 gradient of a weighted sum of them, must be the same whether the rows are computed together or each
 alone. So neither the answer nor a refusal depends on anybody's data. It is a check and no proof:
-the batched engines prove of each pass that it kept its rows apart (`userdp.gradients.engines.rows`)
+the batched engines prove of each pass that it kept its rows apart (`userdp.gradients.certificate.rows`)
 and the reference engine computes each unit alone, so neither rests on it.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from textwrap import shorten
 from typing import Any
 
 import torch
@@ -26,12 +24,18 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.draws import Draws, draws_of, require_replayable
-from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.made_up import EQUAL, RAGGED, Answers, Shape, if_it_runs, large, made_up
+from userdp.gradients.certificate.made_up import (
+    EQUAL,
+    RAGGED,
+    Answers,
+    Shape,
+    large,
+    made_up,
+)
+from userdp.gradients.certificate.state import State
 from userdp.gradients.memory import let_go_of_memory
-from userdp.gradients.model_randomness import GeneratorStates
+from userdp.gradients.model_randomness import GeneratorStates, known_randomness
 from userdp.gradients.models import (
     require_uncoupled,
     trainable_parameters,
@@ -40,13 +44,14 @@ from userdp.gradients.modes import FunctionMode, eagerly, run_backward
 from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
 
-_log = logging.getLogger(__name__)
-
 _apart: Answers[set[tuple[int, int]]] = Answers()
 
 # A batch's statistic moves a loss by tens of percents on these rows; rounding moves it far less.
 _CLOSE = {torch.float64: 1e-7, torch.float32: 1e-3}
 _CLOSE_NARROW = 0.06
+
+_SAME = 1e-3
+"""Relative: devices add in another order each time; another mask moves a norm by far more."""
 
 _FEW = 8
 """Of more rows than these, three are computed alone: the first, one within, and the last."""
@@ -65,9 +70,6 @@ def require_rows_apart(
     Code may take another branch where a pass has many rows, or long ones, and how many it has is
     for the cohort to say. So it is asked besides on a pass as large as any that will come.
 
-    Where the made-up rows cannot be run (a model of fixed width, say) nothing is refused. No
-    batched engine takes a model that fails on the first ones, which are small.
-
     Args:
         model: in the mode in which it trains; its dropout is off while it is asked.
         loss: per-row loss.
@@ -80,6 +82,7 @@ def require_rows_apart(
 
     Raises:
         UseError: says which number moved.
+        Exception: whatever the model or the loss raises on made-up rows.
     """
     parameters = trainable_parameters(model)
     dtypes = tuple((name, p.dtype) for name, p in parameters.items())
@@ -141,34 +144,56 @@ def _coupling(
 ) -> str | None:
     """What moved, in words; None where nothing did, or where the rows cannot be run."""
     device = next(iter(parameters.values())).device
-    # First, whether its random numbers can be kept at all; and, if it draws, not to compare coins.
-    like = made_up(model, EQUAL, masked=masked, device=device)
-    draws = False
-    if gradients:
-        require_replayable(model, loss, like)
-        draws = draws_of(model, loss, like) is not Draws.NONE
-    index = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=index), eagerly(), if_it_runs(_warn):
+    with known_randomness("made-up rows"), eagerly():
+        if gradients and shapes[0] is RAGGED[0]:
+            _require_same_in_any_order(model, loss, parameters, masked=masked)
         for shape in shapes:
             units = made_up(model, shape, masked=masked, device=device)
-            ask = _Question(model, loss, units, list(parameters.values()), gradients=gradients)
-            held = HeldState(model, loss)
-            with evaluating(model) if draws else nullcontext():
-                states = GeneratorStates.read()
-                moved = ask.answer()
-            held.require_unchanged()
+            state, begun = State(model, loss), GeneratorStates.read()
+            ask = _Question(model, loss, units, list(parameters.values()), state, gradients)
+            moved = ask.answer()
+            if moved is not None and GeneratorStates.read() != begun:  # not to compare coins
+                with evaluating(model):
+                    begun = GeneratorStates.read()
+                    moved = ask.answer()
+                    if GeneratorStates.read() != begun:
+                        return None  # it draws in evaluation mode too: rows cannot be compared
             if moved is not None:
-                # Where it draws in evaluation mode too, rows cannot be compared.
-                return None if draws and GeneratorStates.read() != states else moved
+                return moved
     return None
 
 
-def _warn(error: Exception) -> None:
-    _log.warning(
-        "whether the loss keeps rows apart could not be asked, since made-up rows failed (%s: %s)",
-        type(error).__name__,
-        shorten(str(error), 200, placeholder=" ..."),  # some quote whole tensors
-    )
+def _require_same_in_any_order(
+    model: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter], *, masked: bool
+) -> None:
+    """Refuse code that says something else of a unit in another order of units.
+
+    As the reference engine computes them: from states of their own, and with what model and loss
+    hold put back behind each.
+    """
+    device = next(iter(parameters.values())).device
+    units = made_up(model, RAGGED[0], masked=masked, device=device)
+    state, begun = State(model, loss), GeneratorStates.read()
+    norms: dict[int, list[float]] = {0: [], 1: []}
+    for unit in (0, 1, 1, 0):
+        begun.load()
+        with torch.enable_grad():
+            losses = row_losses(loss, model, *units.select(unit, unit + 1).cut())
+            told = losses.requires_grad and losses.shape == (units.offsets.diff()[unit],)
+            if not told:
+                return  # the engines refuse such losses in words of their own
+            gradients = run_backward(losses.sum(), parameters.values())
+        norms[unit].append(math.sqrt(squared_norm(g.to_dense() for g in gradients if g is not None)))
+        state.put_back()
+    for one, other in norms.values():
+        if abs(one - other) > _SAME * max(one, other):
+            raise UseError(
+                "the model's answer changes from one pass over the same rows to the next, though "
+                "all generators begin from the same states: it keeps a state, or draws from a "
+                "generator of its own, so that what it says of one user depends on others",
+                hint="keep no state, and draw from torch's default generator, as "
+                "torch.nn.functional.dropout does",
+            )
 
 
 class _Question:
@@ -180,10 +205,10 @@ class _Question:
         loss: Loss,
         units: Units,
         parameters: Sequence[nn.Parameter],
-        *,
+        state: State,
         gradients: bool,
     ) -> None:
-        self._model, self._loss, self._units = model, loss, units
+        self._model, self._loss, self._units, self._state = model, loss, units, state
         self._parameters, self._gradients = parameters, gradients
         count = len(units.lengths)
         few = count <= _FEW
@@ -196,7 +221,7 @@ class _Question:
     def answer(self) -> str | None:
         """What differs; None where nothing does."""
         units, quiet = self._units, _Quiet(self._units.lengths.device.type)
-        with quiet:
+        with self._leaving_no_trace(), quiet:
             losses, together = self._run(slice(None), units.input_ids.shape[1])
             if losses is None:
                 return None
@@ -225,12 +250,20 @@ class _Question:
             )
         return None
 
+    @contextmanager
+    def _leaving_no_trace(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._state.put_back()
+
     def _run(self, rows: slice, width: int) -> tuple[Tensor | None, list[Tensor]]:
         """Losses of some rows, and the gradient of their weighted sum."""
         units, backward = self._units, self._gradients
         targets = None if units.targets is None else units.targets[rows, :width]
         with torch.set_grad_enabled(backward):
             ids = units.input_ids[rows, :width]
+            self._state.put_back()
             losses = row_losses(self._loss, self._model, ids, units.lengths[rows], targets)
             asked = losses.shape == units.lengths[rows].shape and bool(losses.isfinite().all())
             if not asked or (backward and not losses.requires_grad):

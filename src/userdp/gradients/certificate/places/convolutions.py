@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from userdp.gradients.engines.places.place import CONSTANT, Call, Place, places
+from userdp.gradients.certificate.places.place import CONSTANT, Call, Place, places
 
 
 @places("conv1d")

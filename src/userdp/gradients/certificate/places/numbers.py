@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from userdp.gradients.engines.places.place import (
+from userdp.gradients.certificate.places.place import (
     CONSTANT,
     FIRST,
     Call,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from userdp.gradients.engines.places.place import CONSTANT, PLACES, Call, Place, getter, places
+from userdp.gradients.certificate.places.place import CONSTANT, PLACES, Call, Place, getter, places
 
 
 @places("view reshape flatten unflatten squeeze unsqueeze view_as reshape_as")

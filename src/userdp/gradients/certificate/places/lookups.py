@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from userdp.gradients.engines.places.place import (
+from userdp.gradients.certificate.places.place import (
     CONSTANT,
     FIRST,
     Call,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from userdp.gradients.engines.places.place import CONSTANT, Call, Place, places
+from userdp.gradients.certificate.places.place import CONSTANT, Call, Place, places
 
 
 @places("matmul bmm mm __matmul__")

@@ -9,7 +9,7 @@ A tensor is **by rows** at ``Place(dim, inner)``: index i of dimension ``dim``, 
 ``inner``, belongs to row i // ``inner``. It is **constant** where no row's data reached it
 (parameters, buffers, positions). Everything else is unknown.
 
-*What is proved.* A rule (`engines.places`) gives its result a place only if, for every value of the
+*What is proved.* A rule (`places`) gives its result a place only if, for every value of the
 arguments, an element of row r is a function of constants and of elements of row r. By induction
 over the functions that ran, a loss that is by rows at ``Place(0)`` splits the whole computation
 into one part for each row, and these share nothing but constants. So the derivative of row r's loss
@@ -21,26 +21,22 @@ all that a missing rule can do is to let the reference engine compute. A write i
 the version that a tensor shares with its views. What Python reads from data passes by the proof: a
 number, the length of a selection, also the condition of a branch, since a row's loss is then a
 function of whatever chose the branch. So does a step: a choice of experts, a rounding to integers
-(`engines.places.steps`). A pass in which that happens is not proved; nor is one in which a tensor's
-memory is handed out, that writes to a tensor of unknown origin, in which code runs that is not seen
-(`engines.out_of_sight`: under `torch.jit`, or called by one of torch's functions), or whose
-gradients go through code of somebody's own (`torch.autograd.Function`, hooks, also on what is saved
-for backward passes).
+(`places.steps`). A pass in which that happens is not proved; nor is one in which a tensor's memory
+is handed out, that writes to a tensor of unknown origin, that calls code under `torch.jit` or hands
+a function to torch, that draws from a generator of its own, or whose gradients go through code of
+somebody's own (`torch.autograd.Function`, backward hooks).
 
-*What is not seen:* modes that private means of torch take off, kernels that somebody registered for
-torch's own operations, DLPack capsules, `torch.jit.freeze`, `sys.setprofile`, a ``__del__`` or a
-``showwarning`` that runs within a function of torch's; the pass's own width and number of rows, by
-which code may take another branch, and what other threads do. `userdp.gradients.coupling` asks on
-made-up rows, up to the largest pass, whether a row's loss depends on these.
+*Assumed:* torch's functions do what their documentation says; checkpointed code computes the same
+when it runs again (torch compares the shapes of what it saves).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,44 +44,29 @@ from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from userdp.gradients.engines.again import Again, hooks_on, is_stop, own_unpacking
-from userdp.gradients.engines.out_of_sight import noting_calls, other_modes, runs_code
-from userdp.gradients.engines.places.numbers import THROWS, throws
-from userdp.gradients.engines.places.place import CONSTANT, FIRST, PLACES, Call, Place
-from userdp.gradients.engines.places.reads import (
+from userdp.gradients.certificate.places.numbers import THROWS, throws
+from userdp.gradients.certificate.places.place import CONSTANT, FIRST, PLACES, Call, Place
+from userdp.gradients.certificate.places.reads import (
     ASKS,
     FIXED_LENGTH,
     HANDS_OUT,
     KEEPS_STATISTICS,
     READS_KINDS,
 )
-from userdp.gradients.engines.places.steps import steps
-from userdp.gradients.engines.places.writes import assigned, may_write, whole, written_to
+from userdp.gradients.certificate.places.steps import steps
+from userdp.gradients.certificate.places.writes import assigned, may_write, whole, written_to
 from userdp.gradients.modes import unwatched
-from userdp.gradients.notes import writes
 
 _KEY = "_userdp_place"
-
-_modes_on = torch._C._len_torch_dispatch_stack
 
 _NO_BASE = None, None
 
 _SET = Tensor.__setitem__
 
 
-Held: TypeAlias = Mapping[int, tuple[Tensor, int]]
-"""Tensors by their ids, which are theirs while they are kept here, with their counts of writes."""
-
-
-def held_by(model: nn.Module) -> Held:
-    """The tensors that the modules of ``model`` hold now."""
-    values: list[Any] = []
-    for module in model.modules():
-        for held in (module._parameters, module._buffers, module.__dict__):
-            values += held.values()
-    # Told of types, of which there are few: each step asks for thousands of values.
-    kinds = {kind for kind in set(map(type, values)) if issubclass(kind, Tensor)}
-    return {id(value): (value, writes(value)) for value in values if type(value) in kinds}
+def writes(tensor: Tensor) -> int:
+    """How often the memory of ``tensor`` was written to."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 class _Mark(NamedTuple):
@@ -101,22 +82,19 @@ class Rows:
 
     Args:
         count: rows in the pass.
-        held: what modules hold (`held_by`): constants, for as long as nothing is written to them.
+        held: what modules and the loss hold: constants, for as long as nothing is written to them.
 
     Attributes:
         count: as given.
-        again: what runs again in the backward pass.
         drew: whether coins were thrown by a function that has a rule.
     """
 
-    def __init__(self, count: int, held: Held = MappingProxyType({})) -> None:
+    def __init__(self, count: int, held: Iterable[Tensor] = ()) -> None:
         self.count = count
         self.drew = False
         self._read = False
         self._paused = False
-        self._going_back = False
-        self.again = Again()
-        self._held = held
+        self._held = {id(tensor): (tensor, writes(tensor)) for tensor in held}
         self._written: set[int] = set()  # of what is held, by a call that was seen
         self._gathered: dict[int, Tensor] = {}
 
@@ -152,31 +130,28 @@ class Rows:
             tensor.__dict__[_KEY] = _Mark(place, self, writes(tensor))
         return tensor
 
-    def kept_apart(self) -> bool:
-        """Whether whatever ran again in backward passes could be followed too (`going_back`)."""
-        return self.count == 1 or not self.again.strayed  # of one row, everything is that row's
-
     def prove(self, losses: Tensor) -> bool:
         """Whether this pass kept its rows apart, from its tokens to its losses, (rows,)."""
         with unwatched():  # what is asked here, the model did not ask
             return self.count == 1 or (
-                not (self._read or other_modes())
-                and self.place_of(losses) == FIRST
-                and not _own_backward(losses, checkpointed=self.again.used)
+                not self._read and self.place_of(losses) == FIRST and not _own_backward(losses)
             )
+
+    def kept_apart(self) -> bool:
+        """Whether nothing was read of data by what ran since `prove`: checkpointed code, again."""
+        return self.count == 1 or not self._read
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Call ``function``, and note where rows lie in what it returns."""
-        # Of one row, everything is that row's; and gradients are made of a graph that was followed.
-        if self.count == 1 or self._paused or (self._going_back and hooks_on() is None):
+        if self.count == 1 or self._paused:  # of one row, everything is that row's
             return function(*args, **kwargs)
         if function in ASKS:
             return self._ask(function, args, kwargs)
         self._read |= (
             function in KEEPS_STATISTICS
-            or own_unpacking()
+            or any(isinstance(value, _OWN) for value in (*args, *kwargs.values()))
             # Nobody saw whence such a tensor came: it may share a constant's memory.
             or any(self.place_of(tensor) is None for tensor in written_to(function, args, kwargs))
         )
@@ -253,38 +228,29 @@ class Rows:
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Within a pass of ``model``: note what `run` is not told of, and see through shards."""
-        self._read |= other_modes()
-        with noting_calls(self._note_code), self._through_shards(model):
-            yield
-
-    def look(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Note whether a call that is to be made runs code of somebody's own, out of sight."""
-        if self.count == 1 or self._paused or (self._going_back and hooks_on() is None):
-            return
-        if runs_code(function, args, kwargs) or (_modes_on() and other_modes()):
-            self._note_code()
-
-    def _note_code(self) -> None:
-        self._read = True
-
-    @contextmanager
-    def going_back(self) -> Iterator[None]:
-        """Within a backward pass, where checkpointed code runs again: it may read nothing there."""
-        self._going_back, self._read = True, False  # between the passes, only engines ask
+        """Within a pass of ``model``: note code under `torch.jit`, and see through shards."""
+        own = [kind.__call__ for kind in _SCRIPTED]
         try:
-            yield
+            for kind, call in zip(_SCRIPTED, own, strict=True):
+                kind.__call__ = self._noted(call)
+            with self._through_shards(model):
+                yield
         finally:
-            self._going_back = False
-            self.again.strayed |= self._read
+            for kind, call in zip(_SCRIPTED, own, strict=True):
+                kind.__call__ = call
+
+    def _noted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self._read = True
+            return call(*args, **kwargs)
+
+        return noted
 
     def note_error(
         self, error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Note a call that ended in ``error``: a model that catches it learned of the numbers."""
-        if not is_stop(error):
+        if type(error).__name__ != "_StopRecomputationError":  # torch's own way out
             self._note_learned(args, kwargs)
 
     @contextmanager
@@ -385,23 +351,25 @@ def _is_parameter(tensor: Tensor) -> bool:
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 
 
+_SCRIPTED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+_OWN = (types.FunctionType, types.MethodType, torch.Generator)
+"""Functions that torch would call unseen, and generators that other units draw from too."""
+
 _TRUSTED = (
     "userdp.gradients.engines.",
     "userdp.gradients.token_losses",
     "torch.distributed.fsdp.",
+    "transformers.models.bloom.",
 )
-"""Whose functions mix no rows in backward passes: our rules and losses of tokens, sharding."""
-
-_TRUSTED_ONCE = (*_TRUSTED, "transformers.models.bloom.")
-"""And BLOOM's GELU, unless it runs again: what it saves has no label (`engines.again`)."""
+"""Whose functions mix no rows in backward passes: our rules and losses of tokens, sharding, and
+BLOOM's GELU."""
 
 
-def _own_backward(losses: Tensor, *, checkpointed: bool) -> bool:
+def _own_backward(losses: Tensor) -> bool:
     """Whether a gradient passes through a Python function on its way: its backward may do anything.
 
-    Activation checkpointing keeps no such function, nor do hooks on saved tensors.
+    Activation checkpointing keeps no such function.
     """
-    trusted = _TRUSTED if checkpointed else _TRUSTED_ONCE
     known: set[Node] = set()
     waiting = [losses.grad_fn]
     while waiting:
@@ -409,7 +377,7 @@ def _own_backward(losses: Tensor, *, checkpointed: bool) -> bool:
         if node is None or node in known:
             continue
         function = getattr(type(node), "_forward_cls", None)
-        if function is not None and not function.__module__.startswith(trusted):
+        if function is not None and not function.__module__.startswith(_TRUSTED):
             return True
         known.add(node)
         waiting += [before for before, _ in node.next_functions]
