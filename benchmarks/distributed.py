@@ -44,7 +44,7 @@ from torch import nn
 from benchmarks.step.measure import interval
 from benchmarks.step.models import LENGTH, SETTINGS, VOCABULARY, build
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
-from userdp.gradients.engines import two_pass
+from userdp.gradients.engines import sharded
 from userdp.gradients.shards import ShardNoise, shard
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import current_world

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from userdp.gradients import Loss, Units, get_engine, trainable_parameters
-from userdp.gradients.engines import two_pass
+from userdp.gradients.engines import sharded
 
 CLIP = 1.0
 Step = Callable[[], object]

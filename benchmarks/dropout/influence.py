@@ -30,7 +30,7 @@ from benchmarks.dropout.recorded import Masks
 from userdp.gradients import ClippedSum, Engine, Units, causal_lm_loss, get_engine
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import two_pass
+from userdp.gradients.engines import sharded
 from userdp.gradients.shards import shard
 
 VOCABULARY = 97

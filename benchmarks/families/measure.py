@@ -28,7 +28,7 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import two_pass
+from userdp.gradients.engines import sharded
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.coverage import coverage
 from userdp.gradients.engines.engine import Task

@@ -33,7 +33,7 @@ from benchmarks.gpu.timing import seconds
 from benchmarks.opacus_steps import ghost, replace_conv1d
 from benchmarks.passes import CLIP, engine_step, plain
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.gradients.engines import one_pass
+from userdp.gradients.engines import batched
 from userdp.gradients.engines.engine import Task
 
 METHODS = ("plain", "auto", "opacus ghost")

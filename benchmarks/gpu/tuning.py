@@ -30,7 +30,7 @@ from benchmarks.decoders import cohort, gpt2
 from benchmarks.gpu.setting import DECODER, TINY, Result, Setting, loss_of
 from benchmarks.gpu.timing import cleared, interleaved, seconds
 from benchmarks.passes import engine_step, plain
-from userdp.gradients.engines import one_pass, passes
+from userdp.gradients.engines import batched, passes
 from userdp.gradients.engines.rules.linear import Ghost, form_gradients
 from userdp.gradients.engines.uses import Dense, Layout
 from userdp.training.config import Precision

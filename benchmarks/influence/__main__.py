@@ -21,7 +21,7 @@ from benchmarks.influence.measure import influence
 from benchmarks.influence.table import page
 from benchmarks.rows import add_options, add_row, whole_rows
 from userdp.gradients import ENGINES, Engine
-from userdp.gradients.engines import two_pass
+from userdp.gradients.engines import sharded
 from userdp.gradients.shards import shard
 
 ROWS = ("ragged", "equal")

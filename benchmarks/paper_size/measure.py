@@ -19,7 +19,7 @@ from benchmarks.passes import CLIP, Step, engine_step
 from benchmarks.rows import add_row, now
 from benchmarks.step.memory import memory
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.gradients.engines import one_pass
+from userdp.gradients.engines import batched
 from userdp.gradients.engines.engine import Task
 
 MICRO_BATCH = 64

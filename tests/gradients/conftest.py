@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -19,7 +18,6 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from tests.gradients.held_places import is_somebodys
 from userdp.gradients.certificate.rows import Rows
 
 logging.set_verbosity_error()
@@ -106,15 +104,3 @@ def make_rows() -> MakeRows:
 def unknown_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tensor of unknown place alone ends no proof: what stands behind that is tested too."""
     monkeypatch.setattr(Rows, "_end_if_unknown", lambda rows, result: None)
-
-
-@pytest.fixture
-def modules_put_back() -> Iterator[None]:
-    """Somebody's own leave; what libraries import meanwhile must stay as it is."""
-    before = dict(sys.modules)
-    yield
-    for name, module in list(sys.modules.items()):
-        if is_somebodys(module):
-            del sys.modules[name]
-            if name in before:
-                sys.modules[name] = before[name]

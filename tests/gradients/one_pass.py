@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from userdp.gradients import ClippedSum, Loss, Units
-from userdp.gradients.engines import Engine, one_pass
+from userdp.gradients.engines import Engine, batched
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import Pass, PassShape
 
@@ -27,7 +27,7 @@ def one_pass_sum(
 
     ``strict``: a pass that cannot serve is an error, too.
     """
-    return Engine(partial(one_pass.sum_of_passes, form=form, strict=strict))(
+    return Engine(partial(batched.sum_of_passes, form=form, strict=strict))(
         model, loss, units, **options
     )
 

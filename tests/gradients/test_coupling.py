@@ -17,10 +17,10 @@ from benchmarks.influence.cases import renew
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.certificate.coupling import require_rows_apart
-from userdp.gradients.engines import choice, passes
 from userdp.gradients.certificate.made_up import EQUAL, RAGGED, Shape, made_up
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import choice, passes
 
 CLIP = 0.01
 ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]

@@ -20,7 +20,6 @@ from userdp.gradients import (
     clipped_sum,
     get_engine,
 )
-from userdp.gradients.engines import one_pass
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.passes import layout_of
 

@@ -13,7 +13,6 @@ from benchmarks.influence.cases import renew, without
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import one_pass
 from userdp.gradients.engines.rules import grams, linear
 
 ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]

@@ -15,12 +15,12 @@ from benchmarks.influence.cases import without
 from tests.gradients.one_pass import one_pass_sum
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
+from userdp.gradients.certificate.made_up import RAGGED, made_up
+from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import agreement, choice, layer
 from userdp.gradients.engines.choice import choose
-from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.engines.tape import NotCoveredError, Tape
-from userdp.gradients.certificate.made_up import RAGGED, made_up
 
 CLIP = 0.01
 ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from userdp.gradients import Units, get_engine
+from userdp.gradients.certificate.made_up import most_tokens
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import choice, passes
 from userdp.gradients.engines.choice import choose
-from userdp.gradients.certificate.made_up import most_tokens
 
 LIMIT, CLIP = 16, 0.1
 

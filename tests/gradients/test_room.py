@@ -17,8 +17,8 @@ from tests.speed import fast_then_slow
 from userdp.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import ENGINES, room
+from userdp.gradients.engines.batched import _Pass
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.one_pass import _Pass
 from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.uses import Dense

@@ -20,7 +20,7 @@ from tests.gradients.one_pass import one_pass_sum
 from tests.gradients.tables import Table, table_loss
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import one_pass, running
+from userdp.gradients.engines import running
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.running import partial_sums, running_dtype

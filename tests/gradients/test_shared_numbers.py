@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from tests.gradients.one_pass import one_pass_sum
 from userdp.gradients import Units, clipped_sum, get_engine
-from userdp.gradients.engines import layer, reference, rows, tape
 from userdp.gradients.certificate.places.place import Call
+from userdp.gradients.engines import layer, reference, rows, tape
 from userdp.gradients.engines.tape import NotCoveredError
 
 pytestmark = pytest.mark.usefixtures("unknown_goes_on")

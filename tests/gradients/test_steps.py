@@ -14,13 +14,13 @@ from tests.gradients.one_pass import one_pass_sum
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.certificate.coupling import require_rows_apart
+from userdp.gradients.certificate.places.place import FIRST
+from userdp.gradients.certificate.rows import Rows
+from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import reference, rows, vmap
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.certificate.places.place import FIRST
-from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.engines.tape import NotCoveredError
 
 CLIP = 0.05

@@ -26,8 +26,8 @@ from userdp.gradients import (
     clipped_sum,
     trainable_parameters,
 )
-from userdp.gradients.engines import norm_pass, precision, two_pass
 from userdp.gradients.certificate.rows import Rows
+from userdp.gradients.engines import norm_pass, precision, two_pass
 from userdp.gradients.shards import is_sharded, like, shard, whole
 from userdp.training.models import enable_checkpointing, new_model
 

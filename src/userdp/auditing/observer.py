@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from userdp.gradients import NoiseSource, Units, trainable_parameters
+from userdp.gradients import NoiseSource, Units
 from userdp.noise.gaussian import NoiseSampler
 from userdp.sampling.cohort import Cohort, Sampler
 from userdp.training.private_run import PrivateRun

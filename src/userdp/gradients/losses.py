@@ -128,7 +128,7 @@ def causal_lm_loss(
 
     Padding stands behind a row's tokens, where causal attention never looks, so no mask is given:
     `transformers` would ask it whether *any* row of the pass is padded, and take another path if
-    so. A model that looks ahead is refused on made-up rows (`userdp.gradients.certificate.coupling`).
+    so. A model that looks ahead is refused on made-up rows (`certificate.coupling`).
 
     Args:
         model: a causal language model of Hugging Face's interface: takes ``input_ids``,

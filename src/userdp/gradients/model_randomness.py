@@ -338,7 +338,7 @@ def require_reachable_randomness(model: nn.Module) -> None:
         if any(isinstance(value, _GENERATORS) for value in vars(module).values()):
             raise UseError(
                 f"{_where(name, module)} holds a random number generator of its own: what it draws "
-                "for one user depends on how much it drew for others, from a seed that may be known",
+                "for one user depends on how much it drew for others",
                 hint="draw from torch's default generator, as torch.nn.functional.dropout does",
             )
         between_layers = isinstance(module, nn.RNNBase) and module.training and module.dropout > 0

@@ -34,9 +34,8 @@ def require_uncoupled(model: nn.Module) -> None:
 
     Refused: BatchNorm and SyncBatchNorm (batch statistics, and running statistics that leave the
     step without noise), InstanceNorm with running statistics, a mixture of experts that returns its
-    router's balance loss, embeddings with ``max_norm`` (they write to their table), rotary
-    embeddings whose frequencies adapt to the longest input so far, and layers of eight bits
-    (LLM.int8 looks at all rows together).
+    router's balance loss, embeddings with ``max_norm`` (they write to their table), hooks of trainable
+    parameters, and layers of eight bits (LLM.int8 looks at all rows together).
 
     Dropout in training mode is allowed: its masks are secret and independent of the cohort, so the
     bound holds for every outcome of the masks, and therefore on average over them
@@ -71,11 +70,22 @@ def require_uncoupled(model: nn.Module) -> None:
                 "the users of a batch",
                 hint="set output_router_logits=False in the model's config",
             )
-        if "dynamic" in _rope_types(config):
+        _require_no_hooks(name, module)
+
+
+def _require_no_hooks(name: str, module: nn.Module) -> None:
+    """Refuse hooks of trainable parameters: they would be told gradients before they are clipped.
+
+    Such as those of `wandb.watch`, which log them.
+    """
+    for own, parameter in module._parameters.items():
+        if parameter is None or not parameter.requires_grad:
+            continue
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise UseError(
-                f"module {name or 'model'} has dynamic rotary embeddings: they change with the "
-                "longest input seen so far, so one user's gradient would depend on another's",
-                hint="use rope type 'default', 'linear' or 'yarn'",
+                f"parameter {name}.{own} has a hook (Tensor.register_hook, or wandb.watch): it "
+                "would be told gradients of single users, without clip and noise",
+                hint="remove the hook; after a step, .grad holds the noisy gradient",
             )
 
 
@@ -95,12 +105,3 @@ def _require_plain_bits(name: str, module: nn.Module) -> None:
             "evaluated, and passes no gradient on from then on",
             hint="for each such module, set module.support_avx512bf16_for_cpu = False before",
         )
-
-
-def _rope_types(config: object) -> set[object]:
-    """Every kind of rotary embedding that a configuration names; some name one for each layer."""
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    if not isinstance(rope, dict):
-        return set()
-    each = [rope, *(part for part in rope.values() if isinstance(part, dict))]
-    return {part.get("rope_type", part.get("type")) for part in each}

@@ -38,13 +38,10 @@ class Averaging(StrEnum):
 
 
 class EngineName(StrEnum):
-    """How gradients are clipped, see `userdp.gradients.engines`; "auto" picks, with its reason."""
+    """How gradients are clipped, see `userdp.gradients.engines`; "auto" shares passes if it can."""
 
     AUTO = "auto"
     REFERENCE = "reference"
-    VMAP = "vmap"
-    BOOKKEEPING = "bookkeeping"
-    LORA = "lora"
 
 
 class Precision(StrEnum):

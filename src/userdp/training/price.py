@@ -15,13 +15,13 @@ from torch import nn
 
 from userdp.errors import warn
 from userdp.gradients import Loss, Units, trainable_parameters
+from userdp.gradients.certificate.made_up import Shape, if_it_runs, made_up
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.choice import why_alone
 from userdp.gradients.engines.coverage import Coverage, coverage
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.gradients.losses import row_losses
-from userdp.gradients.certificate.made_up import Shape, if_it_runs, made_up
 from userdp.gradients.model_randomness import secretly
 from userdp.out_of_memory import ran_out_of_memory
 

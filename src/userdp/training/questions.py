@@ -13,10 +13,10 @@ from torch import nn
 from userdp.errors import FailureError, UseError
 from userdp.gradients import ClipRule, Engine, Loss, get_engine, trainable_parameters
 from userdp.gradients.certificate.coupling import require_rows_apart
+from userdp.gradients.certificate.made_up import Shape, if_it_runs, made_up
 from userdp.gradients.engines import reference, sharded
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import largest_passes
-from userdp.gradients.certificate.made_up import Shape, if_it_runs, made_up
 from userdp.gradients.model_randomness import secretly
 from userdp.gradients.shards import sharded_parts
 from userdp.out_of_memory import ran_out_of_memory

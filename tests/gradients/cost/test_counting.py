@@ -15,7 +15,7 @@ from userdp.gradients import causal_lm_loss
 from userdp.gradients.cost import PLAIN, Count, Work, count_step, step_of
 from userdp.gradients.cost.counting import passes_of
 from userdp.gradients.cost.recording import Kind, Live, Op, Recorder
-from userdp.gradients.engines import one_pass, tape
+from userdp.gradients.engines import tape
 from userdp.gradients.engines.rules import linear
 
 DEPTH, UNITS, GROUP = 4, 4, 2

@@ -1,4 +1,4 @@
-"""What is asked of a model and its loss, on made-up rows, before rows of several users share a pass.
+"""What is asked of a model and its loss, on made-up rows, before users share a pass.
 
 `rows` follows which row each number belongs to, by rules for torch's functions (`places`); `calls`
 compares later passes with the one that was followed; `state` is what a pass may have written down;

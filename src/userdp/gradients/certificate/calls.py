@@ -64,7 +64,8 @@ def told(
 
     Args:
         names: of trainable parameters, by their ids.
-        args: of the call, as are kwargs.
+        args: of the call.
+        kwargs: of the call.
     """
     given = [_told(names, value) for value in args]
     if kwargs:

@@ -4,7 +4,7 @@ A loss that is divided by the batch's tokens, by its number of rows, by the widt
 padded, or that compares rows with each other, makes every user's gradient depend on who else is
 there: leaving one user out then moves what all the others contribute, and C bounds none of it.
 
-The question is asked on made-up ragged rows (`userdp.gradients.certificate.made_up`): each row's loss, and the
+The question is asked on made-up ragged rows (`certificate.made_up`): each row's loss, and the
 gradient of a weighted sum of them, must be the same whether the rows are computed together or each
 alone. So neither the answer nor a refusal depends on anybody's data. It is a check and no proof:
 the batched engines prove of each pass that it kept its rows apart (`userdp.gradients.certificate.rows`)
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,8 +23,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from userdp.errors import UseError
-from userdp.gradients.clipping import squared_norm
-from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.certificate.made_up import (
     EQUAL,
     RAGGED,
@@ -34,8 +32,10 @@ from userdp.gradients.certificate.made_up import (
     made_up,
 )
 from userdp.gradients.certificate.state import State
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.memory import let_go_of_memory
-from userdp.gradients.model_randomness import GeneratorStates, known_randomness
+from userdp.gradients.model_randomness import GeneratorStates, known_randomness, seeds
 from userdp.gradients.models import (
     require_uncoupled,
     trainable_parameters,
@@ -177,13 +177,21 @@ def _require_same_in_any_order(
     norms: dict[int, list[float]] = {0: [], 1: []}
     for unit in (0, 1, 1, 0):
         begun.load()
+        seeded = seeds()
         with torch.enable_grad():
-            losses = row_losses(loss, model, *units.select(unit, unit + 1).cut())
-            told = losses.requires_grad and losses.shape == (units.offsets.diff()[unit],)
-            if not told:
+            one = units.select(unit, unit + 1)
+            losses = row_losses(loss, model, *one.cut())
+            if not (isinstance(losses, Tensor) and losses.requires_grad):
                 return  # the engines refuse such losses in words of their own
             gradients = run_backward(losses.sum(), parameters.values())
-        norms[unit].append(math.sqrt(squared_norm(g.to_dense() for g in gradients if g is not None)))
+        if seeds() != seeded:
+            raise UseError(
+                "the model or the loss seeds a random number generator: its masks are then known",
+                hint="do not seed inside the model or the loss",
+            )
+        norms[unit].append(
+            math.sqrt(squared_norm(g.to_dense() for g in gradients if g is not None))
+        )
         state.put_back()
     for one, other in norms.values():
         if abs(one - other) > _SAME * max(one, other):

@@ -93,7 +93,7 @@ class Rows:
         self.count = count
         self.drew = False
         self._read = False
-        self._paused = False
+        self._paused = self._proved = False
         self._held = {id(tensor): (tensor, writes(tensor)) for tensor in held}
         self._written: set[int] = set()  # of what is held, by a call that was seen
         self._gathered: dict[int, Tensor] = {}
@@ -132,6 +132,7 @@ class Rows:
 
     def prove(self, losses: Tensor) -> bool:
         """Whether this pass kept its rows apart, from its tokens to its losses, (rows,)."""
+        self._proved = True
         with unwatched():  # what is asked here, the model did not ask
             return self.count == 1 or (
                 not self._read and self.place_of(losses) == FIRST and not _own_backward(losses)
@@ -203,7 +204,8 @@ class Rows:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Call one of `ASKS`, as a third of all calls that a model makes."""
-        if function not in READS_KINDS and not self._read:
+        # In the backward pass torch compares the shapes of what checkpointed code saves.
+        if function not in READS_KINDS and not (self._read or self._proved):
             given = tree_leaves((args, kwargs)) if kwargs else args
             # The shape of what is by rows is the pass's own.
             self._read = any(self.place_of(t) is None for t in given if isinstance(t, Tensor))

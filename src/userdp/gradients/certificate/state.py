@@ -81,10 +81,10 @@ class State:
                 for key in set(mapping) - set(before):
                     del mapping[key]
                 mapping.update(before)
-        for held, before in self._lists:
-            if _moved(list(held), before):
+        for held, parts in self._lists:
+            if _moved(list(held), parts):
                 held.clear()
-                (held.update if isinstance(held, set) else held.extend)(before)
+                (held.update if isinstance(held, set) else held.extend)(parts)
         for cell, value in self._cells:
             cell.cell_contents = value
         for at, (tensor, version, copy) in enumerate(self._written):
@@ -148,7 +148,7 @@ class State:
         elif isinstance(getattr(value, "__dict__", None), dict):
             self._mapping(vars(value), depth + 1)
             if callable(value):  # a loss that is an object: what its code names
-                self._follow(getattr(type(value), "__call__", None), depth + 1)
+                self._follow(type(value).__call__, depth + 1)
 
     def _function(self, function: types.FunctionType, depth: int) -> None:
         """What a function of the operator's own holds: attributes, closure, defaults, globals."""

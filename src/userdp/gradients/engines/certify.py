@@ -13,8 +13,8 @@ equal bits. That is measured here: units are computed once, and once more, each 
 it, beside others; squared norms of all gradients must be the same to the last bit. Places that
 differ are not used.
 
-*Assumed:* equal kernels on equal shapes give equal results in each place of each later pass; torch's
-functions are what they are documented to be; the operator does not hide code from torch.
+*Assumed:* equal kernels on equal shapes give equal results in each place of each later pass;
+torch's functions are what they are documented to be; the operator hides no code from torch.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def _asked(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
             )
         state.put_back()
     rows = 1 if task.item_clip_norm is None else shape.rows
-    equal = (squares[:, :-rows] == moved[:, rows:]).all(0).view(-1, rows).all(1)
+    one, other = squares[:, :-rows], moved[:, rows:]
+    equal = ((one == other) | (one.isnan() & other.isnan())).all(0).view(-1, rows).all(1)
     places = _longest_run(equal.tolist())
     if len(places) < 2:
         return "a unit's last bits hang on its place in a pass on this machine"
@@ -121,7 +122,9 @@ def _longest_run(equal: list[bool]) -> tuple[int, ...]:
     >>> _longest_run([True, False, True, True])
     (2, 3, 4)
     """
-    runs = [[at for at, _ in run] for same, run in groupby(enumerate(equal), lambda e: e[1]) if same]
+    runs = [
+        [at for at, _ in run] for same, run in groupby(enumerate(equal), lambda e: e[1]) if same
+    ]
     best = max(runs, key=len, default=[])
     return (*best, best[-1] + 1) if best else ()
 
@@ -140,9 +143,7 @@ class _Question:
     def repeated(self, units: Units, calls: Calls) -> Tensor:
         """The same of a pass that must make these calls."""
         layout = self._layout(units)
-        tape = KnownTape(
-            self._task.parameters, layout, self._workspace, calls, form=self._form
-        )
+        tape = KnownTape(self._task.parameters, layout, self._workspace, calls, form=self._form)
         return self._squares(tape, units)
 
     def _layout(self, units: Units) -> Layout:
@@ -165,4 +166,6 @@ def _made_up(task: Task, shape: PassShape) -> Units:
 
 def _host_generators() -> tuple[object, ...]:
     legacy = np.random.get_state(legacy=True)
-    return random.getstate(), *(part.tobytes() if hasattr(part, "tobytes") else part for part in legacy)
+    return random.getstate(), *(
+        part.tobytes() if hasattr(part, "tobytes") else part for part in legacy
+    )

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from userdp.gradients.certificate.coupling import evaluating
-from userdp.gradients.engines.passes import layout_of
+from userdp.gradients.certificate.made_up import CANNOT_RUN, RAGGED, made_up
 from userdp.gradients.certificate.places.steps import jumps
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.certificate.state import State
+from userdp.gradients.engines.passes import layout_of
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.losses import Loss
-from userdp.gradients.certificate.made_up import CANNOT_RUN, RAGGED, made_up
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.modes import unwatched
 from userdp.out_of_memory import ran_out_of_memory

@@ -22,6 +22,7 @@ from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.vocabulary import require_count
 
+
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
 class Task:
     """One clipped sum that is to be computed. The arguments are those of `Engine.__call__`.
@@ -160,8 +161,8 @@ class Engine:
 
         Raises:
             UseError: a parameter is out of range; the model or the loss couples rows
-                (`userdp.gradients.models.require_uncoupled`, `userdp.gradients.certificate.coupling`: one that
-                does gives no batched engine the same sum, so none accepts it), seeds a generator or
+                (`userdp.gradients.models.require_uncoupled`, `certificate.coupling`: one that does
+                gives no batched engine the same sum, so none accepts it), seeds a generator or
                 answers otherwise in another order of units; or autocast is on around this call
                 (`userdp.gradients.ambient`).
             FailureError: the model seeded a generator.

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from userdp.gradients.ambient import precisions_of_products
-from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.certificate.made_up import CANNOT_RUN, RAGGED, Answers, made_up
+from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import require_uncoupled
 from userdp.gradients.modes import DispatchMode, FunctionMode, eagerly
 from userdp.gradients.units import Units

@@ -35,14 +35,23 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
+from userdp.gradients.certificate.coupling import require_rows_apart
+from userdp.gradients.certificate.made_up import (
+    FEW_ROWS,
+    RAGGED,
+    Answers,
+    Shape,
+    hooks_changed,
+    made_up,
+    most_tokens,
+)
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import multiplicable, squared_norm
-from userdp.gradients.certificate.coupling import require_rows_apart
+from userdp.gradients.engines.again import require_same_states, with_copies
+from userdp.gradients.engines.batched import LEAST_CLIP, _Pass
 from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.norm_pass import norms_of
-from userdp.gradients.engines.again import require_same_states, with_copies
-from userdp.gradients.engines.batched import LEAST_CLIP, _Pass
 from userdp.gradients.engines.passes import (
     Pass,
     formed_bytes,
@@ -54,15 +63,6 @@ from userdp.gradients.engines.passes import (
 from userdp.gradients.engines.precision import is_narrow, margin
 from userdp.gradients.engines.tape import NotCoveredError, Workspace
 from userdp.gradients.losses import checked_losses
-from userdp.gradients.certificate.made_up import (
-    FEW_ROWS,
-    RAGGED,
-    Answers,
-    Shape,
-    hooks_changed,
-    made_up,
-    most_tokens,
-)
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.modes import unwatched
@@ -336,9 +336,7 @@ def _require_agreement(task: Task, *, two: bool) -> None:
     with known_randomness("made-up rows"):  # the same masks on every process
         for shape in RAGGED:
             units = made_up(task.model, shape, masked=task.masked, device=device)
-            alike, _ = passes(
-                units, micro_batch=FEW_ROWS, most_units=lambda rows, width: FEW_ROWS
-            )
+            alike, _ = passes(units, micro_batch=FEW_ROWS, most_units=lambda rows, width: FEW_ROWS)
             for one in alike:
                 probe = task.but(units=one.of(units), item_clip_norm=None)
                 try:

@@ -36,11 +36,11 @@ import torch
 from torch import Tensor, nn
 
 from userdp.gradients.ambient import autocast_now
-from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.certificate.calls import Calls, Seen, told
 from userdp.gradients.certificate.places.place import CONSTANT, FIRST, Place
 from userdp.gradients.certificate.places.reads import ASKS
 from userdp.gradients.certificate.rows import Rows
+from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.forms import Form, Forms
 from userdp.gradients.engines.layer import RULES, ModuleRule, at_most_one_of_rows, ruled
 from userdp.gradients.engines.precision import Watch
@@ -198,7 +198,8 @@ class Tape:
         if not self._naming or not torch.is_grad_enabled():
             return False
         if isinstance(result, tuple | list):
-            return any([self.note_made(part) for part in result])
+            named = [self.note_made(part) for part in result]
+            return any(named)
         return (
             isinstance(result, Tensor)
             # Constants need a gradient only for the sake of parameters.
@@ -254,9 +255,14 @@ class Tape:
         """What follows the rows of a pass."""
         return Rows(self.layout.rows, self._workspace.held)
 
-    @contextmanager
-    def _following(self, model: nn.Module, by_row: Iterable[Tensor | None]) -> Iterator[None]:
+    def _following(
+        self, model: nn.Module, by_row: Iterable[Tensor | None]
+    ) -> AbstractContextManager[Any]:
         """Within, calls are followed that a pass of ``model`` makes."""
+        return self._proving(model, by_row)
+
+    @contextmanager
+    def _proving(self, model: nn.Module, by_row: Iterable[Tensor | None]) -> Iterator[None]:
         self._rows = self.rows_of()
         for tensor in by_row:
             if tensor is not None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from userdp.gradients import Loss
 from userdp.gradients.certificate.coupling import evaluating
-from userdp.gradients.losses import row_losses
 from userdp.gradients.certificate.made_up import Answers
+from userdp.gradients.losses import row_losses
 from userdp.training.checks.check import Check, Measured
 from userdp.training.checks.subject import Subject
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from userdp.clip import Clip
 from userdp.gradients import ClippedSum, ClipRule, Engine, Loss, Units, trainable_parameters
 from userdp.gradients.certificate.coupling import evaluating
+from userdp.gradients.certificate.made_up import CANNOT_RUN, Shape, made_up
 from userdp.gradients.engines.precision import dtypes_of, is_narrow
 from userdp.gradients.losses import row_losses
-from userdp.gradients.certificate.made_up import CANNOT_RUN, Shape, made_up
 from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, let_go
 from userdp.noise import Gaussian, NoiseLaw

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from userdp.gradients.engines.layer import RUN, Layer, Watcher
 from userdp.gradients.certificate.places.numbers import elementwise
 from userdp.gradients.certificate.places.place import CONSTANT, PLACES, Call, Place, tensors_in
 from userdp.gradients.certificate.places.writes import may_write
+from userdp.gradients.engines.layer import RUN, Layer, Watcher
 from userdp.gradients.engines.uses import Dense, wide
 from userdp.gradients.modes import unwatched
 

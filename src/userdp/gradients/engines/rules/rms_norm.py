@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from userdp.gradients.certificate.places.place import FIRST
 from userdp.gradients.engines.layer import (
     RUN,
     Layer,
@@ -22,7 +23,6 @@ from userdp.gradients.engines.layer import (
     replaces,
     stands_in_for,
 )
-from userdp.gradients.certificate.places.place import FIRST
 from userdp.gradients.engines.uses import Dense, wide
 from userdp.gradients.modes import unwatched
 
