@@ -435,39 +435,32 @@ class _Proving(Watch):
         try:
             if func in ASKS:  # of nothing that a rule, a name or a type could come from
                 return tape._rows.run(func, args, kwargs)
-            seen = Seen(func, tape.told(args, kwargs))
-            tape.calls.seen.append(seen)  # now: checkpointing may end this call by an error
-            number = len(tape.calls.seen) - 1
-            answer, seen = self._answer(seen, args, kwargs)
-            tape.calls.seen[number] = seen
-            return answer
+            return self._answer(Seen(func, tape.told(args, kwargs)), args, kwargs)
         except Exception as error:
             tape._rows.note_error(error, args, kwargs)
             raise
 
-    def _answer(self, seen: Seen, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Seen]:
+    def _answer(self, seen: Seen, args: Any, kwargs: Mapping[str, Any]) -> Any:
         tape, func = self._tape, seen.function
         rule, answer = RULES.get(func), None
+        # A call is noted before it runs: checkpointing may end it by an error.
+        number, asked = len(tape.calls.seen), len(tape.calls.asked)
+        tape.calls.seen.append(seen._replace(ruled=rule is not None))
         if rule is not None and torch.is_grad_enabled():
-            asked = len(tape.calls.asked)
             values = (*args, *kwargs.values()) if kwargs else args
             if at_most_one_of_rows(tape, values):
                 answer = rule(tape, *args, **kwargs)
-            seen = seen._replace(ruled=answer is not None)
-            if answer is None:
-                del tape.calls.asked[asked:]
         if answer is None:
-            if func in ELEMENTWISE:
-                asked = len(tape.calls.asked)
-                spread = with_rows(tape, func, args, kwargs)
-                seen = seen._replace(spread=spread is not None)
-                if spread is None:
-                    del tape.calls.asked[asked:]
-                args = spread or args
-            answer = tape._rows.run(func, args, kwargs)
-            seen = seen._replace(made=tape.note_made(answer))
+            del tape.calls.asked[asked:]
+            spread = with_rows(tape, func, args, kwargs) if func in ELEMENTWISE else None
+            if spread is None:
+                del tape.calls.asked[asked:]
+            seen = seen._replace(spread=spread is not None)
+            tape.calls.seen[number] = seen
+            answer = tape._rows.run(func, spread or args, kwargs)
+            tape.calls.seen[number] = seen._replace(made=tape.note_made(answer))
         self.look(args, answer)
-        return answer, seen
+        return answer
 
 
 class KnownTape(Tape):
