@@ -49,6 +49,9 @@ _PER_FORMED, _PER_SUMMED, _PER_ALONE = 2.0, 10.0, 8.0
 """The same for each byte of gradients formed of several units, for each byte of the gradient where
 users share passes, and where each has its own."""
 
+_PER_GRAM = 10.0
+"""How often the numbers of a unit's Gram matrix are read or written."""
+
 _PER_NODE, _CALLS = 2.65, {"plain": 0.0, "batched": 26.0, "reference": 14.0}
 """Operations that the host hands over for a function of the graph, and for a trained parameter."""
 
@@ -329,6 +332,7 @@ class Forecaster:
             unit = self.group_size * seen
             for (p, q), number in self._trained(Form.GHOST).items():
                 flops += number * 2.0 * units * unit**2 * (p + q)
+                moved += number * 4.0 * units * (2 * unit * (p + q) + _PER_GRAM * unit**2)
         else:
             moved += positions * 4.0 * looks.adapted * _PER_ADAPTED
             moved += gradient * _PER_ALONE * (method == "reference")
