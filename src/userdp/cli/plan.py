@@ -173,8 +173,8 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[Table | str]:
     """What the plan is predicted to cost; the first method is plain training."""
     reached = "" if cost["reached"] == 1 else f", of which {cost['reached']:.0%} is assumed reached"
     yield (
-        f"PREDICTED for {cost['hardware']}, not measured (figures: {cost['figures']}{reached}); "
-        f'"auto" takes {cost["engine"]}'
+        f"PREDICTED for {cost['hardware']}, not measured (figures: {cost['figures']}{reached}). "
+        "batched: users share passes, as of most models; reference: one user at a time"
     )
     priced = cost["methods"][0]["price"] is not None
     yield Table(

@@ -94,8 +94,7 @@ class Machine:
 
     Args:
         hardware: of the run, such as h100x8: a100, h100, h200, l4, l40s or cpu, and how many. What
-            is printed of it is a prediction, from public figures and from operations counted on
-            two layers of --model.
+            is printed of it is a prediction, from public figures and the shapes of --model.
         device_hours: in place of --budget: B is what a run of so many hours of one device (eight
             devices for an hour are eight) is predicted to buy.
         price_per_hour: of one device, in any currency: your contract's; no price is built in.
