@@ -49,6 +49,12 @@ group_size = [1, 4, 8]
 """
 
 
+@pytest.fixture(scope="module")
+def entries() -> dict[str, Entry]:
+    """The rows of the page, as rows and code make them."""
+    return {**trained(RESULTS), **written(RESULTS / "findings.toml")}
+
+
 @pytest.fixture
 def design(tmp_path: Path) -> Design:
     path = tmp_path / "small.toml"
@@ -245,8 +251,9 @@ def test_the_page_has_a_row_of_every_figure_run_or_not() -> None:
         page({"nobody": entry}, head="")
 
 
-def test_what_is_kept_gives_findings_of_the_figures_that_they_name() -> None:
-    entries = {**trained(RESULTS), **written(RESULTS / "findings.toml")}
+def test_what_is_kept_gives_findings_of_the_figures_that_they_name(
+    entries: dict[str, Entry],
+) -> None:
     assert all(name == entry.finding.figure for name, entry in entries.items())
     page(entries, head="# Findings")
 
@@ -312,8 +319,7 @@ def test_no_verdict_of_the_page_says_more_than_its_contrasts() -> None:
     assert _claims_too_much(twin) == ["figure 6"]
 
 
-def test_the_page_is_what_the_rows_and_the_code_make() -> None:
-    entries = {**trained(RESULTS), **written(RESULTS / "findings.toml")}
+def test_the_page_is_what_the_rows_and_the_code_make(entries: dict[str, Entry]) -> None:
     head = (RESULTS / "findings-head.txt").read_text(encoding="utf-8")
     assert page(entries, head=head) == PAGE.read_text(encoding="utf-8")
 
@@ -328,14 +334,17 @@ def test_the_page_is_what_the_rows_and_the_code_make() -> None:
         *((f"chua-table-{n}", Verdict.IN_PART) for n in ("2", "8", "6-order")),
     ],
 )
-def test_verdicts_that_claimed_more_than_their_runs_show(figure: str, verdict: Verdict) -> None:
-    entries = {**trained(RESULTS), **written(RESULTS / "findings.toml")}
+def test_verdicts_that_claimed_more_than_their_runs_show(
+    entries: dict[str, Entry], figure: str, verdict: Verdict
+) -> None:
     assert entries[figure].finding.verdict is verdict
 
 
-def test_rows_say_how_many_of_the_planned_gradients_each_method_took() -> None:
-    entries = trained(RESULTS)
-    assert all("Gradients taken, of those planned" in e.finding.here for e in entries.values())
+def test_rows_say_how_many_of_the_planned_gradients_each_method_took(
+    entries: dict[str, Entry],
+) -> None:
+    for name in set(TRAINED) - {"charles-figure-14"}:  # written by hand: 250 runs of a benchmark
+        assert "Gradients taken, of those planned" in entries[name].finding.here
     assert "uls, G = 10: 0.77 to 0.89" in entries["whole-tool"].finding.here
 
 

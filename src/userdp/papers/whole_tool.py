@@ -59,8 +59,8 @@ class WholeTool(Study):
                 figure="whole-tool",
                 paper="(our question) the planner, AdamBC, averaging and tight accounting together "
                 "beat each paper's own method",
-                here=f"our loss less theirs at ε = {EPSILON:g}: {words}; Group Privacy is priced by "
-                "Vadhan's lemma, 4% more noise than by its paper's",
+                here=f"our loss less theirs at ε = {EPSILON:g}: {words}; Group Privacy is priced "
+                "by Vadhan's lemma, 4% more noise than by its paper's",
                 verdict=verdict_by(answers),
             )
         ]
