@@ -67,6 +67,7 @@ class Model:
     Args:
         own: the name of its own price.
         conditional: whether what is known when it begins makes it so; see `Truth.conditional`.
+        loose: a winner outside of its sweep's folder, where nothing names its store.
     """
 
     own: str
@@ -76,6 +77,7 @@ class Model:
     done: bool = True
     price: float = EPSILON
     latest: bool = True
+    loose: bool = False
 
     @property
     def epsilon(self) -> float:
@@ -124,7 +126,7 @@ class Truth:
         people = self.people[model.store]
         others = people.runs - {model.own}
         chosen = bool(others) if people.compared else bool(others - model.paid.keys())
-        return model.conditional or people.lost or chosen
+        return model.conditional or (not model.loose and (people.lost or chosen))
 
     def ask(self, query: str, store: str, about: str | None = None, *, by_now: bool = True) -> None:
         """An answer about a model says something of all that the model learned from.
@@ -424,6 +426,7 @@ class Life:
             name = self.new("renamed")
             (self.folder / run).rename(self.folder / name)
             self.truth.models[name] = self.truth.models.pop(run)
+            self.truth.models[name].loose |= run.endswith("/winner")
             self.known_as(run, name)
 
     def known_as(self, old: str, new: str) -> None:
