@@ -99,7 +99,8 @@ def make_private(
     base: Lineage | None = None,
     charge_again: bool = False,
     slot: str | None = None,
-    exact_log: bool = True,
+    exact_log: bool = False,
+    log_only: bool = False,
     allow_large_delta: bool = False,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
@@ -108,7 +109,7 @@ def make_private(
 
     Guarantee: everything computed from the gradients that the run hands out, weights included,
     satisfies ``plan.guarantee()``, whatever the loop does with them, as long as it reads the store
-    in no other way. The exact numbers in `Step.operator` are not covered.
+    in no other way. The exact numbers of ``exact_log=True`` are not covered, and the claim says so.
 
     Where `torch.distributed` has joined several processes, all of them call this with the same
     arguments, and train one model together (`userdp.training.distributed_run`): the first one holds
@@ -142,9 +143,12 @@ def make_private(
             or one that was put back): charge the whole plan once more.
         slot: of a private selection in the store's ledger, which pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).
-        exact_log: whether `Step.operator` holds exact numbers; where it does not, and nothing else
-            shows such, a filter may give back the steps of a run that is stopped early. A resumed
+        exact_log: whether `Step.operator` holds exact numbers (losses, norms, counts). A loop that
+            follows them (ReduceLROnPlateau, the best weights by loss) tells what no ε covers: they
+            are a look of this run, in the store's ledger, and a condition of its claim. A resumed
             run does as it did when it was charged.
+        log_only: for trainers here, which write exact numbers down and let nothing follow them:
+            they are a look at the run's end, and no condition of its own claim.
         allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
             not warn of one above n^-1.1 (`userdp.plans.small_delta`); for toys, and for callers who
             know a smaller number of users. To resume needs no leave.
@@ -278,7 +282,7 @@ def make_private(
         return known if scores is None else known + _lineage_of_scores(scores)
 
     def begin() -> OpenRun:
-        return open_run(
+        run = open_run(
             Path(out),
             opened,
             plan,
@@ -300,6 +304,9 @@ def make_private(
             scores=scores,
             exact_log=exact_log,
         )
+        if run.logged and run.steered and not log_only:
+            run.store.look("make_private(exact_log=True)")
+        return run
 
     run = SharedRun(world, RunFolder(Path(out)), begin)
     if world.rank == 0:

@@ -333,6 +333,8 @@ class UserLevelMixin(Looks):
             resume=self._resumes,
             identity=self._identity(),
             facts={"trainer": f"{type(self).__name__}, transformers {transformers.__version__}"},
+            exact_log=True,
+            log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
             **{**self._options, "base": self._base()},
         )
         self._steps = iter(self._private)
