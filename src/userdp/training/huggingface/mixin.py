@@ -13,7 +13,7 @@ The output folder is the run's folder (`userdp.ledger.folder`)::
       model/ or adapter/        what was released, after the last step
       checkpoint-N/             0700: see `checkpoints`
       operator.jsonl            0600: the exact loss and norms of each step
-      runs/                     TensorBoard's; only what `logs` allows
+      runs/                     0700: TensorBoard's; only what `logs` allows, and when
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from userdp.training.huggingface.guards import (
     require_plain_accelerator,
     require_unwatched,
 )
-from userdp.training.huggingface.logs import public_logs
+from userdp.training.huggingface.logs import public_logs, tensorboard_folder
 from userdp.training.huggingface.looks import Looks
 from userdp.training.huggingface.refusals import (
     EVALUATION,
@@ -229,6 +229,7 @@ class UserLevelMixin(Looks):
                 run_id=folder.run_id,
                 attempts=count_attempts(read_entries(folder.ledger)),
             )
+        curves = tensorboard_folder(self.callback_handler.callbacks, folder.path)
         with interrupts.held() as signals:
             stop = StopWhenAsked(signals)
             self.add_callback(stop)
@@ -249,6 +250,8 @@ class UserLevelMixin(Looks):
                     signals.finished()
             finally:
                 self.remove_callback(stop)
+                if curves is not None:
+                    files.close_folder(curves)
                 if self._private is not None:
                     self._private.close()
                 self._private = self._steps = None
