@@ -5,7 +5,7 @@ places. None of those is the operator's alone, so only public constants and numb
 computed from noisy gradients pass. The exact loss of each step is in operator.jsonl (mode 0600).
 
 TensorBoard notes the time of each number besides, and the time that a step takes tells how many
-examples were drawn: its files are the operator's (`tensorboard_folder`), whatever their numbers.
+examples were drawn: its files are the operator's (`close_curves`), whatever their numbers.
 """
 
 from __future__ import annotations
@@ -42,14 +42,11 @@ def public_logs(logs: Mapping[str, Any], *, public_eval: bool) -> dict[str, Any]
     }
 
 
-def tensorboard_folder(callbacks: Iterable[object], output: Path) -> Path | None:
-    """Where a trainer's TensorBoard files go, closed to others; None where it writes none.
+def close_curves(callbacks: Iterable[object], output: Path) -> None:
+    """Close the folder of a trainer's TensorBoard files to others, and what is in it.
 
-    Call it before training, so that the folder is closed before the first file is in it.
+    Called before the first file is there, and again when all are.
     """
     for one in callbacks:
         if isinstance(one, TensorBoardCallback):
-            folder = Path(one.logging_dir or output / "runs")
-            files.operator_folder(folder)
-            return folder
-    return None
+            files.close_folder(Path(one.logging_dir or output / "runs"))

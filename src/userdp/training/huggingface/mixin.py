@@ -49,7 +49,7 @@ from userdp.training.huggingface.guards import (
     require_plain_accelerator,
     require_unwatched,
 )
-from userdp.training.huggingface.logs import public_logs, tensorboard_folder
+from userdp.training.huggingface.logs import close_curves, public_logs
 from userdp.training.huggingface.looks import Looks
 from userdp.training.huggingface.refusals import (
     EVALUATION,
@@ -229,7 +229,6 @@ class UserLevelMixin(Looks):
                 run_id=folder.run_id,
                 attempts=count_attempts(read_entries(folder.ledger)),
             )
-        curves = tensorboard_folder(self.callback_handler.callbacks, folder.path)
         with interrupts.held() as signals:
             stop = StopWhenAsked(signals)
             self.add_callback(stop)
@@ -250,9 +249,8 @@ class UserLevelMixin(Looks):
                     signals.finished()
             finally:
                 self.remove_callback(stop)
-                if curves is not None:
-                    files.close_folder(curves)
                 if self._private is not None:
+                    close_curves(self.callback_handler.callbacks, folder.path)
                     self._private.close()
                 self._private = self._steps = None
         return TrainOutput(self.state.global_step, float("nan"), dict(self._epsilon))
@@ -338,6 +336,7 @@ class UserLevelMixin(Looks):
             facts={"trainer": f"{type(self).__name__}, transformers {transformers.__version__}"},
             **{**self._options, "base": self._base()},
         )
+        close_curves(self.callback_handler.callbacks, self._private.folder.path)
         self._steps = iter(self._private)
         # A crash between a charge and the next checkpoint loses updates, but not their price.
         self.state.global_step = self._private.done
