@@ -23,7 +23,7 @@ from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.data.prepare import append_records
 from userdp.data.store import UserStore
-from userdp.planning.proposal import load_plan
+from userdp.plans import Plan
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
 
@@ -277,7 +277,7 @@ class Life:
         run = self.new("run")
         options = ("--plan", file, "--out", self.folder / run, "--no-tensorboard")
         self.tell.done("train", self.folder / store, *model, *options)
-        price = load_plan(file).guarantee().epsilon
+        price = Plan.load(file).guarantee().epsilon
         self.truth.train(run, store, base, clean=True, done=True, price=price)
 
     def sweep(self, store: str) -> None:

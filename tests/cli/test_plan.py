@@ -23,7 +23,7 @@ from userdp.data.prepare import prepare_store
 from userdp.data.tokenize import StoreTokenizer
 from userdp.ledger import StoreLedger
 from userdp.planning.norms import NormSource
-from userdp.planning.proposal import load_plan
+from userdp.plans import Plan
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.run_facts import read_runs
 
@@ -85,7 +85,7 @@ def test_the_plan_trains_unchanged_through_kills_and_costs_what_it_says(
     """B = 64, T = 50 on the bundled model: `kill -9` in the middle, resumed to the end."""
     assert plan(store, "--json") == 0
     printed = json.loads(capsys.readouterr().out)
-    frozen = load_plan(tmp_path / "plan.json")
+    frozen = Plan.load(tmp_path / "plan.json")
     promised = printed["prediction"]["epsilon"]
     assert frozen.guarantee().epsilon == promised <= 4.0
     run = tmp_path / "run"
@@ -327,7 +327,7 @@ def test_repeat_declares_a_series_and_makes_epsilon_that_of_all_runs(store, norm
     common = ("plan", store, "--norms", norms, *options, "--most-noise", 1000)
     assert userdp([*map(str, (*common, "--repeat", 3, "--out", path))]) == 0
     [declared] = StoreLedger(store).history().series.values()
-    plan = load_plan(path)
+    plan = Plan.load(path)
     assert declared.series.holds(plan)
     assert 3.99 < declared.series.guarantee().epsilon <= 4
     assert plan.guarantee().epsilon < 3
@@ -375,9 +375,9 @@ def test_a_plan_for_hardware_says_what_is_predicted_and_that_it_is(store, norms,
     assert [row["method"] for row in cost["methods"]] == ["plain", cost["engine"], "reference"]
     for row in cost["methods"]:
         assert row["price"] == pytest.approx(2 * row["device_hours"])
-    without = load_plan(store.parent / "plan.json")
+    without = Plan.load(store.parent / "plan.json")
     assert plan(store) == 0
-    assert load_plan(store.parent / "plan.json") == without, "a prediction changes no plan"
+    assert Plan.load(store.parent / "plan.json") == without, "a prediction changes no plan"
 
 
 def test_device_hours_buy_a_budget_that_the_plan_keeps_to(store, norms, capsys):

@@ -14,7 +14,7 @@ from userdp.data.store import UserStore
 from userdp.data.verify import require_every_byte
 from userdp.errors import UseError, warn
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.planning.proposal import Proposal, declared_users, load_plan
+from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.config import PlainPlan, TrainConfig, train_config
@@ -183,16 +183,9 @@ def opened(store: UserStore | str | Path, *, fixed_graph: bool = False) -> UserS
 def chosen_plan(
     plan: Plan | Proposal | PlainPlan | str | Path | None, out: Path | None, *, resume: bool
 ) -> Plan | PlainPlan:
-    """The plan itself: of a file, of a proposal, or of the run that is resumed.
-
-    Whether a file is from `userdp.plan` or from `Plan.save` is told by its schema.
-    """
-    if isinstance(plan, Proposal):
-        return plan.plan
-    if isinstance(plan, str | Path):
-        return load_plan(Path(plan))
+    """The plan itself: of a file, of a proposal, or of the run that is resumed."""
     if plan is not None:
-        return plan
+        return plan if isinstance(plan, PlainPlan) else as_plan(plan)
     if not resume or out is None:
         raise UseError(
             "training needs a plan",
@@ -231,12 +224,12 @@ def warn_of_delta(plan: Plan, given: Any, *, total: float, allow_large_delta: bo
         total: δ of the store's budget, see `plan_with_small_delta`.
         allow_large_delta: neither refuse nor warn.
     """
-    users = declared_users(Path(given)) if isinstance(given, str | Path) else None
-    if isinstance(given, Proposal):
-        users = given.users
     warn(
         plan_with_small_delta(
-            plan, users=users, total_delta=total, allow_large_delta=allow_large_delta
+            plan,
+            users=declared_users(given),
+            total_delta=total,
+            allow_large_delta=allow_large_delta,
         ),
         stacklevel=3,
     )

@@ -36,12 +36,14 @@ from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage
 from userdp.data.records import Drop
 from userdp.data.store import UserStore
-from userdp.errors import FailureError, UseError
+from userdp.errors import FailureError, UseError, warn
 from userdp.gradients import Loss, causal_lm_loss
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import count_attempts
+from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
+from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.huggingface.checkpoints import last_sealed, require_own, rotate, seal
 from userdp.training.huggingface.dataset import default_seq_len, store_of
 from userdp.training.huggingface.guards import (
@@ -83,7 +85,7 @@ class UserLevelMixin(Looks):
         model: of Hugging Face's; what of it requires a gradient is trained.
         args: `transformers.TrainingArguments`; a copy is kept, see `refusals`.
         train_dataset: see `userdp.training.huggingface.dataset`; None for the store as it is.
-        plan: sampling, clip, noise and steps; or the plan.json that holds it.
+        plan: sampling, clip, noise and steps; see `userdp.make_private`.
         store: the user store of these people, or where it lies or shall be prepared. Its ledger
             adds up what all runs cost, so every script over the same people names the same one.
         user_column: the column that names a row's user.
@@ -111,7 +113,7 @@ class UserLevelMixin(Looks):
         args: Any,
         train_dataset: Any = None,
         *,
-        plan: Plan | str | os.PathLike[str],
+        plan: Plan | Proposal | str | os.PathLike[str],
         store: UserStore | str | os.PathLike[str],
         user_column: str = "user",
         text_column: str = "text",
@@ -126,7 +128,7 @@ class UserLevelMixin(Looks):
         unsafe_noise_seed: int | None = None,
         **trainer_options: Any,
     ) -> None:
-        self._plan = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
+        self._plan, self._users = as_plan(plan), declared_users(plan)
         self._public_eval = public_eval
         self._private: PrivateRun | None = None
         self._steps: Iterator[Step] | None = None
@@ -324,6 +326,11 @@ class UserLevelMixin(Looks):
                 "claim would say nothing of the steps that it was made by",
                 hint="make a new trainer, and resume with that",
             )
+        options = {**self._options, "base": self._base()}
+        if not (self._resumes or options["allow_large_delta"]):
+            total = StoreLedger(self._store.path).history().total_delta
+            warn(plan_with_small_delta(self._plan, users=self._users, total_delta=total))
+            options["allow_large_delta"] = True  # judged by the number of users, if there is one
         self._private = make_private(
             self.model,
             inner,
@@ -334,7 +341,7 @@ class UserLevelMixin(Looks):
             resume=self._resumes,
             identity=self._identity(),
             facts={"trainer": f"{type(self).__name__}, transformers {transformers.__version__}"},
-            **{**self._options, "base": self._base()},
+            **options,
         )
         close_curves(self.callback_handler.callbacks, self._private.folder.path)
         self._steps = iter(self._private)
