@@ -269,7 +269,8 @@ class Life:
             self.truth.ask(self.new("query"), store, base)
         else:
             self.truth.people[store].looked = True
-        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100)
+        asked = ASKED * len([name for name in self.truth.people[store].paid if "query" in name])
+        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4 + asked, "--population", 100)
         limits = ("--delta", 1e-5, "--most-noise", 1000)
         self.tell.done(
             "plan", self.folder / store, "--norms", norms, *budget, *limits, "--out", file
