@@ -23,7 +23,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import IO
 
@@ -78,9 +78,7 @@ class _CsvFiles(FileTable):
 
     def _rows(self, path: Path, content: IO[bytes]) -> Iterator[Row | Drop]:
         rows = self._cells(path, content)
-        _, header = next(rows, (0, None))
-        if header is None:
-            return
+        _, header = next(rows, (0, list[str]()))
         for name in self.parser.fields:
             if header.count(name) > 1:
                 raise UseError(
@@ -89,12 +87,12 @@ class _CsvFiles(FileTable):
                     hint="rename one in the header",
                 )
         for line, row in rows:
-            if len(row) < 2 and not "".join(row).strip():
-                yield Drop.BLANK_LINE
-                continue
-            if len(row) != len(header):
+            if len(row) == len(header):
+                yield dict(zip(header, row, strict=True))
+            elif "".join(row).strip():
                 raise _no_fit(path, line, f"has {len(row)} fields, and the header {len(header)}")
-            yield dict(zip(header, row, strict=True))
+            else:
+                yield Drop.BLANK_LINE
 
     def _cells(self, path: Path, content: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
         """The header and all rows after it as lists of cells, each with its first line's number."""
@@ -103,32 +101,25 @@ class _CsvFiles(FileTable):
         text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
         delimiter = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
         framed = _framed(delimiter, escape=self.escape)
-        lines: list[str] = []
+        escape = "\\" if self.escape else None
+        quoting = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
+        given, seen = tee(text)
         reader = csv.reader(
-            _kept(text, lines), delimiter=delimiter, strict=True,
-            escapechar="\\" if self.escape else None,
-            quoting=csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE,
-        )  # fmt: skip
-        while True:
-            line = reader.line_num + 1
-            lines.clear()
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                raise _no_fit(path, line, f"has an open or stray quotation mark ({error})") from None
-            # The library reads a mark inside an unquoted field, as in `a, "b`, like any character.
-            if self.quotes and '"' in "".join(row) and not framed.fullmatch("".join(lines)):
-                raise _no_fit(path, line, "has a quotation mark inside a field without quotes")
-            yield line, row
-
-
-def _kept(text: Iterable[str], lines: list[str]) -> Iterator[str]:
-    """The lines of ``text``, each noted in ``lines``."""
-    for line in text:
-        lines.append(line)
-        yield line
+            given, strict=True, delimiter=delimiter, escapechar=escape, quoting=quoting
+        )
+        before = 0
+        try:
+            for row in reader:
+                lines = "".join(islice(seen, reader.line_num - before))
+                # The library takes a mark inside an unquoted field, as in `a, "b`, as it is.
+                quoted = self.quotes and '"' in "".join(row)
+                if quoted and not framed.fullmatch(lines):
+                    raise _no_fit(path, before + 1, "has a quotation mark inside an unquoted field")
+                yield before + 1, row
+                before = reader.line_num
+        except csv.Error as error:
+            what = f"has an open or a stray quotation mark ({error})"
+            raise _no_fit(path, before + 1, what) from None
 
 
 def _framed(delimiter: str, *, escape: bool) -> re.Pattern[str]:

@@ -93,10 +93,8 @@ class MailSource(PrivateSource):
         held_out = False if day is None else _is_from(date, day)
         if isinstance(held_out, Drop):
             problem, held_out = problem or held_out, False
-        wanted: list[list[str]] = [receivers]
-        if self.options.receivers:
-            wanted = [[one] for one in receivers] or [[]]
-        for named in wanted:
+        each = [[one] for one in receivers] or [[]]
+        for named in each if self.options.receivers else [receivers]:
             if not senders:
                 yield Drop.NO_USER
             elif self.options.receivers and not named:
@@ -104,8 +102,8 @@ class MailSource(PrivateSource):
             else:
                 head = f"Date: {date}\nFrom: {senders[0]}\nTo: {', '.join(named)}\n"
                 text = f"{head}Subject: {subject}\n\n{body}".encode(errors="replace")
-                owners = tuple(dict.fromkeys(one.encode(errors="replace") for one in [
-                    senders[0], *named]))  # fmt: skip
+                names = dict.fromkeys([senders[0], *named])
+                owners = tuple(one.encode(errors="replace") for one in names)
                 if problem is not None:
                     yield Record(owners[0], b"", order, owners=owners, unusable=problem)
                 else:
@@ -138,13 +136,8 @@ def _repeats_ngram(text: str, size: int = _NGRAM) -> bool:
     (True, False)
     """
     words = text.split()
-    seen: set[tuple[str, ...]] = set()
-    for start in range(len(words) - size + 1):
-        gram = tuple(words[start : start + size])
-        if gram in seen:
-            return True
-        seen.add(gram)
-    return False
+    grams = [tuple(words[at : at + size]) for at in range(len(words) - size + 1)]
+    return len(set(grams)) < len(grams)
 
 
 def _is_from(date: str, day: Any) -> bool | Drop:
@@ -161,16 +154,13 @@ def _addresses(message: Message, *names: str) -> list[str]:
     What stands in angle brackets is an address; names and comments are none, whatever commas they
     have, and a part without @ is none.
     """
-    values = [str(value) for name in names for value in message.get_all(name, [])]
-    found: list[str] = []
-    for value in values:
-        plain = _ASIDE.sub(" ", _AT.sub("@", " ".join(value.split())))
-        for part in re.split("[,;:]", plain):
-            _, _, inner = part.rpartition("<")
-            address = inner.partition(">")[0].strip("' ")
-            if _ADDRESS.fullmatch(address):
-                found.append(address.lower())
-    return list(dict.fromkeys(found))
+    values = [str(value).split() for name in names for value in message.get_all(name, [])]
+    plain = [_ASIDE.sub(" ", _AT.sub("@", " ".join(value))) for value in values]
+    inner = [
+        part.rpartition("<")[2].partition(">")[0] for part in re.split("[,;:]", ",".join(plain))
+    ]
+    addresses = [part.strip("' ").lower() for part in inner]
+    return list(dict.fromkeys(one for one in addresses if _ADDRESS.fullmatch(one)))
 
 
 def _header(message: Message, name: str) -> str:

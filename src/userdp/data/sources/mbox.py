@@ -37,21 +37,23 @@ from userdp.data.sources.paths import beginning, expand, words
 from userdp.errors import UseError
 
 SUFFIXES = (".mbox", ".mbx")
-_BEGIN = rb"(?:^|(?<=\xef\xbb\xbf))From "
-_HEADER = rb"\r?\n(?=[!-9;-~]+[ \t]*:|>From )"
-_MONTHS = rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_HEADER = rb"[ \t]*\r?\n(?=[!-9;-~]+[ \t]*:|>From )"
 _DATED = re.compile(
-    _BEGIN + rb"[^\n]{0,300}?\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? +(?:\d{1,2} +)?" + _MONTHS + rb" "
-    rb"(?=[^\n]{0,40}\b\d{4}\b)[^\n]{0,20}?\b\d{1,2}:\d\d\b[^a-z\n]{0,40}"
-    rb"(?:\([^\n]{0,40}\)|remote from [^\n]{0,99})?[ \t]*" + _HEADER,
+    rb"(?:^|(?<=\xef\xbb\xbf))From [^\n]{0,300}?\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? "
+    rb"(?=[^\n]{0,40}\b\d{4}\b)[ \d]{0,4}[A-Z][a-z]{2} [^\n]{0,20}?\b\d{1,2}:\d\d\b"
+    rb"[^a-z\n]{0,40}(?:\([^\n]{0,40}\)|remote from [^\n]{0,99})?" + _HEADER,
     re.MULTILINE,
 )
 """With a date of asctime's or of RFC 5322; only a zone and a year may follow the time."""
-_UNDATED = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\s]*[ \t]*" + _HEADER)
-_HEAD_END = re.compile(rb"\r?\n\r?\n")
-_LENGTH = re.compile(rb"^Content-Length:[ \t]*(\d{1,15})[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
-_LEADING = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*")
-_QUOTED = re.compile(rb"^>(>*From )", re.MULTILINE)
+_UNDATED = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From \S*" + _HEADER)
+_WITH_LENGTH = re.compile(
+    rb"(?i)[^\n]*\n(?:[^\r\n][^\n]*\n)*?Content-Length:[ \t]*(\d{1,15})[ \t]*\r?\n"
+    rb"(?:[^\r\n][^\n]*\n)*\r?\n"
+)
+"""The line that begins a message, and its header with the length of its body."""
+_BREAKS = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*")
+_FRAME = re.compile(rb"^>(>*From )|^\r?\n\Z", re.MULTILINE)
+"""What writers of mbox add to a message: a mark of quotation, and an empty line at the end."""
 
 
 def build(paths: list[str], options: SourceOptions) -> _Mbox:
@@ -64,7 +66,7 @@ def matches(path: Path) -> bool:
     """Whether a file begins as an mbox does, or a folder holds files named so."""
     if path.is_dir():
         return any(file.name.endswith(SUFFIXES) for file in path.iterdir())
-    return _LEADING.sub(b"", beginning(path), count=1).startswith(b"From ")
+    return _BREAKS.sub(b"", beginning(path), count=1).startswith(b"From ")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,65 +84,49 @@ class _Mbox(MailSource, FileSource):
         order = count()
         for path, _ in self.each_file(progress):
             try:
-                if not path.stat().st_size:
-                    continue
-                with (
-                    path.open("rb") as file,
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as box,
-                ):
+                with path.open("rb") as file:
+                    if not path.stat().st_size:
+                        continue
+                    box = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                     for message in _messages(box, path):
-                        if isinstance(message, Drop):
-                            yield message
-                        else:
-                            yield from self.parse(message, next(order))
+                        yield from self.parse(message, next(order))
             except OSError as error:
                 raise UseError(f"{path} cannot be read: {words(error)}") from error
 
 
-def _messages(box: mmap.mmap, path: Path) -> Iterator[bytes | Drop]:
-    """Each message without the line that begins it; text before the first is dropped as one."""
-    leading = _LEADING.match(box)
-    assert leading is not None  # it may be empty
-    undated = _UNDATED.match(box, leading.end()) and not _DATED.match(box, leading.end())
-    separator = _UNDATED if undated else _DATED
-    first = separator.search(box)
-    if first is None:
+def _messages(box: mmap.mmap, path: Path) -> Iterator[bytes]:
+    """Each message without the line that begins it; text before the first is one more."""
+    first = _past_breaks(box, 0)
+    undated = _UNDATED.match(box, first) and not _DATED.match(box, first)
+    begins = dict(mark.span() for mark in (_UNDATED if undated else _DATED).finditer(box))
+    if not begins:
         raise UseError(
-            f"{path} is no mbox: no line begins a message",
-            hint="a message begins with a line as `From ana@example.org Mon May 14 16:39:00 2001`",
+            f"{path} is no mbox: no line begins a message, as `From ana@example.org Mon May 14 "
+            "16:39:00 2001` does with a header after it"
         )
-    if first.start() != leading.end():
-        yield Drop.UNREADABLE
-    spans = _spans_by_length(box, separator, first.start())
-    if spans is not None:
-        yield from (box[start:end] for start, end in spans)
-        return
-    start = first.end()
-    for mark in separator.finditer(box, start):
-        yield _QUOTED.sub(rb"\1", box[start : mark.start()])
-        start = mark.end()
-    yield _QUOTED.sub(rb"\1", box[start:])
+    begins = {first: first} | begins
+    spans = _by_length(box, begins)
+    ends = zip(begins.values(), [*begins, len(box)][1:], strict=True)
+    for start, end in spans or ends:
+        yield box[start:end] if spans else _FRAME.sub(rb"\1", box[start:end])
 
 
-def _spans_by_length(
-    box: mmap.mmap, separator: re.Pattern[bytes], at: int
-) -> list[tuple[int, int]] | None:
-    """Where each message begins and ends by its Content-Length; None unless all lengths fit.
+def _by_length(box: mmap.mmap, begins: dict[int, int]) -> list[tuple[int, int]]:
+    """Where each message begins and ends by its Content-Length; nothing unless all lengths fit.
 
-    One message's length alone is not believed: senders can write that header, and could take the
-    messages after theirs.
+    The length in a single message is not believed: senders may write that header, and could take
+    the messages of other people after theirs.
     """
-    spans = []
-    while at < len(box):
-        start = box.find(b"\n", at) + 1
-        head = _HEAD_END.search(box, start)
-        length = head and _LENGTH.search(box, start, head.end())
-        if head is None or not length:
-            return None
-        end = head.end() + int(length[1])
-        after = _LEADING.match(box, end)
-        at = len(box) if after is None else after.end()
-        if end > len(box) or (at < len(box) and not separator.match(box, at)):
-            return None
-        spans.append((start, end))
-    return spans
+    spans: list[tuple[int, int]] = []
+    at = next(iter(begins))
+    while at in begins and (head := _WITH_LENGTH.match(box, at)):
+        end = head.end() + int(head[1])
+        spans.append((begins[at], end))
+        at = _past_breaks(box, end)
+    return spans if at == len(box) else []
+
+
+def _past_breaks(box: mmap.mmap, at: int) -> int:
+    """Where the line breaks after a place end."""
+    breaks = _BREAKS.match(box, at)
+    return at if breaks is None else max(at, breaks.end())
