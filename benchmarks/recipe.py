@@ -11,8 +11,8 @@ optimizer and schedule) without ledger and certificate: **simulated**, no claim 
 To cost minutes it differs in two things. The mean of a step is that of ``USERS`` people and not of
 M, while the noise is that of M: the noise is 3 to 27 times as long as a clipped gradient (its norm
 is σ C √d / M, d = 2.6 million), and a mean of four people strays from the mean of all by at most
-0.5 C. And examples have ``SEQ_LEN`` tokens. Settings of one cell share people and noise, by a seed, so that
-their differences are those of the settings.
+0.5 C. And examples have ``SEQ_LEN`` tokens. Settings of one cell share people and noise, by a
+seed, so that their differences are those of the settings.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import argparse
 import math
 import statistics
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ from userdp.planning.preset import Preset, preset
 from userdp.training.config import Schedule, TrainConfig
 from userdp.training.models import BASE_MODEL, read_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
+
+Cell = tuple[Any, ...]  # text, ε, population
 
 TEXTS = ("commits", "shakespeare")
 EPSILONS = (1, 4, 8)
@@ -135,24 +138,34 @@ def run(data: Path, work: Path, results: Path) -> None:
         print(f"{number + 1}/{len(jobs())} {key}: {base[text] - loss:.4f}, {seconds} s", flush=True)
 
 
-def tables(rows: list[dict[str, Any]]) -> str:
-    """The gain of each setting in each cell, and its mean regret over the cells that have it."""
-    cells: dict[tuple[Any, ...], dict[str, float]] = {}
+def gains_of(rows: Iterable[dict[str, Any]]) -> dict[Cell, dict[str, float]]:
+    """Of each cell, how far each setting brought the loss below the public base's."""
+    cells: dict[Cell, dict[str, float]] = {}
     for row in rows:
-        *cell, setting = row["key"].values()
+        *cell, setting = (row["key"][name] for name in ("text", "epsilon", "population", "setting"))
         cells.setdefault(tuple(cell), {})[setting] = row["base"] - row["loss"]
-    names = list(RATES | OTHERS)
+    return cells
+
+
+def mean_regrets(cells: Mapping[Cell, Mapping[str, float]]) -> dict[str, tuple[float, int]]:
+    """Of each setting, the mean regret over the cells with every one of RATES, and their number."""
+    regrets: dict[str, list[float]] = {}
+    for gains in (gains for gains in cells.values() if RATES.keys() <= gains.keys()):
+        best = max(gains[name] for name in RATES)
+        for name, gain in gains.items():
+            regrets.setdefault(name, []).append(best - gain)
+    return {name: (statistics.fmean(found), len(found)) for name, found in regrets.items()}
+
+
+def table(cells: Mapping[Cell, Mapping[str, float]]) -> str:
+    """The gain of each setting in each cell, and its mean regret, as Markdown."""
+    names, means = list(RATES | OTHERS), mean_regrets(cells)
     lines = [f"| text | ε | population | {' | '.join(names)} |", "|---" * (3 + len(names)) + "|"]
-    for cell, gains in cells.items():
+    for cell, gains in sorted(cells.items()):
         shown = (f"{gains[name]:.3f}" if name in gains else "" for name in names)
         lines.append(f"| {' | '.join(map(str, cell))} | {' | '.join(shown)} |")
-    whole = {cell: gains for cell, gains in cells.items() if RATES.keys() <= gains.keys()}
-    best = {cell: max(gains[name] for name in RATES) for cell, gains in whole.items()}
-    means = []
-    for name in names:
-        regrets = [best[cell] - gains[name] for cell, gains in whole.items() if name in gains]
-        means.append(f"{statistics.fmean(regrets):+.4f} ({len(regrets)})" if regrets else "")
-    return "\n".join([*lines, f"| mean regret (cells) | | | {' | '.join(means)} |"])
+    regret = ("{:+.3f} ({} cells)".format(*means[name]) if name in means else "" for name in names)
+    return "\n".join([*lines, f"| mean regret | | | {' | '.join(regret)} |"])
 
 
 def main() -> None:
@@ -165,7 +178,7 @@ def main() -> None:
     if options.stage == "run":
         run(options.data, options.work, options.results)
     else:
-        print(tables(list(whole_rows(options.results))))
+        print(table(gains_of(whole_rows(options.results))))
 
 
 if __name__ == "__main__":
