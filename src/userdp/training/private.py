@@ -46,6 +46,7 @@ from userdp.gradients import (
 )
 from userdp.gradients.shards import is_sharded, reshard
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sampling.coins import secret_generator
@@ -84,7 +85,7 @@ def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     store: UserStore | str | os.PathLike[str],
-    plan: Plan,
+    plan: Plan | Proposal | str | os.PathLike[str],
     *,
     out: str | os.PathLike[str],
     loss: Loss = causal_lm_loss,
@@ -99,7 +100,8 @@ def make_private(
     base: Lineage | None = None,
     charge_again: bool = False,
     slot: str | None = None,
-    exact_log: bool = True,
+    exact_log: bool = False,
+    log_only: bool = False,
     allow_large_delta: bool = False,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
@@ -108,7 +110,7 @@ def make_private(
 
     Guarantee: everything computed from the gradients that the run hands out, weights included,
     satisfies ``plan.guarantee()``, whatever the loop does with them, as long as it reads the store
-    in no other way. The exact numbers in `Step.operator` are not covered.
+    in no other way. The exact numbers of ``exact_log=True`` are not covered, and the claim says so.
 
     Where `torch.distributed` has joined several processes, all of them call this with the same
     arguments, and train one model together (`userdp.training.distributed_run`): the first one holds
@@ -118,7 +120,8 @@ def make_private(
         model: its parameters with ``requires_grad`` are trained; on any device.
         optimizer: over exactly those parameters.
         store: the user store, or where it is; its training split is read.
-        plan: sampler, clip, noise, denominator and number of steps.
+        plan: sampler, clip, noise, denominator and number of steps; or what `userdp.plan` answered,
+            or the file of either.
         out: the run's folder; new, unless ``resume``.
         loss: per-row loss that couples no two rows and keeps nothing from pass to pass; over a
             store with a loss mask (conversations) it must take ``targets`` too, see
@@ -142,9 +145,12 @@ def make_private(
             or one that was put back): charge the whole plan once more.
         slot: of a private selection in the store's ledger, which pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).
-        exact_log: whether `Step.operator` holds exact numbers; where it does not, and nothing else
-            shows such, a filter may give back the steps of a run that is stopped early. A resumed
+        exact_log: whether `Step.operator` holds exact numbers (losses, norms, counts). A loop that
+            follows them (ReduceLROnPlateau, the best weights by loss) tells what no ε covers: they
+            are a look of this run, in the store's ledger, and a condition of its claim. A resumed
             run does as it did when it was charged.
+        log_only: for trainers here, which write exact numbers down and let nothing follow them:
+            they are a look at the run's end, and no condition of its own claim.
         allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
             not warn of one above n^-1.1 (`userdp.plans.small_delta`); for toys, and for callers who
             know a smaller number of users. To resume needs no leave.
@@ -162,6 +168,7 @@ def make_private(
         FailureError: another process holds the folder, the disk refused, or the mechanism is not
             right on this machine (`userdp.training.checks`); nothing has been charged then.
     """
+    users, plan = declared_users(plan), as_plan(plan)
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if device_of(model).type == "cpu":
         warn_of_spinning(torch.get_num_threads())
@@ -176,7 +183,7 @@ def make_private(
     require_covered(opened, plan)
     if not (resume or allow_large_delta):
         total = StoreLedger(opened.path).history().total_delta
-        warn(plan_with_small_delta(plan, total_delta=total))
+        warn(plan_with_small_delta(plan, users=users, total_delta=total))
     if opened.meta.loss_mask:
         require_masked(loss)
     world = current_world()
@@ -278,7 +285,7 @@ def make_private(
         return known if scores is None else known + _lineage_of_scores(scores)
 
     def begin() -> OpenRun:
-        return open_run(
+        run = open_run(
             Path(out),
             opened,
             plan,
@@ -300,6 +307,9 @@ def make_private(
             scores=scores,
             exact_log=exact_log,
         )
+        if run.logged and run.steered and not log_only:
+            run.store.look("make_private(exact_log=True)")
+        return run
 
     run = SharedRun(world, RunFolder(Path(out)), begin)
     if world.rank == 0:
