@@ -38,13 +38,14 @@ def deterministic(device: torch.device) -> Iterator[None]:
         return
     before = torch.are_deterministic_algorithms_enabled()
     warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    flags: Any = torch.utils.deterministic  # torch types part of it
+    filled = flags.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and changes nothing
+    flags.fill_uninitialized_memory = False  # costs time, and changes nothing
     try:
         yield
     finally:
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        flags.fill_uninitialized_memory = filled
         torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
