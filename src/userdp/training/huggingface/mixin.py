@@ -35,6 +35,7 @@ from userdp.claims.claims import Claim, claim
 from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage
 from userdp.data.records import Drop
+from userdp.data.sources import memory
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.gradients import Loss, causal_lm_loss
@@ -148,6 +149,12 @@ class UserLevelMixin(Looks):
             raise UseError("the trainer has no args", hint="give TrainingArguments(OUTPUT_DIR)")
         require_plain(type(self), trainer_options)
         args = required_args(args, self._plan, public_eval=public_eval)
+        if memory.is_transformed(train_dataset):
+            raise UseError(
+                "the data set has a transform (set_transform, with_transform), and a store keeps "
+                "the rows as they are: what the transform takes out of them would be trained on",
+                hint="apply it: dataset.with_format(None).map(transform, batched=True)",
+            )
         train_dataset, lost = self._readable(train_dataset, args, trainer_options)
         super().__init__(model=model, args=args, train_dataset=train_dataset, **trainer_options)
         require_plain_accelerator(self.accelerator)
