@@ -138,9 +138,10 @@ def make_private(
         facts: public constants to note in the ledger's first line.
         train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
             are all the constants. Of any other loop the claim would leave out what it followed.
-        base: what the model's weights descend from. By default that is looked up: by the weights
-            themselves in the store's ledger, and in the folder that ``model.name_or_path`` names.
-            Weights that neither knows make the claim conditional.
+        base: what the model's weights descend from, adapters included. By default that is looked
+            up: by the weights themselves in the store's ledger, and in the folder that
+            ``model.name_or_path`` names. Weights that neither knows, and adapters of `peft` that
+            are not new, make the claim conditional.
         charge_again: with ``resume``, in a folder that is not the one that was opened last (a copy,
             or one that was put back): charge the whole plan once more.
         slot: of a private selection in the store's ledger, which pays for this run; the run then
