@@ -71,7 +71,13 @@ from userdp.training.origin import (
 )
 from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
-from userdp.training.questions import device_of, engine_of, require_fit_for_steps
+from userdp.training.questions import (
+    device_of,
+    engine_of,
+    on_made_up_rows,
+    require_fit_for_steps,
+)
+from userdp.training.releasing import require_releasable
 from userdp.training.runs import open_run
 from userdp.training.shared_noise import source_for
 from userdp.training.store_facts import require_covered, store_facts
@@ -176,6 +182,7 @@ def make_private(
     require_same_parameters(model, optimizer)
     require_free(model)
     require_uncoupled(model)
+    require_releasable(model)
     require_count("micro_batch", micro_batch)
     get_engine(engine)
     opened = (
@@ -226,37 +233,38 @@ def make_private(
     _require_own_devices(world, device_of(model))
     world.broadcast_model(model)
     rows = rows_for(plan, micro_batch, processes=world.size)
-    require_fit_for_steps(
-        model,
-        loss,
-        plan,
-        engine=engine,
-        micro_batch=rows,
-        seq_len=opened.meta.seq_len,
-        masked=opened.meta.loss_mask,
-    )
-
-    checked = require_right_here(
-        Subject(
-            model=model,
-            loss=loss,
-            masked=opened.meta.loss_mask,
-            engine=engine_of(model, engine),
-            clip=plan.clip,
-            sampling=plan.sampling,
-            law=plan.noise,
-            noise_std=plan.noise_std,
-            noise=partial(
-                source_for, world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed
-            ),
-            coins=lambda: secret_generator(shared_secret(world)),
-            known_noise=unsafe_noise_seed is not None,
+    with on_made_up_rows():
+        require_fit_for_steps(
+            model,
+            loss,
+            plan,
+            engine=engine,
             micro_batch=rows,
-            longest=opened.meta.seq_len,
-            world=world,
-        ),
-        engine=engine,
-    )
+            seq_len=opened.meta.seq_len,
+            masked=opened.meta.loss_mask,
+        )
+
+        checked = require_right_here(
+            Subject(
+                model=model,
+                loss=loss,
+                masked=opened.meta.loss_mask,
+                engine=engine_of(model, engine),
+                clip=plan.clip,
+                sampling=plan.sampling,
+                law=plan.noise,
+                noise_std=plan.noise_std,
+                noise=partial(
+                    source_for, world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed
+                ),
+                coins=lambda: secret_generator(shared_secret(world)),
+                known_noise=unsafe_noise_seed is not None,
+                micro_batch=rows,
+                longest=opened.meta.seq_len,
+                world=world,
+            ),
+            engine=engine,
+        )
 
     # A process holds a part of a sharded model alone.
     sharded = any(is_sharded(tensor) for tensor in model.parameters())
