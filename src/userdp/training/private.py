@@ -60,9 +60,10 @@ from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import SharedRun, shared_secret
 from userdp.training.known_weights import KnownWeights
 from userdp.training.microbatches import rows_for
+from userdp.training.models import require_finite
 from userdp.training.open_models import require_free
 from userdp.training.opened import OpenRun
-from userdp.training.optimizers import require_same_parameters
+from userdp.training.optimizers import require_same_parameters, rounded_away
 from userdp.training.origin import (
     digest_of_frozen,
     digest_of_weights,
@@ -183,6 +184,9 @@ def make_private(
     require_free(model)
     require_uncoupled(model)
     require_releasable(model)
+    if not resume:  # a run that diverged may go on, to be settled
+        require_finite(str(getattr(model, "name_or_path", "")), model)
+        warn(rounded_away(optimizer))
     require_count("micro_batch", micro_batch)
     get_engine(engine)
     opened = (
