@@ -15,6 +15,8 @@ class ConditionKind(StrEnum):
 
     LOOKS = "exact-looks"
     BASE = "base-of-unknown-origin"
+    MEMORY = "weights-changed-in-memory"
+    ADAPTERS = "adapters-of-unknown-origin"
     PLAN = "plan-from-exact-numbers"
     COPY = "copied-ledger"
     TEXT = "text-of-unknown-origin"
@@ -30,6 +32,10 @@ _WORDS = {
     ConditionKind.LOOKS: "nothing of its training was chosen by the exact numbers that {told} "
     "showed its operator before",
     ConditionKind.BASE: "the model that it began from ({told}) had learned nothing of these people",
+    ConditionKind.MEMORY: "the weights in memory that it began from, which are not those in the "
+    "files of {told}, had learned nothing of these people",
+    ConditionKind.ADAPTERS: "the adapters that it began with ({told}) had learned nothing of these "
+    "people",
     ConditionKind.PLAN: "what its plan was chosen from ({told}) says nothing of these people",
     ConditionKind.COPY: "no other copy of the store or of its ledger was charged, and no charge "
     "was taken back with it ({told})",

@@ -313,8 +313,11 @@ class _Sweep:
             sweep_id=self.sweep_id,
             numbers=self._numbers(),
         )
-        weights, lineage = self.folder.release(best, self.request, self.sweep_id, inherited)
-        StoreLedger(self.store.path).release(self.sweep_id, weights=weights, lineage=lineage.plain)
+        released, lineage = self.folder.release(best, self.request, self.sweep_id, inherited)
+        for weights in released:
+            StoreLedger(self.store.path).release(
+                self.sweep_id, weights=weights, lineage=lineage.plain
+            )
         lost = [number for number in self._numbers() if number not in ranked]
         beside = {} if self._selects else standings(best, scores, self.folder.losses())
         rows = [

@@ -60,9 +60,10 @@ from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import SharedRun, shared_secret
 from userdp.training.known_weights import KnownWeights
 from userdp.training.microbatches import rows_for
+from userdp.training.models import require_finite
 from userdp.training.open_models import require_free
 from userdp.training.opened import OpenRun
-from userdp.training.optimizers import require_same_parameters
+from userdp.training.optimizers import require_same_parameters, rounded_away
 from userdp.training.origin import (
     digest_of_frozen,
     digest_of_weights,
@@ -71,7 +72,13 @@ from userdp.training.origin import (
 )
 from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
-from userdp.training.questions import device_of, engine_of, require_fit_for_steps
+from userdp.training.questions import (
+    device_of,
+    engine_of,
+    on_made_up_rows,
+    require_fit_for_steps,
+)
+from userdp.training.releasing import require_releasable
 from userdp.training.runs import open_run
 from userdp.training.shared_noise import source_for
 from userdp.training.store_facts import require_covered, store_facts
@@ -138,9 +145,10 @@ def make_private(
         facts: public constants to note in the ledger's first line.
         train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
             are all the constants. Of any other loop the claim would leave out what it followed.
-        base: what the model's weights descend from. By default that is looked up: by the weights
-            themselves in the store's ledger, and in the folder that ``model.name_or_path`` names.
-            Weights that neither knows make the claim conditional.
+        base: what the model's weights descend from, adapters included. By default that is looked
+            up: by the weights themselves in the store's ledger, and in the folder that
+            ``model.name_or_path`` names. Weights that neither knows, and adapters of `peft` that
+            are not new, make the claim conditional.
         charge_again: with ``resume``, in a folder that is not the one that was opened last (a copy,
             or one that was put back): charge the whole plan once more.
         slot: of a private selection in the store's ledger, which pays for this run; the run then
@@ -175,6 +183,10 @@ def make_private(
     require_same_parameters(model, optimizer)
     require_free(model)
     require_uncoupled(model)
+    require_releasable(model)
+    if not resume:  # a run that diverged may go on, to be settled
+        require_finite(str(getattr(model, "name_or_path", "")), model)
+        warn(rounded_away(optimizer))
     require_count("micro_batch", micro_batch)
     get_engine(engine)
     opened = (
@@ -225,37 +237,38 @@ def make_private(
     _require_own_devices(world, device_of(model))
     world.broadcast_model(model)
     rows = rows_for(plan, micro_batch, processes=world.size)
-    require_fit_for_steps(
-        model,
-        loss,
-        plan,
-        engine=engine,
-        micro_batch=rows,
-        seq_len=opened.meta.seq_len,
-        masked=opened.meta.loss_mask,
-    )
-
-    checked = require_right_here(
-        Subject(
-            model=model,
-            loss=loss,
-            masked=opened.meta.loss_mask,
-            engine=engine_of(model, engine),
-            clip=plan.clip,
-            sampling=plan.sampling,
-            law=plan.noise,
-            noise_std=plan.noise_std,
-            noise=partial(
-                source_for, world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed
-            ),
-            coins=lambda: secret_generator(shared_secret(world)),
-            known_noise=unsafe_noise_seed is not None,
+    with on_made_up_rows():
+        require_fit_for_steps(
+            model,
+            loss,
+            plan,
+            engine=engine,
             micro_batch=rows,
-            longest=opened.meta.seq_len,
-            world=world,
-        ),
-        engine=engine,
-    )
+            seq_len=opened.meta.seq_len,
+            masked=opened.meta.loss_mask,
+        )
+
+        checked = require_right_here(
+            Subject(
+                model=model,
+                loss=loss,
+                masked=opened.meta.loss_mask,
+                engine=engine_of(model, engine),
+                clip=plan.clip,
+                sampling=plan.sampling,
+                law=plan.noise,
+                noise_std=plan.noise_std,
+                noise=partial(
+                    source_for, world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed
+                ),
+                coins=lambda: secret_generator(shared_secret(world)),
+                known_noise=unsafe_noise_seed is not None,
+                micro_batch=rows,
+                longest=opened.meta.seq_len,
+                world=world,
+            ),
+            engine=engine,
+        )
 
     # A process holds a part of a sharded model alone.
     sharded = any(is_sharded(tensor) for tensor in model.parameters())

@@ -101,12 +101,11 @@ class _CsvFiles(FileTable):
         text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
         delimiter = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
         framed = _framed(delimiter, escape=self.escape)
-        escape = "\\" if self.escape else None
-        quoting = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
         given, seen = tee(text)
         reader = csv.reader(
-            given, strict=True, delimiter=delimiter, escapechar=escape, quoting=quoting
-        )
+            given, strict=True, delimiter=delimiter, escapechar="\\" if self.escape else None,
+            quoting=csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE,
+        )  # fmt: skip
         before = 0
         try:
             for row in reader:

@@ -40,8 +40,9 @@ _FORWARDED_BODY = re.compile(
     r"^[ >]*-{2,}\s*(forwarded (by|message)|begin forwarded)", re.IGNORECASE | re.MULTILINE
 )
 _TAGS = re.compile(r"<[^<>]*>")
-_ASIDE = re.compile(r'"(?:\\.|[^"\\])*"(?!@)|\((?:\\.|[^()\\])*\)', re.DOTALL)
-"""A quoted name and a comment in a header; a quoted part before @ is of an address."""
+_ASIDE = re.compile(r'"(?:\\.|[^"\\]){0,200}"(?!@)|\((?:\\.|[^()\\]){0,200}\)', re.DOTALL)
+"""A quoted name and a comment in a header (of bounded length, so that a hostile one costs no more);
+a quoted part before @ is of an address."""
 _AT = re.compile(r" ?[\[({<] ?at ?[\])}>] ?| at (?=[^ @]+\.)", re.IGNORECASE)
 """How archives of mailing lists spell the @ of an address: "ana at example.org"."""
 _ADDRESS = re.compile(r'(?:"[^"]*"|[^\s"<>(),;:@]+)@[^\s"<>(),;:@]+')

@@ -47,8 +47,8 @@ _DATED = re.compile(
 """With a date of asctime's or of RFC 5322; only a zone and a year may follow the time."""
 _UNDATED = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From \S*" + _HEADER)
 _WITH_LENGTH = re.compile(
-    rb"(?i)[^\n]*\n(?:[^\r\n][^\n]*\n)*?Content-Length:[ \t]*(\d{1,15})[ \t]*\r?\n"
-    rb"(?:[^\r\n][^\n]*\n)*\r?\n"
+    rb"(?i)(?>[^\n]*\n(?:[^\r\n][^\n]*\n)*?Content-Length:[ \t]*(\d{1,15})[ \t]*\r?\n)"
+    rb"(?:[^\r\n][^\n]*\n)*+\r?\n"
 )
 """The line that begins a message, and its header with the length of its body."""
 _BREAKS = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*")
