@@ -376,7 +376,9 @@ class Life:
         with make_private(model, optimizer, opened, PLAN, **options) as private:
             for step in private:
                 optimizer.step()
-                schedule.step(step.operator["loss"] if steered else 1.0)
+                loss = step.operator["loss"] if steered else 1.0
+                if loss is not None:  # of an empty cohort
+                    schedule.step(loss)
             private.save()
         self.truth.train(run, store, None, clean=not steered, done=True, logged=steered)
 
