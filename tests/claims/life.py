@@ -25,7 +25,7 @@ from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims.lineage import Lineage
 from userdp.data.prepare import append_records
 from userdp.data.store import UserStore
-from userdp.planning.proposal import load_plan
+from userdp.plans import Plan
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
 from userdp.training.private import make_private
@@ -301,7 +301,8 @@ class Life:
             self.truth.ask(self.new("query"), store, base, by_now=False)
         else:
             self.truth.people[store].looked = True
-        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100)
+        asked = ASKED * len([name for name in self.truth.people[store].paid if "query" in name])
+        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4 + asked, "--population", 100)
         limits = ("--delta", 1e-5, "--most-noise", 1000)
         self.tell.done(
             "plan", self.folder / store, "--norms", norms, *budget, *limits, "--out", file
@@ -309,7 +310,7 @@ class Life:
         run = self.new("run")
         options = ("--plan", file, "--out", self.folder / run, "--no-tensorboard")
         self.tell.done("train", self.folder / store, *model, *options)
-        price = load_plan(file).guarantee().epsilon
+        price = Plan.load(file).guarantee().epsilon
         self.truth.train(run, store, base, clean=True, done=True, price=price)
 
     def sweep(self, store: str) -> None:

@@ -67,14 +67,15 @@ class Declared:
     """The privacy budget, and the public constants that the operator declares.
 
     Args:
-        epsilon: of everything together: training, and the DP answers that the plan is made from.
+        epsilon: of training and of all DP answers before it, as the run's claim counts them;
+            earlier runs are added to that, and said.
         population: the declared nominal number of users: a public constant that you choose.
         population_examples: the declared nominal number of examples of all users together; for ELS.
             Without it every user is taken to hold as many as the cap.
         median_examples: the declared median of examples per user: the group size of ELS.
         delta: in (0, 1); by default n^-1.1 of the declared --population-examples or --population.
         query_share: the share of epsilon set aside for DP answers, fixed before the first of them;
-            by default exactly what the answers used cost.
+            by default exactly what the answers so far cost.
         unsafe_exact_counts: read the store's exact counts. The plan and the report then say that it
             was chosen from non-private statistics: no epsilon covers that choice.
     """

@@ -342,6 +342,7 @@ class _Notes:
                 return
             files.operator_folder(folder.tensorboard)
             self._curves = SummaryWriter(str(folder.tensorboard))
+            files.close_folder(folder.tensorboard)
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line."""

@@ -46,6 +46,7 @@ from userdp.gradients import (
 )
 from userdp.gradients.shards import is_sharded, reshard
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sampling.coins import secret_generator
@@ -84,7 +85,7 @@ def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     store: UserStore | str | os.PathLike[str],
-    plan: Plan,
+    plan: Plan | Proposal | str | os.PathLike[str],
     *,
     out: str | os.PathLike[str],
     loss: Loss = causal_lm_loss,
@@ -119,7 +120,8 @@ def make_private(
         model: its parameters with ``requires_grad`` are trained; on any device.
         optimizer: over exactly those parameters.
         store: the user store, or where it is; its training split is read.
-        plan: sampler, clip, noise, denominator and number of steps.
+        plan: sampler, clip, noise, denominator and number of steps; or what `userdp.plan` answered,
+            or the file of either.
         out: the run's folder; new, unless ``resume``.
         loss: per-row loss that couples no two rows and keeps nothing from pass to pass; over a
             store with a loss mask (conversations) it must take ``targets`` too, see
@@ -166,6 +168,7 @@ def make_private(
         FailureError: another process holds the folder, the disk refused, or the mechanism is not
             right on this machine (`userdp.training.checks`); nothing has been charged then.
     """
+    users, plan = declared_users(plan), as_plan(plan)
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if device_of(model).type == "cpu":
         warn_of_spinning(torch.get_num_threads())
@@ -180,7 +183,7 @@ def make_private(
     require_covered(opened, plan)
     if not (resume or allow_large_delta):
         total = StoreLedger(opened.path).history().total_delta
-        warn(plan_with_small_delta(plan, total_delta=total))
+        warn(plan_with_small_delta(plan, users=users, total_delta=total))
     if opened.meta.loss_mask:
         require_masked(loss)
     world = current_world()
