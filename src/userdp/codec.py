@@ -143,7 +143,10 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
         tagged = [one for one in classes if _tags(one).get("kind", kind) == kind]
         if classes and not tagged:
             names = ", ".join(sorted({_tags(one).get("kind", one.__name__) for one in classes}))
-            raise UseError(f"{at} is of kind {kind!r:.{_SHOWN}}, which is none of: {names}")
+            raise UseError(
+                f"{at} is of kind {kind!r:.{_SHOWN}}, which is none of: {names}",
+                hint="where it is one of your own, import the module that defines it",
+            )
         if tagged:
             return _build(tagged[0], value, at)
     for member in members:

@@ -126,11 +126,12 @@ def test_in_python_the_proposal_holds_the_claim(people):
         norms=people.folder / "norms.json",
     )  # fmt: skip
     claim = proposal.prediction["claim"]
-    assert [part["what"] for part in claim["parts"]][0] == "DP answer: users"
+    assert claim["parts"][0]["what"] == "DP answer: users"
     run = package.train(
         people.store, proposal, out=people.folder / "run", config=CONFIG, tensorboard=False
     )
-    assert (claim["epsilon"], claim["delta"]) == (run.claim.guarantee.epsilon, run.claim.guarantee.delta)  # fmt: skip
+    told = run.claim.guarantee
+    assert (claim["epsilon"], claim["delta"]) == (told.epsilon, told.delta)
 
 
 def test_the_preset_says_what_came_before(people):

@@ -136,7 +136,9 @@ def test_dp_answers_are_taken_from_the_ledger_and_paid_from_the_total(store, nor
     values = json.loads(capsys.readouterr().out)
     used = values["budget"]["releases"]
     assert {release["query_id"] for release in used} == {"old", "users", "median", "lost"}
-    assert values["store_epsilon_so_far"] == pytest.approx(0.3)
+    assert sum(part["epsilon"] for part in values["prediction"]["claim"]["parts"][:-1]) == (
+        pytest.approx(0.3)
+    )
     frozen = as_plan(values["plan"])
     assert frozen.population == 1000
     assert frozen.guarantee().epsilon + 0.3 <= 4.0

@@ -66,16 +66,18 @@ def test_nothing_is_charged_and_the_words_are_told(case, engine, store, tmp_path
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     options = {} if loss is None else {"loss": loss}
     before = StoreLedger(store.path).history().lines
-    with (
-        pytest.raises(userdp.UseError, match=words) as error,
-        userdp.make_private(
+
+    def take_all() -> None:
+        with userdp.make_private(
             model, optimizer, store, uls_plan(), out=tmp_path / "run", engine=engine,
             allow_large_delta=True, **options,
-        ) as private,
-    ):  # fmt: skip
-        for _ in private:
-            optimizer.step()
-        private.save()
+        ) as private:  # fmt: skip
+            for _ in private:
+                optimizer.step()
+            private.save()
+
+    with pytest.raises(userdp.UseError, match=words) as error:
+        take_all()
     assert StoreLedger(store.path).history().lines == before, "nothing was charged"
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
     if isinstance(error.value, MadeUpRowsError):

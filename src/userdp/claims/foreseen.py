@@ -48,9 +48,8 @@ def foreseen(
     )
     lineage = lineage.among(history.id, history.ids)
     lineage += Lineage(parts=tuple(parts_of(history, [own])), within=history.within)
-    total = compose(lineage)
     return {
-        **_plain(total),
+        **_plain(compose(lineage)),
         "parts": [{"what": part.in_words, **_plain(part.guarantee())} for part in lineage.parts],
     }
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from userdp.claims.parts import Choice, Filtered, OfSeries, Part, Query, Steps, Unclaimed
+from userdp.claims.parts import Bound, Choice, Filtered, OfSeries, Part, Query, Steps, Unclaimed
 from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger.budget import adjacency_of
@@ -89,6 +89,8 @@ def _own(charge: Charge) -> Part:
         return Query(id=charge.run_id, name=name, pure_epsilon=charge.query_epsilon)
     if charge.selection is not None:
         return Choice(id=charge.run_id, tuning=charge.selection)
+    if charge.recorded is not None:
+        return Bound(id=charge.run_id, what=charge.as_recorded, bound=charge.recorded)
     if charge.plan is None:
         return Unclaimed(id=charge.run_id, why="training without privacy")
     return Steps(id=charge.run_id, plan=charge.plan)

@@ -74,45 +74,26 @@ def plan(
         from userdp.cli.plan_plot import draw
 
         draw(proposal, plot)
-    charged = _charged(store)
     return Answer(
-        values={
-            **proposal.to_dict(),
-            "out": str(out),
-            "store": str(store),
-            "store_epsilon_so_far": charged,
-        },
-        parts=_parts(proposal, out, _beside(store, proposal, charged)),
+        values={**proposal.to_dict(), "out": str(out), "store": str(store)},
+        parts=_parts(proposal, out, _of_budget(store, proposal)),
     )
 
 
-def _charged(store: Path) -> float:
-    """What the people of the store have been charged so far."""
-    from userdp.claims import claim
-    from userdp.ledger import StoreLedger
-
-    return claim(store).guarantee.epsilon if StoreLedger(store).charges() else 0.0
-
-
-def _beside(store: Path, proposal: Proposal, charged: float) -> str | None:
-    """What the plan costs beside what the people of the store were charged before."""
+def _of_budget(store: Path, proposal: Proposal) -> str | None:
+    """What a run of the plan takes of the store's budget, if it has one."""
     from userdp.ledger import StoreLedger
     from userdp.ledger.overview import share_of
 
     history = StoreLedger(store).history()
-    if history.budget is not None:
-        spent, more = share_of(history), share_of(history, proposal.plan)
-        fits = "" if spent + more <= 1 else ": it would be refused"
-        return (
-            f"the store has a budget of epsilon {epsilon_up(history.budget.filter.epsilon)}, "
-            f"of which {100 * spent:.1f} % is spent; a run of this plan takes {100 * more:.1f} "
-            f"%{fits}"
-        )
-    if not charged:
+    if history.budget is None:
         return None
+    spent, more = share_of(history), share_of(history, proposal.plan)
+    fits = "" if spent + more <= 1 else ": it would be refused"
     return (
-        f"the store's ledger stands at epsilon {round_up(charged)} before this run, DP answers "
-        "included; what the run costs is added to that"
+        f"the store has a budget of epsilon {epsilon_up(history.budget.filter.epsilon)}, "
+        f"of which {100 * spent:.1f} % is spent; a run of this plan takes {100 * more:.1f} "
+        f"%{fits}"
     )
 
 

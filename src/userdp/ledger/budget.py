@@ -103,6 +103,8 @@ def cost_of(charge: Charge, opened: RenyiFilter) -> Cost:
         return opened.of_query(charge.query_epsilon)
     if charge.selection is not None:
         return _of_selection(charge.selection, opened)
+    if charge.recorded is not None:
+        return opened.of_guarantee(charge.recorded.epsilon, charge.recorded.delta)
     if charge.plan is None or not charge.plan.sampling.covered:
         return Cost(rho=math.inf)
     cost = opened.of_steps(charge.plan.mechanism, steps=charge.stopped)
@@ -138,6 +140,8 @@ def price_of(charge: Charge) -> Guarantee:
         return _per_user(charge.query_epsilon, accountant="pure")
     if charge.selection is not None:
         return charge.selection.guarantee()
+    if charge.recorded is not None:
+        return charge.recorded
     return charge.plan.guarantee() if charge.plan else _per_user(math.inf, accountant="none")
 
 
@@ -163,6 +167,8 @@ def refuse_used(path: Path, history: History, what: str) -> None:
 
 def adjacency_of(charge: Charge) -> Adjacency:
     """Which neighbours a charge is about."""
+    if charge.recorded is not None:
+        return charge.recorded.adjacency
     return Adjacency.ADD_OR_REMOVE if charge.plan is None else charge.plan.sampling.adjacency
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.plans import Plan, PrivateSelection, Series
+from userdp.vocabulary import Guarantee
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +38,9 @@ class Charge:
         when: the date and time that it was charged at, in UTC; None in ledgers of before that was
             noted.
         state: the id of the state that the store was in; empty where that was not written.
+        recorded: of a run whose plan cannot be read here, since its sampling is somebody's own and
+            ``module`` was not imported: the price that its line records.
+        module: where that sampling is defined.
     """
 
     run_id: str
@@ -58,6 +62,16 @@ class Charge:
     ended: int | None = None
     when: str | None = None
     state: str = ""
+    recorded: Guarantee | None = None
+    module: str = ""
+
+    @property
+    def as_recorded(self) -> str:
+        """What it is in words, where `recorded` stands in place of its plan."""
+        return (
+            f"training by a sampling of {self.module}, as recorded (import {self.module} to "
+            "recompute)"
+        )
 
     @property
     def shows_losses(self) -> bool:

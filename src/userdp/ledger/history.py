@@ -11,13 +11,14 @@ from typing import Any
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.mechanisms.pure import PureQuery
-from userdp.codec import decode
+from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger import series, settling
 from userdp.ledger.charges import Charge, Declared, Opened, Released
 from userdp.ledger.shapes import STORE_SCHEMA
 from userdp.plans import Plan, PrivateSelection, Series
 from userdp.plans.tuning import tuning_from
+from userdp.vocabulary import Guarantee
 
 SCHEMA = STORE_SCHEMA
 
@@ -186,15 +187,24 @@ def _plan(text: str) -> Plan:
 
 
 def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
-    run_id = entry["run_id"]
-    plan = _plan(json.dumps(entry["plan"])) if entry["plan"] else None
+    run_id, noted = entry["run_id"], entry.get("recorded", {})
+    plan, recorded = None, None
+    try:
+        plan = _plan(json.dumps(entry["plan"])) if entry["plan"] else None
+    except UseError:
+        if not noted:
+            raise
+        if noted.get("guarantee"):
+            recorded = decode(Guarantee, noted["guarantee"], what=f"the price of {run_id}")
     history.charges[run_id] = Charge(
         run_id=run_id,
         at=at,
         plan=plan,
-        steps=plan.steps if plan else 0,
+        recorded=recorded,
+        module=str(noted.get("module", "")),
+        steps=int(entry["plan"]["steps"]) if entry["plan"] else 0,
         again=entry["again"],
-        base=entry["base"],
+        base=_readable(history, entry["base"]),
         constants=entry["constants"],
         series=series.take_run(history, plan),
         logged=entry.get("logged", True),
@@ -204,6 +214,21 @@ def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
     )
     if entry["again"] is None:
         history.begun.setdefault(entry["constants"], at)
+
+
+def _readable(history: History, lineage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A lineage with what is charged here as recorded: its plan could not be read there either."""
+    if not lineage:
+        return lineage
+
+    def part(plain: Any) -> Any:
+        charge = history.charges.get(plain.get("id", ""))
+        if charge is None or charge.recorded is None:
+            return plain
+        bound = encode(charge.recorded)
+        return {"kind": "bound", "id": charge.run_id, "what": charge.as_recorded, "bound": bound}
+
+    return {**lineage, "parts": [part(one) for one in lineage.get("parts", ())]}
 
 
 def _open(history: History, entry: dict[str, Any], at: int) -> None:
@@ -222,7 +247,8 @@ def _settle(history: History, entry: dict[str, Any], at: int) -> None:
 
 
 def _release(history: History, entry: dict[str, Any], at: int) -> None:
-    released = Released(run_id=entry["run_id"], weights=entry["weights"], lineage=entry["lineage"])
+    lineage = _readable(history, entry["lineage"])
+    released = Released(run_id=entry["run_id"], weights=entry["weights"], lineage=lineage or {})
     # The last word on these weights: a trial that won claims what choosing it cost.
     others = [one for one in history.released if one.weights != released.weights]
     history.released = [*others, released]
@@ -248,7 +274,7 @@ def _slots(history: History, entry: dict[str, Any], at: int) -> None:
 
 def _trial(history: History, entry: dict[str, Any], at: int) -> None:
     history.taken[entry["slot"]] = entry["run_id"]
-    history.bases[entry["run_id"]] = entry["base"]
+    history.bases[entry["run_id"]] = _readable(history, entry["base"]) or {}
 
 
 def _score(history: History, entry: dict[str, Any], at: int) -> None:
@@ -263,7 +289,7 @@ def _query(history: History, entry: dict[str, Any], at: int) -> None:
         settled=True,
         query_epsilon=query.pure_epsilon,
         query_name=entry["name"],
-        base=entry["base"],
+        base=_readable(history, entry["base"]),
         series=series.take_answer(history, query.pure_epsilon),
         when=entry.get("when"),
         state=entry.get("state", ""),

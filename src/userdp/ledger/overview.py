@@ -187,6 +187,8 @@ def _what(charge: Charge) -> str:
         return f"DP answer: {charge.query_name}"
     if charge.selection is not None:
         return charge.selection.in_words
+    if charge.recorded is not None:
+        return charge.as_recorded
     if charge.plan is None:
         return "training without privacy"
     again = ", charged again" if charge.again else ""

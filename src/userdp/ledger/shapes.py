@@ -43,6 +43,7 @@ STORE: Mapping[str, Mapping[str, Any]] = {
     "reserve": {
         "run_id": str, "plan": _Object | None, "again": str | None, "base": _Object | None,
         "constants": str, "when?": str | None, "state?": str, "logged?": bool, "steered?": bool,
+        "recorded?": _Object,
     },
     "open": {"run_id": str, "attempts": int, "nonce": str},
     "settle": {"run_id": str, "steps": int, "weights?": str, "lineage?": _Object},

@@ -13,6 +13,7 @@ share (`userdp.ledger.place`). It is the operator's.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ class StoreLedger(BudgetLines):
         entry |= {"base": None if base is None else dict(base), "constants": constants}
         entry |= {"when": now(), "state": state} | ({} if logged else {"logged": False})
         entry |= {"steered": True} if steered else {}
+        entry |= {} if plan is None else _recorded(plan)
         self.charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
 
     def open(self, run_id: str, *, known: Sequence[str], nonce: str, attempts: int) -> None:
@@ -367,6 +369,17 @@ class StoreLedger(BudgetLines):
             return []
 
         self.append(compose)
+
+
+def _recorded(plan: Plan) -> dict[str, Any]:
+    """The price of a plan whose sampling is somebody's own, for who reads the line without it."""
+    module = type(plan.sampling).__module__
+    if module.startswith("userdp."):
+        return {}
+    if module == "__main__":  # of a script, which another process imports by its name
+        module = Path(inspect.getfile(type(plan.sampling))).stem
+    price = encode(plan.guarantee()) if plan.sampling.covered else None
+    return {"recorded": {"module": module, "guarantee": price}}
 
 
 def _require_last(path: Path, history: History, run_id: str, known: Sequence[str]) -> None:

@@ -16,15 +16,13 @@ class Release:
     Args:
         name: what was asked ("users", "examples", "median", …).
         query_id: of its line in the store's ledger.
-        epsilon: what that line charges; fixed before the answer was drawn.
-        delta: likewise.
+        epsilon: what that line charges, at δ = 0; fixed before the answer was drawn.
         value: the answer, if it is one number.
     """
 
     name: str
     query_id: str
     epsilon: float
-    delta: float = 0.0
     value: int | None = None
 
 
@@ -33,9 +31,9 @@ class PrivacyBudget:
     """A total (ε, δ), the share of the DP statistics used, and what is left for training.
 
     Guarantee: the releases together with a mechanism that is
-    (``training_epsilon``, ``training_delta``)-DP are (``epsilon``, ``delta``)-DP by basic
-    composition (Dwork and Roth 2014, Theorem 3.16), which holds for parameters chosen after seeing
-    the releases as long as each (ε_i, δ_i) was fixed before.
+    (``training_epsilon``, ``delta``)-DP are (``epsilon``, ``delta``)-DP by basic composition
+    (Dwork and Roth 2014, Theorem 3.16), which holds for parameters chosen after seeing the releases
+    as long as each ε_i was fixed before.
 
     Args:
         epsilon: of everything together, > 0.
@@ -69,11 +67,10 @@ class PrivacyBudget:
                     f"{epsilon_up(self.query_share * self.epsilon)}: the total would not hold",
                     hint="give a larger --query-share or --epsilon",
                 )
-        if not self.training_epsilon > 0 or not self.training_delta > 0:
+        if not self.training_epsilon > 0:
             raise UseError(
-                f"the DP answers before this plan cost epsilon = {self._spent} and delta = "
-                f"{delta_up(self.query_delta)}, the whole budget is ({epsilon_up(self.epsilon)}, "
-                f"{delta_up(self.delta)}): nothing is left for training",
+                f"the DP answers before this plan cost epsilon = {self._spent}, the whole budget "
+                f"is {epsilon_up(self.epsilon)}: nothing is left for training",
                 hint="raise --epsilon: a later claim counts each of them, whether or not the plan "
                 "takes a number from it",
             )
@@ -89,11 +86,6 @@ class PrivacyBudget:
         return f"{epsilon_up(self.query_epsilon)} ({parts})"
 
     @property
-    def query_delta(self) -> float:
-        """Σ δ_i of the releases."""
-        return math.fsum(release.delta for release in self.releases)
-
-    @property
     def training_epsilon(self) -> float:
         """What training is calibrated to; rounded down so that the sum stays within the total."""
         if self.query_share is not None:
@@ -103,20 +95,9 @@ class PrivacyBudget:
         return (self.epsilon - self.query_epsilon) * (1 - 1e-15)
 
     @property
-    def training_delta(self) -> float:
-        """What training is calibrated to; rounded down."""
-        if not self.query_delta:
-            return self.delta
-        return (self.delta - self.query_delta) * (1 - 1e-15)
-
-    @property
     def shares(self) -> dict[str, float]:
         """How the total is split, for the file of a proposal."""
-        return {
-            "query_epsilon": self.query_epsilon,
-            "training_epsilon": self.training_epsilon,
-            "training_delta": self.training_delta,
-        }
+        return {"query_epsilon": self.query_epsilon, "training_epsilon": self.training_epsilon}
 
 
 def delta_for(count: int) -> float:

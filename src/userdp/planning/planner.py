@@ -67,7 +67,7 @@ def propose(request: Request) -> Proposal:
     """
     table = NoiseTable(
         target_epsilon=request.privacy.training_epsilon,
-        target_delta=request.privacy.training_delta,
+        target_delta=request.privacy.delta,
         runs=request.repeat,
     )
     examples = request.population_examples
