@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.trusted_mode import TrustedMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from userdp.gradients.model_randomness import device_states
 
 Key = tuple[int, int]
@@ -26,7 +26,7 @@ NOBODY = 0
 """The first token of padding rows, and of made-up ones."""
 
 
-class Masks(TrustedMode):
+class Masks(TorchDispatchMode):
     """Within, every row's random numbers are noted, or come from ``recorded``.
 
     Args:

@@ -85,20 +85,20 @@ def measured(family: Family, *, adapters: bool) -> dict[str, Any]:
         row["engines"][name] = _of_engine(engine, model, units, clip)
     joined()
     try:
-        sharded = shard(build(family, adapters=adapters))
-        row["engines"]["two_pass"] = _of_engine(two_pass.clipped_sum, sharded, units, clip, model)
+        parts = shard(build(family, adapters=adapters))
+        row["engines"]["sharded"] = _of_engine(sharded.clipped_sum, parts, units, clip, model)
     except (
         AttributeError,
         RuntimeError,
         TypeError,
         ValueError,
     ) as error:  # FSDP
-        row["engines"]["two_pass"] = {"cannot": str(error).splitlines()[0][:200]}
+        row["engines"]["sharded"] = {"cannot": str(error).splitlines()[0][:200]}
     return row
 
 
 def joined() -> None:
-    """One process alone, as the two-pass engine knows it."""
+    """One process alone, as the sharded engine knows it."""
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 

@@ -158,5 +158,5 @@ def test_memory_for_what_is_formed_grows_with_a_model_of_which_little_trains(mon
     units = Units.from_rows([[[1, 2]]] * 400)
     task = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=1.0)
     numbers = sum(p.numel() for p in model.parameters())
-    first, *_ = one_pass.cut(task.but(micro_batch=400), Form.FORMED)[0]
+    first, *_ = batched.cut(task.but(micro_batch=400), Form.FORMED)[0]
     assert len(first.numbers) == numbers // 10

@@ -33,7 +33,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each sum over passes, whether it was ahead."""
     seen: list[bool] = []
-    honest = one_pass.sum_of_passes
+    honest = batched.sum_of_passes
 
     def sum_of_passes(task: Any, **options: Any) -> ClippedSum:
         seen.append(task.ahead)
@@ -45,7 +45,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def total(model: nn.Module, units: Units, loss: Any = causal_lm_loss, **options: Any) -> ClippedSum:
     with secret_randomness("a test"):
-        engine = get_engine("bookkeeping")
+        engine = get_engine("auto")
         return engine(model, loss, units, l2_clip_norm=CLIP, micro_batch=2, **options)
 
 

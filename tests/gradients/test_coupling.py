@@ -23,7 +23,7 @@ from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import choice, passes
 
 CLIP = 0.01
-ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]
+ENGINES = ["auto", "reference"]
 UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6, 7]], [[2, 2, 1, 7, 3]]])
 
 
@@ -124,7 +124,7 @@ def test_a_loss_that_cannot_run_on_made_up_rows_goes_to_the_reference_engine(
 
     model, units = OfFour(), Units.from_rows([[[1, 2, 3, 4]], [[5, 6, 7, 8]]])
     with caplog.at_level(logging.WARNING):
-        found = get_engine("bookkeeping")(model, of_four, units, l2_clip_norm=1.0)
+        found = get_engine("auto")(model, of_four, units, l2_clip_norm=1.0)
     assert "could not be asked" in caplog.text
     exact = get_engine("reference")(model, of_four, units, l2_clip_norm=1.0)
     torch.testing.assert_close(found.norms, exact.norms, rtol=0, atol=0)

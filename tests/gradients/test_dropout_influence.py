@@ -21,7 +21,7 @@ from benchmarks.dropout.influence import (
     run_case,
 )
 from benchmarks.dropout.recorded import Masks
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine, trainable_parameters
 from userdp.gradients import clipped_sum as reference
@@ -88,7 +88,7 @@ def test_invariant_14_units_that_are_computed_again_move_the_sum_by_at_most_the_
     model, how, monkeypatch
 ):
     """The recorder follows them: what it noted last is of the pass that ran again."""
-    honest = one_pass._Pass
+    honest = batched._Pass
 
     class Poor(honest):
         def __init__(self, *arguments):
@@ -106,7 +106,7 @@ def test_invariant_14_units_that_are_computed_again_move_the_sum_by_at_most_the_
 
 def forced(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Have the second pass of an engine not serve: no unit of it, or its first one only."""
-    honest, count = one_pass._Pass, {"passes": 0}
+    honest, count = batched._Pass, {"passes": 0}
 
     class Poor(honest):
         def __init__(self, *arguments):
@@ -131,7 +131,7 @@ def test_invariant_14_what_is_computed_again_sees_the_masks_of_the_first_time(
 
     def summed() -> ClippedSum:
         with secret_randomness("a key of this test"):  # the same masks, if nobody draws more
-            return one_pass_sum(
+            return batched_sum(
                 model,
                 causal_lm_loss,
                 units,
@@ -155,7 +155,7 @@ def test_twin_computing_again_with_new_masks_is_caught(monkeypatch):
 
     def summed() -> ClippedSum:
         with secret_randomness("a key of this test"):
-            return one_pass_sum(
+            return batched_sum(
                 model, causal_lm_loss, units, l2_clip_norm=0.3, micro_batch=4, strict=False
             )
 
@@ -183,11 +183,11 @@ def test_a_neighbour_that_is_not_finite_does_not_reach_a_unit_that_is_computed_a
 
     def summed() -> ClippedSum:
         with secret_randomness("a key of this test"):
-            return one_pass_sum(model, loss, Units.from_rows(rows), l2_clip_norm=0.3)
+            return batched_sum(model, loss, Units.from_rows(rows), l2_clip_norm=0.3)
 
     summed()
     straight = summed()
-    honest = one_pass._Pass
+    honest = batched._Pass
 
     class Poor(honest):
         def __init__(self, *arguments):

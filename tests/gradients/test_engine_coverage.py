@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Units, clipped_sum, get_engine
@@ -143,7 +143,7 @@ def test_a_parameter_without_a_rule_is_named_not_skipped(
     layer: type[nn.Module], units: Units
 ) -> None:
     with pytest.raises(NotCoveredError, match="layer"):
-        one_pass_sum(Toy(layer()), toy_loss, units, l2_clip_norm=1.0)
+        batched_sum(Toy(layer()), toy_loss, units, l2_clip_norm=1.0)
 
 
 def by_division(tape: Tape, x: Tensor) -> int | None:
@@ -157,15 +157,15 @@ def test_a_layout_that_no_rule_can_see_is_caught_by_the_comparison_with_the_refe
     torch.manual_seed(0)
     model = Toy(PositionsFirst())
     with caplog.at_level(logging.WARNING):
-        get_engine("bookkeeping")(model, toy_loss, units, l2_clip_norm=1.0)
+        get_engine("auto")(model, toy_loss, units, l2_clip_norm=1.0)
     assert "slower reference engine" in caplog.text
     assert choose(model, toy_loss, units).engine == "reference"
     with pytest.raises(NotCoveredError, match="kept apart"):
-        one_pass_sum(model, toy_loss, units, l2_clip_norm=1.0)
+        batched_sum(model, toy_loss, units, l2_clip_norm=1.0)
     # Broken twin: rows told by shapes, without the comparison, clip the wrong mixtures.
     monkeypatch.setattr(layer, "owned", by_division)
     monkeypatch.setattr(rows.Rows, "prove", lambda self, losses: True)
-    blind = one_pass_sum(model, toy_loss, units, l2_clip_norm=1.0)
+    blind = batched_sum(model, toy_loss, units, l2_clip_norm=1.0)
     exact = clipped_sum(model, toy_loss, units, l2_clip_norm=1.0)
     assert float(((blind.norms - exact.norms) / exact.norms).abs().max()) > 0.01
 
@@ -174,7 +174,7 @@ def tied_move(model: nn.Module, rows: list[list[list[int]]], clip: float) -> flo
     """The most that one unit moves the book-keeping sum of Gram matrix norms."""
 
     def run(kept: list[list[list[int]]]) -> dict[str, Tensor]:
-        return one_pass_sum(
+        return batched_sum(
             model, causal_lm_loss, Units.from_rows(kept), l2_clip_norm=clip, form=Form.GHOST
         ).value
 
@@ -226,7 +226,7 @@ def test_invariant_3_twin_a_loss_over_the_batch_is_refused(
         return causal_lm_loss(model, input_ids, lengths).mean()
 
     with pytest.raises(UseError, match="one number per row"):
-        one_pass_sum(make_model(), batch_mean, Units.from_rows(make_rows([2, 2])), l2_clip_norm=1.0)
+        batched_sum(make_model(), batch_mean, Units.from_rows(make_rows([2, 2])), l2_clip_norm=1.0)
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -244,7 +244,7 @@ def test_activation_checkpointing_changes_nothing(
         model.train()
         if checkpointing:
             model.gradient_checkpointing_enable()  # type: ignore[operator]
-        sums.append(one_pass_sum(model, causal_lm_loss, units, l2_clip_norm=1.0, form=form))
+        sums.append(batched_sum(model, causal_lm_loss, units, l2_clip_norm=1.0, form=form))
     torch.testing.assert_close(sums[0].norms, sums[1].norms)
     for name, value in sums[0].value.items():
         torch.testing.assert_close(value, sums[1].value[name])
@@ -261,7 +261,7 @@ def test_under_bfloat16_autocast_a_unit_moves_the_sum_by_at_most_the_clip_norm(
             return causal_lm_loss(model, input_ids, lengths)
 
     def run(kept: list[list[list[int]]]) -> dict[str, Tensor]:
-        engine = get_engine("bookkeeping")
+        engine = get_engine("auto")
         return engine(model, loss, Units.from_rows(kept), l2_clip_norm=clip).value
 
     everybody = run(rows)
@@ -289,7 +289,7 @@ def test_lora_agrees_with_the_reference_on_a_base_of_any_precision(
         if "lora" in name:
             parameter.data = parameter.data.float()
     units = Units.from_rows(make_rows([2, 1, 3]))
-    found = get_engine("lora")(model, causal_lm_loss, units, l2_clip_norm=1e3)
+    found = get_engine("auto")(model, causal_lm_loss, units, l2_clip_norm=1e3)
     exact = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=1e3)
     torch.testing.assert_close(found.norms, exact.norms, rtol=1e-5, atol=1e-8)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from benchmarks.influence import cases, losses, models
 from benchmarks.influence.cases import without
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.certificate.made_up import RAGGED, made_up
@@ -23,7 +23,7 @@ from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.tape import NotCoveredError, Tape
 
 CLIP = 0.01
-ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]
+ENGINES = ["auto", "reference"]
 
 
 def friendly() -> Units:
@@ -125,7 +125,7 @@ def test_invariant_3_as_many_tokens_as_the_pass_has_but_in_the_routers_order(nam
 def test_flattened_rows_and_positions_are_still_one_pass(
     build: Callable[[], nn.Module], loss: Loss
 ) -> None:
-    assert choose(renewed(build()), loss, friendly()).engine == "bookkeeping"
+    assert choose(renewed(build()), loss, friendly()).engine == "batched"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_selections_are_given_back_to_the_reference_engine_whatever_their_count(
     model = renewed(build())
     for units in (friendly(), five_four_three()):
         with pytest.raises(NotCoveredError, match="kept apart"):
-            one_pass_sum(model, loss, units, l2_clip_norm=1.0)
+            batched_sum(model, loss, units, l2_clip_norm=1.0)
 
 
 # Broken twins: whose a place is, told by shapes.

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, coupling
 from userdp.gradients.clipping import squared_norm
@@ -243,7 +243,7 @@ def test_invariant_3_a_unit_of_the_worst_rows_moves_the_sum_by_at_most_the_clip_
 
 def ghosts(*arguments: Any, **options: Any) -> ClippedSum:
     """The book-keeping engine before it was compared with the reference, on Gram norms."""
-    return one_pass_sum(*arguments, **options, form=Form.GHOST)
+    return batched_sum(*arguments, **options, form=Form.GHOST)
 
 
 def largest_move(

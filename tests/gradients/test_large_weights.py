@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from benchmarks.influence.cases import without
-from tests.gradients.one_pass import as_they_come
+from tests.gradients.batches import as_they_come
 from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from tests.gradients.test_shared_numbers import CLIP, RARE, UNITS, WIDTH, Shared, loss, moved
 from userdp.errors import UseError
 from userdp.gradients import get_engine
@@ -199,7 +199,7 @@ COUNTED: dict[str, Use] = {
 def test_invariant_3_a_pass_in_which_a_place_is_lost_is_not_proved(use: str) -> None:
     model = Tokens(COUNTED[use]).double()
     with pytest.raises((NotCoveredError, TypeError, RuntimeError)):
-        one_pass_sum(model, loss, UNITS, l2_clip_norm=CLIP)
+        batched_sum(model, loss, UNITS, l2_clip_norm=CLIP)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_invariant_3_twin_places_that_are_lost_and_forgotten_are_caught(
     monkeypatch.setattr(rows.Rows, "_end_if_unknown", lambda rows, result: None)
     model = Tokens(COUNTED[use]).double()
     # Several times: the unit with the rare token may be the one that is copied into empty places.
-    assert max(moved(model, one_pass_sum) for _ in range(6)) > 1
+    assert max(moved(model, batched_sum) for _ in range(6)) > 1
 
 
 def test_invariant_3_twin_a_backward_pass_within_that_is_not_noted_is_caught(
@@ -221,7 +221,7 @@ def test_invariant_3_twin_a_backward_pass_within_that_is_not_noted_is_caught(
     monkeypatch.setattr(rows.Rows, "_end_if_unknown", lambda rows, result: None)
     for name in ("_note_code", "_note_learned"):
         monkeypatch.setattr(rows.Rows, name, lambda *of: None)
-    assert moved(Tokens(backward_within).double(), one_pass_sum) > 1
+    assert moved(Tokens(backward_within).double(), batched_sum) > 1
 
 
 def test_invariant_3_vmap_shows_nobody_all_units() -> None:
@@ -257,7 +257,7 @@ def test_indices_that_nobody_uses_end_no_proof(use: Use, proved: bool) -> None:
         return F.linear(x + use(m, x), m.w)
 
     try:
-        one_pass_sum(Tokens(take), loss, UNITS, l2_clip_norm=CLIP)
+        batched_sum(Tokens(take), loss, UNITS, l2_clip_norm=CLIP)
     except NotCoveredError:
         assert not proved
     else:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from tests.gradients.one_pass import as_they_come
+from tests.gradients.batches import as_they_come
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
@@ -113,7 +113,7 @@ def test_invariant_3_a_units_bits_are_the_same_whoever_is_there(
     loss: Any, build: Callable[[], nn.Module], name: str
 ) -> None:
     model, rows = build(), some_rows(24)
-    assert choose(model, loss, units_of(rows)).engine == "bookkeeping"
+    assert choose(model, loss, units_of(rows)).engine == "batched"
     everybody = summed(name, model, loss, rows)
     for others in (rows[::-1], rows[:1], [*some_rows(9, seed=1), *rows[5:]], rows[3:11]):
         norms = dict(zip(map(str, others), summed(name, model, loss, others).norms, strict=True))
@@ -262,10 +262,10 @@ def test_twin_a_machine_whose_places_differ_is_noticed_and_units_are_computed_al
         alone.append(len(task.units))
         return honest(task, **options)
 
-    monkeypatch.setattr(one_pass.reference, "sum_of_units", counted)
+    monkeypatch.setattr(batched.reference, "sum_of_units", counted)
     task = new_task()
-    one_pass.sum_of_passes(task, form=Form.FORMED)
-    cut, _ = one_pass.cut(task, Form.FORMED)
+    batched.sum_of_passes(task, form=Form.FORMED)
+    cut, _ = batched.cut(task, Form.FORMED)
     shared = [len(one.numbers) for one in cut if one.shape.units > 1]
     assert len(alone) == sum(shared) > 0
 
@@ -382,7 +382,7 @@ def test_in_fewer_bits_smaller_passes_would_move_everybody(
     def no_memory(self: object, *args: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(one_pass._Step, "_run", no_memory)
+    monkeypatch.setattr(batched._Step, "_run", no_memory)
     with pytest.raises(FailureError, match="fewer bits") as error:
         summed("bookkeeping", model, in_bfloat16, rows)
     assert "--micro-batch" in (error.value.hint or "")

@@ -61,7 +61,7 @@ def test_nothing_of_a_pass_lies_beside_the_next_one(monkeypatch):
     """What layers keep is as large as their activations: two passes' would be the peak."""
     begun, alive = [], []
 
-    class Watched(one_pass._Pass):
+    class Watched(batched._Pass):
         def __init__(self, *args):
             alive.append([one for one in begun if one() is not None])
             begun.append(weakref.ref(self))
@@ -74,7 +74,7 @@ def test_nothing_of_a_pass_lies_beside_the_next_one(monkeypatch):
     units = Units.from_rows([[[1, 2, 3, 4]]] * 6)
     gc.disable()  # nor may it hang on a collection
     try:
-        get_engine("bookkeeping")(
+        get_engine("auto")(
             GPT2LMHeadModel(shape).eval(), causal_lm_loss, units, l2_clip_norm=1.0, micro_batch=6
         )
     finally:

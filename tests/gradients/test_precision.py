@@ -197,7 +197,7 @@ def most_of_one_unit() -> float:
         for step in range(6):
             clip = 0.5 + 0.07 * step
             units = Units.from_rows([[[0, 1]], [[2, 3]]])
-            with_two = get_engine("bookkeeping")(Scaled(), scaled_loss, units, l2_clip_norm=clip)
+            with_two = get_engine("auto")(Scaled(), scaled_loss, units, l2_clip_norm=clip)
             norms.append(math.sqrt(squared_norm(with_two.value.values())) / clip / 2)
         return max(norms)
     finally:
@@ -249,7 +249,7 @@ def test_twin_a_pass_that_is_not_watched_moves_the_others_with_it(
 ) -> None:
     monkeypatch.setattr(precision.Watch, "look", lambda self, *values: None)
     monkeypatch.setattr(Rows, "_note_reading", lambda *args: None)  # the branch would be seen too
-    model, engine = Sometimes(torch.bfloat16), get_engine("bookkeeping")
+    model, engine = Sometimes(torch.bfloat16), get_engine("auto")
     engine(model, row_loss, some_units(3), l2_clip_norm=CLIP)
     found = engine(
         model,
@@ -267,6 +267,6 @@ def test_twin_a_pass_that_is_not_watched_moves_the_others_with_it(
 
 def test_full_precision_stays_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Plain(torch.float32)
-    assert choose(model, row_loss, some_units(3)).engine == "bookkeeping"
+    assert choose(model, row_loss, some_units(3)).engine == "batched"
     monkeypatch.setattr(choice, "one_at_a_time", None)
-    get_engine("bookkeeping")(model, row_loss, some_units(5), l2_clip_norm=CLIP)
+    get_engine("auto")(model, row_loss, some_units(5), l2_clip_norm=CLIP)

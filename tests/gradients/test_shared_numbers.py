@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.certificate.places.place import Call
 from userdp.gradients.engines import layer, reference, rows, tape
@@ -189,13 +189,13 @@ def moved(
 def test_invariant_3_a_pass_with_a_number_of_all_rows_is_not_proved(use: str) -> None:
     model = Shared(USES[use]).double()
     with pytest.raises(NotCoveredError):
-        one_pass_sum(model, loss, UNITS, l2_clip_norm=CLIP)
+        batched_sum(model, loss, UNITS, l2_clip_norm=CLIP)
 
 
 @pytest.mark.parametrize("use", [use for use in [*IN_RULES, *IN_PLACES] if use not in MADE])
 def test_the_same_with_a_constant_is_proved(use: str) -> None:
     model = Shared(lambda m, x, n: USES[use](m, x, torch.tensor(0.5, dtype=x.dtype))).double()
-    ours = one_pass_sum(model, loss, UNITS, l2_clip_norm=CLIP)
+    ours = batched_sum(model, loss, UNITS, l2_clip_norm=CLIP)
     exact = clipped_sum(model, loss, UNITS, l2_clip_norm=CLIP)
     torch.testing.assert_close(ours.norms, exact.norms, rtol=1e-9, atol=1e-12)
 
@@ -211,7 +211,7 @@ def test_invariant_3_twin_rules_that_do_not_look_at_other_tensors_are_caught(
 ) -> None:
     monkeypatch.setattr(layer, "constant", lambda *of: True)
     monkeypatch.setattr(tape, "at_most_one_of_rows", lambda *of: True)
-    assert moved(Shared(USES[use]).double(), one_pass_sum) > 1
+    assert moved(Shared(USES[use]).double(), batched_sum) > 1
 
 
 @pytest.mark.parametrize("use", ["statistics of a batch", "hooks on what a function saved"])
@@ -221,7 +221,7 @@ def test_invariant_3_twin_what_is_out_of_sight_is_caught(
     monkeypatch.setattr(rows, "KEEPS_STATISTICS", frozenset())
     for module in (rows, layer):
         monkeypatch.setattr(module, "own_unpacking", lambda: False)
-    assert moved(Shared(USES[use]).double(), one_pass_sum) > 1
+    assert moved(Shared(USES[use]).double(), batched_sum) > 1
 
 
 @pytest.mark.parametrize("library", [torch.autograd.graph.save_on_cpu, None])
@@ -234,7 +234,7 @@ def test_hooks_of_torch_itself_are_no_hindrance(library: Any) -> None:
         with library():
             return F.linear(x, m.w).tanh()
 
-    one_pass_sum(Shared(use).double(), loss, UNITS, l2_clip_norm=CLIP)
+    batched_sum(Shared(use).double(), loss, UNITS, l2_clip_norm=CLIP)
 
 
 @pytest.mark.parametrize("use", ["scale of attention", "beta of baddbmm"])
@@ -242,7 +242,7 @@ def test_invariant_3_twin_places_that_do_not_look_at_other_tensors_are_caught(
     use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Call, "rest_known", lambda call: True)
-    assert moved(Shared(USES[use]).double(), one_pass_sum) > 1
+    assert moved(Shared(USES[use]).double(), batched_sum) > 1
 
 
 RARE_BYTES = RARE.to_bytes(8, "little")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, MixtralConfig
 
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
@@ -68,17 +68,17 @@ def users(seed: int, count: int = 2) -> list[list[list[int]]]:
 def move(model: nn.Module, seed: int) -> float:
     """The most by which one of two users moves the book-keeping sum, over C."""
     two = users(seed)
-    both = one_pass_sum(model, causal_lm_loss, Units.from_rows(two), l2_clip_norm=CLIP).value
+    both = batched_sum(model, causal_lm_loss, Units.from_rows(two), l2_clip_norm=CLIP).value
     moves = []
     for left in two:
-        one = one_pass_sum(model, causal_lm_loss, Units.from_rows([left]), l2_clip_norm=CLIP).value
+        one = batched_sum(model, causal_lm_loss, Units.from_rows([left]), l2_clip_norm=CLIP).value
         moves.append(math.sqrt(squared_norm(both[n] - v for n, v in one.items())))
     return max(moves) / CLIP
 
 
 def test_invariant_3_a_router_in_a_batch_is_not_followed() -> None:
     with pytest.raises(NotCoveredError, match="kept apart"):
-        one_pass_sum(routed(), causal_lm_loss, Units.from_rows(users(0)), l2_clip_norm=CLIP)
+        batched_sum(routed(), causal_lm_loss, Units.from_rows(users(0)), l2_clip_norm=CLIP)
 
 
 def test_invariant_3_twin_a_choice_among_nearly_equal_experts_moves_others(

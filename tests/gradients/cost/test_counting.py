@@ -162,10 +162,10 @@ def test_forms_are_chosen_for_the_device_that_is_meant():
 
 
 def test_passes_are_put_back_after_an_error():
-    kept = one_pass.cut
+    kept = batched.cut
     with pytest.raises(ZeroDivisionError), passes_of(2, most_rows=4, device="cpu"):
         raise ZeroDivisionError
-    assert one_pass.cut is kept
+    assert batched.cut is kept
 
 
 def test_a_copy_that_no_mode_sees_is_counted_on_a_cpu():

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from tests.gradients.rules.layers import UNITS, WIDTH, Around, error, loss
 from userdp.gradients import clipped_sum, get_engine
 from userdp.gradients.engines.forms import Form
@@ -76,10 +76,10 @@ def test_values_are_those_of_peft(
     kind: str, ran: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = adapted(kind).double()
-    ours = one_pass_sum(model, loss, UNITS, l2_clip_norm=1.0).losses
+    ours = batched_sum(model, loss, UNITS, l2_clip_norm=1.0).losses
     assert ran
     monkeypatch.setattr(adapter, "_run", lambda *args: None)
-    theirs = one_pass_sum(model, loss, UNITS, l2_clip_norm=1.0).losses
+    theirs = batched_sum(model, loss, UNITS, l2_clip_norm=1.0).losses
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
 
 
@@ -194,7 +194,7 @@ def test_settings_of_peft(settings: dict[str, Any], plain: bool, ran: list[objec
 
 def test_dropout_is_left_to_peft_while_it_drops(ran: list[object]) -> None:
     model = adapted(lora_dropout=0.3)
-    one_pass_sum(model, loss, UNITS, l2_clip_norm=1.0)
+    batched_sum(model, loss, UNITS, l2_clip_norm=1.0)
     assert not ran
     require_right(model.eval())
     assert ran

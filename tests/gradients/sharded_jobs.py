@@ -102,7 +102,7 @@ def compares(checkpointing: bool, family: str = "gpt2") -> dict:
     rank, size = dist.get_rank(), dist.get_world_size()
     mine = [unit for unit in range(len(units)) if unit % size == rank]
     part = some_of(units, mine)
-    found = two_pass.clipped_sum(model, poisoned, part, l2_clip_norm=CLIP, micro_batch=3)
+    found = sharded.clipped_sum(model, poisoned, part, l2_clip_norm=CLIP, micro_batch=3)
     value = {name: whole(like(p, found.value[name])) for name, p in named(model, names)}
     return {
         "mine": mine,
@@ -147,7 +147,7 @@ def narrow(kind: str) -> dict:
     if kind == "always":
         block.forward = in_bfloat16
         try:
-            two_pass.clipped_sum(shard(model), causal_lm_loss, units, l2_clip_norm=CLIP)
+            sharded.clipped_sum(shard(model), causal_lm_loss, units, l2_clip_norm=CLIP)
         except UseError as error:
             return {"refused": str(error)}
         return {"refused": ""}
@@ -168,7 +168,7 @@ def narrow(kind: str) -> dict:
     mine = [unit for unit in range(len(units)) if unit % size == rank]
     part = some_of(units, mine)
     seen.shapes.clear()
-    found = two_pass.clipped_sum(model, sometimes, part, l2_clip_norm=CLIP, micro_batch=32)
+    found = sharded.clipped_sum(model, sometimes, part, l2_clip_norm=CLIP, micro_batch=32)
     value = {name: whole(like(p, found.value[name])) for name, p in named(model, names)}
     apart = sum(float((value[n] - oracle[n]).square().sum()) for n in names) ** 0.5
     return {"apart": apart / CLIP, "passes": len(seen.shapes), "mine": len(mine)}
@@ -181,7 +181,7 @@ def refusals() -> dict[str, str]:
 
     def refused(name: str, model: nn.Module, **options) -> None:
         try:
-            two_pass.clipped_sum(model, causal_lm_loss, units, l2_clip_norm=CLIP, **options)
+            sharded.clipped_sum(model, causal_lm_loss, units, l2_clip_norm=CLIP, **options)
         except (UseError, FailureError) as error:
             found[name] = f"{type(error).__name__}: {error}"
         if not all(map(is_sharded, model.parameters())):
@@ -204,7 +204,7 @@ def refusals() -> dict[str, str]:
         lambda module, inputs, out: out * module.bias.sum()
     )
     refused("no rule", shard(scaled))
-    two_pass.clipped_sum(shard(twice), causal_lm_loss, units, l2_clip_norm=CLIP)
+    sharded.clipped_sum(shard(twice), causal_lm_loss, units, l2_clip_norm=CLIP)
     honest = norm_pass._accurate
     norm_pass._accurate = lambda uses: honest(uses) / 4
     refused("half norms", shard(small_model()))
@@ -225,15 +225,15 @@ def dropout_moves(broken: bool) -> tuple[list[float], float]:
     def summed(kept: list[int]) -> torch.Tensor:
         mine = [unit for unit in kept if unit % size == rank]
         part = some_of(units, mine)
-        found = two_pass.clipped_sum(model, poisoned, part, l2_clip_norm=clip, micro_batch=4)
+        found = sharded.clipped_sum(model, poisoned, part, l2_clip_norm=clip, micro_batch=4)
         parts = zip(trainable_parameters(model).values(), found.value.values(), strict=True)
         return torch.cat([whole(like(p, value)).flatten() for p, value in parts])
 
     everybody = list(range(len(units)))
     summed(everybody)
     if broken:  # after the check on made-up rows, which would have caught it
-        two_pass.require_same_states = lambda end: None
-        two_pass._Step._run_again = _with_new_masks(two_pass._Step._run_again)
+        sharded.require_same_states = lambda end: None
+        sharded._Step._run_again = _with_new_masks(sharded._Step._run_again)
     with Masks(32) as masks:
         total = summed(everybody)
     moves = []
@@ -294,13 +294,13 @@ def near_the_end(broken: bool) -> list[float]:
     norm = float(torch.cat([p.grad.flatten() for p in plain.parameters()]).norm())
     plain.zero_grad(set_to_none=True)
     model = shard(plain)
-    two_pass.clipped_sum(model, all_outputs, units, l2_clip_norm=1.0)
+    sharded.clipped_sum(model, all_outputs, units, l2_clip_norm=1.0)
     if broken:
         norm_pass.Norms.add = _in_the_losses
     found = []
     for part in np.linspace(0.5, 4, 15):
         clip = part * 2.0**-34 * norm
-        total = two_pass.clipped_sum(model, all_outputs, units, l2_clip_norm=clip).value
+        total = sharded.clipped_sum(model, all_outputs, units, l2_clip_norm=clip).value
         found.append(float(torch.cat([whole(v).flatten() for v in total.values()]).norm()) / clip)
     return found
 
@@ -314,7 +314,7 @@ def lone_row() -> tuple[float, float]:
     """Norm and length in the sum of a unit of one row, alone in its pass, with checkpointing."""
     model, units = small_model(), Units.from_rows([[[1, 2, 3]]])
     enable_checkpointing(model)
-    found = two_pass.clipped_sum(
+    found = sharded.clipped_sum(
         shard(model), causal_lm_loss, units, l2_clip_norm=CLIP, micro_batch=1
     )
     parts = zip(trainable_parameters(model).values(), found.value.values(), strict=True)
@@ -329,5 +329,5 @@ def without_a_target() -> float:
         return causal_lm_loss(model, input_ids, lengths) * 0.0
 
     units = Units.from_rows([[[1, 2, 3]]])
-    found = two_pass.clipped_sum(shard(small_model()), loss, units, l2_clip_norm=CLIP)
+    found = sharded.clipped_sum(shard(small_model()), loss, units, l2_clip_norm=CLIP)
     return max(float(whole(value).abs().max()) for value in found.value.values())
