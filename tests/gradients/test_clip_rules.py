@@ -104,7 +104,7 @@ def largest_move(engine: Callable[[Rows], ClippedSum], units: Rows) -> float:
 @pytest.mark.parametrize("item", fast_then_slow([None, 1.5]))
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.bfloat16]))
-@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference", "vmap"]))
+@pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(
     name: str, dtype: torch.dtype, rule: ClipRule, item: float | None, make_model: MakeModel
 ) -> None:
@@ -114,7 +114,7 @@ def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(
 
 
 @pytest.mark.parametrize("split", [None, LayerSplit.UNIFORM])
-@pytest.mark.parametrize("name", ["reference", "bookkeeping", "vmap"])
+@pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_3_a_form_of_ones_own_moves_the_sum_by_at_most_the_clip_norm(
     name: str, split: LayerSplit | None, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +126,7 @@ def test_invariant_3_a_form_of_ones_own_moves_the_sum_by_at_most_the_clip_norm(
     assert 0.5 * CLIP < moved <= CLIP
 
 
-@pytest.mark.parametrize("name", ["reference", "bookkeeping"])
+@pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_3_twin_each_layer_clipped_to_the_whole_norm_is_caught(
     name: str, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +152,7 @@ def test_the_squares_of_the_split_add_up_to_the_square_of_the_clip_norm(
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference"]))
+@pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_6_a_unit_that_is_not_finite_in_one_layer_is_left_out_of_all(
     name: str, rule: ClipRule, make_model: MakeModel
 ) -> None:

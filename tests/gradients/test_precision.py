@@ -21,7 +21,6 @@ from userdp.gradients.engines.precision import aim, dtypes_of
 
 CLIP = 1e-3
 NARROW = [torch.bfloat16, torch.float16]
-BATCHED = ["auto", "bookkeeping", "lora", "vmap"]
 WIDTH = 8
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.passes import passes_of
 from tests.gradients.batches import batched_sum
 from tests.gradients.tables import Table, table_loss
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
@@ -166,7 +167,7 @@ def test_passes_that_are_halved_are_counted_anew():
 
 
 def sizes(task: Task) -> list[int]:
-    return [len(one.numbers) for one in batched.cut(task)[0]]
+    return [len(one.numbers) for one in passes_of(task)]
 
 
 def table_rounded_twice() -> int:
