@@ -34,8 +34,8 @@ def require_uncoupled(model: nn.Module) -> None:
 
     Refused: BatchNorm and SyncBatchNorm (batch statistics, and running statistics that leave the
     step without noise), InstanceNorm with running statistics, a mixture of experts that returns its
-    router's balance loss, embeddings with ``max_norm`` (they write to their table), hooks of trainable
-    parameters, and layers of eight bits (LLM.int8 looks at all rows together).
+    router's balance loss, embeddings with ``max_norm`` (they write to their table), hooks of
+    trainable parameters, and layers of eight bits (LLM.int8 looks at all rows together).
 
     Dropout in training mode is allowed: its masks are secret and independent of the cohort, so the
     bound holds for every outcome of the masks, and therefore on average over them

@@ -16,7 +16,6 @@ from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, if_it_runs, made_up
 from userdp.gradients.engines import reference, sharded
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.passes import largest_passes
 from userdp.gradients.model_randomness import secretly
 from userdp.gradients.shards import sharded_parts
 from userdp.out_of_memory import ran_out_of_memory
@@ -73,14 +72,7 @@ def require_fit_for_steps(
         return
     _require_room(model, loss, seq_len=seq_len, masked=masked)
     rows = {PrivacyUnit.USER: plan.sampling.group_size, PrivacyUnit.EXAMPLE: 1}
-    largest = largest_passes(
-        micro_batch,
-        seq_len,
-        unit_rows=rows.get(plan.sampling.unit, micro_batch),  # a silo's or subject's: any number
-        cut=device_of(model).type == "cpu",
-    )
-    alone = engine == "reference"
-    require_rows_apart(model, loss, masked=masked, largest=() if alone else largest)
+    require_rows_apart(model, loss, masked=masked)
     if current_world().rank == 0:
         warn_if_one_at_a_time(
             model,

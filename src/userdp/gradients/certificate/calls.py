@@ -47,13 +47,11 @@ class Calls:
     Attributes:
         seen: its calls.
         asked: what rules asked of places, in order: the shape of the tensor and its place.
-        narrow: the types below float32 that were seen.
         drew: whether coins were thrown.
     """
 
     seen: list[Seen] = field(default_factory=list)
     asked: list[tuple[torch.Size, Place | None]] = field(default_factory=list)
-    narrow: frozenset[torch.dtype] = frozenset()
     drew: bool = False
 
 

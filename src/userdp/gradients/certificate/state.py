@@ -25,8 +25,8 @@ from userdp.gradients.shards import sharded_parts
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 _TENSORS: Final = ("_parameters", "_buffers")
-_OF_TORCH: Final = frozenset(vars(nn.Module())) - {*_TENSORS, "_modules", "training"}
-"""Hooks and the like: the operator's, who changes them between steps (`userdp.gradients.hooks`)."""
+_OF_TORCH: Final = frozenset(vars(nn.Module())) - {*_TENSORS, "_modules"}
+"""Modes and hooks: the operator's, who changes them between steps (`userdp.gradients.hooks`)."""
 _CLOSED: Final = (type, types.ModuleType, torch.dtype, torch.device, torch.Generator)
 _DEPTH: Final = 6
 """How deep objects are followed into one another."""

@@ -19,12 +19,12 @@ from userdp.gradients.clipping import clip_factors, squared_norm
 from userdp.gradients.engines.batched import sum_of_passes
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.precision import aim, is_narrow
 from userdp.gradients.engines.reference import mean_gradient
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import known_randomness
 from userdp.gradients.models import trainable_parameters
+from userdp.gradients.precision import is_narrow
 from userdp.gradients.sums import ClippedSum
 from userdp.out_of_memory import ran_out_of_memory
 
@@ -144,7 +144,7 @@ def _apart(ours: ClippedSum, task: Task) -> float:
     Unit by unit: the question comes before the first step, and must not be what decides how much
     memory training needs.
     """
-    factors = clip_factors(ours.norms.square(), l2_clip_norm=aim(task)).tolist()
+    factors = clip_factors(ours.norms.square(), l2_clip_norm=task.aim).tolist()
     for factor, rows in zip(factors, task.units, strict=True):
         gradient, _, _ = mean_gradient(task, *rows)
         for value, part in zip(ours.value.values(), gradient, strict=True):

@@ -25,7 +25,7 @@ r"""Many units in one backward pass, each clipped as if alone.
    by unit, and so are the units of a pass that did something else than was certified. A unit whose
    norm float32 cannot hold is computed by plain autograd, in its place where the model draws masks;
    when a pass raises an error, each of its units is computed in its place beside copies of itself:
-   the same bits. All are clipped at the same aim (`precision.aim`).
+   the same bits. All are clipped at the same aim (`Task.aim`).
 
 Sums over passes are float64, or float32 where the rounding of that is at most a tenth of m
 (`userdp.gradients.engines.running`). So the claim is worst-case in real arithmetic, and stands in
@@ -68,10 +68,10 @@ from userdp.gradients.engines.passes import (
     passes,
     whole_bytes,
 )
-from userdp.gradients.engines.precision import aim, reduced_products
 from userdp.gradients.engines.running import running_dtype
 from userdp.gradients.engines.tape import KnownTape, NotCoveredError, Tape, Workspace
 from userdp.gradients.model_randomness import GeneratorStates, StatesApart
+from userdp.gradients.precision import reduced_products
 from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum, Pending
 from userdp.gradients.units import Units
@@ -111,7 +111,7 @@ class _Step:
             # Reduced products would make the Gram matrices disagree with what is added.
             form = Form.FORMED
         self._task, self._form, self._strict = task, form, strict
-        self._aimed = task.but(l2_clip_norm=aim(task))
+        self._aimed = task.but(l2_clip_norm=task.aim)
         self._state, self._states = State(task.model, task.loss), StatesApart()
         self._workspace = Workspace(self._state.tensors())
         self._known: dict[PassShape, Certificate] = {}
@@ -268,8 +268,6 @@ class _Pass:
         self.losses, weights = self._tape.run(
             task.model, task.loss, units, owners=self._units, weighted=items is None
         )
-        self.narrow = self._tape.narrow
-        self.drew = self._tape.drew
         with torch.no_grad():
             if items is not None:
                 self._clip_items(items, weights)

@@ -137,7 +137,7 @@ class _Question:
         """Squared norms by parameter and unit, of a pass that is followed; and what it did."""
         tape = Tape(self._task.parameters, self._layout(units), self._workspace, form=self._form)
         squares = self._squares(tape, units)
-        tape.calls.narrow, tape.calls.drew = frozenset(tape.narrow), tape.drew
+        tape.calls.drew = tape.drew
         return squares, tape.calls
 
     def repeated(self, units: Units, calls: Calls) -> Tensor:

@@ -15,8 +15,6 @@ from userdp.gradients.engines.agreement import why_not_batched
 from userdp.gradients.engines.batched import LEAST_CLIP
 from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.passes import largest_passes
-from userdp.gradients.engines.precision import aim
 from userdp.gradients.engines.room import sum_that_fits
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import GeneratorStates, secretly
@@ -92,18 +90,10 @@ def why_alone(task: Task) -> str | None:
     Raises:
         UseError: the model or the loss couples rows, or what it says of a unit depends on others.
     """
-    units = task.units
-    largest = largest_passes(
-        task.micro_batch,
-        units.input_ids.shape[1],
-        unit_rows=max(units.offsets.diff().tolist(), default=0),
-        cut=units.lengths.device.type == "cpu",
-    )
-    long = units.input_ids.shape[1] > most_tokens(task.model)
-    require_rows_apart(task.model, task.loss, masked=task.masked, largest=() if long else largest)
+    require_rows_apart(task.model, task.loss, masked=task.masked)
     if task.least_clip_norm < LEAST_CLIP:
         return f"the clip norm is below {LEAST_CLIP:g}, where float32 squares vanish"
-    if long:
+    if task.units.input_ids.shape[1] > most_tokens(task.model):
         return (
             "rows are longer than the model's configuration says it is made for, and made-up rows "
             "that long cannot tell what it does with them"
@@ -132,7 +122,7 @@ def _one_at_a_time(task: Task) -> ClippedSum:
     Which of the two computes a cohort may depend on who is in it; with one aim for both, that
     changes nobody's contribution by more than rounding.
     """
-    total = reference.sum_of_units(task.but(l2_clip_norm=aim(task)))
+    total = reference.sum_of_units(task.but(l2_clip_norm=task.aim))
     total.sensitivity = float(task.l2_clip_norm)
     return total
 

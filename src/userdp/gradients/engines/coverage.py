@@ -23,14 +23,10 @@ from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.passes import layout_of
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
+from userdp.gradients.engines.uses import Layout
 from userdp.gradients.losses import Loss
 from userdp.gradients.models import trainable_parameters
-from userdp.gradients.modes import unwatched
 from userdp.out_of_memory import ran_out_of_memory
-
-_LOST = "rows are not followed through"
-_STEP = "its choice could be tipped by the rounding of a batch"
-_READ = "Python reads somebody's numbers by"
 
 _SHOWN = 3
 """Kinds of layers that `Coverage.told` names; more are counted."""
@@ -133,11 +129,11 @@ class _Noting(Tape):
     """A tape that remembers in which module, and by which function, rows were lost sight of."""
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], layout: Any, held: Iterable[Tensor]
+        self, parameters: Mapping[str, nn.Parameter], layout: Layout, held: Iterable[Tensor]
     ) -> None:
         super().__init__(parameters, layout, Workspace(held))
-        self._inside: list[tuple[str, nn.Module]] = []
-        self._found: dict[tuple[str, str], dict[str, None]] = {}
+        self._inside: list[nn.Module] = []
+        self._found: tuple[str, str] | None = None
 
     def rows_of(self) -> Rows:
         return _NotingRows(self.layout.rows, self._workspace.held, self._note)
@@ -145,15 +141,15 @@ class _Noting(Tape):
     @contextmanager
     def naming(self, model: nn.Module) -> Iterator[None]:
         """Within, it is known which module of ``model`` computes."""
+
+        def enter(module: nn.Module, arguments: object) -> None:
+            self._inside.append(module)
+
+        def leave(module: nn.Module, arguments: object, result: object) -> None:
+            self._inside.pop()
+
         handles = []
-        for name, module in model.named_modules():
-
-            def enter(module: nn.Module, arguments: Any, name: str = name) -> None:
-                self._inside.append((name, module))
-
-            def leave(module: nn.Module, arguments: Any, result: Any) -> None:
-                self._inside.pop()
-
+        for module in model.modules():
             handles.append(module.register_forward_pre_hook(enter))
             handles.append(module.register_forward_hook(leave, always_call=True))
         try:
@@ -163,69 +159,44 @@ class _Noting(Tape):
                 handle.remove()
 
     def _note(self, what: str) -> None:
-        name, kind = "", "the loss"
-        if self._inside:
-            name, module = self._inside[-1]
-            kind = type(module).__name__
-        self._found.setdefault((kind, what), {})[name] = None
+        kind = type(self._inside[-1]).__name__ if self._inside else "the loss"
+        self._found = self._found or (kind, what)
 
     def lost(self, model: nn.Module) -> Iterator[Obstacle]:
-        """Where rows were lost sight of, in the order in which it happened.
-
-        Behind the first such layer nothing is known any more; its class is named with it.
-        """
-        alike: dict[str, list[str]] = {}
-        for name, module in model.named_modules():
-            alike.setdefault(type(module).__name__, []).append(name)
-        for number, ((kind, what), modules) in enumerate(self._found.items()):
-            # The shape of what is not followed tells something, too: that is no reason of its own.
-            if number == 0 or not what.startswith(_READ):
-                yield Obstacle(tuple(alike.get(kind, modules)), kind, what)
+        """The first kind of layer in which rows were lost sight of."""
+        if self._found is not None:
+            kind, what = self._found
+            alike = [
+                name for name, module in model.named_modules() if type(module).__name__ == kind
+            ]
+            yield Obstacle(tuple(alike or [""]), kind, what)
 
 
 class _NotingRows(Rows):
-    """Rows that tell when a result is the first of unknown place, or when Python read data."""
+    """Rows that tell when a place is lost, or when Python reads data."""
 
     def __init__(self, count: int, held: Iterable[Tensor], note: Callable[[str], None]) -> None:
         super().__init__(count, held)
         self._note_lost = note
-        self._proved = False
-
-    def prove(self, losses: Tensor) -> bool:
-        self._proved = True  # what backward passes read is nobody's business
-        return super().prove(losses)
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        if self._proved:
-            return super().run(function, args, kwargs)
-        with unwatched():
-            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-            known = [self.place_of(t) for t in given]
         read = self._read
         result = super().run(function, args, kwargs)
-        with unwatched():
-            made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-            made = made or (given[:1] if result is None else [])  # it may have been written to
-            name = _name_of(function)
-            lost = [t for t in made if None not in known and self.place_of(t) is None]
-            if any(jumps(function, t) for t in lost) and _of_reals(given):
-                # Nobody asks at which place a largest number stands, but it is answered, too.
-                if name not in ("max", "min"):
-                    self._note_lost(f"{_STEP} ({name})")
-            elif lost:
-                self._note_lost(f"{_LOST} {name}")
-        if self._read and not read:
-            self._note_lost(f"{_READ} {name}")
+        if self._read and not (read or self._proved):  # what backward passes read is not told
+            self._note_lost(_reason(function, args, result))
         return result
 
 
-def _of_reals(tensors: list[Tensor]) -> bool:
-    return any(t.is_floating_point() or t.is_complex() for t in tensors)
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    """As it is called: a property's getter is named for the property."""
-    name: str = getattr(getattr(function, "__self__", None), "__name__", function.__name__)
-    return name if function.__name__ == "__get__" else function.__name__
+def _reason(function: Callable[..., Any], args: Iterable[object], result: object) -> str:
+    name = function.__name__
+    if name == "__get__":  # of a property
+        name = getattr(getattr(function, "__self__", None), "__name__", name)
+    made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+    if not made and result is not None:
+        return f"Python reads somebody's numbers by {name}"
+    real = any(isinstance(t, Tensor) and t.is_floating_point() for t in args)
+    if real and any(jumps(function, t) for t in made):
+        return f"its choice could be tipped by the rounding of a batch ({name})"
+    return f"rows are not followed through {name}"

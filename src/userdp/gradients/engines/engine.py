@@ -14,13 +14,16 @@ from torch import Tensor, nn
 from userdp.gradients.ambient import require_no_autocast
 from userdp.gradients.clip_rules import FLAT, ClipRule
 from userdp.gradients.clipping import require_clip_norm
-from userdp.gradients.engines.precision import dtypes_of
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
+from userdp.gradients.precision import dtypes_of, margin
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.vocabulary import require_count
+
+_LEAST_AIM = 1e-30
+"""At the very end of the range of clip norms the reference's own margin alone is left."""
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
@@ -84,8 +87,13 @@ class Task:
 
     @cached_property
     def dtypes(self) -> frozenset[torch.dtype]:
-        """The precisions in use (`engines.precision.dtypes_of`)."""
-        return dtypes_of(self.model, self.loss, self.units)
+        """The precisions in use (`userdp.gradients.precision.dtypes_of`)."""
+        return dtypes_of(self.model, self.loss, masked=self.masked)
+
+    @property
+    def aim(self) -> float:
+        """The norm that batches clip at: C less the margin of the precisions in use."""
+        return max(_LEAST_AIM, self.l2_clip_norm * (1 - margin(self.dtypes)))
 
     @property
     def masked(self) -> bool:

@@ -36,13 +36,13 @@ from torch import Tensor, nn
 
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import layout_of
-from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.rounding import additions, at_least, longest_run, taken_larger
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.tape import NOT_BY_ROWS, NotCoveredError, Tape, Workspace, mean_losses
 from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms, squares, wide
 from userdp.gradients.losses import Loss
 from userdp.gradients.modes import run_backward, unwatched
+from userdp.gradients.precision import reduced_products
 from userdp.gradients.units import Units
 
 _VANISHING = 2.0**-63

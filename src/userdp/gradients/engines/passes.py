@@ -28,8 +28,8 @@ from torch import Tensor
 
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, choose_form
-from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.uses import Layout
+from userdp.gradients.precision import reduced_products
 from userdp.gradients.shards import local
 from userdp.gradients.transfers import moved
 from userdp.gradients.units import Units

@@ -1,7 +1,7 @@
 r"""In which type a batched engine adds up its passes: float32 where that is covered, else float64.
 
 A float32 running sum takes half the memory while passes run. What it may cost is a tenth of the
-margin m at which batches aim (`engines.precision`), for all sums together that one release adds up.
+margin m at which batches aim (`gradients.precision`), for all sums that one release adds up.
 
 **Bound.** Pass p adds its units' weighted sum to the sum so far, and a parameter of two uses gets
 two additions (`uses.squared_norms` leaves no more). An addition rounds each number once, to
@@ -32,7 +32,7 @@ from itertools import accumulate
 import torch
 
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.precision import margin
+from userdp.gradients.precision import margin
 
 _SHARE = 0.1
 """Of the margin, which the rounding of running sums may use."""

@@ -60,12 +60,12 @@ from userdp.gradients.engines.passes import (
     passes,
     rows_per_pass,
 )
-from userdp.gradients.engines.precision import is_narrow, margin
 from userdp.gradients.engines.tape import NotCoveredError, Workspace
 from userdp.gradients.losses import checked_losses
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.modes import unwatched
+from userdp.gradients.precision import is_narrow, margin
 from userdp.gradients.shards import is_sharded, let_go, local, reshard, zeros_like_parts
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units

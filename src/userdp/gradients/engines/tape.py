@@ -43,7 +43,6 @@ from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.forms import Form, Forms
 from userdp.gradients.engines.layer import RULES, ModuleRule, at_most_one_of_rows, ruled
-from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.rules.broadcast import ELEMENTWISE, with_rows
 from userdp.gradients.engines.uses import Dense, Layout, Together, Use, joint, squared_norms, wide
 from userdp.gradients.losses import Loss, checked_losses
@@ -137,7 +136,6 @@ class Tape:
     Attributes:
         anchor, layout: see `userdp.gradients.engines.layer.Watcher`.
         calls: what the pass did.
-        narrow: the types below float32 that were seen while watching.
     """
 
     derives: ClassVar[bool] = True
@@ -156,7 +154,6 @@ class Tape:
         self.layout = layout
         self._naming = self.derives and layout.rows > 1
         self._on_cpu = first.device.type == "cpu"
-        self.narrow: set[torch.dtype] = set()
         self.calls = Calls()
         self._rows = Rows(layout.rows)
         self._names = {id(p): name for name, p in parameters.items()}
@@ -422,13 +419,12 @@ class _Made(NamedTuple):
     version: int
 
 
-class _Proving(Watch):
+class _Proving(FunctionMode):
     """Sends the functions that have a rule to it, where a trainable parameter is involved."""
 
     def __init__(self, tape: Tape) -> None:
-        super().__init__(tape.anchor.device.type)
+        super().__init__()
         self._tape = tape
-        self.narrow = tape.narrow
 
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         tape = self._tape
@@ -459,7 +455,6 @@ class _Proving(Watch):
             tape.calls.seen[number] = seen
             answer = tape._rows.run(func, spread or args, kwargs)
             tape.calls.seen[number] = seen._replace(made=tape.note_made(answer))
-        self.look(args, answer)
         return answer
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.precision import reduced_products
+from userdp.gradients.precision import reduced_products
 
 _BLOCK = 1024
 

@@ -12,9 +12,9 @@ import torch
 
 from userdp.codec import digest, encode
 from userdp.errors import FailureError
-from userdp.gradients.engines.precision import dtypes_of
 from userdp.gradients.hooks import hooks_of
 from userdp.gradients.model_randomness import secretly
+from userdp.gradients.precision import dtypes_of
 from userdp.gradients.shards import let_go
 from userdp.training.checks import combination as known
 from userdp.training.checks.check import Verdict
@@ -107,7 +107,7 @@ def combination_of(subject: Subject, *, engine: str) -> Combination:
     """What the answers of `require_right_here` hang on."""
     clip = subject.clip
     with let_go(subject.model):
-        precisions = dtypes_of(subject.model, subject.loss, subject.units)
+        precisions = dtypes_of(subject.model, subject.loss, masked=subject.masked)
     named = subject.loss if hasattr(subject.loss, "__qualname__") else type(subject.loss)
     of_clip: Mapping[str, Any] = {**encode(clip), "l2_norm": None}
     return Combination(

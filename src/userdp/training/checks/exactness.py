@@ -16,7 +16,7 @@ from userdp.training.checks.oracle import gradient_of
 from userdp.training.checks.subject import Subject
 
 _AIMED = 1e-3
-"""Batches aim so far below C (`userdp.gradients.engines.precision`), the reference at nearly C."""
+"""Batches aim so far below C (`userdp.gradients.precision`), the reference at nearly C."""
 
 
 def _measure(subject: Subject) -> Iterator[Measured]:

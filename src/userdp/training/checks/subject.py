@@ -14,9 +14,9 @@ from userdp.clip import Clip
 from userdp.gradients import ClippedSum, ClipRule, Engine, Loss, Units, trainable_parameters
 from userdp.gradients.certificate.coupling import evaluating
 from userdp.gradients.certificate.made_up import CANNOT_RUN, Shape, made_up
-from userdp.gradients.engines.precision import dtypes_of, is_narrow
 from userdp.gradients.losses import row_losses
 from userdp.gradients.noise import Noise
+from userdp.gradients.precision import dtypes_of, is_narrow
 from userdp.gradients.shards import is_sharded, let_go
 from userdp.noise import Gaussian, NoiseLaw
 from userdp.out_of_memory import ran_out_of_memory
@@ -100,8 +100,7 @@ class Subject:
     def narrow(self) -> bool:
         """Whether anything is computed in fewer bits than float32."""
         with let_go(self.model):
-            like = made_up(self.model, _RAGGED, masked=self.masked, device=self.device)
-            return any(map(is_narrow, dtypes_of(self.model, self.loss, like)))
+            return any(map(is_narrow, dtypes_of(self.model, self.loss, masked=self.masked)))
 
     @property
     def close(self) -> float:

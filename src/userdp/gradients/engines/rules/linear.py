@@ -20,10 +20,10 @@ from torch import Tensor
 
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.layer import Layer, Watcher, apply, names_of, stands_in_for
-from userdp.gradients.engines.precision import is_narrow
 from userdp.gradients.engines.rounding import RUN, at_least
 from userdp.gradients.engines.rules.grams import GramNorms, gram_norms
 from userdp.gradients.engines.uses import Dense, Layout, Use, added_at_once, wide
+from userdp.gradients.precision import is_narrow
 
 GHOST_CONDITION = 4096.0
 """Largest condition of a unit whose norm is taken from Gram matrices; beyond it its gradient is
