@@ -32,7 +32,7 @@ from userdp.gradients.engines import sharded
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.coverage import coverage
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow, margin
+from userdp.gradients.precision import dtypes_of, is_narrow, margin
 from userdp.gradients.shards import shard
 
 _LENGTHS = ((7, 3), (9,), (1, 8, 5), (6,), (1,))
@@ -125,7 +125,7 @@ def _of_engine(
     ratio = everybody.norms.clamp(min=1e-30).reciprocal() * clip
     whole = same or model
     task = Task(model=whole, loss=causal_lm_loss, units=units, l2_clip_norm=clip)
-    aimed = clip if engine is clipped_sum else aim(task)
+    aimed = clip if engine is clipped_sum else task.aim
     if same is not None:  # the engine of sharded models aims there in every precision
         aimed = clip * (1 - margin([torch.float32]))
     exact = clipped_sum(whole, causal_lm_loss, units, l2_clip_norm=aimed)

@@ -27,7 +27,8 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients.certificate.rows import Rows
-from userdp.gradients.engines import norm_pass, precision, two_pass
+from userdp.gradients import precision
+from userdp.gradients.engines import norm_pass, two_pass
 from userdp.gradients.shards import is_sharded, like, shard, whole
 from userdp.training.models import enable_checkpointing, new_model
 

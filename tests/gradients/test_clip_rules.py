@@ -18,7 +18,6 @@ from userdp.gradients.clip_rules import layer_clip_norms, layers_of
 from userdp.gradients.clipping import CLIP_MARGIN, squared_norm
 from userdp.gradients.engines import get_engine
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.precision import aim
 from userdp.gradients.models import trainable_parameters
 
 MakeModel = Callable[..., nn.Module]
@@ -85,7 +84,7 @@ def test_every_engine_clips_by_the_rule_of_the_papers(
     if name != "reference":
         whole = Units.from_rows(units)
         task = Task(model=model, loss=causal_lm_loss, units=whole, l2_clip_norm=CLIP)
-        bound = aim(task) * (1 - CLIP_MARGIN)
+        bound = task.aim * (1 - CLIP_MARGIN)
     expected = by_hand(model, units, rule, bound)
     for parameter, value in expected.items():
         torch.testing.assert_close(found.value[parameter], value, rtol=1e-5, atol=1e-6)

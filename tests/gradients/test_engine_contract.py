@@ -35,7 +35,7 @@ from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import ENGINES, get_engine
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.precision import margin
+from userdp.gradients.precision import margin
 
 VOCABULARY = 29
 Rows = list[list[list[int]]]

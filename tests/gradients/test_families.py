@@ -22,7 +22,6 @@ from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.coverage import coverage
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.precision import aim
 from userdp.training.lora import linear_layers
 
 logging.set_verbosity(60)  # it logs whole configurations

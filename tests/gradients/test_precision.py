@@ -14,10 +14,11 @@ from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import choice, get_engine, precision, uses
+from userdp.gradients import precision
+from userdp.gradients.engines import choice, get_engine, uses
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Engine, Task
-from userdp.gradients.engines.precision import aim, dtypes_of
+from userdp.gradients.precision import dtypes_of
 
 CLIP = 1e-3
 NARROW = [torch.bfloat16, torch.float16]
