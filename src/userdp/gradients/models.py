@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from userdp.errors import UseError
+from userdp.gradients.hooks import hooks_of
 from userdp.gradients.model_randomness import attribute, require_reachable_randomness
 
 
@@ -46,6 +47,7 @@ def require_uncoupled(model: nn.Module) -> None:
         UseError: names the module and the reason.
     """
     require_reachable_randomness(model)
+    _require_no_hooks(model)
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) or (
             isinstance(module, _NormBase) and module.track_running_stats
@@ -70,21 +72,18 @@ def require_uncoupled(model: nn.Module) -> None:
                 "the users of a batch",
                 hint="set output_router_logits=False in the model's config",
             )
-        _require_no_hooks(name, module)
 
 
-def _require_no_hooks(name: str, module: nn.Module) -> None:
-    """Refuse hooks of trainable parameters: they would be told gradients before they are clipped.
+def _require_no_hooks(model: nn.Module) -> None:
+    """Refuse hooks of parameters: they would be told gradients before they are clipped.
 
     Such as those of `wandb.watch`, which log them.
     """
-    for own, parameter in module._parameters.items():
-        if parameter is None or not parameter.requires_grad:
-            continue
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+    for hook in hooks_of(model):
+        if hook.where.startswith("parameter "):
             raise UseError(
-                f"parameter {name}.{own} has a hook (Tensor.register_hook, or wandb.watch): it "
-                "would be told gradients of single users, without clip and noise",
+                f"{hook.where} has a hook (Tensor.register_hook, or wandb.watch): it would be told "
+                "gradients of single users, without clip and noise",
                 hint="remove the hook; after a step, .grad holds the noisy gradient",
             )
 

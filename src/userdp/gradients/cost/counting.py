@@ -29,7 +29,7 @@ from userdp.errors import UseError
 from userdp.gradients import token_losses
 from userdp.gradients.cost.recording import Live, Op, Recorder
 from userdp.gradients.cost.tracks import Life, Track, beyond, matched, peak_of, tracks_of
-from userdp.gradients.engines import choice, get_engine, one_pass, passes, tape, uses
+from userdp.gradients.engines import batched as one_pass, choice, get_engine, passes, tape, uses
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.passes import formed_bytes, whole_bytes

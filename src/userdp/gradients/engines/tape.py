@@ -48,6 +48,7 @@ from userdp.gradients.engines.uses import Dense, Layout, Together, Use, joint, s
 from userdp.gradients.losses import Loss, checked_losses
 from userdp.gradients.modes import (
     FunctionMode,
+    deterministic,
     eagerly,
     run_backward,
     run_batched_backward,
@@ -242,7 +243,7 @@ class Tape:
         try:
             for module, forward in patched.items():
                 module.__dict__["forward"] = forward
-            with eagerly(), self._following(model, by_row):
+            with eagerly(), deterministic(self.anchor.device), self._following(model, by_row):
                 yield
         finally:
             for module in patched:
