@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from torch.utils._python_dispatch import TorchDispatchMode
 from userdp.gradients.model_randomness import device_states
 
 Key = tuple[int, int]

@@ -17,11 +17,11 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.decoders import Shape, cohort, gpt2
 from benchmarks.gpu.setting import Result, Setting, process_group
 from benchmarks.passes import engine_step
-from torch.utils._python_dispatch import TorchDispatchMode
 from userdp.gradients import causal_lm_loss
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import shard

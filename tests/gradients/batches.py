@@ -53,10 +53,10 @@ def vmap_norms(model: nn.Module, loss: Loss, units: Units) -> Tensor:
         found: Tensor = functional_call(called, parameters, (ids, lengths))
         return found
 
-    gradients = vmap(grad(of_one), (None, 0, 0))(
-        held, units.input_ids.view(count, -1, units.input_ids.shape[1]), units.lengths.view(count, -1)
-    )
-    return torch.stack([g.double().flatten(1).square().sum(1) for g in gradients.values()]).sum(0).sqrt()
+    ids = units.input_ids.view(count, -1, units.input_ids.shape[1])
+    gradients = vmap(grad(of_one), (None, 0, 0))(held, ids, units.lengths.view(count, -1))
+    squares = [g.double().flatten(1).square().sum(1) for g in gradients.values()]
+    return torch.stack(squares).sum(0).sqrt()
 
 
 honest_of = Pass.of

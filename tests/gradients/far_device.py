@@ -19,9 +19,9 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from torch.utils._python_dispatch import TorchDispatchMode
 from userdp.training import devices
 
 FAR = torch.device("ipu", 0)

@@ -15,7 +15,7 @@ from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients import clipped_sum as reference_sum
-from userdp.gradients.engines import reference, tape, vmap
+from userdp.gradients.engines import reference, tape
 from userdp.gradients.engines.tape import NotCoveredError
 
 UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6, 7, 8]], [[2, 2, 1, 7]], [[9, 4, 4, 3]]])
@@ -156,17 +156,3 @@ def test_twin_an_unguarded_engine_runs_it(noted, monkeypatch):
     with suppress(UseError):  # what was compiled is noticed as a state that changed, too
         get_engine("reference")(compiled, loss, UNITS, l2_clip_norm=0.5)
     assert "called" in _SEEN
-
-
-def test_twin_unguarded_vmap_traces_it(compiled, monkeypatch):
-    """Under ``vmap`` torch calls few backends; what it traces shows as a state that changed."""
-    monkeypatch.setattr(vmap, "eagerly", nullcontext)
-    _, wrapped = compiled
-    frames = torch._dynamo.utils.counters["frames"]
-    before = frames["total"]
-    with suppress(UseError):
-        get_engine("vmap")(wrapped, causal_lm_loss, UNITS, l2_clip_norm=0.5)
-    traced = frames["total"] > before
-    if not traced and torch.__version__ < "2.13":
-        pytest.skip("seen with PyTorch 2.13")
-    assert traced

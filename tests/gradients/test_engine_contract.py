@@ -26,7 +26,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from tests.gradients.batches import batched_sum
+from tests.gradients.batches import batched_sum, vmap_norms
 from tests.speed import fast_then_slow
 from userdp.clip import ClipForm
 from userdp.errors import UseError
@@ -128,9 +128,7 @@ def oracle(model: nn.Module, units: Units, item: float | None, aim: float) -> Cl
 
 @pytest.mark.parametrize("family", fast_then_slow(FAMILIES))
 @pytest.mark.parametrize("form", fast_then_slow([None, *Form]))
-def test_batches_agree_with_the_reference_for_every_family(
-    family: str, form: Form | None
-) -> None:
+def test_batches_agree_with_the_reference_for_every_family(family: str, form: Form | None) -> None:
     """Here a fallback would be an error."""
     model = tiny(family)
     exactly = {"gpt2-tied", "gpt2-untied", "gpt-neox", "opt", "bloom", "phi"}
@@ -164,6 +162,16 @@ def test_norms_agree_with_the_float64_reference_to_1e_5(
             model, causal_lm_loss, units, l2_clip_norm=0.7, micro_batch=micro_batch
         )
         agree(model, found, exact, norms=1e-5, values=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
+def test_norms_are_those_of_per_unit_gradients_by_torch_func(family: str) -> None:
+    """An oracle that shares no code with either engine."""
+    model, units = tiny(family), Units.from_rows(ragged([2, 2, 2]))
+    wanted = vmap_norms(model, causal_lm_loss, units)
+    for name in ENGINES:
+        found = get_engine(name)(model, causal_lm_loss, units, l2_clip_norm=0.7)
+        torch.testing.assert_close(found.norms, wanted, rtol=1e-5, atol=0)
 
 
 def distance(one: ClippedSum, two: ClippedSum) -> float:

@@ -16,8 +16,8 @@ from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Units, clipped_sum, get_engine
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.certificate import rows
+from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import layer
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.forms import Form, choose_form

@@ -171,8 +171,8 @@ def test_invariant_3_twin_rows_told_by_division_are_caught(
     told_by_shapes(monkeypatch, by_division)
     monkeypatch.setattr(agreement, "made_up", lambda *args, **options: friendly())
     model = renewed(models.HeadOnSelected(), 1)
-    assert agreement.agrees_with_reference(model, losses.on_selected, masked=False)
-    assert influence("bookkeeping", model, losses.on_selected, divisible(17, 1)) > 1.8
+    assert agreement.why_not_batched(model, losses.on_selected, masked=False) is None
+    assert influence("auto", model, losses.on_selected, divisible(17, 1)) > 1.8
 
 
 def test_rows_told_by_division_do_not_pass_on_made_up_ragged_rows(
@@ -183,7 +183,7 @@ def test_rows_told_by_division_do_not_pass_on_made_up_ragged_rows(
     model = renewed(models.HeadOnSelected())
     counts = made_up(model, RAGGED[0], masked=False).target_counts()
     assert sorted(counts.tolist()) == [3, 4, 5]
-    assert not agreement.agrees_with_reference(model, losses.on_selected, masked=False)
+    assert agreement.why_not_batched(model, losses.on_selected, masked=False) is not None
 
 
 def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
@@ -191,9 +191,9 @@ def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
 ) -> None:
     """Two of two experts: always as many tokens as the pass has, in the order of the router."""
     told_by_shapes(monkeypatch, by_division)
-    monkeypatch.setattr(choice, "agrees_with_reference", lambda *args, **options: True)
+    monkeypatch.setattr(choice, "why_not_batched", lambda *args, **options: None)
     model = experts_train()
     units = divisible(9, 10)
     # Several times: what is moved hangs on the secret order of the units.
-    moves = [influence("bookkeeping", model, losses.own_rows, units) for _ in range(8)]
+    moves = [influence("auto", model, losses.own_rows, units) for _ in range(8)]
     assert max(moves) > 1.5

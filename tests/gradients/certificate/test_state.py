@@ -1,4 +1,4 @@
-"""What a pass wrote down is put back behind it, values and identity, wherever model or loss hold it."""
+"""What a pass wrote down is put back behind it, values and identity, wherever it is held."""
 
 from __future__ import annotations
 

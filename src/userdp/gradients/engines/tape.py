@@ -342,17 +342,19 @@ class Tape:
         written = [one.name for one in made if one.tensor._version != one.version]
         if written or not made:
             return written
-        units = [joint(self._uses.pop(one.name)).gradients for one in made]
+        with unwatched():  # the model is not running
+            units = [
+                joint(self._uses.pop(one.name)).gradients.to(one.tensor.dtype) for one in made
+            ]
         for one in made:
             self._known.pop(one.name, None)
         parts = run_batched_backward(
-            [one.tensor for one in made],
-            [g.to(one.tensor.dtype) for g, one in zip(units, made, strict=True)],
-            self._parameters.values(),
+            [one.tensor for one in made], units, self._parameters.values()
         )
-        for name, part in zip(self._parameters, parts, strict=True):
-            if part is not None:
-                self.keep(name, Dense(wide(part.detach())))
+        with unwatched():
+            for name, part in zip(self._parameters, parts, strict=True):
+                if part is not None:
+                    self.keep(name, Dense(wide(part.detach())))
         return []
 
     def squared_norms(self) -> Tensor:
