@@ -130,7 +130,7 @@ def _of_engine(
         aimed = clip * (1 - margin([torch.float32]))
     exact = clipped_sum(whole, causal_lm_loss, units, l2_clip_norm=aimed)
     # In fewer bits than float32 the engine of sharded models takes a pass for each unit.
-    narrow = any(map(is_narrow, dtypes_of(whole, causal_lm_loss, units)))
+    narrow = any(map(is_narrow, dtypes_of(whole, causal_lm_loss, masked=False)))
     alone = len(units) if narrow else sum(calls)
     moves = []
     for out in range(len(units)):

@@ -15,8 +15,6 @@ import torch
 
 import benchmarks.paper_size
 from benchmarks.allocator import KEEP, RETURN
-from benchmarks.cost.settings import HELD
-from benchmarks.cost.standing import PREDICTED, standing
 from benchmarks.faults.planted import digest_of_source
 from benchmarks.paper_size.measure import peak, rounds
 from benchmarks.paper_size.page import page
@@ -29,7 +27,6 @@ from benchmarks.paper_size.settings import (
     setting_of,
 )
 from benchmarks.rows import add_options, add_row, now, whole_rows
-from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 
 
@@ -43,11 +40,6 @@ def main() -> None:
     keys = [setting.key for setting in [*SETTINGS, *TRIALS]]
     parser.add_argument("--only", nargs="+", metavar="KEY", choices=keys, help="these settings")
     parser.add_argument("--rounds", type=int, default=3, help="of each setting")
-    parser.add_argument(
-        "--unpredicted",
-        action="store_true",
-        help="measure also settings of which no prediction stands, and will never",
-    )
     parser.add_argument("--child", nargs=2, metavar=("KEY", "WHAT"), help=argparse.SUPPRESS)
     parser.add_argument("--only-page", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -57,38 +49,16 @@ def main() -> None:
         return
     chosen = [setting_of(key) for key in options.only or [s.key for s in SETTINGS]]
     if not options.only_page:
-        try:
-            for setting in chosen:  # all of them, before hours go into the first
-                _prediction(setting, options)
-        except UseError as error:
-            parser.error(f"{error.message}\nhint: {error.hint}")
         for setting in chosen:
             _measure(setting, options)
     if options.page:
         machine = f"{platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
         text = page(
             list(whole_rows(options.results)),
-            [row for row in whole_rows(PREDICTED) if row["setting"] in {s.key for s in HELD}],
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
             machine=machine,
         )
         options.page.write_text(text, encoding="utf-8")
-
-
-def _prediction(setting: Setting, options: argparse.Namespace) -> str | None:
-    """Digest of the setting's prediction, which stands before anything is measured.
-
-    None where there is none and none is asked for.
-    """
-    predictions = list(whole_rows(PREDICTED))
-    if options.unpredicted and not any(_of(row, setting) for row in predictions):
-        return None
-    return standing(setting, predictions).digest
-
-
-def _notes(setting: Setting, options: argparse.Namespace) -> dict[str, str | None]:
-    """What each row of a measurement says beside its figures and its date."""
-    return {"source": digest_of_source(), "prediction": _prediction(setting, options)}
 
 
 def _measure(setting: Setting, options: argparse.Namespace) -> None:
@@ -105,7 +75,7 @@ def _measure(setting: Setting, options: argparse.Namespace) -> None:
                 "setting": setting.key,
                 "peak": sizes,
                 "trained": trained,
-                **_notes(setting, options),
+                "source": digest_of_source(),
                 "date": now(),
             },
         )
@@ -121,7 +91,6 @@ def _of(row: dict[str, object], setting: Setting) -> bool:
 def _run(setting: Setting, what: str, options: argparse.Namespace) -> str:
     command = [sys.executable, "-m", "benchmarks.paper_size", "--child", setting.key, what]
     command += ["--results", str(options.results), "--rounds", str(options.rounds)]
-    command += ["--unpredicted"] * options.unpredicted
     if what.startswith("rounds"):
         subprocess.run(command, check=True, env={**os.environ, **KEEP})
         return ""
@@ -139,7 +108,7 @@ def _child(key: str, what: str, options: argparse.Namespace) -> None:
             done=int(what.partition(":")[2]),
             wanted=options.rounds,
             results=options.results,
-            notes=_notes(setting, options),
+            notes={"source": digest_of_source()},
         )
     else:
         print(peak(setting, what))

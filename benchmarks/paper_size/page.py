@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from benchmarks.gpu.setting import DECODER
-from benchmarks.paper_size.held import Measured, held
 from benchmarks.paper_size.settings import SETTINGS, Setting
 from benchmarks.step.measure import interval
 
@@ -48,7 +47,6 @@ def _distance(ratio: float, goal: float | None) -> str:
 
 def page(
     found: Iterable[Mapping[str, Any]],
-    predictions: Iterable[Mapping[str, Any]],
     *,
     date: str,
     machine: str,
@@ -57,26 +55,15 @@ def page(
 
     Args:
         found: rows of the results.
-        predictions: rows of what was predicted of some.
         date: of the last of them.
         machine: what they were measured on.
     """
     rounds, peaks = _by_setting(found)
     lines = [_line(s, rounds[s.key], peaks.get(s.key)) for s in SETTINGS if s.key in rounds]
-    both = [
-        Measured(
-            setting=setting,
-            seconds=_plain_seconds(rounds[setting.key]),
-            ratio=interval(_ratios(rounds[setting.key]))[0],
-            peaks=peaks[setting.key]["peak"],
-        )
-        for setting in SETTINGS
-        if setting.key in rounds and setting.key in peaks
-    ]
     missing = [f"{s.model}, G = {s.group}" for s in SETTINGS if s.key not in rounds]
     tail = f"\nNot measured: {'; '.join(missing)}.\n" if missing else ""
     return f"""{_HEAD}{chr(10).join(lines)}
-{tail}{_others(rounds)}{_load(rounds)}{held(both, {row["setting"]: row for row in predictions})}
+{tail}{_others(rounds)}{_load(rounds)}
 `python -m benchmarks.paper_size --page docs/results/paper-size.md`, {date}; {machine}.
 """
 

@@ -208,6 +208,13 @@ def operator_folder(path: Path) -> None:
         path.chmod(mode & OPERATOR_FOLDER)
 
 
+def close_folder(path: Path) -> None:
+    """`operator_folder`, and all that another library wrote in it: readable by its owner alone."""
+    operator_folder(path)
+    for one in path.rglob("*"):
+        one.chmod(OPERATOR_FOLDER if one.is_dir() else OPERATOR_FILE)
+
+
 @contextmanager
 def whole_folder(path: Path, *, mode: int = 0o755) -> Iterator[Path]:
     """A temporary folder that becomes ``path`` when the block ends well, and vanishes otherwise.

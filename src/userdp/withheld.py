@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
-from userdp.errors import FailureError, UserdpError, UserdpWarning, printable
+from userdp.errors import FailureError, MadeUpRowsError, UserdpError, UserdpWarning, printable
 from userdp.out_of_memory import ran_out_of_memory
 
 P = ParamSpec("P")
@@ -76,7 +76,7 @@ def withheld() -> Iterator[None]:
     userdp. Four kinds pass as they are: errors of the operating system, whose words are its own and
     a path; a ``TypeError`` that Python raises in our own lines, as for an argument that no function
     has; errors of the caller's own that leave `calling`; and errors of userdp, once their causes
-    are cut off.
+    are cut off (but of code that failed on made-up rows, which are nobody's).
 
     Raises:
         WithheldError: in place of any other error.
@@ -84,7 +84,8 @@ def withheld() -> Iterator[None]:
     try:
         yield
     except (UserdpError, UserdpWarning) as error:  # a warning, where somebody makes it an error
-        _cut(error)
+        if not isinstance(error, MadeUpRowsError):
+            _cut(error)
         raise
     except Exception as error:  # whatever other people's code raises
         if isinstance(error, OSError) and error.errno is not None:

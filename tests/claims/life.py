@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from tests.claims.lives import PLAN, Teller, begin, train_from
@@ -19,13 +20,15 @@ from tests.data.corpora import ListSource, interleaved
 from tests.plans import changed_plan
 from tests.sweeping.launch import InProcess
 from tests.training.processes import start
-from tests.training.toy import CONFIG, cycles, toy_store
+from tests.training.toy import CONFIG, cycles, toy_model, toy_store
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.claims.lineage import Lineage
 from userdp.data.prepare import append_records
 from userdp.data.store import UserStore
-from userdp.planning.proposal import load_plan
+from userdp.plans import Plan
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
+from userdp.training.private import make_private
 
 EPSILON = PLAN.guarantee().epsilon
 ASKED = 0.5
@@ -39,6 +42,7 @@ class People:
         paid: charged in its ledger, by a name of ours.
         learned: what models descend from that its runs began from, or that its answers are about.
         conditional: something was charged here whose own claim rests on a condition.
+        compared: exact numbers of its private runs were shown, which could choose among them.
     """
 
     paid: dict[str, float] = field(default_factory=dict)
@@ -48,18 +52,32 @@ class People:
     copied: bool = False
     void: bool = False
     lost: bool = False
+    compared: bool = False
+
+    @property
+    def runs(self) -> set[str]:
+        """Those that have a price; what went on from a copy is the same run."""
+        return {name for name in finite(self.paid) if not name.startswith(("query", "again"))}
 
 
 @dataclass
 class Model:
-    """A run and what it descends from: prices by a name of ours, and whether it is conditional."""
+    """A run and what it descends from: prices by a name of ours, and whether it is conditional.
 
+    Args:
+        own: the name of its own price.
+        conditional: whether what is known when it begins makes it so; see `Truth.conditional`.
+        loose: a winner outside of its sweep's folder, where nothing names its store.
+    """
+
+    own: str
     store: str
     paid: dict[str, float]
     conditional: bool
     done: bool = True
     price: float = EPSILON
     latest: bool = True
+    loose: bool = False
 
     @property
     def epsilon(self) -> float:
@@ -82,6 +100,7 @@ class Truth:
         clean: bool,
         done: bool,
         price: float = EPSILON,
+        logged: bool = True,
     ) -> None:
         people = self.people[store]
         from_base = self.models[base].paid if base else {}
@@ -89,26 +108,39 @@ class Truth:
         conditional = conditional or bool(base and self.models[base].conditional)
         priced = finite(people.paid)
         paid = {**from_base, **finite(people.learned), **priced}
-        self.models[run] = Model(store, {**paid, run: price}, conditional, done, price)
+        self.models[run] = Model(run, store, {**paid, run: price}, conditional, done, price)
         people.paid[run] = price
         people.conditional |= conditional
-        people.looked = True  # its operator saw losses
+        people.looked |= logged  # its operator saw losses
+        people.compared |= logged
         people.learned |= from_base
 
     def plain(self, run: str, store: str) -> None:
-        self.models[run] = Model(store, {run: math.inf}, conditional=True)
+        self.models[run] = Model(run, store, {run: math.inf}, conditional=True)
         self.people[store].paid[run] = math.inf
         self.people[store].looked = True
 
-    def ask(self, query: str, store: str, about: str | None = None) -> None:
-        """An answer about a model says something of all that the model learned from."""
+    def conditional(self, name: str) -> bool:
+        """Whether a model's claim rests on a condition by now: it may have been chosen."""
+        model = self.models[name]
+        people = self.people[model.store]
+        others = people.runs - {model.own}
+        chosen = bool(others) if people.compared else bool(others - model.paid.keys())
+        return model.conditional or (not model.loose and (people.lost or chosen))
+
+    def ask(self, query: str, store: str, about: str | None = None, *, by_now: bool = True) -> None:
+        """An answer about a model says something of all that the model learned from.
+
+        ``by_now`` where its run was asked, and not its folder of weights alone.
+        """
         people = self.people[store]
         people.paid[query] = ASKED
         people.conditional |= people.looked  # its price is chosen when it is asked
         if about:
             people.learned |= self.models[about].paid
-            people.looked |= self.models[about].conditional
-            people.conditional |= self.models[about].conditional
+            rests = self.conditional(about) if by_now else self.models[about].conditional
+            people.looked |= rests
+            people.conditional |= rests
 
 
 class Life:
@@ -266,10 +298,11 @@ class Life:
         if status != 0:
             return
         if under_dp:
-            self.truth.ask(self.new("query"), store, base)
+            self.truth.ask(self.new("query"), store, base, by_now=False)
         else:
             self.truth.people[store].looked = True
-        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100)
+        asked = ASKED * len([name for name in self.truth.people[store].paid if "query" in name])
+        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4 + asked, "--population", 100)
         limits = ("--delta", 1e-5, "--most-noise", 1000)
         self.tell.done(
             "plan", self.folder / store, "--norms", norms, *budget, *limits, "--out", file
@@ -277,7 +310,7 @@ class Life:
         run = self.new("run")
         options = ("--plan", file, "--out", self.folder / run, "--no-tensorboard")
         self.tell.done("train", self.folder / store, *model, *options)
-        price = load_plan(file).guarantee().epsilon
+        price = Plan.load(file).guarantee().epsilon
         self.truth.train(run, store, base, clean=True, done=True, price=price)
 
     def sweep(self, store: str) -> None:
@@ -295,8 +328,58 @@ class Life:
         winner = f"{name}/winner"
         price = asked.tuning.guarantee().epsilon if asked.tuning else EPSILON
         self.truth.train(winner, store, None, clean=private, done=True, price=price)
-        if not private:
-            self.truth.people[store].paid[self.new("loser")] = EPSILON
+        trial, loser = f"{name}/trial-001", self.new("loser")
+        first = Model(winner, store, dict(self.truth.models[winner].paid), conditional=True)
+        self.truth.models[trial] = first
+        if private:
+            first.paid[winner] = math.inf
+        else:
+            self.truth.people[store].paid[loser] = EPSILON
+        self.exported(trial)
+        del self.truth.models[trial]  # what descends from it may be known as its winner, or not
+
+    def export(self, store: str) -> None:
+        if (model := self.model()) is not None:
+            self.exported(model)
+
+    def exported(self, name: str) -> None:
+        """What leaves says what the run says, also to whoever has nothing else."""
+        out, finite = self.folder / self.new("export"), self.truth.models[name].epsilon < math.inf
+        status, said = self.tell("export", self.folder / name, "--out", out)
+        assert (status == 0) == finite, (name, status, self.log)
+        if finite:
+            for claim in (said["claim"], self.tell.done("verify", out)["claim"]):
+                same(claim, self.truth.models[name].epsilon, self.log)
+                assert bool(claim["conditions"]) == self.truth.conditional(name), (name, self.log)
+
+    def best_of_three(self, store: str) -> None:
+        """Three runs, the losses of one of which are looked at; the first is handed on."""
+        first = None
+        for _ in range(3):
+            self.train(store)
+            first = first or list(self.truth.models)[-1]
+        self.tell.done("evaluate", self.folder / first, "--store", self.folder / store, "--no-base")
+        self.exported(first)
+
+    def loop(self, store: str) -> None:
+        """A loop of one's own whose learning rate follows the loss, or one that sees no loss."""
+        self.own_loop(store, steered=self.draw.random() < 0.5)
+
+    def steered(self, store: str) -> None:
+        self.own_loop(store, steered=True)
+
+    def own_loop(self, store: str, *, steered: bool) -> None:
+        run, opened = self.new("run"), UserStore.open(self.folder / store)
+        model = toy_model(opened)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        options = {"out": self.folder / run, "base": Lineage(), "exact_log": steered}
+        with make_private(model, optimizer, opened, PLAN, **options) as private:
+            for step in private:
+                optimizer.step()
+                schedule.step(step.operator["loss"] if steered else 1.0)
+            private.save()
+        self.truth.train(run, store, None, clean=not steered, done=True, logged=steered)
 
     def kill(self, store: str) -> None:
         """`kill -9` in the middle of a run."""
@@ -334,6 +417,7 @@ class Life:
             people.looked,
             people.conditional,
             bool(people.paid),
+            compared=people.compared,
         )
         if people.looked and not people.paid:
             self.truth.people[name].copied = True
@@ -343,10 +427,13 @@ class Life:
             name = self.new("renamed")
             (self.folder / run).rename(self.folder / name)
             self.truth.models[name] = self.truth.models.pop(run)
+            self.truth.models[name].loose |= run.endswith("/winner")
             self.known_as(run, name)
 
     def known_as(self, old: str, new: str) -> None:
         """A name of ours is no part of the truth."""
+        for model in self.truth.models.values():
+            model.own = new if model.own == old else model.own
         known = [one.paid for one in (*self.truth.models.values(), *self.truth.people.values())]
         known += [one.learned for one in self.truth.people.values()]
         for paid in known:
@@ -375,7 +462,7 @@ class Life:
     STEPS = (
         "ask", "look", "train", "plan", "stop", "kill", "resume", "copy_run", "charge_again",
         "go_on", "stripped", "plain", "evaluate", "sweep", "append", "prepare_again", "copy_store",
-        "rename", "back_up", "put_back",
+        "rename", "back_up", "put_back", "export", "best_of_three", "loop",
     )  # fmt: skip
 
     def play(self, steps: int) -> None:
@@ -397,7 +484,9 @@ class Life:
             assert status == 0
             same(said, model.epsilon, self.log)
             if model.epsilon < math.inf:
-                assert bool(said["conditions"]) == model.conditional, (name, said, self.log)
+                assert bool(said["conditions"]) == self.truth.conditional(name), (
+                    name, said, self.log,
+                )  # fmt: skip
         for name, people in self.truth.people.items():
             if people.paid and not people.lost:
                 _, said = self.tell("account", "--ledger", self.folder / name)

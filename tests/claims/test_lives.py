@@ -107,6 +107,19 @@ def _forget_further_charges(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run_module, "charges_in", lambda entries: entries[:1])
 
 
+def _forget_what_followed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(claims_module, "followed", lambda path, entries: [])
+
+
+def _forget_what_a_loop_saw(patch: pytest.MonkeyPatch) -> None:
+    look = store_module.StoreLedger.look
+    patch.setattr(
+        store_module.StoreLedger,
+        "look",
+        lambda self, what: None if what.startswith("make_private") else look(self, what),
+    )
+
+
 def _forget_steps_to_come(patch: pytest.MonkeyPatch) -> None:
     own = inheritance_module._own_part
 
@@ -134,6 +147,8 @@ LOSSES = {
     _forget_openings: ["stop", "copy_run"],
     _forget_further_charges: ["stop", "copy_run", "charge_again"],
     _forget_steps_to_come: ["stop"],
+    _forget_what_followed: ["best_of_three"],
+    _forget_what_a_loop_saw: ["steered"],
     _forget_lost_ledgers: ["ask", "back_up", "ask", "put_back"],
 }
 

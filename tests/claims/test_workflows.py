@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from tests.claims.lives import Teller
-from userdp.planning.proposal import load_plan
 from userdp.plans import Plan
 from userdp.vocabulary import round_up
 
@@ -144,7 +143,7 @@ def test_what_readme_and_docs_say_prints_claims_that_are_right_by_hand(tmp_path,
         "plan", "store", "--norms", "norms.json", *asked, "--most-noise", 1000, "--out", "plan.json"
     )
     book.tell.done("train", "store", "--out", "next", "--plan", "plan.json", "--model", "run/model")
-    book.paid |= {"stats": 1.0, "norms": 0.5, "next": price(load_plan(at / "plan.json"))}
+    book.paid |= {"stats": 1.0, "norms": 0.5, "next": price(Plan.load(at / "plan.json"))}
     book.same(at / "next", list(book.paid), conditional=True, fixed=False)
 
     # docs/sweep.md: one of two learning rates, chosen at the price of choosing.

@@ -19,7 +19,6 @@ from userdp.claims.verify import verify_model, verify_run
 from userdp.claims.weights import description_of, digest_of
 from userdp.data.store import UserStore
 from userdp.planning.norms import GradientNorms
-from userdp.planning.proposal import load_plan
 from userdp.plans import Plan
 from userdp.reporting.run_facts import read_run
 from userdp.training.models import BASE_MODEL
@@ -98,7 +97,7 @@ def test_the_bundled_model_descends_from_nobody_here():
 
 
 def test_norms_and_the_plan_that_was_made_from_them_are_read(corpus):
-    norms, plan = GradientNorms.load(corpus / "norms.json"), load_plan(corpus / "proposal.json")
+    norms, plan = GradientNorms.load(corpus / "norms.json"), Plan.load(corpus / "proposal.json")
     assert plan == claim(corpus / "adapted").plan
     assert plan.made_for == norms.made_for
 

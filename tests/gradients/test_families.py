@@ -59,7 +59,7 @@ def check(name: str, *, adapters: bool) -> None:
     assert sum(calls) == (len(units) if alone else 0), choose(model, causal_lm_loss, units).reason
     named = coverage(model, causal_lm_loss, masked=False).obstacles
     assert bool(named) == alone
-    aimed = aim(Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=clip))
+    aimed = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=clip).aim
     exact = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=aimed)
     assert apart(ours, exact) < 1e-4 * clip * len(units)
     torch.testing.assert_close(ours.norms, exact.norms, rtol=1e-4, atol=1e-6)

@@ -18,7 +18,7 @@ from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import passes
+from userdp.gradients.engines import batched, certify, passes
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form

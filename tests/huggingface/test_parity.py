@@ -163,6 +163,12 @@ def test_the_exact_loss_is_the_operators_alone(tmp_path, capsys):
         for path in output.rglob("*"):
             if path.is_file() and path.name != "operator.jsonl":
                 assert spelled.encode() not in path.read_bytes(), path
+    # Event files hold the time of each step, which tells how many examples it had.
+    events = [path for path in output.rglob("*") if "tfevents" in path.name]
+    assert events
+    for path in events:
+        assert path.stat().st_mode & 0o77 == 0
+        assert all(up.stat().st_mode & 0o77 == 0 for up in (path.parent, path.parent.parent))
     history = json.loads((output / "checkpoint-5" / "trainer_state.json").read_text())
     assert all("loss" not in line for line in history["log_history"])
     assert history["total_flos"] == 0

@@ -146,6 +146,18 @@ def test_arguments_of_the_trainer_that_would_have_no_effect_are_refused(tmp_path
     assert not (tmp_path / "people").exists()
 
 
+def test_a_data_set_with_a_transform_is_refused(tmp_path):
+    """As a redaction, which the store of the rows under it would not have."""
+    table = tokenized(toy_tokenizer(tmp_path / "t"))
+    for data in (
+        table.with_transform(lambda rows: {**rows, "text": ["w1"] * len(rows["text"])}),
+        table.remove_columns("input_ids").with_transform(lambda rows: rows),
+    ):
+        with pytest.raises(UseError, match=r"has a transform(.*\n)*.*map\(transform"):
+            trainer(tmp_path, train_dataset=data)
+    assert not (tmp_path / "people").exists()
+
+
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
     """A trainer that was never trained, for what is refused whenever it is called."""

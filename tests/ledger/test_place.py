@@ -159,7 +159,7 @@ def test_invariant_12_stores_of_the_same_people_are_charged_in_one_ledger(tmp_pa
     for store in stores:
         assert StoreLedger(store).path == ledger
         assert not (store / "ledger.jsonl").exists()
-        assert StoreLedger(store).place.runs == tmp_path / "people" / "runs"
+        assert StoreLedger(store).place.runs == tmp_path / "people" / "ledger.jsonl.runs"
     ledger.unlink()
     for store in stores:
         with pytest.raises(UseError, match="is gone"):

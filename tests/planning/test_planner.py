@@ -13,7 +13,8 @@ from userdp.errors import UseError
 from userdp.planning.budget import PrivacyBudget, Release
 from userdp.planning.norms import NormSource
 from userdp.planning.planner import propose
-from userdp.planning.proposal import Constant, Origin, load_plan
+from userdp.planning.proposal import Constant, Origin
+from userdp.plans import Plan
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +53,16 @@ def test_all_answers_stand_side_by_side_in_the_file(proposal, tmp_path):
         total = cell["group_size"] * cell["cohort_size"] * cell["steps"]
         assert total <= 64 * 50 * (1 + 1e-9)
     assert values["basis"] == "declared constants and public statistics"
-    assert load_plan(tmp_path / "plan.json") == proposal.plan
+    assert Plan.load(tmp_path / "plan.json") == proposal.plan
     proposal.plan.save(tmp_path / "bare.json")
-    assert load_plan(tmp_path / "bare.json") == proposal.plan
+    assert Plan.load(tmp_path / "bare.json") == proposal.plan
 
 
 @pytest.mark.parametrize("change", [{"plan": None}, {"plan": 3}, {"schema": "userdp.plan/9"}])
 def test_a_damaged_proposal_is_bad_use(proposal, tmp_path, change):
     (tmp_path / "plan.json").write_text(json.dumps({**proposal.to_dict(), **change}))
     with pytest.raises(UseError):
-        load_plan(tmp_path / "plan.json")
+        Plan.load(tmp_path / "plan.json")
 
 
 def test_els_wins_where_single_gradients_are_shorter_than_those_of_users():

@@ -149,9 +149,14 @@ OUTPUTS = (
     ),
     _operators("the corpus that `userdp dedup` leaves", "clean.jsonl"),
     _anyones("its `.provenance.json`", "clean.jsonl.provenance.json"),
+    _operators(
+        "`runs/` of a trainer of Hugging Face's: event files of TensorBoard, which hold the time "
+        "of each step",
+        "trained/runs/*",
+    ),
     _anyones(
-        "the output folder of a trainer of Hugging Face's, with `trainer_state.json`, logs "
-        "and event files of TensorBoard",
+        "the rest of the output folder of a trainer of Hugging Face's, with `trainer_state.json` "
+        "and logs",
         "trained/*",
     ),
 )

@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import pickle
+import pkgutil
 import shlex
 from pathlib import Path
 
@@ -172,7 +173,7 @@ def test_a_command_in_which_something_raises(line, place, planted, tmp_path, mon
     (tmp_path / "place").mkdir()
     monkeypatch.chdir(tmp_path / "place")
     PLAN.save(planted.folder / "plan.json")
-    monkeypatch.setattr(place, raising("a cause"))
+    monkeypatch.setattr(place, raising("a cause", pkgutil.resolve_name(place)))
     said = listen(lambda: userdp(words(line, planted)), capfd, tmp_path / "temporary")
     assert said.error is not None or said.status != 0, "nothing failed"
     assert found(said, planted.secrets) == []

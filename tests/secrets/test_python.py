@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -216,7 +217,7 @@ def test_a_trainer_and_one_whose_model_raises(kind, place, planted, tmp_path, mo
     def call() -> None:
         made = trainer(planted, kind, **changes)
         if place is not None:
-            monkeypatch.setattr(place, raising("a cause"))
+            monkeypatch.setattr(place, raising("a cause", pkgutil.resolve_name(place)))
         made.train()
 
     said = listen(call, capfd, tmp_path / "temporary")

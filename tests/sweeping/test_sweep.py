@@ -25,7 +25,7 @@ from userdp.cli.app import run as userdp
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.planning.proposal import load_plan
+from userdp.plans import Plan
 from userdp.reporting.run_facts import read_run
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.result import describe
@@ -300,7 +300,7 @@ def test_the_options_of_a_trial_are_its_configuration(tmp_path):
     options = Path(named[named.index("--config") + 1])
     assert stat.S_IMODE(options.stat().st_mode) == 0o600
     assert train_config(tomllib.loads(options.read_text())["train"]) == config
-    assert load_plan(Path(named[named.index("--plan") + 1])) == PLAN
+    assert Plan.load(Path(named[named.index("--plan") + 1])) == PLAN
     arguments = train_arguments(tmp_path, RunFolder(tmp_path / "run"), named)
     assert arguments[-6:] == [*named, "--allow-large-delta", "--no-tensorboard"]
     assert "--resume" not in arguments

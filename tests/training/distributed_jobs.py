@@ -73,7 +73,7 @@ def open_run(store: Path, out: Path, plan: Plan, **options) -> tuple[nn.Module, 
     model = model_of(opened, **how)
     parameters = list(trainable_parameters(model).values())
     optimizer = torch.optim.SGD(parameters, lr=0.1)
-    return model, make_private(model, optimizer, opened, plan, out=out, **options)
+    return model, make_private(model, optimizer, opened, plan, out=out, exact_log=True, **options)
 
 
 def trained(store: Path, out: Path, kind: str, lora: bool, sharded: bool) -> torch.Tensor:

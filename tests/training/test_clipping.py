@@ -54,7 +54,7 @@ def test_the_clip_norm_moves_towards_the_quantile_of_the_norms(store, tmp_path):
         count_noise_std=2.0,
         learning_rate=0.5,
     )
-    seen = run_all(toy_model(store), store, plan, tmp_path / "run")
+    seen = run_all(toy_model(store), store, plan, tmp_path / "run", exact_log=True)
     last = steps_of(tmp_path / "run")[-1]["l2_clip_norm"]
     quantiles = seen[-1][0].operator["norm_quantiles"]
     assert last < 10

@@ -57,6 +57,7 @@ def updates(folder: Path, *, ann: bool, dropout: bool = False) -> tuple[int, int
         plan,
         out=folder / "run",
         loss=Parses(folder),
+        exact_log=True,
         unsafe_seed=1,
         engine="reference",
     ) as private:

@@ -333,7 +333,7 @@ def test_what_was_trained_there_leaves_there_and_verifies(store, tmp_path, capsy
 def test_a_cost_is_predicted_of_the_hardware_that_is_named_whatever_is_there(
     made, tmp_path, capsys
 ):
-    """Counting runs small layers on the CPU: it may not say something else where there is a GPU."""
+    """A look at small models is taken on the CPU: a GPU beside it may not change what is said."""
     norms = tmp_path / "norms.json"
     probe = ["probe", made / "store", "--model", made / "base", "--out", norms, "--seed", 4]
     on("cpu", probe, capsys)

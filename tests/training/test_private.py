@@ -291,7 +291,7 @@ def test_els_rows_are_those_of_the_fixed_selection(store, tmp_path):
 def test_invariant_10_examples_over_the_cap_are_counted_for_the_operator(store, tmp_path, capped):
     plan = els_plan(group_size=2, population=60, batch_size=60) if capped else uls_plan()
     model, folder = toy_model(store), tmp_path / "run"
-    with make_private(model, sgd(model), store, plan, out=folder):
+    with make_private(model, sgd(model), store, plan, out=folder, exact_log=True):
         pass
     (line,) = (line for line in lines(folder / "operator.jsonl") if line["kind"] == "selection")
     over = (store.split(Split.TRAIN).counts - 2).clip(min=0).sum()
@@ -302,7 +302,7 @@ def test_invariant_10_examples_over_the_cap_are_counted_for_the_operator(store, 
 def test_operator_facts_count_what_was_drawn(store, tmp_path):
     plan = uls_plan(population=50, cohort_size=50, steps=1)
     model = toy_model(store)
-    ((step, _),) = run_all(model, store, plan, tmp_path / "run")
+    ((step, _),) = run_all(model, store, plan, tmp_path / "run", exact_log=True)
     counts = store.split(Split.TRAIN).counts
     assert step.operator["units"] == len(counts)
     assert step.operator["rows"] == np.minimum(counts, plan.sampling.group_size).sum()

@@ -82,7 +82,7 @@ def test_invariant_1_an_engine_of_greater_sensitivity_stops_the_run(store, tmp_p
 def test_invariant_2_an_empty_cohort_is_a_noise_only_step_that_counts(store, tmp_path, make_plan):
     plan = make_plan(population=10**12, target_delta=1e-14)
     model = toy_model(store)
-    seen = run_all(model, store, plan, tmp_path / "run")
+    seen = run_all(model, store, plan, tmp_path / "run", exact_log=True)
     assert [step.operator["units"] for step, _ in seen] == [0] * plan.steps
     assert attempts(tmp_path / "run") == plan.steps
     for _, grad in seen:
@@ -151,6 +151,7 @@ def noise_of_a_step(tmp_path, store, name, micro_batch):
         plan,
         tmp_path / name,
         micro_batch=micro_batch,
+        exact_log=True,
         unsafe_seed=5,
         unsafe_noise_seed=6,
     )

@@ -12,6 +12,8 @@ from userdp.api.run import Place, path_of
 from userdp.claims import Claim
 from userdp.claims.attestation import ENVELOPE, STATEMENT, Statement, digests_of, told_of
 from userdp.claims.bound import ADAPTER_FILES, MODEL_FILES, bound_in, unbound
+from userdp.claims.chosen import followed
+from userdp.claims.conditions import ConditionKind
 from userdp.claims.copies import copy_weights, require_no_links
 from userdp.claims.exported import verify_export
 from userdp.claims.headline import why_nothing
@@ -21,7 +23,7 @@ from userdp.claims.verify import released_digests, verify_run
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder
 from userdp.ledger.folder import LEDGER
-from userdp.ledger.journal import read_entries
+from userdp.ledger.journal import append_entries, read_entries
 from userdp.plans import Plan
 from userdp.reporting.html import render_report
 from userdp.reporting.model_card import (
@@ -35,9 +37,15 @@ from userdp.version import __version__
 from userdp.withheld import withholding
 
 REPORT = "report.html"
-_LINES = {"run", "open", "copied", "lost", "attempt", "finish", "release"}
+_LINES = {"run", "open", "copied", "lost", "attempt", "finish", "chosen", "release"}
 """Kinds of a run ledger's lines: one of another kind says something that nothing here knows."""
 _FOLDER = 0o755
+_HOW_TO_CHOOSE = (
+    "The claim does not cover a choice of this run among several. To choose within a claim, let "
+    "`userdp sweep --tuning composition` (or private-selection) choose; or fix a total before the "
+    "first run (`userdp budget STORE`), train with --no-exact-log and compare the runs by "
+    "`userdp evaluate --epsilon`."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,10 +179,16 @@ def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -
     """All files but the statement; returns what was left behind."""
     from userdp.training.published import publish
 
-    entries = read_entries(folder.ledger)
-    digests, lineage = released_digests(entries), run_lineage(folder.ledger, entries)
+    ledger = target / LEDGER
+    files.write_file(ledger, _lines(folder.ledger))
+    append_entries(ledger, lambda entries: followed(folder.ledger, entries))
+    entries = read_entries(ledger)
+    digests, lineage = released_digests(entries), run_lineage(ledger, entries)
+    facts = replace(facts, ledger_digest=files.digest_of_file(ledger))
     bound = bound_in(entries) or {}
     notes = []
+    if any(one.kind is ConditionKind.CHOSEN for one in lineage.conditions):
+        notes.append(_HOW_TO_CHOOSE)
     copy_weights(folder.model, target, lineage=lineage, only=str(digests["weights"]))
     publish(folder.model, target, MODEL_FILES, bound=_within(bound, folder.model))
     if others := [one for one in unbound(folder, bound) if not one.endswith(".safetensors")]:
@@ -201,7 +215,6 @@ def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -
         adapter=adapter,
     )
     Plan.load(folder.plan).save(target / folder.plan.name)
-    files.write_file(target / LEDGER, _lines(folder.ledger))
     files.write_file(target / REPORT, render_report([facts]).encode())
     files.write_file(target / README, render_model_card(facts, card).encode())
     if given.license is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from userdp.api.plan_cost import Predictor
 from userdp.api.plan_inputs import gather
+from userdp.claims.foreseen import foreseen
 from userdp.data.meta import read_meta
 from userdp.data.store import UserStore
 from userdp.errors import UseError, warn
@@ -62,11 +63,12 @@ def plan(
 
     Of the store only its ledger is read (and, with ``model``, the examples that the probe
     measures). No count of it enters the plan: numbers are declared, or taken from the DP answers in
-    its ledger; what those cost is taken from ``epsilon``.
+    its ledger. What all answers there cost is taken from ``epsilon``, since the run's claim counts
+    them: ``prediction["claim"]`` says what it will be, and each part.
 
     Args:
         store: a user store, or its folder.
-        epsilon: of everything together: training, and the DP answers that the plan is made from.
+        epsilon: of training and of all DP answers before it; earlier runs are added, and said.
         steps: T, noisy updates.
         budget: B, gradients per step, in expectation; or give ``device_hours``.
         norms: what `userdp.probe` measured, or its file; or give ``model``.
@@ -176,6 +178,9 @@ def plan(
         )
     if proposal.series is not None:
         StoreLedger(path).declare_series(proposal.series)
+    # Read after that: the series pays for the run.
+    claimed = foreseen(StoreLedger(path).history(), proposal.plan, base=model)
+    proposal = replace(proposal, prediction={**proposal.prediction, "claim": claimed})
     if out is not None:
         proposal.save(Path(out))
     if proposal.basis.startswith(("non-private", "statistics of held-out")):

@@ -34,8 +34,7 @@ class Predictor:
 
     def of(self, group_size: int) -> Forecaster:
         """The forecaster for units of so many examples."""
-        from userdp.gradients import causal_lm_loss
-        from userdp.gradients.cost import Forecaster, Work, hardware_of
+        from userdp.gradients.cost import Forecaster, hardware_of
         from userdp.training.config import TrainConfig
         from userdp.training.depths import models_by_depth
 
@@ -45,20 +44,18 @@ class Predictor:
         build, depth = models_by_depth(
             config, vocab_size=self.meta.vocab_size, seq_len=self.meta.seq_len
         )
-        work = Work(
+        return Forecaster(
             build=build,
             depth=depth,
-            loss=causal_lm_loss,
-            vocabulary=self.meta.vocab_size,
             length=self.meta.seq_len,
             group_size=group_size,
-            device=hardware.kind,
+            hardware=hardware,
+            micro_batch=self.machine.micro_batch,
         )
-        return Forecaster(work, hardware, micro_batch=self.machine.micro_batch)
 
     def with_cost(self, proposal: Proposal) -> Proposal:
         """The proposal, and in its prediction what it costs by each method."""
-        from userdp.gradients.cost import PLAIN
+        from userdp.gradients.cost import METHODS
 
         plan = proposal.plan
         group = plan.sampling.group_size if plan.sampling.by_user else 1
@@ -72,13 +69,12 @@ class Predictor:
                     price_per_hour=self.machine.price_per_hour,
                 )
             )
-            for method in dict.fromkeys((PLAIN, forecaster.engine, "reference"))
+            for method in METHODS
         ]
         cost: dict[str, Any] = {
             "hardware": self.machine.hardware,
             "figures": forecaster.hardware.source,
             "reached": forecaster.hardware.reached,
-            "engine": forecaster.engine,
             "methods": rows,
         }
         return replace(proposal, prediction={**proposal.prediction, "cost": cost})

@@ -10,6 +10,7 @@ from userdp.errors import UseError
 
 if TYPE_CHECKING:
     from userdp.ledger.charges import Charge
+    from userdp.ledger.history import History
     from userdp.planning.budget import Release
     from userdp.planning.norms import GradientNorms
     from userdp.planning.options import Declared, Goals
@@ -29,7 +30,8 @@ def gather(
 
     Each constant comes from its flag; else from the ledger's newest answer; else from the norms.
 
-    A flag makes the ledger's answer unused, and unused answers cost this plan nothing.
+    Every DP answer that a run's claim will count is paid from the budget, whether or not a number
+    is taken from it: nobody can say that it had no part in the choice.
 
     Raises:
         UseError: no population is known, or no δ can be fixed.
@@ -39,7 +41,9 @@ def gather(
     from userdp.planning.planner import Request
     from userdp.planning.proposal import Constant, Origin
 
-    charges = StoreLedger(store).charges()
+    history = StoreLedger(store).history()
+    charges = list(history.charges.values())
+    releases = _released(history)
     median = "median examples per user"
     values = {
         "population": declared.population,
@@ -57,7 +61,6 @@ def gather(
         StoreLedger(store).look("plan")
         values, origin = _exact(store), Origin.NON_PRIVATE
     constants: dict[str, Constant] = {}
-    releases: list[Release] = []
     notes: list[str] = []
     for name, value in values.items():
         if value is not None:
@@ -66,7 +69,6 @@ def gather(
         charge = _newest(charges, _STATISTICS[name])
         if charge is None or charge.answer is None:
             continue
-        releases.append(_release(charge, charge.query_name or name))
         users = constants.get("population")
         if name == "population examples" and charge.answer < ((users and users.value) or 1):
             notes.append(
@@ -80,8 +82,12 @@ def gather(
                 origin=Origin.DP_RELEASE,
                 query_id=charge.run_id,
             )
-    if norms.ledger_line is not None:
-        releases.append(_of_norms(store, charges, norms.ledger_line))
+    if norms.ledger_line not in (None, *history.charges):
+        raise UseError(
+            f"the norms name the ledger line {norms.ledger_line}, and the ledger of {store} has no "
+            "such query: what they cost is unknown",
+            hint="use the norms with the store that they were released from",
+        )
     if median not in constants and norms.median_examples_per_user is not None:
         constants[median] = Constant(
             name=median,
@@ -113,7 +119,7 @@ def gather(
         privacy=PrivacyBudget(
             epsilon=declared.epsilon,
             delta=delta,
-            releases=tuple(releases),
+            releases=releases,
             query_share=declared.query_share,
         ),
         norms=norms,
@@ -139,25 +145,21 @@ def _newest(charges: list[Charge], names: tuple[str, ...]) -> Charge | None:
     return answers[-1] if answers else None
 
 
-def _release(charge: Charge, name: str) -> Release:
-    """What a query cost, and its answer."""
+def _released(history: History) -> tuple[Release, ...]:
+    """The DP answers in a ledger that a run's claim would count, each at a price of its own."""
+    from userdp.claims.inheritance import inherited_at
+    from userdp.claims.parts import Query
     from userdp.planning.budget import Release
 
-    assert charge.query_epsilon is not None
-    return Release(
-        name=name, query_id=charge.run_id, epsilon=charge.query_epsilon, value=charge.answer
-    )
-
-
-def _of_norms(store: Path, charges: list[Charge], line: str) -> Release:
-    """What a DP release of gradient norms cost, from its line."""
-    for charge in charges:
-        if charge.run_id == line and charge.query_epsilon is not None:
-            return _release(charge, "gradient norms")
-    raise UseError(
-        f"the norms name the ledger line {line}, and the ledger of {store} has no such query: what "
-        "they cost is unknown",
-        hint="use the norms with the store that they were released from",
+    return tuple(
+        Release(
+            name=part.name,
+            query_id=part.id,
+            epsilon=part.pure_epsilon,
+            value=history.charges[part.id].answer,
+        )
+        for part in inherited_at(history, history.lines).parts
+        if isinstance(part, Query) and part.id in history.charges
     )
 
 

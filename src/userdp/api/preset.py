@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from userdp.api.progress import stderr
 from userdp.errors import UseError
 from userdp.planning.preset import Preset, preset
 from userdp.plans import Plan
-
-if TYPE_CHECKING:
-    from userdp.training.config import TrainConfig
+from userdp.training.config import Schedule, TrainConfig
 
 
 def by_preset(
@@ -23,7 +21,7 @@ def by_preset(
     population: int | None,
     delta: float | None,
 ) -> tuple[Plan, dict[str, Any]]:
-    """The plan of the preset, which is said on stderr, and the options with its learning rate."""
+    """The plan of the preset, said on stderr; the options with its learning rate and schedule."""
     if plan is not None:
         raise UseError(
             "a plan says it all, and a preset would choose another",
@@ -39,12 +37,11 @@ def by_preset(
     chosen = preset(
         epsilon=epsilon, population=population, delta=delta, low_rank=low_rank is not None
     )
-    given = {"learning_rate"} & options.keys() if config is None else {"learning_rate"}
+    learning = {"learning_rate": chosen.learning_rate, "schedule": Schedule(chosen.schedule)}
+    given = learning.keys() & options if config is None else set(learning)
     made = chosen.plan()
     say(chosen, given | ({"delta"} if delta is not None else set()))
-    if not given:
-        options = options | {"learning_rate": chosen.learning_rate}
-    return made, options
+    return made, options if config is not None else learning | options
 
 
 def say(chosen: Preset, given: Collection[str]) -> None:

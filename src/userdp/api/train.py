@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from userdp.api.preset import by_preset
-from userdp.api.progress import shown
+from userdp.api.progress import shown, stderr
 from userdp.api.run import Run
 from userdp.claims import claim
+from userdp.claims.foreseen import foreseen, foreseen_in_words
 from userdp.codec import encode
 from userdp.data.store import UserStore
 from userdp.data.verify import require_every_byte
 from userdp.errors import UseError, warn
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.planning.proposal import Proposal, declared_users, load_plan
+from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.config import PlainPlan, TrainConfig, train_config
@@ -89,6 +90,7 @@ def train(
             checkpoint, from which ``resume`` goes on.
     """
     from userdp.data.progress import NoProgress
+    from userdp.training.constants import constants_digest
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
 
@@ -98,6 +100,7 @@ def train(
         )
     chosen = chosen_plan(plan, Path(out), resume=resume)
     settings = chosen_config(config, options, Path(out), resume=resume)
+    people = opened(store, fixed_graph=True)  # the plan is held against its adjacency in training
     if isinstance(chosen, PlainPlan):
         warn(
             "training without privacy: the people in this store get no protection from this run, "
@@ -109,9 +112,18 @@ def train(
             "this run or, from here on, for the store."
         )
     elif not resume:
-        total = StoreLedger(opened(store, fixed_graph=True).path).history().total_delta
+        history = StoreLedger(people.path).history()
+        total = history.total_delta
         warn_of_delta(chosen, plan, total=total, allow_large_delta=allow_large_delta)
-    people = opened(store, fixed_graph=True)  # the plan is held against its adjacency in training
+        named = None if scores is None else Path(scores)
+        fixed = history.fixed_at(
+            constants_digest(chosen, encode(settings), people, scores=named), history.lines
+        )
+        base = None if base_of_others else settings.model
+        to_come = foreseen(history, chosen, base=base, at=fixed)
+        if slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
+            told = foreseen_in_words(to_come)
+            stderr.print(f"The model will claim {told}.", soft_wrap=True, markup=False)
     with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
         if verify:
             world.on_rank_zero(lambda: require_every_byte(people.path, progress=bar))
@@ -183,16 +195,9 @@ def opened(store: UserStore | str | Path, *, fixed_graph: bool = False) -> UserS
 def chosen_plan(
     plan: Plan | Proposal | PlainPlan | str | Path | None, out: Path | None, *, resume: bool
 ) -> Plan | PlainPlan:
-    """The plan itself: of a file, of a proposal, or of the run that is resumed.
-
-    Whether a file is from `userdp.plan` or from `Plan.save` is told by its schema.
-    """
-    if isinstance(plan, Proposal):
-        return plan.plan
-    if isinstance(plan, str | Path):
-        return load_plan(Path(plan))
+    """The plan itself: of a file, of a proposal, or of the run that is resumed."""
     if plan is not None:
-        return plan
+        return plan if isinstance(plan, PlainPlan) else as_plan(plan)
     if not resume or out is None:
         raise UseError(
             "training needs a plan",
@@ -231,12 +236,12 @@ def warn_of_delta(plan: Plan, given: Any, *, total: float, allow_large_delta: bo
         total: δ of the store's budget, see `plan_with_small_delta`.
         allow_large_delta: neither refuse nor warn.
     """
-    users = declared_users(Path(given)) if isinstance(given, str | Path) else None
-    if isinstance(given, Proposal):
-        users = given.users
     warn(
         plan_with_small_delta(
-            plan, users=users, total_delta=total, allow_large_delta=allow_large_delta
+            plan,
+            users=declared_users(given),
+            total_delta=total,
+            allow_large_delta=allow_large_delta,
         ),
         stacklevel=3,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.accounting.mechanisms import NoisySteps
+from userdp.claims.chosen import followed
 from userdp.claims.conditions import Condition
 from userdp.claims.headline import headline
 from userdp.claims.inheritance import bases_of, run_lineage
@@ -241,7 +242,7 @@ def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None =
 
 
 def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -> Claim:
-    lineage = run_lineage(path, entries)
+    lineage = run_lineage(path, [*entries, *followed(path, entries)])
     plan = run_ledger.plan_of(path, entries)
     steps = run_ledger.count_attempts(entries)
     guarantee = compose(lineage, delta=delta)

@@ -15,6 +15,8 @@ class ConditionKind(StrEnum):
 
     LOOKS = "exact-looks"
     BASE = "base-of-unknown-origin"
+    MEMORY = "weights-changed-in-memory"
+    ADAPTERS = "adapters-of-unknown-origin"
     PLAN = "plan-from-exact-numbers"
     COPY = "copied-ledger"
     TEXT = "text-of-unknown-origin"
@@ -23,12 +25,17 @@ class ConditionKind(StrEnum):
     EVALUATION = "evaluation-on-public-data"
     SILOS = "silos-per-subject"
     SILO_LEDGERS = "silo-ledgers-missing"
+    CHOSEN = "chosen-among-runs"
 
 
 _WORDS = {
     ConditionKind.LOOKS: "nothing of its training was chosen by the exact numbers that {told} "
     "showed its operator before",
     ConditionKind.BASE: "the model that it began from ({told}) had learned nothing of these people",
+    ConditionKind.MEMORY: "the weights in memory that it began from, which are not those in the "
+    "files of {told}, had learned nothing of these people",
+    ConditionKind.ADAPTERS: "the adapters that it began with ({told}) had learned nothing of these "
+    "people",
     ConditionKind.PLAN: "what its plan was chosen from ({told}) says nothing of these people",
     ConditionKind.COPY: "no other copy of the store or of its ledger was charged, and no charge "
     "was taken back with it ({told})",
@@ -43,6 +50,7 @@ _WORDS = {
     ConditionKind.SILOS: "nobody has items in more than {told} silos",
     ConditionKind.SILO_LEDGERS: "nothing was released of the people of the silos whose ledgers are "
     "not here ({told}) before they joined",
+    ConditionKind.CHOSEN: "no model here was chosen among {told}",
 }
 _WORDS_OF_A_STORE = {
     ConditionKind.LOOKS: "nothing that was charged here was chosen by the exact numbers that "
@@ -85,6 +93,20 @@ def looked_at(looks: Iterable[str]) -> tuple[Condition, ...]:
     """That exact numbers which these commands showed did not choose anything; none without any."""
     told = ", ".join(sorted(looks))
     return (Condition(kind=ConditionKind.LOOKS, told=told),) if told else ()
+
+
+def among_runs(runs: int, looks: Iterable[str]) -> Condition:
+    """That a run was not chosen among those over the same people; 0 ``runs``: not known how many.
+
+    Args:
+        runs: how many there are, itself included.
+        looks: what showed exact numbers of their models; none where only releases could choose.
+    """
+    told = ", ".join(sorted(looks))
+    by = f"by exact numbers ({told})" if told else "by what they released"
+    unknown = "other runs over the same people, of which only their store knows, and it is not here"
+    told = f"{runs} runs over the same people {by}" if runs else unknown
+    return Condition(kind=ConditionKind.CHOSEN, told=told)
 
 
 def of_plan(plan: Plan | None) -> tuple[Condition, ...]:

@@ -12,7 +12,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from userdp.claims.conditions import COPIED, Condition, looked_at, of_plan
+from userdp.claims.conditions import (
+    COPIED,
+    Condition,
+    ConditionKind,
+    among_runs,
+    looked_at,
+    of_plan,
+)
 from userdp.claims.lineage import Lineage, lineage_from, of_parts
 from userdp.claims.parts import Choice, Part, Steps, Unclaimed
 from userdp.claims.payers import parts_of, read_payer
@@ -34,9 +41,19 @@ def run_lineage(path: Path, entries: list[dict[str, Any]]) -> Lineage:
     finish = run_ledger.finish_of(entries) or {}
     conditions = {*of_plan(plan), *looked_at(finish.get("looks", ()))}
     conditions |= {COPIED} if run_ledger.is_copied(entries) else set()
+    conditions |= set(_chosen(entries))
     since = finish.get("since")
     told = lineage_from(since, what=f"what was released meanwhile, in {path}") if since else None
     return inherited + own + (told or Lineage()) + Lineage(conditions=tuple(conditions))
+
+
+def _chosen(entries: list[dict[str, Any]]) -> Iterator[Condition]:
+    """That a run was not chosen among others: as was found last, or as a sweep's trial is."""
+    found = next((one for one in reversed(entries) if one["kind"] == "chosen"), None)
+    if found is not None:
+        yield among_runs(found["runs"], found["looks"])
+    elif entries[0].get("sweep"):
+        yield Condition(kind=ConditionKind.CHOSEN, told="the trials of a sweep")
 
 
 def inherited(history: History, run_id: str, constants: str) -> Lineage:

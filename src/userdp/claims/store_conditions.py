@@ -41,7 +41,9 @@ def conditions_of(history: History, parts: Iterable[Part]) -> tuple[Condition, .
         for plan in (charge.plan, *selected):
             told |= set(of_plan(plan))
     for released in _released_by(history):
-        told |= set(lineage_from(released.lineage, what="what weights descend from").conditions)
+        lineage = lineage_from(released.lineage, what="what weights descend from")
+        # A total is of all runs, so that it does not matter which of them was chosen.
+        told |= {one for one in lineage.conditions if one.kind is not ConditionKind.CHOSEN}
     return tuple(sorted({*told, *looked_at(looks)}))
 
 

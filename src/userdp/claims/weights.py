@@ -142,7 +142,12 @@ def descriptions_of(folder: Path) -> list[tuple[Path, Described | None]]:
 
 
 def lineage_of_base(
-    name: str, weights: str | None, released: Iterable[tuple[str, Any]], *, loaded: bool
+    name: str,
+    weights: str | None,
+    released: Iterable[tuple[str, Any]],
+    *,
+    loaded: bool,
+    called: str = "",
 ) -> Lineage:
     """What a model that training begins from descends from.
 
@@ -154,11 +159,12 @@ def lineage_of_base(
         loaded: the weights were just read from ``name``, so that they are those of its files even
             where they were read in another dtype. Otherwise ``name`` is only what the model says
             of itself, and its weights may have learned from anybody since they were read.
+        called: the model's name in a condition; by default the folder's own.
 
     Returns:
         What the folder says, and what the store's ledger knows of these weights. Weights that
         neither knows, or that are not those that the folder speaks of, may have learned from
-        anybody: a condition.
+        anybody: a condition, which says whether the files hold these weights.
     """
     folder = Path(name) if name and Path(name).is_dir() else None  # "" would be the current folder
     described = None if folder is None else description_of(folder)
@@ -173,8 +179,10 @@ def lineage_of_base(
             lineage += lineage_from(plain, what="the lineage of a base model")
             known = known or digest in sure
     if not known:
-        named = Path(name).name or "given in memory"
-        lineage += Lineage(conditions=(Condition(kind=ConditionKind.BASE, told=named),))
+        changed = in_memory and on_disk and not in_memory & on_disk and not loaded
+        kind = ConditionKind.MEMORY if changed else ConditionKind.BASE
+        named = called or Path(name).name or "given in memory"
+        lineage += Lineage(conditions=(Condition(kind=kind, told=named),))
     return lineage
 
 

@@ -121,6 +121,8 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "--receivers",
         "--drop-forwarded",
         "--drop-repeats",
+        "--csv-escape",
+        "--csv-no-quotes",
         "--max-users",
         "--public-text-field",
         "--public-url-field",

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from userdp.claims.foreseen import foreseen_in_words
 from userdp.cli.output import Answer
 from userdp.planning.options import Declared, Goals, Machine
 from userdp.reporting.drawing import require_drawing_place
 from userdp.reporting.table import Table
-from userdp.vocabulary import delta_up, epsilon_up, round_up
+from userdp.vocabulary import epsilon_up, round_up
 
 if TYPE_CHECKING:
     from userdp.planning.proposal import Proposal
@@ -38,7 +39,8 @@ def plan(
 
     Of the store only its ledger is read (and, with --model, the examples that the probe measures).
     No count of it enters the plan: numbers are declared by flags, or taken from the DP answers that
-    `userdp stats --epsilon` left in its ledger; what those cost is taken from --epsilon.
+    `userdp stats --epsilon` left in its ledger. What all answers there cost is taken from
+    --epsilon, since the run's claim counts them.
 
     Args:
         store: a user store made by userdp prepare.
@@ -120,16 +122,10 @@ def _parts(proposal: Proposal, out: Path, beside: str | None) -> Iterator[Table 
     yield ""
     yield _table(proposal)
     yield ""
-    total = f"epsilon {round_up(float(proposal.prediction['epsilon']))} for training"
-    if budget.releases:
-        names = ", ".join(release.name for release in budget.releases)
-        total += f", {epsilon_up(budget.query_epsilon)} for the DP answers ({names})"
-    elif budget.query_share:
-        total += f", {epsilon_up(budget.query_share * budget.epsilon)} set aside for DP answers"
-    yield (
-        f"{total}: {epsilon_up(budget.epsilon)} in all, delta {delta_up(budget.delta, 3)}, "
-        "per user, add-or-remove"
-    )
+    yield f"{foreseen_in_words(proposal.prediction['claim'])}, add-or-remove"
+    if budget.query_share:
+        left = budget.query_share * budget.epsilon - budget.query_epsilon
+        yield f"epsilon {epsilon_up(left)} more is set aside for DP answers"
     yield (
         f"clip norm {plan.clip.l2_norm:.4g}, sampling probability "
         f"{plan.denominator / plan.population:.4g} of {plan.population:,} declared "
@@ -173,8 +169,8 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[Table | str]:
     """What the plan is predicted to cost; the first method is plain training."""
     reached = "" if cost["reached"] == 1 else f", of which {cost['reached']:.0%} is assumed reached"
     yield (
-        f"PREDICTED for {cost['hardware']}, not measured (figures: {cost['figures']}{reached}); "
-        f'"auto" takes {cost["engine"]}'
+        f"PREDICTED for {cost['hardware']}, not measured (figures: {cost['figures']}{reached}). "
+        "batched: users share passes, as of most models; reference: one user at a time"
     )
     priced = cost["methods"][0]["price"] is not None
     yield Table(

@@ -100,7 +100,7 @@ def sweep(
     """
     from userdp.data.splits import Split
     from userdp.data.store import UserStore
-    from userdp.planning.proposal import load_plan
+    from userdp.plans import Plan
     from userdp.sweeping.request import TuningMode, build_request, grid
     from userdp.sweeping.result import describe
     from userdp.sweeping.sweep import run_sweep
@@ -125,7 +125,7 @@ def sweep(
         from userdp.api.train import warn_of_delta
         from userdp.ledger import StoreLedger
 
-        plans = [load_plan(path) for path in plan]
+        plans = [Plan.load(path) for path in plan]
         total = StoreLedger(opened.path).history().total_delta
         for path, one in zip(plan, plans, strict=True):
             warn_of_delta(one, path, total=total, allow_large_delta=allow_large_delta)

@@ -28,6 +28,8 @@ class Drop(StrEnum):
     FORWARDED = "forwarded mail"
     REPEATED_NGRAM = "a 20-gram repeats within the record"
     NO_RECEIVER = "mail without a receiver"
+    ATTACHED = "message attached to a mail"
+    MERGE = "merge commit"
     NO_DOMAIN = "URL without a registered domain"
     NO_ANSWER = "conversation without an assistant's turn"
     BAD_TEMPLATE = "conversation that the chat template refuses"

@@ -113,6 +113,27 @@ class RunFolder:
             raise UseError(f"{self.resume} is damaged: no store can be where it says")
         return kept
 
+    @property
+    def stores(self) -> tuple[Path, ...] | None:
+        """Where the store of a run's people may be; None where nothing here says it.
+
+        Where it was from the run's folder, if both were moved together, comes before where it was
+        at all. A sweep's winner has what a trial beside it says.
+        """
+        place = self
+        if not self.resume.exists() and self.path.name == "winner" and self.train.exists():
+            trials = sorted(self.path.resolve().parent.glob(f"trial-*/{self.resume.name}"))
+            place = RunFolder(trials[0].parent) if trials else self
+        if not place.resume.exists():
+            return None
+        try:
+            kept = place.read_resume()
+        except UseError:
+            return ()
+        beside = kept.get("store_beside")
+        here = [place.path / beside] if isinstance(beside, str) else []
+        return (*here, Path(kept["store_path"]))
+
     def log(self, values: dict[str, Any]) -> None:
         """Append a line to operator.jsonl."""
         files.append_line(self.operator, values)

@@ -120,6 +120,12 @@ class History:
             looks | ({"train"} if any(first.at < at < ended for at in logs) else set())
         )
 
+    def sweep_of(self, constants: str) -> str | None:
+        """The sweep that has these constants in its grid, and has not released a winner yet."""
+        ended = {one.run_id for one in self.released}
+        grids = ((name, grid) for name, (_, grid) in self.sweeps.items() if name not in ended)
+        return next((name for name, grid in grids if constants in grid), None)
+
     def only_erased_since(self, before: str, now: str) -> bool:
         """Whether a store that was in the state ``before`` and is in ``now`` only lost people."""
         reached = {before}

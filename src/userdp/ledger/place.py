@@ -7,7 +7,7 @@ wrote into. Nothing can tell these from a store that was moved to another disk, 
 refused; but claims say that they count on no other copy having been charged.
 
 Of a ledger that several stores share a second note lies beside it, so that each store knows of it
-what the one knew that was charged last.
+what the one knew that was charged last; and the counters of its runs lie in ``NAME.runs``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Place:
         self._read()
         shared = self._kept.get("shared")
         self.ledger = Path(shared) if shared else store / LEDGER
-        self.runs = self.ledger.parent / "runs"
+        # Of a shared ledger by its name: beside it may lie runs, or another ledger's counters.
+        self.runs = self.ledger.with_name(f"{self.ledger.name}.runs") if shared else store / "runs"
         self._beside = _beside(self.ledger) if shared else None
         if self._beside is not None:
             files.sweep(self._beside.parent, self._beside.name)

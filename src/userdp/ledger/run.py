@@ -67,6 +67,7 @@ class RunLedger:
         lineage: Mapping[str, Any],
         facts: Mapping[str, Any] | None = None,
         trial: bool = False,
+        sweep: str | None = None,
         payer: Mapping[str, Any] | None = None,
     ) -> RunLedger:
         """Begin a ledger.
@@ -78,6 +79,7 @@ class RunLedger:
             lineage: what the run descends from, itself left out, as plain values.
             facts: public constants such as versions.
             trial: a private selection pays for this run, of which only the winner claims anything.
+            sweep: the id of any other sweep that this run is a trial of.
             payer: the filter or the series that pays for it, as plain values; None for itself.
         """
         header = {
@@ -90,6 +92,8 @@ class RunLedger:
         }
         if trial:
             header["trial"] = True
+        if sweep is not None:
+            header["sweep"] = sweep
         if payer is not None:
             header["payer"] = dict(payer)
         _begin(path, [header])
@@ -211,7 +215,7 @@ def write_winner(
     """
     entries = read_entries(source)
     plan = plan_of(source, entries)
-    header = {key: value for key, value in entries[0].items() if key != "trial"}
+    header = {key: one for key, one in entries[0].items() if key not in ("trial", "sweep")}
     header["facts"] = {**header["facts"], "plan_basis": basis}
     header["lineage"] = dict(lineage)
     if tuning is not None:

@@ -23,7 +23,7 @@ _MAYBE = "?"
 RUN: Mapping[str, Mapping[str, Any]] = {
     "run": {
         "schema": str, "run_id": str, "plan": _Object | None, "facts": _Object, "lineage": _Object,
-        "trial?": bool, "payer?": _Object, "tuning?": _Object,
+        "trial?": bool, "sweep?": str, "payer?": _Object, "tuning?": _Object,
     },
     "open": {"nonce": str, "charge": str},
     "lost": {"attempts": int},
@@ -34,6 +34,7 @@ RUN: Mapping[str, Mapping[str, Any]] = {
         "looks?": tuple[str, ...], "since?": _Object,
     },
     "halt": {"attempts": int},
+    "chosen": {"runs": int, "looks": tuple[str, ...]},
     "release": {"split": str, "epsilon": float, "query_ids?": tuple[str, ...]},
 }  # fmt: skip
 """Of a run's ledger, by kind."""
@@ -66,7 +67,7 @@ STORE: Mapping[str, Mapping[str, Any]] = {
     "place": {},
 }  # fmt: skip
 """Of a store's ledger, by kind."""
-_COUNTS = ("attempt", "attempts", "steps")
+_COUNTS = ("attempt", "attempts", "steps", "runs")
 """Fields that are never below 0: what counts less would make a claim smaller."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from userdp.papers.studies.findings import Finding, signs, verdict_by
+from userdp.papers.studies.findings import Finding, judged, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -23,7 +23,7 @@ class WholeToolParts(Study):
 
     def findings(self, losses: Losses) -> list[Finding]:
         """On each text, what AdamBC changes and what averaging changes, over the other's mean."""
-        words, effects = [], []
+        effects = {}
         for text in TEXTS:
             for name, field, new, old, other, others in (
                 ("AdamBC", "optimizer", "adam-bc", "adamw", "averaging", ("none", "ema")),
@@ -34,14 +34,13 @@ class WholeToolParts(Study):
                     for weight, value in ((0.5, new), (-0.5, old))
                     for beside in others
                 ]
-                effects.append(losses.contrast(parts))
-                words.append(f"{text}, {name}: {effects[-1]}")
-        told = signs(effects)
+                effects[f"{text}, {name}"] = losses.contrast(parts)
+        words, answers = judged(effects, -1)
         return [
             Finding(
                 figure="whole-tool-parts",
                 paper="(our question) AdamBC and averaging each lower the loss",
-                here="loss with less loss without: " + "; ".join(words),
-                verdict=verdict_by(told, [-1] * len(told)),
+                here=f"loss with less loss without: {words}",
+                verdict=verdict_by(answers[::2], answers[1::2]),
             )
         ]

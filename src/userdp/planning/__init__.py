@@ -13,7 +13,7 @@ from userdp.lazily import attribute
 _PUBLIC = {
     "norms": ("GradientNorms",),
     "planner": ("Request", "propose"),
-    "proposal": ("Proposal", "load_plan"),
+    "proposal": ("Proposal", "as_plan"),
 }
 __all__ = [name for names in _PUBLIC.values() for name in names]
 

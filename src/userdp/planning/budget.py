@@ -11,10 +11,10 @@ from userdp.vocabulary import delta_up, epsilon_up, require_count, require_delta
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Release:
-    """A DP answer that a parameter of the plan was taken from.
+    """A DP answer that came before the plan, so that its parameters may have followed it.
 
     Args:
-        name: what was asked ("users", "examples", "median", "gradient norms").
+        name: what was asked ("users", "examples", "median", …).
         query_id: of its line in the store's ledger.
         epsilon: what that line charges; fixed before the answer was drawn.
         delta: likewise.
@@ -40,7 +40,7 @@ class PrivacyBudget:
     Args:
         epsilon: of everything together, > 0.
         delta: of everything together, in (0, 1).
-        releases: the DP answers that parameters were taken from, each once.
+        releases: the DP answers before it, each once, whether or not a number is taken from it.
         query_share: the share of ε set aside for them; exactly what they cost, by default.
 
     Raises:
@@ -63,25 +63,30 @@ class PrivacyBudget:
                 )
             if spent > self.query_share * self.epsilon * (1 + 1e-12):
                 raise UseError(
-                    f"the DP statistics used cost epsilon = {epsilon_up(spent)} together, and "
+                    f"the DP answers before this plan cost epsilon = {self._spent}, and "
                     f"their share of the budget is {self.query_share:g} of "
                     f"{epsilon_up(self.epsilon)}, that is "
                     f"{epsilon_up(self.query_share * self.epsilon)}: the total would not hold",
-                    hint="declare the numbers instead, or give a larger --query-share or --epsilon",
+                    hint="give a larger --query-share or --epsilon",
                 )
         if not self.training_epsilon > 0 or not self.training_delta > 0:
             raise UseError(
-                f"the DP statistics used cost epsilon = {epsilon_up(spent)} and delta = "
+                f"the DP answers before this plan cost epsilon = {self._spent} and delta = "
                 f"{delta_up(self.query_delta)}, the whole budget is ({epsilon_up(self.epsilon)}, "
                 f"{delta_up(self.delta)}): nothing is left for training",
-                hint="raise --epsilon, or declare the numbers with --population and "
-                "--median-examples",
+                hint="raise --epsilon: a later claim counts each of them, whether or not the plan "
+                "takes a number from it",
             )
 
     @property
     def query_epsilon(self) -> float:
         """Σ ε_i of the releases."""
         return math.fsum(release.epsilon for release in self.releases)
+
+    @property
+    def _spent(self) -> str:
+        parts = ", ".join(f"{one.name} {epsilon_up(one.epsilon)}" for one in self.releases)
+        return f"{epsilon_up(self.query_epsilon)} ({parts})"
 
     @property
     def query_delta(self) -> float:

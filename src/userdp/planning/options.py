@@ -67,14 +67,15 @@ class Declared:
     """The privacy budget, and the public constants that the operator declares.
 
     Args:
-        epsilon: of everything together: training, and the DP answers that the plan is made from.
+        epsilon: of training and of all DP answers before it, as the run's claim counts them;
+            earlier runs are added to that, and said.
         population: the declared nominal number of users: a public constant that you choose.
         population_examples: the declared nominal number of examples of all users together; for ELS.
             Without it every user is taken to hold as many as the cap.
         median_examples: the declared median of examples per user: the group size of ELS.
         delta: in (0, 1); by default n^-1.1 of the declared --population-examples or --population.
         query_share: the share of epsilon set aside for DP answers, fixed before the first of them;
-            by default exactly what the answers used cost.
+            by default exactly what the answers so far cost.
         unsafe_exact_counts: read the store's exact counts. The plan and the report then say that it
             was chosen from non-private statistics: no epsilon covers that choice.
     """
@@ -94,8 +95,7 @@ class Machine:
 
     Args:
         hardware: of the run, such as h100x8: a100, h100, h200, l4, l40s or cpu, and how many. What
-            is printed of it is a prediction, from public figures and from operations counted on
-            two layers of --model.
+            is printed of it is a prediction, from public figures and the shapes of --model.
         device_hours: in place of --budget: B is what a run of so many hours of one device (eight
             devices for an hour are eight) is predicted to buy.
         price_per_hour: of one device, in any currency: your contract's; no price is built in.

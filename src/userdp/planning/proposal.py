@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from userdp.codec import decode, encode
+from userdp.codec import encode
+from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
 from userdp.notebook import html_of
 from userdp.planning.budget import PrivacyBudget
@@ -18,6 +20,7 @@ from userdp.planning.shown import HEADINGS, candidate_rows
 from userdp.planning.uls import UlsCell
 from userdp.plans import LedgerLine, NonPrivateLook, Plan, Series
 from userdp.plans.origin import in_words, uncovered
+from userdp.plans.plan import PROPOSAL_SCHEMA
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +105,7 @@ class Proposal:
         series: of which the plan is one run, if one was asked for: the budget is for all of it.
     """
 
-    schema: ClassVar[str] = "userdp.proposal/2"
+    schema: ClassVar[str] = PROPOSAL_SCHEMA
 
     plan: Plan
     budget: PrivacyBudget
@@ -185,12 +188,16 @@ def origins_of(constants: tuple[Constant, ...]) -> dict[str, LedgerLine | NonPri
     return origins
 
 
-def declared_users(path: Path) -> int | None:
-    """The number of users that a plan file's constants name; None in one of `Plan.save`.
+def declared_users(given: object) -> int | None:
+    """The number of users that a proposal's constants name, or those in its file; None without.
 
     A plan of examples counts those. Where it was made from a number of users, that stands beside.
     """
-    constants = read_json(path, what="a plan").get("constants")
+    if isinstance(given, Proposal):
+        return given.users
+    if not isinstance(given, str | os.PathLike):
+        return None
+    constants = read_json(Path(given), what="a plan").get("constants")
     for constant in constants if isinstance(constants, list) else ():
         if isinstance(constant, dict) and constant.get("name") == "population":
             value = constant.get("value")
@@ -198,12 +205,18 @@ def declared_users(path: Path) -> int | None:
     return None
 
 
-def load_plan(path: Path) -> Plan:
-    """The plan in a file that `userdp plan` or `Plan.save` wrote.
+def as_plan(given: object) -> Plan:
+    """The plan itself, wherever one is taken: a `Plan`, what `userdp.plan` answered, or a file.
 
     Raises:
-        UseError: the file holds neither.
+        UseError: it is none of these, or the file is none of `userdp plan` or `Plan.save`.
     """
-    values = read_json(path, what="a plan")
-    plan = values.get("plan") if values.get("schema") == Proposal.schema else values
-    return decode(Plan, plan, what=f"the plan in {path}")
+    if isinstance(given, str | os.PathLike):
+        return Plan.load(Path(given))
+    plan = given.plan if isinstance(given, Proposal) else given
+    if not isinstance(plan, Plan):
+        raise UseError(
+            f"a plan is needed, and a {type(given).__name__} is none",
+            hint="give what userdp.plan answered, a userdp.Plan, or the file that either wrote",
+        )
+    return plan

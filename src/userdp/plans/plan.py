@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Self
 
@@ -13,7 +14,9 @@ from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
 from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.clip import Clip, ClipForm, sum_noise_multiplier
+from userdp.codec import decode
 from userdp.errors import UseError
+from userdp.files import read_json
 from userdp.noise import NoiseLaw
 from userdp.notebook import html_of
 from userdp.plans.origin import MadeFor, Origin
@@ -28,6 +31,9 @@ from userdp.vocabulary import (
     require_positive,
     round_up,
 )
+
+PROPOSAL_SCHEMA = "userdp.proposal/2"
+"""Of the file that `userdp plan` writes (`userdp.planning.proposal`), which holds a plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +109,13 @@ class Plan(Saved):
                 f"{self.accountant}",
                 hint="group privacy lifts example-level sampling: use --sampling examples",
             )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The plan in a file that `userdp plan` or `save` wrote; `UseError` if the file is none."""
+        values = read_json(Path(path), what="a plan")
+        plan = values.get("plan") if values.get("schema") == PROPOSAL_SCHEMA else values
+        return decode(cls, plan, what=f"the plan in {path}")
 
     def calibrated(self) -> Self:
         """This plan with the least noise for its budget; the search starts at the noise it has.

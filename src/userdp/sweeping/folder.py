@@ -197,21 +197,22 @@ class SweepFolder:
 
     def release(
         self, number: int, request: SweepRequest, sweep_id: str, inherited: Lineage
-    ) -> tuple[str, Lineage]:
+    ) -> tuple[tuple[str, ...], Lineage]:
         """Make ``winner/``, whole or not at all; twice does no harm.
 
         Guarantee: nothing in it tells how many trials there were: no time, mode, name or id of the
         trial that won.
 
         Returns:
-            The digest of the released weights, and what they descend from.
+            The digests of the released weights and adapters, and what these descend from.
         """
         run, winner = self.run(number), RunFolder(self.winner)
         if not self.winner.exists():
             with files.whole_folder(self.winner) as folder:
                 self._copy(run, RunFolder(folder), request, sweep_id, inherited)
         lineage = run_lineage(winner.ledger, read_entries(winner.ledger))
-        return digest_of(winner.model), lineage
+        released = (place for place in (winner.adapter, winner.model) if place.is_dir())
+        return tuple(map(digest_of, released)), lineage
 
     def _copy(
         self,

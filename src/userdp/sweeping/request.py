@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -14,6 +15,7 @@ from userdp.accounting.repetitions import Repetitions
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
+from userdp.planning.proposal import Proposal, as_plan
 from userdp.plans import Plan, Tuning
 from userdp.plans.origin import in_words, uncovered
 from userdp.plans.tuning import divided, selected
@@ -99,7 +101,7 @@ class SweepRequest:
 
 
 def grid(
-    plans: Sequence[Plan],
+    plans: Sequence[Plan | Proposal | str | os.PathLike[str]],
     base: TrainConfig,
     *,
     l2_clip_norms: Sequence[float] = (),
@@ -108,7 +110,7 @@ def grid(
     """All combinations; an axis without values keeps what the plan or ``base`` says.
 
     Args:
-        plans: the methods, such as one of ULS and one of ELS.
+        plans: the methods, such as one of ULS and one of ELS; see `userdp.make_private`.
         base: the rest of the configuration.
         l2_clip_norms: clip norms; each leaves the noise multiplier as it is.
         axes: values of fields of `TrainConfig`, by name.
@@ -119,7 +121,7 @@ def grid(
             plan=plan if clip is None else replace(plan, clip=replace(plan.clip, l2_norm=clip)),
             config=replace(base, **dict(zip(used, values, strict=True))),
         )
-        for plan in plans
+        for plan in map(as_plan, plans)
         for clip in (l2_clip_norms or (None,))
         for values in itertools.product(*used.values())
     ]

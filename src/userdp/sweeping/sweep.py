@@ -10,20 +10,22 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from userdp import files
-from userdp.claims import claim
+from userdp.claims.conditions import ConditionKind
+from userdp.claims.inheritance import run_lineage
+from userdp.claims.lineage import Lineage
 from userdp.codec import encode
 from userdp.data.blocks import require_intact
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.interrupts import told
-from userdp.ledger import StoreLedger
-from userdp.ledger.journal import exclusive
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger.journal import exclusive, read_entries
 from userdp.ledger.store_journal import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.folder import SweepFolder
@@ -288,7 +290,7 @@ class _Sweep:
                 epsilon=request.tuning.score_epsilon,
                 bound=request.loss_bound,
                 subject=f"loss on {request.split}, sweep {self.sweep_id} trial {number:03d}",
-                of=claim(run.path).lineage,
+                of=_of_each(run),
             )
         self.folder.note(number, candidate, score)
         self.say(f"trial {number} of {len(self.trials)}: trained and scored")
@@ -311,8 +313,11 @@ class _Sweep:
             sweep_id=self.sweep_id,
             numbers=self._numbers(),
         )
-        weights, lineage = self.folder.release(best, self.request, self.sweep_id, inherited)
-        StoreLedger(self.store.path).release(self.sweep_id, weights=weights, lineage=lineage.plain)
+        released, lineage = self.folder.release(best, self.request, self.sweep_id, inherited)
+        for weights in released:
+            StoreLedger(self.store.path).release(
+                self.sweep_id, weights=weights, lineage=lineage.plain
+            )
         lost = [number for number in self._numbers() if number not in ranked]
         beside = {} if self._selects else standings(best, scores, self.folder.losses())
         rows = [
@@ -336,3 +341,10 @@ class _Sweep:
             trials=() if self._selects else tuple(rows),
             inside_the_noise=tuple(n for n in ranked if n in beside and beside[n].inside_the_noise),
         )
+
+
+def _of_each(run: RunFolder) -> Lineage:
+    """What a score of a trial is about; every trial has one, so that none was chosen for it."""
+    lineage = run_lineage(run.ledger, read_entries(run.ledger))
+    kept = (one for one in lineage.conditions if one.kind is not ConditionKind.CHOSEN)
+    return replace(lineage, conditions=tuple(kept))

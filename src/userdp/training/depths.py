@@ -1,4 +1,4 @@
-"""A model of a configuration with fewer layers, of full width: what a step is counted on."""
+"""A model of a configuration with fewer layers, of full width: by which its size is known."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def models_by_depth(
     if not isinstance(depth, int) or depth < 1:
         raise UseError(
             f"the configuration of {config.model!r} names no number of layers, so that what a "
-            "layer costs cannot be counted",
+            "layer costs cannot be predicted",
             hint="leave --hardware out: the plan itself needs no prediction",
         )
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from userdp.errors import UseError
 from userdp.training.distributed_run import SharedRun
-from userdp.training.origin import digest_of_frozen, digest_of_weights
+from userdp.training.origin import digest_of_adapters, digest_of_frozen, digest_of_weights
 
 
 class KnownWeights:
@@ -65,7 +65,11 @@ class KnownWeights:
                     "anybody's text: the claim would say nothing of it",
                     hint="make a new optimizer for a new run",
                 )
-        elif self._run.released_elsewhere(weights):
+        elif any(
+            self._run.released_elsewhere(one)
+            for one in (weights, digest_of_adapters(self._model))
+            if one is not None
+        ):
             raise UseError(
                 "these weights were released by another run over the same people: going on from "
                 "them would release what that run has learned, at the price of this one",

@@ -33,7 +33,7 @@ from userdp.training.distributed import World, current_world
 from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
-from userdp.training.models import enable_checkpointing, load_model
+from userdp.training.models import NEW, enable_checkpointing, load_model, say_what_is_widened
 from userdp.training.opened import settle_finished
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.origin import (
@@ -135,6 +135,8 @@ def train(
             return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
         chosen = choose_device(device, processes=world.size)
         model = load_model(config, store)
+        if config.model != NEW and config.lora_rank is None and not resume and world.rank == 0:
+            say_what_is_widened(config.model)
         # Before adapters: their initial weights follow the configuration, which has a digest too.
         weights = digest_of_weights(model)
         identity = {"model": weights, "configuration": config.digest}
@@ -342,6 +344,7 @@ class _Notes:
                 return
             files.operator_folder(folder.tensorboard)
             self._curves = SummaryWriter(str(folder.tensorboard))
+            files.close_folder(folder.tensorboard)
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ class Adapters:
         """Whether a tensor of that name is one of the base model's."""
         parts = tensor.split(".")
         return "modules_to_save" not in parts and not any(
-            part.startswith(self.prefix) for part in parts
+            part.startswith((self.prefix, "trainable_tokens_")) for part in parts
         )
 
 
@@ -79,6 +80,58 @@ def adapters_of(model: nn.Module) -> Adapters:
     adapted: Any = model
     prefix = str(getattr(adapted.base_model, "prefix", "prompt_encoder"))
     return Adapters(name=str(adapted.active_adapter), prefix=prefix)
+
+
+def are_fresh(model: nn.Module, adapters: Adapters) -> bool:
+    """Whether the adapters of a model of `peft` are new: LoRA's, before their first step.
+
+    A layer adds a product of matrices, and `peft` begins with one of them at zero. A product with a
+    factor of zero has no gradient for its other factors, so the first step of any optimizer moves
+    the zero. While it is there, no step was taken, and the rest is what the initialisation wrote,
+    which reads no data (`data_of_adapters`). A statistic of people's text that somebody wrote into
+    the other factor by hand is not noticed here.
+
+    Returns:
+        False too of adapters of other kinds, of which this cannot be seen.
+    """
+    zero: dict[tuple[str, str], bool] = {}  # of a layer and the name of an adapter
+    tensors = model.state_dict()
+    for name, tensor in tensors.items():
+        layer, mark, rest = name.partition(".lora_")
+        if mark and rest.startswith(_FACTORS) and not rest.endswith(".bias"):
+            product = layer, rest.split(".")[1]
+            zero[product] = zero.get(product, False) or not tensor.any()
+        elif "modules_to_save" in name.split("."):
+            before = re.sub(r"\.modules_to_save\.[^.]+\.", ".original_module.", name)
+            if before not in tensors or not torch.equal(tensor, tensors[before]):
+                return False
+        elif not (mark or adapters.holds_base(name)):
+            return False
+    return bool(zero) and all(zero.values())
+
+
+def data_of_adapters(model: nn.Module) -> str:
+    """The initialisations of a model's adapters that read data or may have; empty without any."""
+    adapted: Any = model
+    told = set()
+    for settings in adapted.peft_config.values():
+        told |= {name for field, name in _READ_DATA.items() if getattr(settings, field, None)}
+        how = getattr(settings, "init_lora_weights", True)
+        if isinstance(how, str) and how.partition("_niter_")[0].lower() not in _READ_NONE:
+            told.add(_READ_DATA.get(f"{how}_config", how))
+    return ", ".join(sorted(told))
+
+
+_FACTORS = ("A.", "B.", "E.", "embedding_A.", "embedding_B.")
+_READ_DATA = {
+    "eva_config": "EVA",
+    "corda_config": "CorDA",
+    "lora_ga_config": "LoRA-GA",
+    "cpt_token_ids": "CPT",
+}
+"""Fields of `peft`'s settings, and the initialisations from data that they belong to."""
+_READ_NONE = {"gaussian", "loftq", "mica", "olora", "orthogonal", "pissa"}
+"""Initialisations by name that read the base's weights at most; a later `peft` may know others."""
 
 
 def attach_like(model: nn.Module, folder: Path, *, name: str) -> nn.Module:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from userdp import files
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe
 from userdp.data.store import UserStore
-from userdp.errors import FailureError, UseError
+from userdp.errors import FailureError, UseError, warn
+from userdp.gradients.shards import local
 from userdp.ledger import RunFolder
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.config import Precision, TrainConfig
@@ -26,6 +29,7 @@ from userdp.withheld import in_short
 
 BUNDLED = "bundled"
 NEW = "new"
+_LAYER = re.compile(r"\d+")
 BASE_MODEL = Path(userdp.__file__).parent / "assets" / "base-model"
 
 
@@ -44,6 +48,7 @@ def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
     else:
         model = read_model(resolve(config.model), dropout=config.dropout)
     require_fit(model, config.model, store)
+    require_finite(config.model, model)
     if config.base_precision is Precision.BFLOAT16:
         model = model.to(torch.bfloat16)
     return model.train()
@@ -115,13 +120,15 @@ def read_model(
         )
         if settings is None:
             _set_dropout(shape, dropout)
-        model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
+        model, loaded = transformers.AutoModelForCausalLM.from_pretrained(
             name,
             config=shape,
             dtype=dtype,
             use_safetensors=True,
             revision=revision,
             trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are named below, which the library's error does not
         )
     # Of a damaged folder the libraries raise what their parts do; no list of it is documented.
     except Exception as error:
@@ -131,7 +138,88 @@ def read_model(
             f"cannot load a causal language model from {name!r}: {in_short(error)}",
             hint="give a folder with config.json and model.safetensors, 'bundled', or 'new'",
         ) from error
+    _require_whole(name, model, loaded)
     return model
+
+
+def say_what_is_widened(name: str) -> None:
+    """Warn where the weights of ``name`` are stored in half precision, and train in float32."""
+    stored = transformers.AutoConfig.from_pretrained(resolve(name), trust_remote_code=False).dtype
+    if stored in (torch.bfloat16, torch.float16):
+        kind = str(stored).removeprefix("torch.")
+        warn(
+            f"the weights of {name!r} are stored as {kind}: they are trained and released as "
+            f"float32, since {kind} would round most updates away",
+            stacklevel=3,
+        )
+
+
+def require_finite(name: str, model: nn.Module) -> None:
+    """`UseError` where a weight that training would begin with is NaN or infinite."""
+    off = [key for key, one in model.named_parameters() if not bool(local(one).isfinite().all())]
+    if off:
+        raise UseError(
+            f"weights of {name or 'the model'} are NaN or infinite ({_some(off)}): every gradient "
+            "would count as zero, and epsilon would be spent on noise",
+            hint="take a checkpoint from before its training diverged; a cast to float16 makes "
+            "numbers above 65,504 infinite",
+        )
+
+
+def _require_whole(name: str, model: Any, loaded: Mapping[str, Any]) -> None:
+    """`UseError` where a folder's weights are not those that its model computes with.
+
+    `transformers` fills what is missing with random numbers and leaves out what has no place.
+
+    Args:
+        name: of the folder, or on the hub.
+        model: that was loaded.
+        loaded: the library's own report; weights that are tied, or that a model computes itself,
+            are not in it.
+    """
+    other = sorted(key for key, *_ in loaded["mismatched_keys"])
+    unused = sorted(key for key in loaded["unexpected_keys"] if _has_place(key, model))
+    told = {
+        "missing": sorted({*loaded["missing_keys"]} - {*other}),
+        "of another shape": other,
+        "for which the model has no place": unused or sorted(loaded["unexpected_keys"]),
+    }
+    if not (told["missing"] or other or unused):
+        return
+    faults = [f"{what} {_some(keys)}" for what, keys in told.items() if keys]
+    raise UseError(
+        f"the weights in {name!r} are not those of the model that its config.json describes: "
+        f"{'; '.join(faults)}. transformers puts random numbers where a weight is missing, and "
+        "leaves out what has no place: training would not begin from this base",
+        hint="save the model itself and not a wrapper: model._orig_mod.save_pretrained(FOLDER) "
+        "after torch.compile, model.module.save_pretrained(FOLDER) under DataParallel, "
+        "model.merge_and_unload().save_pretrained(FOLDER) of adapters; and a model with its head "
+        "for language",
+    )
+
+
+def _has_place(key: str, model: Any) -> bool:
+    """Whether a tensor that was left out is a weight of a part that the model has.
+
+    A head of another task (``score.weight``) is of none; masks and frequencies in old files are
+    buffers, which the model computes itself.
+    """
+    prefix = f"{model.base_model_prefix}."
+    base = model.base_model
+    top, _, leaf = key.removeprefix(prefix).rpartition(".")
+    parts = {name for one in (model, base) for name, _ in one.named_children()}
+    if top.partition(".")[0] not in parts:
+        return False
+    owners = {_LAYER.sub("#", one.removeprefix(prefix).rpartition(".")[0]) for one in _names(model)}
+    return leaf == "weight" or _LAYER.sub("#", top) in owners
+
+
+def _names(model: nn.Module) -> list[str]:
+    return [name for name, _ in model.named_parameters(remove_duplicate=False)]
+
+
+def _some(keys: Sequence[str]) -> str:
+    return f"{', '.join(keys[:3])}{f' and {len(keys) - 3:,} more' if len(keys) > 3 else ''}"
 
 
 def require_released(folder: RunFolder) -> str:

@@ -149,11 +149,15 @@ def _settle(folder: RunFolder, store: StoreLedger) -> None:
     entries = read_entries(folder.ledger)
     finish = finish_of(entries)
     assert finish is not None
+    charge, lineage = _charge_of(folder), run_lineage(folder.ledger, entries).plain
+    adapter = finish["digests"].get("adapter")
+    if adapter is not None:  # before it is settled: what a kill leaves undone here is done again
+        store.release(charge, weights=adapter, lineage=lineage)
     store.settle(
-        _charge_of(folder),
+        charge,
         steps=count_attempts(entries),
         weights=finish["digests"].get("weights"),
-        lineage=run_lineage(folder.ledger, entries).plain,
+        lineage=lineage,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +108,7 @@ class Opening:
                     lineage=origin.plain,
                     facts=facts,
                     trial=self.slot is not None,
+                    sweep=None if self.slot else history.sweep_of(self.constants),
                     payer=None if payer is None else encode(payer),
                 )
             ledger.open(nonce, counter, charge=charge)
@@ -123,6 +125,7 @@ class Opening:
                 "nonces": list(nonces),
                 "charge": charge,
                 "store_path": str(self.store.path.resolve()),
+                "store_beside": os.path.relpath(self.store.path, self.folder.path),
                 "state": self.store.meta.state.id,
                 "digests": dict(self.expected),
             },

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
+from userdp.gradients.shards import local
 from userdp.training.adam_bc import AdamBC
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 
 _COSINE_FLOOR = 0.05
 """Of the peak rate: a rate of 0 would spend the last step's epsilon on nothing."""
+_NEARLY_ALL = 0.99
 _WATCHED = 4096
 """Numbers of each parameter that `MovementCheck` keeps."""
 
@@ -110,6 +112,39 @@ def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) 
             "parameters of the model: they would move without clipping or noise",
             hint="give the optimizer only the parameters with requires_grad of this model",
         )
+
+
+def rounded_away(optimizer: torch.optim.Optimizer) -> str | None:
+    """What to know of weights in half precision, most of which an update leaves where they are.
+
+    An update of Adam is about as large as the learning rate. A weight whose own rounding step is
+    more than twice that stays as it is.
+
+    Returns:
+        A warning with the share of weights that can move; None where nearly all of them can.
+    """
+    count, moved, kinds, peak = 0, 0, set(), 0.0
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            # A schedule that warms up has set the rate of the first step, and noted its peak.
+            rate = float(group.get("initial_lr", group.get("lr", 0.0)))
+            for parameter in group["params"]:
+                if parameter.dtype in (torch.bfloat16, torch.float16):
+                    values = local(parameter)
+                    count, moved = (
+                        count + values.numel(),
+                        moved + int((values + rate != values).sum()),
+                    )
+                    kinds.add(str(values.dtype).removeprefix("torch."))
+                    peak = max(peak, rate)
+    if moved >= _NEARLY_ALL * count:
+        return None
+    return (
+        f"the weights that train are {' and '.join(sorted(kinds))}: an update as large as the "
+        f"learning rate ({peak:g}) is rounded away in all but {moved / count:.1%} of them, and "
+        "epsilon is spent on weights that do not move. Load them in float32: "
+        "from_pretrained(…, dtype=torch.float32); autocast (bf16=True) still computes in bfloat16"
+    )
 
 
 class MovementCheck:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,9 @@ from userdp.gradients.shards import is_sharded, local
 from userdp.ledger import StoreLedger
 from userdp.plans import MadeFor, Plan
 from userdp.training.config import TrainConfig
-from userdp.training.models import NEW, resolve
+from userdp.training.lora import adapters_of, are_fresh, data_of_adapters
+from userdp.training.models import BASE_MODEL, NEW, resolve
+from userdp.training.releasing import is_adapted, uncompiled
 
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -37,7 +40,7 @@ def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] = lambda 
         model: as it stands.
         only: whether a tensor of that name counts.
     """
-    return weights_digest(_tensors(model, only))
+    return weights_digest(one for _, one in _tensors(model, only))
 
 
 def digest_of_frozen(model: nn.Module, trained: Collection[str]) -> str:
@@ -53,20 +56,55 @@ def digest_of_frozen(model: nn.Module, trained: Collection[str]) -> str:
     return digest_of_weights(model, only=lambda name: name not in tied)
 
 
-def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = None) -> Lineage:
+def digest_of_adapters(model: nn.Module) -> str | None:
+    """The digest of the adapters of a model of `peft`: that of their saved folder, where it has
+    one kind of them; None of any other model.
+    """
+    inner = uncompiled(model)
+    if not is_adapted(inner):
+        return None
+    adapters = adapters_of(inner)
+    return digest_of_weights(inner, only=lambda name: not adapters.holds_base(name))
+
+
+def lineage_of_weights(
+    model: nn.Module, store: UserStore, name: str | None = None, *, made: str | None = None
+) -> Lineage:
     """What a model's weights descend from, before they are trained on ``store``.
+
+    Of a model of `peft` base and adapters are asked apart: new adapters descend from nobody.
 
     Args:
         model: at the weights that training begins with.
         store: whose people the lineage is for; its ledger knows what was released of them.
         name: where they were just loaded from; by default what `transformers` noted in the model,
             which only counts as far as the weights are still those of that place.
+        made: the digest of its adapters as they were made here, by whoever saw that.
     """
-    noted = str(getattr(model, "name_or_path", "") or "")
+    inner: Any = uncompiled(model)
+    noted = str(getattr(inner, "name_or_path", "") or "")
     # No process holds all weights of a sharded model, and this one asks by itself.
     sharded = any(is_sharded(tensor) for tensor in model.parameters())
-    digest = None if sharded else digest_of_weights(model)
-    return _among(store, noted if name is None else name, digest, loaded=name is not None)
+    tensors = {} if sharded else dict(_tensors(inner, lambda tensor: True))
+    digest = None if sharded else weights_digest(tensors.values())
+    released = {one.weights: one.lineage for one in StoreLedger(store.path).history().released}
+    # A run of a model of peft that saved nothing has settled with base and adapters together.
+    if digest is None or digest in released or not is_adapted(inner):
+        return _among(store, noted if name is None else name, digest, loaded=name is not None)
+    adapters = adapters_of(inner)
+    of_base = weights_digest(one for name, one in tensors.items() if adapters.holds_base(name))
+    held = weights_digest(one for name, one in tensors.items() if not adapters.holds_base(name))
+    named = str(getattr(inner.get_base_model(), "name_or_path", "") or "")
+    base = _among(store, named, of_base, loaded=False)
+    if held in released:
+        known = lineage_from(released[held], what="the lineage of adapters")
+        return base + for_people_of(known, store)
+    told = data_of_adapters(inner)
+    if not told and (held == made or (made is None and are_fresh(inner, adapters))):
+        return base
+    changed = "no ledger knows them" if made is None else "changed since the trainer made them"
+    told = f"initialised from data: {told}" if told else changed
+    return base + Lineage(conditions=(Condition(kind=ConditionKind.ADAPTERS, told=told),))
 
 
 def lineage_of_model(model: nn.Module, config: TrainConfig, store: UserStore) -> Lineage:
@@ -90,7 +128,8 @@ def for_people_of(lineage: Lineage, store: UserStore) -> Lineage:
 def _among(store: UserStore, name: str, digest: str | None, *, loaded: bool) -> Lineage:
     released = StoreLedger(store.path).history().released
     known = [(one.weights, one.lineage) for one in released]
-    return for_people_of(lineage_of_base(name, digest, known, loaded=loaded), store)
+    called = "the bundled model" if Path(name) == BASE_MODEL else ""
+    return for_people_of(lineage_of_base(name, digest, known, loaded=loaded, called=called), store)
 
 
 def lineage_of_text(store: UserStore) -> Lineage:
@@ -181,9 +220,10 @@ def require_made_for(plan: Plan, store: UserStore, made: MadeFor) -> None:
 
 def _tensors(
     model: nn.Module, only: Callable[[str], bool]
-) -> Iterator[tuple[str, tuple[int, ...], bytes]]:
+) -> Iterator[tuple[str, tuple[str, tuple[int, ...], bytes]]]:
+    """Each tensor's name; and its dtype, its shape and the digest of its bytes."""
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, Tensor) and tensor.dtype in _NAMES and only(name):
             values = local(tensor.detach()).cpu().contiguous().view(-1).view(torch.uint8).numpy()
             digest = hashlib.sha256(values.data).digest()
-            yield _NAMES[tensor.dtype], tuple(tensor.shape), digest
+            yield name, (_NAMES[tensor.dtype], tuple(tensor.shape), digest)

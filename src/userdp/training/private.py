@@ -46,6 +46,7 @@ from userdp.gradients import (
 )
 from userdp.gradients.shards import is_sharded, reshard
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sampling.coins import secret_generator
@@ -59,9 +60,10 @@ from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import SharedRun, shared_secret
 from userdp.training.known_weights import KnownWeights
 from userdp.training.microbatches import rows_for
+from userdp.training.models import require_finite
 from userdp.training.open_models import require_free
 from userdp.training.opened import OpenRun
-from userdp.training.optimizers import require_same_parameters
+from userdp.training.optimizers import require_same_parameters, rounded_away
 from userdp.training.origin import (
     digest_of_frozen,
     digest_of_weights,
@@ -70,7 +72,13 @@ from userdp.training.origin import (
 )
 from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
-from userdp.training.questions import device_of, engine_of, require_fit_for_steps
+from userdp.training.questions import (
+    device_of,
+    engine_of,
+    on_made_up_rows,
+    require_fit_for_steps,
+)
+from userdp.training.releasing import require_releasable
 from userdp.training.runs import open_run
 from userdp.training.shared_noise import source_for
 from userdp.training.store_facts import require_covered, store_facts
@@ -84,7 +92,7 @@ def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     store: UserStore | str | os.PathLike[str],
-    plan: Plan,
+    plan: Plan | Proposal | str | os.PathLike[str],
     *,
     out: str | os.PathLike[str],
     loss: Loss = causal_lm_loss,
@@ -99,7 +107,8 @@ def make_private(
     base: Lineage | None = None,
     charge_again: bool = False,
     slot: str | None = None,
-    exact_log: bool = True,
+    exact_log: bool = False,
+    log_only: bool = False,
     allow_large_delta: bool = False,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
@@ -108,7 +117,7 @@ def make_private(
 
     Guarantee: everything computed from the gradients that the run hands out, weights included,
     satisfies ``plan.guarantee()``, whatever the loop does with them, as long as it reads the store
-    in no other way. The exact numbers in `Step.operator` are not covered.
+    in no other way. The exact numbers of ``exact_log=True`` are not covered, and the claim says so.
 
     Where `torch.distributed` has joined several processes, all of them call this with the same
     arguments, and train one model together (`userdp.training.distributed_run`): the first one holds
@@ -118,7 +127,8 @@ def make_private(
         model: its parameters with ``requires_grad`` are trained; on any device.
         optimizer: over exactly those parameters.
         store: the user store, or where it is; its training split is read.
-        plan: sampler, clip, noise, denominator and number of steps.
+        plan: sampler, clip, noise, denominator and number of steps; or what `userdp.plan` answered,
+            or the file of either.
         out: the run's folder; new, unless ``resume``.
         loss: per-row loss that couples no two rows and keeps nothing from pass to pass; over a
             store with a loss mask (conversations) it must take ``targets`` too, see
@@ -135,16 +145,20 @@ def make_private(
         facts: public constants to note in the ledger's first line.
         train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
             are all the constants. Of any other loop the claim would leave out what it followed.
-        base: what the model's weights descend from. By default that is looked up: by the weights
-            themselves in the store's ledger, and in the folder that ``model.name_or_path`` names.
-            Weights that neither knows make the claim conditional.
+        base: what the model's weights descend from, adapters included. By default that is looked
+            up: by the weights themselves in the store's ledger, and in the folder that
+            ``model.name_or_path`` names. Weights that neither knows, and adapters of `peft` that
+            are not new, make the claim conditional.
         charge_again: with ``resume``, in a folder that is not the one that was opened last (a copy,
             or one that was put back): charge the whole plan once more.
         slot: of a private selection in the store's ledger, which pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).
-        exact_log: whether `Step.operator` holds exact numbers; where it does not, and nothing else
-            shows such, a filter may give back the steps of a run that is stopped early. A resumed
+        exact_log: whether `Step.operator` holds exact numbers (losses, norms, counts). A loop that
+            follows them (ReduceLROnPlateau, the best weights by loss) tells what no ε covers: they
+            are a look of this run, in the store's ledger, and a condition of its claim. A resumed
             run does as it did when it was charged.
+        log_only: for trainers here, which write exact numbers down and let nothing follow them:
+            they are a look at the run's end, and no condition of its own claim.
         allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
             not warn of one above n^-1.1 (`userdp.plans.small_delta`); for toys, and for callers who
             know a smaller number of users. To resume needs no leave.
@@ -162,12 +176,17 @@ def make_private(
         FailureError: another process holds the folder, the disk refused, or the mechanism is not
             right on this machine (`userdp.training.checks`); nothing has been charged then.
     """
+    users, plan = declared_users(plan), as_plan(plan)
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if device_of(model).type == "cpu":
         warn_of_spinning(torch.get_num_threads())
     require_same_parameters(model, optimizer)
     require_free(model)
     require_uncoupled(model)
+    require_releasable(model)
+    if not resume:  # a run that diverged may go on, to be settled
+        require_finite(str(getattr(model, "name_or_path", "")), model)
+        warn(rounded_away(optimizer))
     require_count("micro_batch", micro_batch)
     get_engine(engine)
     opened = (
@@ -176,7 +195,7 @@ def make_private(
     require_covered(opened, plan)
     if not (resume or allow_large_delta):
         total = StoreLedger(opened.path).history().total_delta
-        warn(plan_with_small_delta(plan, total_delta=total))
+        warn(plan_with_small_delta(plan, users=users, total_delta=total))
     if opened.meta.loss_mask:
         require_masked(loss)
     world = current_world()
@@ -218,37 +237,38 @@ def make_private(
     _require_own_devices(world, device_of(model))
     world.broadcast_model(model)
     rows = rows_for(plan, micro_batch, processes=world.size)
-    require_fit_for_steps(
-        model,
-        loss,
-        plan,
-        engine=engine,
-        micro_batch=rows,
-        seq_len=opened.meta.seq_len,
-        masked=opened.meta.loss_mask,
-    )
-
-    checked = require_right_here(
-        Subject(
-            model=model,
-            loss=loss,
-            masked=opened.meta.loss_mask,
-            engine=engine_of(model, engine),
-            clip=plan.clip,
-            sampling=plan.sampling,
-            law=plan.noise,
-            noise_std=plan.noise_std,
-            noise=partial(
-                source_for, world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed
-            ),
-            coins=lambda: secret_generator(shared_secret(world)),
-            known_noise=unsafe_noise_seed is not None,
+    with on_made_up_rows():
+        require_fit_for_steps(
+            model,
+            loss,
+            plan,
+            engine=engine,
             micro_batch=rows,
-            longest=opened.meta.seq_len,
-            world=world,
-        ),
-        engine=engine,
-    )
+            seq_len=opened.meta.seq_len,
+            masked=opened.meta.loss_mask,
+        )
+
+        checked = require_right_here(
+            Subject(
+                model=model,
+                loss=loss,
+                masked=opened.meta.loss_mask,
+                engine=engine_of(model, engine),
+                clip=plan.clip,
+                sampling=plan.sampling,
+                law=plan.noise,
+                noise_std=plan.noise_std,
+                noise=partial(
+                    source_for, world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed
+                ),
+                coins=lambda: secret_generator(shared_secret(world)),
+                known_noise=unsafe_noise_seed is not None,
+                micro_batch=rows,
+                longest=opened.meta.seq_len,
+                world=world,
+            ),
+            engine=engine,
+        )
 
     # A process holds a part of a sharded model alone.
     sharded = any(is_sharded(tensor) for tensor in model.parameters())
@@ -278,7 +298,7 @@ def make_private(
         return known if scores is None else known + _lineage_of_scores(scores)
 
     def begin() -> OpenRun:
-        return open_run(
+        run = open_run(
             Path(out),
             opened,
             plan,
@@ -300,6 +320,9 @@ def make_private(
             scores=scores,
             exact_log=exact_log,
         )
+        if run.logged and run.steered and not log_only:
+            run.store.look("make_private(exact_log=True)")
+        return run
 
     run = SharedRun(world, RunFolder(Path(out)), begin)
     if world.rank == 0:

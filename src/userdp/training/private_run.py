@@ -44,7 +44,7 @@ from userdp.training.optimizers import MovementCheck, set_noise_std
 from userdp.training.origin import digest_of_weights
 from userdp.training.questions import device_of, engine_of, rule_of
 from userdp.training.releasing import release, unsharded
-from userdp.training.steps import Step, operator_facts, set_gradients
+from userdp.training.steps import NoExactLog, Step, operator_facts, set_gradients
 from userdp.training.stray_gradients import StrayGradients
 from userdp.withheld import withholding
 
@@ -215,7 +215,7 @@ class PrivateRun:
             seconds=time.monotonic() - begin,
         )
         self._adapt(summed)
-        return Step(number=number, operator=facts if self._run.logged else {})
+        return Step(number=number, operator=facts if self._run.logged else NoExactLog())
 
     def _clip(self, units: Units) -> ClippedSum:
         """The clipped sum of some units, by the engine of the run."""

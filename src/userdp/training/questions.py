@@ -7,13 +7,24 @@ drew (invariant 9).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from textwrap import shorten
+
 import torch
 from torch import nn
 
-from userdp.errors import FailureError, UseError
+from userdp.errors import (
+    FailureError,
+    MadeUpRowsError,
+    UseError,
+    UserdpError,
+    UserdpWarning,
+    printable,
+)
 from userdp.gradients import ClipRule, Engine, Loss, get_engine, trainable_parameters
 from userdp.gradients.certificate.coupling import require_rows_apart
-from userdp.gradients.certificate.made_up import Shape, if_it_runs, made_up
+from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.engines import reference, sharded
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.model_randomness import secretly
@@ -98,8 +109,7 @@ def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -
     """
     one = made_up(model, Shape((1,), (seq_len,)), masked=masked, device=device_of(model))
     try:
-        with if_it_runs():
-            reference.sum_of_units(Task(model=model, loss=loss, units=one, l2_clip_norm=1.0))
+        reference.sum_of_units(Task(model=model, loss=loss, units=one, l2_clip_norm=1.0))
     except (MemoryError, RuntimeError) as error:
         if not ran_out_of_memory(error):
             raise
@@ -109,6 +119,28 @@ def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -
             hint="take a machine or a device with more memory, --activation-checkpointing, "
             "--lora-rank, a smaller model, or a store of a smaller --seq-len",
         ) from None
+
+
+@contextmanager
+def on_made_up_rows() -> Iterator[None]:
+    """What fails within fails on rows that are nobody's, before anything is charged.
+
+    Raises:
+        MadeUpRowsError: in place of any error but userdp's own, and of memory that ran out.
+    """
+    try:
+        yield
+    except (UserdpError, UserdpWarning):
+        raise
+    except Exception as error:  # whatever a model, a loss or a library raises
+        if ran_out_of_memory(error):
+            raise
+        words = printable(shorten(str(error), 400, placeholder=" …"))
+        raise MadeUpRowsError(
+            f"the model or its loss fails on made-up rows, as it would in each step: "
+            f"{type(error).__name__}: {words}. Nothing was charged",
+            hint="the cause of this error (its __cause__) has the place in the code",
+        ) from error
 
 
 def engine_of(model: nn.Module, name: str) -> Engine:

@@ -10,6 +10,7 @@ from torch import nn
 from userdp.claims.lineage import Lineage
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
+from userdp.errors import UseError
 from userdp.gradients import Loss
 from userdp.training.averaging import WeightAverage, build_average
 from userdp.training.config import TrainConfig
@@ -17,7 +18,7 @@ from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import enable_checkpointing, load_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
-from userdp.training.origin import lineage_of_model
+from userdp.training.origin import digest_of_weights, lineage_of_model
 
 
 class Recipe(ABC):
@@ -77,17 +78,29 @@ class Configured(Recipe):
 
     Args:
         config: of the run.
+        weights: the digest of the weights that it began from, by its ledger; None of new ones,
+            which follow the seed.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, *, weights: str | None = None) -> None:
         self.config = config
+        self._weights = weights
         self.name = config.model
         self.micro_batch = config.micro_batch
         self.engine = config.engine
         self.selection = config.selection
 
     def base(self, store: UserStore) -> nn.Module:
-        return load_model(self.config, store)
+        model = load_model(self.config, store)
+        if self._weights not in (None, digest_of_weights(model)):
+            raise UseError(
+                f"{self.config.model!r} does not hold the weights that the run began from, as its "
+                "ledger has their digest: a comparison would be with another model",
+                hint="put the base model back. A relative name of a folder is looked up where the "
+                "command is called: call it where the run was trained, or leave the base out: "
+                "--no-base",
+            )
+        return model
 
     def lineage(self, base: nn.Module, store: UserStore) -> Lineage:
         return lineage_of_model(base, self.config, store)
@@ -96,7 +109,7 @@ class Configured(Recipe):
         return
 
     def model(self, store: UserStore) -> nn.Module:
-        model = add_adapters(load_model(self.config, store), self.config)
+        model = add_adapters(self.base(store), self.config)
         if self.config.activation_checkpointing:
             enable_checkpointing(model)
         return model

@@ -22,7 +22,8 @@ def recipe_of(folder: RunFolder) -> Recipe:
             what only its operator may know. No other model is taken in its place.
     """
     if folder.train.exists():
-        return Configured(train_config(folder.read_train()))
+        weights = dict(folder.read_facts().get("base_model", {})).get("weights")
+        return Configured(train_config(folder.read_train()), weights=weights)
     if folder.loop.exists():
         return Repeated(read_own_loop(folder), folder)
     raise UseError(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from userdp.errors import UseError
 from userdp.gradients import ClippedSum, trainable_parameters
 from userdp.gradients.shards import like
 
@@ -21,11 +22,25 @@ class Step:
 
     Args:
         number: of this step, from 1; in a private run the attempts charged so far.
-        operator: exact numbers about private data, for operator.jsonl and nothing else.
+        operator: exact numbers about private data, for operator.jsonl and nothing else; of a run
+            that keeps none empty, see `make_private`.
     """
 
     number: int
     operator: dict[str, Any]
+
+
+class NoExactLog(dict[str, Any]):
+    """The exact numbers of a run that keeps none: empty, and each says by its name why."""
+
+    def __missing__(self, name: str) -> Any:
+        raise UseError(
+            f"this run keeps no exact numbers, so that step.operator has no {name!r}: a loop that "
+            "follows one (a learning rate by the loss, the best weights by it) tells something of "
+            "the people that no epsilon covers",
+            hint="follow step.number, the noisy gradient, or data that is nobody's private text; "
+            "make_private(…, exact_log=True) shows them, and makes the claim conditional",
+        )
 
 
 def operator_facts(

@@ -120,9 +120,9 @@ class Plan(Scene):
 
     def check(self, folder: Path) -> list[str]:
         from userdp.claims import claim
-        from userdp.planning.proposal import load_plan
+        from userdp.plans import Plan
 
-        load_plan(folder / "plan.json")
+        Plan.load(folder / "plan.json")
         asked = sum(line["kind"] == "query" for line in lines_of(folder / "store"))
         paid = claim(folder / "store").guarantee.epsilon
         return [] if paid >= asked else [f"the store claims {paid} for {asked} answers of 1 each"]

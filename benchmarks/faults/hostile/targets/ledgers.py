@@ -136,7 +136,7 @@ def read_run_folder(folder: Path) -> None:
     from userdp.claims import claim
     from userdp.claims.verify import verify_run
     from userdp.ledger.folder import RunFolder
-    from userdp.planning.proposal import load_plan
+    from userdp.plans import Plan
     from userdp.reporting.run_facts import read_run
 
     claimed = claim(folder)
@@ -146,7 +146,7 @@ def read_run_folder(folder: Path) -> None:
     place = RunFolder(folder)
     place.read_train()
     if place.plan.exists():
-        load_plan(place.plan)
+        Plan.load(place.plan)
 
 
 def read_store_ledger(folder: Path) -> None:

@@ -25,13 +25,13 @@ class Plans(Target):
 
     def read(self, folder: Path) -> None:
         from userdp.planning.norms import GradientNorms
-        from userdp.planning.proposal import declared_users, load_plan
+        from userdp.planning.proposal import declared_users
         from userdp.plans import Plan
 
         GradientNorms.load(folder / "norms.json").user_norm(1)
         for name in ("plan.json", "proposal.json"):
             declared_users(folder / name)
-            plan = load_plan(folder / name)
+            plan = Plan.load(folder / name)
             plan.save(folder.with_name("out") / name)
             assert Plan.load(folder.with_name("out") / name) == plan, "another plan is saved"
             guarantee = plan.guarantee()

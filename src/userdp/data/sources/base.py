@@ -30,6 +30,8 @@ class InputOptions:
         receivers: mail: one record per receiver (To, Cc, Bcc).
         drop_forwarded: mail: drop forwarded mail.
         drop_repeats: mail: drop mail in which a 20-gram of words repeats.
+        csv_escape: CSV: a backslash escapes the character after it, quotation marks above all.
+        csv_no_quotes: CSV: quotation marks are ordinary characters, and enclose nothing.
         max_users: at most this many users, chosen by hash; for public sources (docstrings) alone,
             since the choice compares users with each other.
     """
@@ -46,6 +48,8 @@ class InputOptions:
     receivers: bool = False
     drop_forwarded: bool = False
     drop_repeats: bool = False
+    csv_escape: bool = False
+    csv_no_quotes: bool = False
     max_users: int | None = None
 
 

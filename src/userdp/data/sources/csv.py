@@ -9,15 +9,21 @@ Expected input (``--user user --text text``)::
 
 UTF-8, quoted as RFC 4180 says; CRLF and a byte-order mark are no trouble. Files, folders and
 patterns as for JSON Lines; each file has its own header.
+
+A row that does not fit (an open or a stray quotation mark, more or fewer fields than the header)
+ends with an error that names its line: read on, it would give the rows after it to its user.
+``csv_escape`` is for files that escape by a backslash, ``csv_no_quotes`` for files whose quotation
+marks are ordinary characters.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import IO
 
@@ -37,7 +43,10 @@ _LONGEST_FIELD = 2**30
 def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
     files = expand(paths, suffixes=SUFFIXES, what="CSV files")
-    return _CsvFiles(kind="csv", paths=files, parser=plain_parser(options))
+    return _CsvFiles(
+        kind="csv", paths=files, parser=plain_parser(options),
+        escape=options.csv_escape, quotes=not options.csv_no_quotes,
+    )  # fmt: skip
 
 
 def matches(path: Path) -> bool:
@@ -48,50 +57,83 @@ def matches(path: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _CsvFiles(FileTable):
-    """CSV and TSV files."""
+    """CSV and TSV files.
+
+    Args:
+        escape: a backslash takes the character after it as it is.
+        quotes: quotation marks enclose fields.
+    """
+
+    escape: bool = False
+    quotes: bool = True
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The rows of all files; see `TableSource.rows`."""
         for path, before in self.each_file(progress):
             with read_text(path, what="CSV") as (content, place):
-                rows = _rows(path, content, self.parser.fields)
+                rows = self._rows(path, content)
                 while block := list(islice(rows, _BLOCK)):
                     yield block
                     progress.at(before + place())
 
+    def _rows(self, path: Path, content: IO[bytes]) -> Iterator[Row | Drop]:
+        rows = self._cells(path, content)
+        _, header = next(rows, (0, list[str]()))
+        for name in self.parser.fields:
+            if header.count(name) > 1:
+                raise UseError(
+                    f"{path} has {header.count(name)} columns named {name!r}: which one is meant "
+                    "cannot be told",
+                    hint="rename one in the header",
+                )
+        for line, row in rows:
+            if len(row) == len(header):
+                yield dict(zip(header, row, strict=True))
+            elif "".join(row).strip():
+                raise _no_fit(path, line, f"has {len(row)} fields, and the header {len(header)}")
+            else:
+                yield Drop.BLANK_LINE
 
-def _rows(path: Path, content: IO[bytes], fields: tuple[str, ...]) -> Iterator[Row | Drop]:
-    reader = _lines_of(path, content)
-    header = next(reader, None)
-    if header is None:
-        return
-    if isinstance(header, Drop):
-        raise UseError(f"{path} has a header that cannot be read")
-    for name in fields:
-        if header.count(name) > 1:
-            raise UseError(
-                f"{path} has {header.count(name)} columns named {name!r}: which one is meant "
-                "cannot be told",
-                hint="rename one in the header",
-            )
-    for row in reader:
-        if isinstance(row, Drop):
-            yield row
-        else:
-            yield dict(zip(header, row, strict=False)) if row else Drop.BLANK_LINE
-
-
-def _lines_of(path: Path, content: IO[bytes]) -> Iterator[list[str] | Drop]:
-    """The header and all rows after it, as lists of cells."""
-    csv.field_size_limit(_LONGEST_FIELD)
-    # Bytes that are not UTF-8 become surrogates, which no encoder takes: the row is then counted.
-    text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
-    delimiter = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
-    reader = csv.reader(text, delimiter=delimiter)
-    while True:
+    def _cells(self, path: Path, content: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
+        """The header and all rows after it as lists of cells, each with its first line's number."""
+        csv.field_size_limit(_LONGEST_FIELD)
+        # Bytes that are not UTF-8 become surrogates, which no encoder takes: the row is counted.
+        text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
+        delimiter = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
+        framed = _framed(delimiter, escape=self.escape)
+        given, seen = tee(text)
+        reader = csv.reader(
+            given, strict=True, delimiter=delimiter, escapechar="\\" if self.escape else None,
+            quoting=csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE,
+        )  # fmt: skip
+        before = 0
         try:
-            yield next(reader)
-        except StopIteration:
-            return
-        except csv.Error:
-            yield Drop.UNREADABLE
+            for row in reader:
+                lines = "".join(islice(seen, reader.line_num - before))
+                # The library takes a mark inside an unquoted field, as in `a, "b`, as it is.
+                quoted = self.quotes and '"' in "".join(row)
+                if quoted and not framed.fullmatch(lines):
+                    raise _no_fit(path, before + 1, "has a quotation mark inside an unquoted field")
+                yield before + 1, row
+                before = reader.line_num
+        except csv.Error as error:
+            what = f"has an open or a stray quotation mark ({error})"
+            raise _no_fit(path, before + 1, what) from None
+
+
+def _framed(delimiter: str, *, escape: bool) -> re.Pattern[str]:
+    """What a row looks like by RFC 4180, with escapes by a backslash or without."""
+    bar, escaped = (r"\\", r"|\\.") if escape else ("", "")
+    field = rf'(?:"(?:[^"{bar}]|""{escaped})*+"|(?:[^"{bar}{delimiter}\r\n]{escaped})*+)'
+    return re.compile(rf"{field}(?:{delimiter}{field})*+[\r\n]*", re.DOTALL)
+
+
+def _no_fit(path: Path, line: int, what: str) -> UseError:
+    """The error of a row after which nobody can tell whose text is whose."""
+    return UseError(
+        f"{path} cannot be read as CSV: the row that begins in line {line} {what}. From there on, "
+        "text could go to a user who did not write it",
+        hint="mend that row; or give --csv-escape where a backslash escapes quotation marks, "
+        "--csv-no-quotes where they are ordinary characters; or read the file by a program of "
+        "your own and give userdp.prepare the rows",
+    )

@@ -4,8 +4,9 @@ Expected input: the path of a repository, with or without a work tree::
 
     userdp prepare ~/src/linux --source git --out store
 
-Authors are told apart by their address, after the repository's own ``.mailmap``. Merges are read
-like any commit. Nothing of the repository is run; ``git`` must be installed.
+Authors are told apart by their address, after the repository's own ``.mailmap``. Merges are dropped
+and counted. Nothing of the repository is run; ``git`` must be installed. Variables of git's own
+(``GIT_DIR`` and the like, which hooks and CI steps set) have no effect.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.data.sources.rows import is_from, parse_day, record_of
 from userdp.errors import UseError
 
-_FORMAT = "%aE%n%aI%n%B"
+_FORMAT = "%aE%n%aI%n%P%n%B"
 _READ = 2**16
 _REPORT_EVERY = 256
 
@@ -70,9 +71,10 @@ class _GitHistory(PrivateSource):
         """The messages of all commits of ``HEAD``; see `PrivateSource.entries`."""
         day = parse_day(self.held_out_from)
         for order, entry in enumerate(chain.from_iterable(map(_log, self.paths))):
-            author, date, message = (*entry.split(b"\n", 2), b"", b"")[:3]
+            author, date, parents, message = (*entry.split(b"\n", 3), b"", b"", b"")[:4]
             held_out = False if day is None else is_from(date, day)
-            yield record_of(author, message.rstrip(b"\n"), order, held_out)
+            merge = b" " in parents
+            yield Drop.MERGE if merge else record_of(author, message.rstrip(b"\n"), order, held_out)
             if order % _REPORT_EVERY == 0:
                 progress.at(order)
 
@@ -84,6 +86,11 @@ def _log(path: Path) -> Iterator[bytes]:
                "log.showSignature=false", "-c", "protocol.allow=never",
                "log", "-z", "--reverse", "--use-mailmap", "--encoding=UTF-8",
                f"--format={_FORMAT}"]  # fmt: skip
+    # A hook or a CI step sets variables that win over the path, GIT_DIR above all. Git must not go
+    # up to another repository either, where this one is broken.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    own |= {"GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0",
+            "GIT_CEILING_DIRECTORIES": str(path.resolve().parent)}  # fmt: skip
     with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
@@ -91,7 +98,7 @@ def _log(path: Path) -> Iterator[bytes]:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"},
+                env=own,
             )
         except FileNotFoundError as error:
             raise UseError("reading a git history needs the program `git`") from error
@@ -106,7 +113,7 @@ def _log(path: Path) -> Iterator[bytes]:
             said = errors.read(500).decode(errors="replace").strip().splitlines()
             raise UseError(
                 f"git cannot read the history of {path}: {said[-1] if said else status}",
-                hint="`git -C PATH log` must work",
+                hint="`git -C PATH log` must work with no variable GIT_… set",
             )
 
 

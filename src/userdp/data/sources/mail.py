@@ -1,7 +1,9 @@
 """Mail messages to records, for the sources ``mbox`` and ``maildir``.
 
 A record is a message; its user is the sender's address, its owners are the sender and the
-receivers (see `userdp.data.ownership`). The text is what Chua et al. 2024, Appendix B, keep::
+receivers (see `userdp.data.ownership`). Messages attached to it (forwarded as an attachment, the
+parts of a digest) are other people's text: left out, and counted. The text is what Chua et al.
+2024, Appendix B, keep::
 
     Date: Mon, 14 May 2001 16:39:00 -0700
     From: ana@example.org
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
-from email.utils import getaddresses, parsedate_to_datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,12 @@ _FORWARDED_BODY = re.compile(
     r"^[ >]*-{2,}\s*(forwarded (by|message)|begin forwarded)", re.IGNORECASE | re.MULTILINE
 )
 _TAGS = re.compile(r"<[^<>]*>")
+_ASIDE = re.compile(r'"(?:\\.|[^"\\]){0,200}"(?!@)|\((?:\\.|[^()\\]){0,200}\)', re.DOTALL)
+"""A quoted name and a comment in a header (of bounded length, so that a hostile one costs no more);
+a quoted part before @ is of an address."""
+_AT = re.compile(r" ?[\[({<] ?at ?[\])}>] ?| at (?=[^ @]+\.)", re.IGNORECASE)
+"""How archives of mailing lists spell the @ of an address: "ana at example.org"."""
+_ADDRESS = re.compile(r'(?:"[^"]*"|[^\s"<>(),;:@]+)@[^\s"<>(),;:@]+')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,27 +76,26 @@ class MailSource(PrivateSource):
     def parse(self, content: bytes, order: int) -> Iterator[Record | Drop]:
         """The records of one message, or why there is none; those of one message share ``order``.
 
-        A message without a sender is dropped.
+        A message without a sender's address is dropped, and each message attached to it.
         """
         try:
             message = email.message_from_bytes(content)
             senders = _addresses(message, "From") or _addresses(message, "Sender")
             receivers = _addresses(message, "To", "Cc", "Bcc")
-            body = _body(message)
+            body, attached = _body(message)
             subject = _header(message, "Subject")
             date = _header(message, "Date")
         except (MessageError, ValueError, LookupError, RecursionError, TypeError):
             yield Drop.UNREADABLE
             return
+        yield from [Drop.ATTACHED] * attached
         problem = self._problem(subject, body)
         day = parse_day(self.options.held_out_from)
         held_out = False if day is None else _is_from(date, day)
         if isinstance(held_out, Drop):
             problem, held_out = problem or held_out, False
-        wanted: list[list[str]] = [receivers]
-        if self.options.receivers:
-            wanted = [[one] for one in receivers] or [[]]
-        for named in wanted:
+        each = [[one] for one in receivers] or [[]]
+        for named in each if self.options.receivers else [receivers]:
             if not senders:
                 yield Drop.NO_USER
             elif self.options.receivers and not named:
@@ -96,8 +103,8 @@ class MailSource(PrivateSource):
             else:
                 head = f"Date: {date}\nFrom: {senders[0]}\nTo: {', '.join(named)}\n"
                 text = f"{head}Subject: {subject}\n\n{body}".encode(errors="replace")
-                owners = tuple(dict.fromkeys(one.encode(errors="replace") for one in [
-                    senders[0], *named]))  # fmt: skip
+                names = dict.fromkeys([senders[0], *named])
+                owners = tuple(one.encode(errors="replace") for one in names)
                 if problem is not None:
                     yield Record(owners[0], b"", order, owners=owners, unusable=problem)
                 else:
@@ -130,13 +137,8 @@ def _repeats_ngram(text: str, size: int = _NGRAM) -> bool:
     (True, False)
     """
     words = text.split()
-    seen: set[tuple[str, ...]] = set()
-    for start in range(len(words) - size + 1):
-        gram = tuple(words[start : start + size])
-        if gram in seen:
-            return True
-        seen.add(gram)
-    return False
+    grams = [tuple(words[at : at + size]) for at in range(len(words) - size + 1)]
+    return len(set(grams)) < len(grams)
 
 
 def _is_from(date: str, day: Any) -> bool | Drop:
@@ -148,10 +150,18 @@ def _is_from(date: str, day: Any) -> bool | Drop:
 
 
 def _addresses(message: Message, *names: str) -> list[str]:
-    """The addresses in some headers, lower case, each once."""
-    values = [str(value) for name in names for value in message.get_all(name, [])]
-    addresses = (address.strip().lower() for _, address in getaddresses(values))
-    return list(dict.fromkeys(address for address in addresses if address))
+    """The addresses in some headers, lower case, each once.
+
+    What stands in angle brackets is an address; names and comments are none, whatever commas they
+    have, and a part without @ is none.
+    """
+    values = [str(value).split() for name in names for value in message.get_all(name, [])]
+    plain = [_ASIDE.sub(" ", _AT.sub("@", " ".join(value))) for value in values]
+    inner = [
+        part.rpartition("<")[2].partition(">")[0] for part in re.split("[,;:]", ",".join(plain))
+    ]
+    addresses = [part.strip("' ").lower() for part in inner]
+    return list(dict.fromkeys(one for one in addresses if _ADDRESS.fullmatch(one)))
 
 
 def _header(message: Message, name: str) -> str:
@@ -165,19 +175,29 @@ def _header(message: Message, name: str) -> str:
     return " ".join(text.split())
 
 
-def _body(message: Message) -> str:
-    """The plain text of a message; of HTML alone, what is left without its tags."""
-    parts = [part for part in message.walk() if not part.is_multipart()]
+def _body(message: Message) -> tuple[str, int]:
+    """The plain text of a message, and how many messages are attached to it.
+
+    Of HTML alone the text is what is left without its tags.
+    """
+    parts: list[Message] = []
+    waiting, attached = [message], 0
+    while waiting:
+        part = waiting.pop()
+        inner: Any = part.get_payload() if part.is_multipart() else []
+        if part.get_content_type() == "multipart/digest":
+            attached += len(inner)
+        elif part.get_content_maintype() == "message":
+            attached += 1
+        elif part.get_content_disposition() != "attachment":
+            waiting += reversed(inner)
+            parts.append(part)
     for kind in ("text/plain", "text/html"):
-        texts = [
-            _decoded(part)
-            for part in parts
-            if part.get_content_type() == kind and part.get_content_disposition() != "attachment"
-        ]
+        texts = [_decoded(part) for part in parts if part.get_content_type() == kind]
         if texts:
             text = "\n".join(texts).replace("\r\n", "\n")
-            return text if kind == "text/plain" else _TAGS.sub(" ", text)
-    return ""
+            return text if kind == "text/plain" else _TAGS.sub(" ", text), attached
+    return "", attached
 
 
 def _decoded(part: Message) -> str:

@@ -30,8 +30,8 @@ def build(table: Any, options: SourceOptions, *, kind: str | None = None) -> Mem
     """The source for a table in memory.
 
     Args:
-        table: a `datasets.Dataset` or a streamed one, a data frame of pandas or polars, a
-            `pyarrow.Table`, or anything that yields dicts.
+        table: a `datasets.Dataset` (read through its transform, if it has one) or a streamed
+            one, a data frame of pandas or polars, a `pyarrow.Table`, or anything that yields dicts.
         options: the fields of user, text and date, or of a conversation.
         kind: "conversations", or None: they are known by their columns, where it has any by name.
 
@@ -63,8 +63,15 @@ def build(table: Any, options: SourceOptions, *, kind: str | None = None) -> Mem
     )
 
 
+def is_transformed(table: Any) -> bool:
+    """Whether it is a `datasets.Dataset` with a transform, such as a redaction, of its rows."""
+    return _kind(table) == "datasets.Dataset" and table.format["type"] == "custom"
+
+
 def _column_names(table: Any) -> Iterable[Any]:
     """The names of its columns; none of rows that only come one by one."""
+    if is_transformed(table):
+        return list(next(iter(table), ()))
     for attribute in ("column_names", "columns"):
         names = getattr(table, attribute, None)
         if names is not None:
@@ -96,7 +103,7 @@ class MemoryTable(TableSource):
             progress.at(done)
 
     def _batches(self) -> Iterator[list[Row | Drop]]:
-        if _kind(self.table) not in _COLUMNS:
+        if is_transformed(self.table) or _kind(self.table) not in _COLUMNS:
             yield from self._rows_of_dicts()
             return
         for table in _COLUMNS[_kind(self.table)](self.table):
@@ -127,8 +134,13 @@ def _kind(table: Any) -> str:
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
 
 
+def _of_dataset(table: Any) -> Any:
+    columns = None if table.format["output_all_columns"] else table.format["columns"]
+    return table.with_format("arrow", columns=columns).iter(batch_size=_BATCH)
+
+
 _COLUMNS: dict[str, Callable[[Any], Iterable[pa.Table]]] = {
-    "datasets.Dataset": lambda table: table.with_format("arrow").iter(batch_size=_BATCH),
+    "datasets.Dataset": _of_dataset,
     "pandas.DataFrame": lambda table: [_of_pandas(table)],
     "polars.DataFrame": lambda table: [table.to_arrow()],
     "pyarrow.Table": lambda table: [table],

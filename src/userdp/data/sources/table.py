@@ -101,4 +101,4 @@ class FileTable(TableSource, FileSource):
             return None  # a function or a template, which no text names
         facts = [(path.absolute(), path.stat()) for path in self.paths]
         files = [(str(path), s.st_size, s.st_mtime_ns, s.st_ino) for path, s in facts]
-        return repr((self.kind, files, self.parser))
+        return repr((replace(self, paths=()), files))

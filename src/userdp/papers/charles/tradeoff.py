@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from userdp.papers.studies.findings import Finding, Verdict, signs, verdict_by
+from userdp.papers.studies.findings import Finding, judged, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -38,58 +38,45 @@ class Tradeoff(Study):
         ]
 
     def _at_equal_budgets(self, losses: Losses, text: str, figure: str) -> Finding:
-        cases = [(gradients, epsilon) for gradients in BUDGETS for epsilon in EPSILONS]
-        gaps = [
-            losses.difference(
-                {"text": text, "gradients": b, "epsilon": e, "method": "uls"},
-                {"text": text, "gradients": b, "epsilon": e, "method": "els"},
-            )
-            for b, e in cases
-        ]
-        told = signs(gaps)
-        better, worse = told.count(-1), told.count(1)
-        words = "; ".join(
-            f"B = {b:g}, ε = {e:g}: {gap}{'' if sign else ' (not told)'}"
-            for (b, e), gap, sign in zip(cases, gaps, told, strict=True)
-        )
-        if not worse and better:
-            verdict = Verdict.HOLDS
-        elif better:
-            verdict = Verdict.IN_PART
-        else:
-            verdict = Verdict.DOES_NOT_HOLD if worse else Verdict.CANNOT_TELL
+        least, most, low, high = BUDGETS[0], BUDGETS[-1], EPSILONS[0], EPSILONS[-1]
+        cases = {f"B = {b:g}, ε = {e:g}": _gap(text, b, e) for b in BUDGETS for e in EPSILONS}
+        for b in BUDGETS:
+            name = f"at ε = {low:g} less at {high:g}, B = {b:g}"
+            cases[name] = _gap(text, b, low) + _gap(text, b, high, -1.0)
+        for e in EPSILONS:
+            name = f"at B = {most:g} less at {least:g}, ε = {e:g}"
+            cases[name] = _gap(text, most, e) + _gap(text, least, e, -1.0)
+        words, answers = judged({name: losses.contrast(cases[name]) for name in cases}, -1)
+        alone, privacy, compute = answers[:9], answers[9:12], answers[12:]
         return Finding(
             figure=figure,
-            paper="ULS is at least as good as ELS (on CC-News: in most settings), most of all at "
+            paper="ULS is at least as good as ELS (on CC-News: in many settings), most of all at "
             "small ε and large compute",
-            here=f"loss of ULS less that of ELS: told better in {better}, worse in {worse} of "
-            f"{len(cases)}: {words}",
-            verdict=verdict,
+            here=f"loss of ULS less that of ELS: told better in {alone.count(1)}, worse in "
+            f"{alone.count(-1)} of {len(alone)}: {words}",
+            verdict=verdict_by(alone, privacy, compute),
         )
 
     def _more_compute(self, losses: Losses, text: str, figure: str) -> Finding:
         least, most = BUDGETS[0], BUDGETS[-1]
-        gains = []
-        for epsilon in EPSILONS:
-            here = {"text": text, "epsilon": epsilon}
-            gains.append(
-                losses.contrast(
-                    [
-                        (1.0, {**here, "method": "uls", "gradients": least}),
-                        (-1.0, {**here, "method": "uls", "gradients": most}),
-                        (-1.0, {**here, "method": "els", "gradients": least}),
-                        (1.0, {**here, "method": "els", "gradients": most}),
-                    ]
-                )
+        gains = {
+            f"ε = {epsilon:g}": losses.contrast(
+                _gap(text, least, epsilon) + _gap(text, most, epsilon, -1.0)
             )
-        told = signs(gains)
-        words = "; ".join(
-            f"ε = {epsilon:g}: {gain}{'' if sign else ' (not told)'}"
-            for epsilon, gain, sign in zip(EPSILONS, gains, told, strict=True)
-        )
+            for epsilon in EPSILONS
+        }
+        words, answers = judged(gains, 1)
         return Finding(
             figure=figure,
             paper="more compute improves ULS more than ELS",
             here=f"what {most / least:g} times the compute gives ULS less what ELS gets: {words}",
-            verdict=verdict_by(told, [1] * len(told)),
+            verdict=verdict_by(answers),
         )
+
+
+def _gap(
+    text: str, gradients: float, epsilon: float, weight: float = 1.0
+) -> list[tuple[float, dict[str, Any]]]:
+    """The loss of ULS less that of ELS, as a contrast."""
+    here = {"text": text, "gradients": gradients, "epsilon": epsilon}
+    return [(weight, {**here, "method": "uls"}), (-weight, {**here, "method": "els"})]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from userdp.papers.studies.findings import Finding, signs, verdict_by
+from userdp.papers.studies.findings import Finding, judged, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -24,9 +24,8 @@ class Users(Study):
 
     def findings(self, losses: Losses) -> list[Finding]:
         """Who gains more by compute, and who by users."""
-        words = []
-        compute = [
-            losses.contrast(
+        compute = {
+            f"compute, {f} times the users": losses.contrast(
                 [
                     (1.0, {"population_factor": f, "method": "uls", "gradients": LEAST}),
                     (-1.0, {"population_factor": f, "method": "uls", "gradients": MOST}),
@@ -35,9 +34,9 @@ class Users(Study):
                 ]
             )
             for f in FACTORS
-        ]
-        users = [
-            losses.contrast(
+        }
+        users = {
+            f"users, B = {b:g}": losses.contrast(
                 [
                     (1.0, {"population_factor": 1, "method": "els", "gradients": b}),
                     (-1.0, {"population_factor": 100, "method": "els", "gradients": b}),
@@ -46,22 +45,14 @@ class Users(Study):
                 ]
             )
             for b in (LEAST, MOST)
-        ]
-        told = signs(compute + users)
-        for name, gain, sign in zip(
-            [f"compute, {f} times the users" for f in FACTORS]
-            + [f"users, B = {b:g}" for b in (LEAST, MOST)],
-            compute + users,
-            told,
-            strict=True,
-        ):
-            words.append(f"{name}: {gain}{'' if sign else ' (not told)'}")
+        }
+        words, answers = judged(compute | users, 1)
         return [
             Finding(
                 figure="charles-figure-8",
                 paper="ULS gains more by compute, ELS by users in the accounting",
                 here="what four times the compute gives ULS less what it gives ELS, and what a "
-                "hundred times the users give ELS less what they give ULS: " + "; ".join(words),
-                verdict=verdict_by(told, [1] * len(told)),
+                f"hundred times the users give ELS less what they give ULS: {words}",
+                verdict=verdict_by(answers[:3], answers[3:]),
             )
         ]

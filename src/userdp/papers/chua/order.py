@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from userdp.papers.studies.findings import Finding, Verdict, signs
+from userdp.papers.studies.findings import Finding, judged, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -29,32 +29,25 @@ class Order(Study):
             ("k = 10, B = 32, T = 40 (3 users a step)", 10, base),
             ("k = 3 (11 users a step)", 3, base),
             ("k = 1 (32 users a step)", 1, base),
-            ("k = 10, 120 steps", 10, {**base, "steps": 120}),
+            ("k = 10, 120 steps (3 users a step)", 10, {**base, "steps": 120}),
             ("k = 10, B = 128 (13 users a step)", 10, {**base, "gradients": 128.0}),
         ]
-        gaps = [
-            losses.difference(
+        gaps = {
+            case: losses.difference(
                 {**shape, "method": ULS, "group_size": k},
                 {**shape, "method": GROUP_PRIVACY, "group_size": 10},
             )
-            for _, k, shape in cases
-        ]
-        told = signs(gaps)
-        words = "; ".join(
-            f"{case}: {gap}{'' if sign else ' (not told)'}"
-            for (case, _, _), gap, sign in zip(cases, gaps, told, strict=True)
-        )
-        # Explained: behind with ten records of few users, and no longer behind with other shapes.
-        if told[0] > 0 and min(told[1:]) <= 0:
-            verdict = Verdict.HOLDS
-        else:
-            verdict = Verdict.DOES_NOT_HOLD if told[0] > 0 else Verdict.CANNOT_TELL
+            for case, k, shape in cases
+        }
+        # Expected: behind (1) where a step has three users, ahead (-1) where it has more.
+        words, answers = judged(gaps, [1, -1, -1, 1, -1])
+        few, more, one_example = answers[::3], answers[1:3] + answers[4:], answers[2:3]
         return [
             Finding(
                 figure=NAME,
                 paper="(our question) ULS stands behind Group Privacy here because a step has too "
                 "few users, not because of its sampling",
                 here="loss of ULS less that of Group Privacy: " + words,
-                verdict=verdict,
+                verdict=verdict_by(few, more, one_example),
             )
         ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from userdp.papers.studies.findings import Finding, signs, verdict_by
+from userdp.papers.chua.records_per_user import EQUAL_BATCHES
+from userdp.papers.studies.findings import Finding, judged, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -21,21 +22,19 @@ class Recipe(Study):
 
     def findings(self, losses: Losses) -> list[Finding]:
         """ULS with random chunks against Group Privacy with the longest records."""
-        epsilons = (1.0, 8.0)
-        gaps = [
-            losses.difference(
+        gaps = {
+            f"ε = {epsilon:g}": losses.difference(
                 {"epsilon": epsilon, "method": "uls"},
                 {"epsilon": epsilon, "method": "group-privacy-vadhan"},
             )
-            for epsilon in epsilons
-        ]
-        told = signs(gaps)
-        words = "; ".join(f"ε = {e:g}: {gap}" for e, gap in zip(epsilons, gaps, strict=True))
+            for epsilon in (1.0, 8.0)
+        }
+        words, answers = judged(gaps, 0)
         return [
             Finding(
                 figure="chua-table-9",
                 paper="User-wise DP-SGD is better at every ε under this recipe, too",
-                here=f"its loss less that of Group Privacy: {words}",
-                verdict=verdict_by(told, [-1] * len(told)),
+                here=f"its loss less that of Group Privacy: {words}; {EQUAL_BATCHES}",
+                verdict=verdict_by(answers),
             )
         ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from userdp.papers.studies.findings import Finding, signs, verdict_by
+from userdp.papers.studies.findings import Finding, judged, verdict_by
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -28,24 +28,20 @@ class FixedSize(Study):
 
     def findings(self, losses: Losses) -> list[Finding]:
         """The loss of a fixed size less that of Poisson sampling."""
-        cases = [(pair, epsilon) for pair in PAIRS for epsilon in (1.0, 8.0)]
-        gaps = [
-            losses.difference(
+        gaps = {
+            f"{poisson.upper()}, ε = {epsilon:g}": losses.difference(
                 {"method": fixed, "epsilon": epsilon}, {"method": poisson, "epsilon": epsilon}
             )
-            for (poisson, fixed), epsilon in cases
-        ]
-        told = signs(gaps)
-        words = "; ".join(
-            f"{poisson.upper()}, ε = {epsilon:g}: {gap}{'' if sign else ' (not told)'}"
-            for ((poisson, _), epsilon), gap, sign in zip(cases, gaps, told, strict=True)
-        )
+            for poisson, fixed in PAIRS
+            for epsilon in (1.0, 8.0)
+        }
+        words, answers = judged(gaps, 1)
         return [
             Finding(
                 figure=NAME,
                 paper="at equal σ a fixed size costs the ε of half that σ under Poisson sampling "
                 "(no training there); so at equal ε it should cost loss",
                 here=f"loss of a fixed size less that of Poisson sampling: {words}",
-                verdict=verdict_by(told, [1] * len(told)),
+                verdict=verdict_by(answers),
             )
         ]

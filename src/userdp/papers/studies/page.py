@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from userdp.codec import encode
@@ -29,6 +30,7 @@ EXPECTED = (
     *(f"charles-figure-{n}" for n in range(1, 19)),
     "charles-table-1",
     "charles-table-2",
+    "charles-conjecture-1",
     *(f"chua-figure-{n}" for n in range(3, 8)),
     *(f"chua-table-{n}" for n in range(1, 13)),
     "chua-table-6-order",
@@ -39,8 +41,8 @@ EXPECTED = (
     "whole-tool",
     "whole-tool-parts",
 )
-"""Every figure and table with numbers: the page has a row of each, run or not. (Figures 1 and 2 of
-Chua et al. are drawings of the method.)"""
+"""Every figure and table with numbers, and the conjecture: the page has a row of each, run or not.
+(Figures 1 and 2 of Chua et al. are drawings of the method.)"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +84,10 @@ def trained(results: Path) -> dict[str, Entry]:
             "cells without one",
             verdict=Verdict.CANNOT_TELL,
         )
+        if rows:
+            found = replace(
+                found, here=f"{found.here}. Gradients taken, of those planned: {_shares(rows)}"
+            )
         seconds = sum(row["seconds_in_all"] for row in rows)
         entries[figure] = Entry(
             finding=found,
@@ -93,6 +99,25 @@ def trained(results: Path) -> dict[str, Entry]:
             minutes=seconds / 60,
         )
     return entries
+
+
+def _shares(rows: Sequence[Mapping[str, Any]]) -> str:
+    """By method and G: the gradients that runs took, of those that their plans expected at most.
+
+    Users with fewer than G examples give fewer. The least and the greatest mean of such cells.
+    """
+    taken: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for row in rows:
+        own = row["key"]["setting"]
+        if row["key"]["run"] != TUNE:
+            cells = taken.setdefault((own["method"], own["group_size"]), {})
+            share = row["gradients"] / (own["gradients"] * own["steps"])
+            cells.setdefault(name_of(own), []).append(share)
+    words = []
+    for (method, size), cells in sorted(taken.items()):
+        means = sorted(f"{fmean(shares):.2f}" for shares in cells.values())
+        words.append(f"{method}, G = {size}: {' to '.join(dict.fromkeys((means[0], means[-1])))}")
+    return "; ".join(words)
 
 
 def written(path: Path) -> dict[str, Entry]:
@@ -144,7 +169,7 @@ def _count(entries: Mapping[str, Entry]) -> str:
         for name in EXPECTED
     ]
     counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict)
-    return f"**Of {len(EXPECTED)} figures and tables: {counted}.**"
+    return f"**Of {len(EXPECTED)} figures, tables and questions: {counted}.**"
 
 
 def _line(name: str, entry: Entry | None) -> str:

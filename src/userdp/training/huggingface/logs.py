@@ -3,12 +3,20 @@
 A trainer's logs go to the console, to trainer_state.json, to TensorBoard and to services in other
 places. None of those is the operator's alone, so only public constants and numbers that were
 computed from noisy gradients pass. The exact loss of each step is in operator.jsonl (mode 0600).
+
+TensorBoard notes the time of each number besides, and the time that a step takes tells how many
+examples were drawn: its files are the operator's (`close_curves`), whatever their numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+from transformers.integrations import TensorBoardCallback
+
+from userdp import files
 
 ALLOWED = {
     "learning_rate": "public",
@@ -32,3 +40,13 @@ def public_logs(logs: Mapping[str, Any], *, public_eval: bool) -> dict[str, Any]
         for name, value in logs.items()
         if name in ALLOWED or (public_eval and name.startswith("eval_"))
     }
+
+
+def close_curves(callbacks: Iterable[object], output: Path) -> None:
+    """Close the folder of a trainer's TensorBoard files to others, and what is in it.
+
+    Called before the first file is there, and again when all are.
+    """
+    for one in callbacks:
+        if isinstance(one, TensorBoardCallback):
+            files.close_folder(Path(one.logging_dir or output / "runs"))

@@ -13,7 +13,7 @@ The output folder is the run's folder (`userdp.ledger.folder`)::
       model/ or adapter/        what was released, after the last step
       checkpoint-N/             0700: see `checkpoints`
       operator.jsonl            0600: the exact loss and norms of each step
-      runs/                     TensorBoard's; only what `logs` allows
+      runs/                     0700: TensorBoard's; only what `logs` allows, and when
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ from userdp.claims.claims import Claim, claim
 from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage
 from userdp.data.records import Drop
+from userdp.data.sources import memory
 from userdp.data.store import UserStore
-from userdp.errors import FailureError, UseError
+from userdp.errors import FailureError, UseError, warn
 from userdp.gradients import Loss, causal_lm_loss
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import count_attempts
+from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
+from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.huggingface.checkpoints import last_sealed, require_own, rotate, seal
 from userdp.training.huggingface.dataset import default_seq_len, store_of
 from userdp.training.huggingface.guards import (
@@ -49,7 +52,7 @@ from userdp.training.huggingface.guards import (
     require_plain_accelerator,
     require_unwatched,
 )
-from userdp.training.huggingface.logs import public_logs
+from userdp.training.huggingface.logs import close_curves, public_logs
 from userdp.training.huggingface.looks import Looks
 from userdp.training.huggingface.refusals import (
     EVALUATION,
@@ -83,7 +86,7 @@ class UserLevelMixin(Looks):
         model: of Hugging Face's; what of it requires a gradient is trained.
         args: `transformers.TrainingArguments`; a copy is kept, see `refusals`.
         train_dataset: see `userdp.training.huggingface.dataset`; None for the store as it is.
-        plan: sampling, clip, noise and steps; or the plan.json that holds it.
+        plan: sampling, clip, noise and steps; see `userdp.make_private`.
         store: the user store of these people, or where it lies or shall be prepared. Its ledger
             adds up what all runs cost, so every script over the same people names the same one.
         user_column: the column that names a row's user.
@@ -111,7 +114,7 @@ class UserLevelMixin(Looks):
         args: Any,
         train_dataset: Any = None,
         *,
-        plan: Plan | str | os.PathLike[str],
+        plan: Plan | Proposal | str | os.PathLike[str],
         store: UserStore | str | os.PathLike[str],
         user_column: str = "user",
         text_column: str = "text",
@@ -126,7 +129,7 @@ class UserLevelMixin(Looks):
         unsafe_noise_seed: int | None = None,
         **trainer_options: Any,
     ) -> None:
-        self._plan = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
+        self._plan, self._users = as_plan(plan), declared_users(plan)
         self._public_eval = public_eval
         self._private: PrivateRun | None = None
         self._steps: Iterator[Step] | None = None
@@ -148,6 +151,12 @@ class UserLevelMixin(Looks):
             raise UseError("the trainer has no args", hint="give TrainingArguments(OUTPUT_DIR)")
         require_plain(type(self), trainer_options)
         args = required_args(args, self._plan, public_eval=public_eval)
+        if memory.is_transformed(train_dataset):
+            raise UseError(
+                "the data set has a transform (set_transform, with_transform), and a store keeps "
+                "the rows as they are: what the transform takes out of them would be trained on",
+                hint="apply it: dataset.with_format(None).map(transform, batched=True)",
+            )
         train_dataset, lost = self._readable(train_dataset, args, trainer_options)
         super().__init__(model=model, args=args, train_dataset=train_dataset, **trainer_options)
         require_plain_accelerator(self.accelerator)
@@ -250,6 +259,7 @@ class UserLevelMixin(Looks):
             finally:
                 self.remove_callback(stop)
                 if self._private is not None:
+                    close_curves(self.callback_handler.callbacks, folder.path)
                     self._private.close()
                 self._private = self._steps = None
         return TrainOutput(self.state.global_step, float("nan"), dict(self._epsilon))
@@ -323,6 +333,11 @@ class UserLevelMixin(Looks):
                 "claim would say nothing of the steps that it was made by",
                 hint="make a new trainer, and resume with that",
             )
+        options = {**self._options, "base": self._base()}
+        if not (self._resumes or options["allow_large_delta"]):
+            total = StoreLedger(self._store.path).history().total_delta
+            warn(plan_with_small_delta(self._plan, users=self._users, total_delta=total))
+            options["allow_large_delta"] = True  # judged by the number of users, if there is one
         self._private = make_private(
             self.model,
             inner,
@@ -333,8 +348,11 @@ class UserLevelMixin(Looks):
             resume=self._resumes,
             identity=self._identity(),
             facts={"trainer": f"{type(self).__name__}, transformers {transformers.__version__}"},
-            **{**self._options, "base": self._base()},
+            exact_log=True,
+            log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
+            **options,
         )
+        close_curves(self.callback_handler.callbacks, self._private.folder.path)
         self._steps = iter(self._private)
         # A crash between a charge and the next checkpoint loses updates, but not their price.
         self.state.global_step = self._private.done

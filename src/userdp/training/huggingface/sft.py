@@ -13,8 +13,8 @@ from userdp.claims.lineage import Lineage
 from userdp.data.records import Drop
 from userdp.errors import UseError
 from userdp.extras import library
-from userdp.training.huggingface.frozen import lineage_of_frozen
 from userdp.training.huggingface.mixin import UserLevelMixin
+from userdp.training.origin import digest_of_adapters, lineage_of_weights
 
 if TYPE_CHECKING:
     from trl import SFTTrainer
@@ -45,9 +45,11 @@ class UserLevelSFTTrainer(UserLevelMixin, SFTTrainer):  # type: ignore[misc]
         seq_len: int | None = None,
         **options: Any,
     ) -> None:
-        self._fresh_adapters = options.get("peft_config") is not None
         longest = getattr(args, "max_length", None) if seq_len is None else seq_len
         super().__init__(model, args, train_dataset, seq_len=longest, **options)
+        # Whoever loads other adapters before train() begins with what these have learned.
+        made_here = options.get("peft_config") is not None
+        self._made = digest_of_adapters(self.model) if made_here else None
 
     def _prepare_dataset(
         self,
@@ -98,9 +100,8 @@ class UserLevelSFTTrainer(UserLevelMixin, SFTTrainer):  # type: ignore[misc]
 
     def _lineage_of_base(self) -> Lineage | None:
         given = super()._lineage_of_base()
-        if given is None and self._fresh_adapters:
-            name = str(getattr(self.model.get_base_model(), "name_or_path", "") or "")
-            return lineage_of_frozen(self.model, self._store, name)
+        if given is None and self._made is not None:
+            return lineage_of_weights(self.model, self._store, made=self._made)
         return given
 
 

@@ -1,0 +1,158 @@
+"""One set of weights, one claim: a run that may have been chosen among several says so."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import userdp
+from tests.claims.lives import PLAN, Teller, begin
+from tests.speed import fast_then_slow
+from tests.sweeping.test_sweep import request, sweep
+from tests.training.toy import toy_model
+from userdp.api import export as export_module
+from userdp.claims import claims as claims_module
+from userdp.errors import UseError
+from userdp.training import opening as opening_module
+
+RATES = (0.001, 0.01, 0.1)
+
+
+def three_runs(store, folder: Path, **config) -> Path:
+    """Three runs that were fixed in advance, each at the price of one; returns the first."""
+    for number, rate in enumerate(RATES, start=1):
+        begin(store, folder / f"run-{number}", PLAN, learning_rate=rate, **config)
+    return folder / "run-1"
+
+
+def told(run: Path) -> list[str]:
+    """The conditions that every printer of a run's claim says, and its export's too."""
+    tell, page = Teller(), run.parent / "page.html"
+    reported = tell.done("report", run, "--out", page, "--public", "--overwrite")["runs"][0]
+    said = [
+        tell.done("account", "--ledger", run)["conditions"],
+        reported["conditions"],
+        tell.done("verify", run)["claim"]["conditions"],
+    ]
+    out = run.parent / f"export-{run.name}"
+    exported = tell.done("export", run, "--out", out)["claim"]["conditions"]
+    there = shutil.move(out, out.parent / "elsewhere")
+    said += [exported, tell.done("verify", there)["claim"]["conditions"]]
+    said += [tell.done("verify", Path(there))["claim"]["conditions"]]
+    shutil.rmtree(there)
+    assert all(one == said[0] for one in said), said
+    return said[0]
+
+
+def test_the_best_of_three_runs_by_exact_evaluation_is_exported_with_a_condition(store, tmp_path):
+    run = three_runs(store, tmp_path)
+    Teller().done("evaluate", run, "--store", store.path, "--no-base")
+    words = "no model here was chosen among 3 runs over the same people by exact numbers"
+    assert told(run) == [f"{words} (evaluate, train)"]
+    exported = userdp.export(run, out=tmp_path / "shared")
+    assert "userdp sweep" in "".join(exported.notes), "the way out"
+    assert words in (tmp_path / "shared" / "README.md").read_text(encoding="utf-8")
+
+
+def test_twin_a_claim_that_asks_no_store_is_caught(store, tmp_path, monkeypatch):
+    for module in (claims_module, export_module):
+        monkeypatch.setattr(module, "followed", lambda path, entries: [])
+    assert told(three_runs(store, tmp_path)) == []
+
+
+def test_one_run_that_was_looked_at_needs_no_condition(store, tmp_path):
+    run = begin(store, tmp_path / "run")
+    Teller().done("evaluate", run, "--store", store.path, "--no-base")
+    assert told(run) == []
+
+
+@pytest.mark.slow
+def test_runs_without_a_log_may_have_been_chosen_by_what_they_released(store, tmp_path):
+    run = three_runs(store, tmp_path, no_exact_log=True)
+    (condition,) = told(run)
+    assert condition.endswith("3 runs over the same people by what they released")
+
+
+@pytest.mark.slow
+def test_a_budget_that_was_fixed_beforehand_covers_the_choice_by_releases(store, tmp_path):
+    Teller().done("budget", store.path, "--epsilon", 9, "--delta", 1e-5)
+    run = three_runs(store, tmp_path, no_exact_log=True)
+    assert told(run) == []
+    Teller().done("evaluate", run, "--store", store.path, "--no-base")
+    assert "3 runs over the same people by exact numbers (evaluate)" in "".join(told(run))
+
+
+def test_a_run_whose_store_is_elsewhere_says_that_others_are_not_known(store, tmp_path):
+    begin(store, tmp_path / "run")
+    (tmp_path / "moved").mkdir()
+    for name in ("run", "store"):
+        shutil.move(tmp_path / name, tmp_path / "moved" / name)
+    assert told(tmp_path / "moved" / "run") == [], "moved together, they find each other"
+    (tmp_path / "alone").mkdir()
+    shutil.move(tmp_path / "moved" / "run", tmp_path / "alone" / "run")
+    shutil.rmtree(tmp_path / "moved")
+    (condition,) = told(tmp_path / "alone" / "run")
+    assert "only their store knows" in condition
+
+
+@pytest.mark.parametrize("mode", fast_then_slow(["non-private", "composition"]))
+def test_a_trial_of_a_sweep_claims_no_more_than_its_winner(store, tmp_path, mode):
+    """The first trial has nothing before it: its ledger alone would claim one run."""
+    sweep(store, tmp_path / "sweep", request(store, mode))
+    trial = tmp_path / "sweep" / "trial-001"
+    assert "2 runs over the same people by exact numbers (train)" in "".join(told(trial))
+    (tmp_path / "alone").mkdir()
+    for name in ("ledger.jsonl", "plan.json", "train.toml", "model"):
+        shutil.move(trial / name, tmp_path / "alone" / name)
+    said = Teller().done("account", "--ledger", tmp_path / "alone")["conditions"]
+    assert said == ["no model here was chosen among the trials of a sweep"], "marked in its ledger"
+    said = Teller().done("account", "--ledger", tmp_path / "sweep" / "winner")["conditions"]
+    assert bool(said) == (mode == "non-private"), "the price of choosing covers it"
+    begin(store, tmp_path / "later")
+    said = told(tmp_path / "sweep" / "winner")
+    assert any("chosen among" in one for one in said), "a sweep and a run: again a choice of two"
+    said = Teller().done("account", "--ledger", store.path)["conditions"]
+    assert not any("chosen among" in one for one in said), "a total is of all of them"
+
+
+def test_twin_a_trial_without_its_mark_claims_a_run_of_its_own(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(opening_module.History, "sweep_of", lambda *arguments: None)
+    sweep(store, tmp_path / "sweep", request(store, "non-private"))
+    trial, alone = tmp_path / "sweep" / "trial-001", tmp_path / "alone"
+    alone.mkdir()
+    for name in ("ledger.jsonl", "plan.json", "train.toml", "model"):
+        shutil.move(trial / name, alone / name)
+    assert Teller().done("account", "--ledger", alone)["conditions"] == []
+
+
+def loop(store, out: Path, **options) -> None:
+    """The learning rate follows the loss, and the best weights by it are kept."""
+    torch.manual_seed(0)
+    model = toy_model(store)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    best, least = None, float("inf")
+    with userdp.make_private(model, optimizer, store, PLAN, out=out, **options) as private:
+        for step in private:
+            optimizer.step()
+            loss = step.operator["loss"]
+            schedule.step(loss)
+            if loss < least:
+                least, best = loss, {name: one.clone() for name, one in model.state_dict().items()}
+        model.load_state_dict(best)
+        private.save()
+
+
+def test_a_loop_that_follows_exact_losses_asks_for_them_and_its_claim_says_so(store, tmp_path):
+    with pytest.raises(UseError, match="no 'loss'") as refused:
+        loop(store, tmp_path / "off")
+    assert "exact_log=True" in refused.value.hint
+
+
+def test_exact_numbers_that_a_loop_sees_are_a_condition_of_its_claim(store, tmp_path):
+    loop(store, tmp_path / "on", exact_log=True)
+    words = "exact numbers that make_private(exact_log=True) showed its operator"
+    assert any(words in condition for condition in told(tmp_path / "on"))

@@ -1,0 +1,162 @@
+"""What a plan announces as its total is what the run's claim says, to the last printed digit."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import userdp as package
+from tests.claims.lives import LEARNING, SHAPE, Teller
+from tests.planning.conftest import share_noise_tables, synthetic_norms
+from tests.training.toy import CONFIG, toy_store
+from userdp.cli.app import run as userdp
+from userdp.vocabulary import round_up
+
+PLANNING = ("--budget", 64, "--steps", 2, "--delta", 1e-6, "--most-noise", 1000)
+TOY = ("--model", "new", *SHAPE, *LEARNING)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    return toy_store(tmp_path_factory.mktemp("prepared")).path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _less_to_calibrate():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("userdp.planning.planner._STEP_FACTORS", (1,))
+        share_noise_tables(patch)
+        yield
+
+
+@dataclass
+class People:
+    """A store, its norms, and commands over them."""
+
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+    tell: Teller
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    def ask(self, epsilon: float, what: str) -> None:
+        self.tell.done("stats", self.store, "--epsilon", epsilon, "--ask", what)
+
+    def plan(self, *options: object, epsilon: float = 4, population: int | None = 1000) -> str:
+        """The total that `userdp plan` prints."""
+        given = ("--population", population) if population else ()
+        words = ("plan", self.store, "--norms", self.folder / "norms.json", *PLANNING, *given,
+                 "--epsilon", epsilon, "--out", self.folder / "plan.json", "--overwrite",
+                 *options)  # fmt: skip
+        self.capsys.readouterr()
+        assert userdp([*map(str, words)]) == 0
+        return total_in(self.capsys.readouterr().out)
+
+    def train(self, name: str, *options: object) -> str:
+        """ε that the run's claim prints."""
+        given = options or ("--plan", self.folder / "plan.json")
+        done = self.tell.done("train", self.store, "--out", self.folder / name, *given, *TOY)
+        assert round_up(done["epsilon"]) == round_up(self.tell.epsilon(self.folder / name)[0])
+        return round_up(done["epsilon"])
+
+
+def total_in(said: str) -> str:
+    return re.search(r"([\d.]+) in\s+all", said)[1]
+
+
+@pytest.fixture
+def people(prepared, tmp_path, capsys) -> People:
+    shutil.copytree(prepared, tmp_path / "store")
+    synthetic_norms(most=4).save(tmp_path / "norms.json")
+    return People(tmp_path, capsys, Teller())
+
+
+def test_answers_that_a_plan_takes_no_number_from_are_paid_from_its_total(people):
+    """``stats --epsilon 1``, then a plan of declared numbers with ``--epsilon 4``."""
+    people.ask(1, "users")
+    total = people.plan()
+    assert float(total) <= 4
+    assert people.train("run") == total
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_lives(people, seed):
+    """Answers, plans and runs in any order: each total is the claim that follows."""
+    draw = random.Random(seed)
+    for number in range(3):
+        for _ in range(draw.randint(0, 2)):
+            people.ask(draw.choice([0.1, 1 / 3, 0.5]), draw.choice(["users", "median"]))
+        options = draw.choice([(), ("--query-share", 0.9), ("--repeat", 2)])
+        total = people.plan(*options, epsilon=draw.choice([5, 8]))
+        if draw.random() < 0.8:
+            assert people.train(f"run-{number}") == total, (options, number)
+
+
+def test_of_a_budget_all_is_claimed_and_said(people):
+    people.tell.done("budget", people.store, "--epsilon", 8, "--delta", 1e-5)
+    people.ask(0.5, "users")
+    total = people.plan()
+    assert total == "8.0000"
+    assert people.train("run") == total
+
+
+def test_where_nothing_is_left_all_that_is_spent_is_named(people):
+    people.ask(1, "users")
+    people.ask(0.5, "median")
+    people.capsys.readouterr()
+    with pytest.raises(package.UseError, match="nothing is left") as error:
+        package.plan(
+            people.store, epsilon=1.5, budget=64, steps=2, population=1000, delta=1e-6,
+            norms=people.folder / "norms.json",
+        )  # fmt: skip
+    assert "1.5 (users 1, median 0.5)" in str(error.value)
+
+
+def test_in_python_the_proposal_holds_the_claim(people):
+    people.ask(0.25, "users")
+    proposal = package.plan(
+        people.store, epsilon=4, budget=64, steps=2, population=1000, delta=1e-6, most_noise=1000,
+        norms=people.folder / "norms.json",
+    )  # fmt: skip
+    claim = proposal.prediction["claim"]
+    assert [part["what"] for part in claim["parts"]][0] == "DP answer: users"
+    run = package.train(
+        people.store, proposal, out=people.folder / "run", config=CONFIG, tensorboard=False
+    )
+    assert (claim["epsilon"], claim["delta"]) == (run.claim.guarantee.epsilon, run.claim.guarantee.delta)  # fmt: skip
+
+
+def test_the_preset_says_what_came_before(people):
+    """Equal arguments give equal constants; what is added to them is said before training."""
+    people.ask(1, "users")
+    budget = ("--epsilon", 4, "--population", 20_000, "--steps", 2)
+    people.capsys.readouterr()
+    epsilon = people.train("run", *budget)
+    assert total_in(people.capsys.readouterr().err) == epsilon
+    assert 4.9 < float(epsilon) <= 5
+
+
+def test_answers_after_the_plan_are_said_when_it_is_trained(people):
+    total = people.plan()
+    people.ask(1, "users")
+    people.capsys.readouterr()
+    epsilon = people.train("run")
+    assert float(epsilon) == pytest.approx(float(total) + 1)
+    assert total_in(people.capsys.readouterr().err) == epsilon
+
+
+def test_what_was_declared_before_an_answer_is_not_charged_with_it(people):
+    total = people.plan()
+    train = ("train", people.store, "--plan", people.folder / "plan.json", *TOY)
+    people.tell.done(*train, "--out", people.folder / "run", "--declare")
+    people.ask(1, "users")
+    people.capsys.readouterr()
+    assert people.train("run") == total
+    assert "in all" not in people.capsys.readouterr().err

@@ -1,0 +1,71 @@
+"""Stores of the same people share a ledger, in a folder that holds other things too."""
+
+import json
+import math
+
+import pytest
+
+from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller
+from tests.training.toy import cycles
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+
+
+@pytest.fixture
+def people(tmp_path):
+    """Two stores beside ``people.jsonl``, their shared ledger, and a plan."""
+    lines = [
+        {"user": user.decode(), "text": text} for user, all_ in cycles(20).items() for text in all_
+    ]
+    (tmp_path / "mail.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    PLAN.save(tmp_path / "plan.json")
+    for name in ("a", "b"):
+        Teller().done(
+            "prepare", tmp_path / "mail.jsonl", "--out", tmp_path / name, "--seq-len", 8,
+            "--ledger", tmp_path / "people.jsonl",
+        )  # fmt: skip
+    return tmp_path
+
+
+def train(people, store, run):
+    return Teller().done(
+        "train", people / store, "--plan", people / "plan.json", "--out", people / "runs" / run,
+        "--model", "new", *SHAPE, *LEARNING,
+    )  # fmt: skip
+
+
+def test_runs_lie_beside_a_shared_ledger(people):
+    """``--out runs/one`` in the folder of ``people.jsonl`` is where tutorials put runs."""
+    (people / "runs").mkdir()
+    (people / "runs" / "notes.txt").write_text("12")
+    one = PLAN.guarantee().epsilon
+    assert math.isclose(train(people, "a", "one")["epsilon"], one)
+    assert math.isclose(train(people, "b", "two")["epsilon"], 2 * one)
+    tell = Teller()
+    for command in (("budget",), ("stats",), ("account", "--ledger")):
+        tell.done(*command, people / "b")
+    assert math.isclose(tell.epsilon(people / "people.jsonl")[0], 2 * one)
+    assert tell.done("verify", people / "runs" / "two")["ok"]
+
+
+def test_invariant_12_steps_that_a_shared_ledger_does_not_know_are_noticed(people):
+    """The counters of a shared ledger are its own still: a ledger put back is refused."""
+    before = (people / "people.jsonl").read_bytes()
+    places = {path: path.read_bytes() for path in people.glob("**/*.place")}
+    places |= {path: path.read_bytes() for path in people.glob("*/ledger.json")}
+    train(people, "a", "one")
+    for path, data in {people / "people.jsonl": before, **places}.items():
+        path.write_bytes(data)
+    with pytest.raises(UseError, match="put back to an earlier state"):
+        StoreLedger(people / "b").history()
+
+
+def test_two_shared_ledgers_in_one_folder_do_not_take_each_others_runs(people):
+    Teller().done(
+        "prepare", people / "mail.jsonl", "--out", people / "c", "--seq-len", 8,
+        "--ledger", people / "others.jsonl",
+    )  # fmt: skip
+    one = PLAN.guarantee().epsilon
+    assert math.isclose(train(people, "a", "one")["epsilon"], one)
+    assert math.isclose(train(people, "c", "two")["epsilon"], one)
+    Teller().done("budget", people / "a")

@@ -1,0 +1,238 @@
+"""What adapters and weights in memory descend from, as the claim of a loop of one's own says it."""
+
+import math
+
+import peft
+import pytest
+import torch
+import transformers
+
+from tests.plans import uls_plan
+from tests.speed import fast_then_slow
+from tests.training.toy import toy_model
+from userdp.claims import claim
+from userdp.claims.lineage import Lineage
+from userdp.errors import UseError
+from userdp.gradients import trainable_parameters
+from userdp.training import origin as origin_module
+from userdp.training.config import PlainPlan
+from userdp.training.models import BASE_MODEL, save_model
+from userdp.training.plain import PlainRun
+from userdp.training.private import make_private
+
+PLAN = uls_plan(steps=1)
+PRICE = PLAN.guarantee().epsilon
+
+
+@pytest.fixture
+def base(store, tmp_path):
+    """A folder with a model that learned from nobody."""
+    folder = tmp_path / "base"
+    save_model(toy_model(store), folder, tokenizer=store.tokenizer_path, lineage=Lineage())
+    return folder
+
+
+def loaded(base):
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        base, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0
+    )
+    return model.train()
+
+
+def adapted(base, **settings):
+    settings = {"target_modules": ["c_attn"], "fan_in_fan_out": True, **settings}
+    return peft.get_peft_model(
+        loaded(base), peft.LoraConfig(r=2, task_type="CAUSAL_LM", **settings)
+    )
+
+
+def sgd(model):
+    return torch.optim.SGD(trainable_parameters(model).values(), lr=0.5)
+
+
+def steps_elsewhere(model, count=2):
+    """Steps of a loop that no ledger knows of."""
+    optimizer = torch.optim.Adam(trainable_parameters(model).values(), lr=0.01)
+    rows = torch.tensor([[2, 3, 4, 5, 6]])
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(input_ids=rows, labels=rows).loss.backward()
+        optimizer.step()
+    return model
+
+
+def begun(model, store, out, **options):
+    """The claim of a run that has taken no step yet: it pays for its whole plan."""
+    with make_private(model, sgd(model), store, PLAN, out=out, **options):
+        pass
+    return claim(out)
+
+
+def trained(model, store, out):
+    optimizer = sgd(model)
+    with make_private(model, optimizer, store, PLAN, out=out) as private:
+        for _ in private:
+            optimizer.step()
+        private.save()
+    return out
+
+
+def told(claimed):
+    """The conditions that speak of weights; earlier runs over the store show exact numbers too."""
+    conditions = [(str(one.kind), one.told) for one in claimed.conditions]
+    return [one for one in conditions if one[0].endswith(("origin", "memory"))]
+
+
+NEW = {
+    "lora": {},
+    "gaussian": {"init_lora_weights": "gaussian"},
+    "an output layer beside them": {"modules_to_save": ["lm_head"]},
+    "of embeddings": {"target_modules": ["wte"], "fan_in_fan_out": False},
+    "a magnitude besides": {"use_dora": True},
+}
+
+
+@pytest.mark.parametrize("kind", fast_then_slow(list(NEW)))
+def test_invariant_13_new_adapters_on_a_known_base_need_no_condition(store, base, tmp_path, kind):
+    assert not told(begun(adapted(base, **NEW[kind]), store, tmp_path / "run"))
+
+
+def test_invariant_13_adapters_that_learned_elsewhere_are_a_condition(store, base, tmp_path):
+    """The condition speaks of them, not of the base, which is known."""
+    claimed = begun(steps_elsewhere(adapted(base)), store, tmp_path / "run")
+    assert told(claimed) == [("adapters-of-unknown-origin", "no ledger knows them")]
+    assert "the adapters that it began with (no ledger knows them)" in claimed.headline
+
+
+def test_invariant_13_twin_adapters_that_are_always_taken_for_new_are_caught(
+    store, base, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(origin_module, "are_fresh", lambda model, adapters: True)
+    assert not told(begun(steps_elsewhere(adapted(base)), store, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("how", fast_then_slow(["one of two", "one layer's", "the output layer"]))
+def test_adapters_are_new_in_every_part_or_not_at_all(store, base, tmp_path, how):
+    model = adapted(base, modules_to_save=["lm_head"])
+    if how == "one of two":
+        model.add_adapter("other", peft.LoraConfig(r=2, target_modules=["c_attn"]))
+    part = {
+        "one of two": ".lora_B.other.",
+        "one layer's": ".lora_B.default.",
+        "the output layer": ".modules_to_save.default.",
+    }[how]
+    with torch.no_grad():
+        moved = next(p for name, p in model.named_parameters() if part in name)
+        moved.add_(0.1)
+    (told_once,) = told(begun(model, store, tmp_path / "run"))
+    assert told_once[0] == "adapters-of-unknown-origin"
+
+
+def initialised_by_eva(base):
+    settings = peft.LoraConfig(
+        r=2, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM",
+        init_lora_weights="eva",
+    )  # fmt: skip
+    model = peft.get_peft_model(loaded(base), settings)
+    rows = torch.arange(2, 22).repeat(2).reshape(8, 5)
+    batches = [{"input_ids": rows[at : at + 4], "labels": rows[at : at + 4]} for at in (0, 4)]
+    batches = [{**one, "attention_mask": torch.ones_like(one["input_ids"])} for one in batches]
+    peft.initialize_lora_eva_weights(model, batches, show_progress_bar=False)
+    return model
+
+
+def initialised_by_corda(base):
+    from peft.tuners.lora.corda import preprocess_corda
+
+    settings = peft.LoraConfig(
+        r=2, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM",
+        init_lora_weights="corda", corda_config=peft.tuners.lora.config.CordaConfig(),
+    )  # fmt: skip
+    model, rows = loaded(base), torch.arange(2, 22).reshape(4, 5)
+    preprocess_corda(
+        model, settings, run_model=lambda: [model(input_ids=row[None]) for row in rows]
+    )
+    return peft.get_peft_model(model, settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("EVA", initialised_by_eva), ("CorDA", initialised_by_corda)]
+)
+def test_invariant_13_an_initialisation_from_data_is_a_condition(store, base, tmp_path, name, make):
+    """EVA's product is zero, and its other factor is a statistic of the data."""
+    claimed = begun(make(base), store, tmp_path / "run")
+    assert ("adapters-of-unknown-origin", f"initialised from data: {name}") in told(claimed)
+
+
+def test_invariant_13_adapters_of_an_earlier_run_bring_its_claim(store, base, tmp_path):
+    run = trained(adapted(base), store, tmp_path / "first")
+    again = peft.PeftModel.from_pretrained(loaded(base), run / "adapter", is_trainable=True)
+    claimed = begun(again, store, tmp_path / "second")
+    assert claimed.guarantee.epsilon == pytest.approx(2 * PRICE)
+    assert not told(claimed)
+
+
+def plain(base, store, out):
+    """Adapters that a run without privacy over these people released."""
+    model = adapted(base)
+    optimizer = sgd(model)
+    with PlainRun(
+        model, optimizer, store, PlainPlan(steps=2, batch_size=4), out=out, seed=0
+    ) as run:
+        for _ in run:
+            optimizer.step()
+        run.save()
+    return out / "adapter"
+
+
+@pytest.mark.parametrize("how", ["from_pretrained", "set_peft_model_state_dict"])
+def test_invariant_13_nothing_is_claimed_on_top_of_adapters_without_privacy(
+    store, base, tmp_path, how
+):
+    adapter = plain(base, store, tmp_path / "plain")
+    if how == "from_pretrained":
+        model = peft.PeftModel.from_pretrained(loaded(base), adapter, is_trainable=True)
+    else:
+        model = adapted(base)
+        peft.set_peft_model_state_dict(model, peft.load_peft_weights(str(adapter)))
+    claimed = begun(model, store, tmp_path / "run")
+    assert claimed.guarantee.epsilon == math.inf
+
+
+def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_adapters(store, base, tmp_path):
+    model = adapted(base)
+    begun(model, store, tmp_path / "run")
+    other = trained(adapted(base), store, tmp_path / "other")
+    options = {"out": tmp_path / "run", "resume": True}
+    with make_private(model, sgd(model), store, PLAN, **options) as private:
+        peft.set_peft_model_state_dict(model, peft.load_peft_weights(str(other / "adapter")))
+        with pytest.raises(UseError, match="released by another run"):
+            next(iter(private))
+
+
+UNKNOWN, MOVED = "base-of-unknown-origin", "weights-changed-in-memory"
+
+
+@pytest.mark.parametrize(
+    ("model_of", "kind"),
+    fast_then_slow(
+        [
+            (lambda folder: steps_elsewhere(loaded(folder)), MOVED),
+            (loaded, UNKNOWN),
+            (adapted, UNKNOWN),
+        ]
+    ),
+)
+def test_steps_before_the_run_are_told_apart_from_a_base_that_nobody_knows(
+    store, tmp_path, model_of, kind
+):
+    toy_model(store).save_pretrained(tmp_path / "gpt2")
+    claimed = begun(model_of(tmp_path / "gpt2"), store, tmp_path / "run")
+    assert told(claimed) == [(kind, "gpt2")]
+
+
+@pytest.mark.slow
+def test_changes_of_the_bundled_model_in_memory_are_called_by_its_name(store, tmp_path):
+    claimed = begun(steps_elsewhere(loaded(BASE_MODEL)), store, tmp_path / "moved")
+    assert told(claimed) == [("weights-changed-in-memory", "the bundled model")]
+    assert "not those in the files of the bundled model" in claimed.headline

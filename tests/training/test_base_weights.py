@@ -1,0 +1,151 @@
+"""What a run begins from is what its base model's folder says, and what it releases is said."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import userdp
+from tests.plans import uls_plan
+from tests.training.toy import toy_model
+from userdp.claims.lineage import Lineage
+from userdp.ledger import StoreLedger
+from userdp.training.models import save_model
+
+PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)
+FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
+
+
+@pytest.fixture
+def base(store, tmp_path) -> Path:
+    """A folder with a model, as somebody else released it."""
+    folder = tmp_path / "base"
+    save_model(toy_model(store), folder, tokenizer=store.tokenizer_path, lineage=Lineage())
+    return folder
+
+
+def rewritten(base: Path, change) -> None:
+    path = base / "model.safetensors"
+    save_file(change(load_file(path)), path, metadata={"format": "pt"})
+
+
+def begun(store, base: Path, tmp_path, **options):
+    return userdp.train(
+        store, PLAN, out=tmp_path / "run", model=str(base), tensorboard=False, **options
+    )
+
+
+WTE, LN = "transformer.wte.weight", "transformer.ln_f.weight"
+UNFIT = {
+    "of torch.compile": (lambda w: {f"_orig_mod.{k}": v for k, v in w.items()}, "missing"),
+    "of DataParallel": (lambda w: {f"module.{k}": v for k, v in w.items()}, "missing"),
+    "a layer's norm left out": (lambda w: {k: v for k, v in w.items() if "h.0.ln_1" not in k}, "h.0.ln_1"),
+    "of another shape": (lambda w: {**w, LN: torch.ones(4)}, "of another shape transformer.ln_f"),
+    "of more layers": (lambda w: {**w, "transformer.h.7.ln_1.bias": w[LN].clone()}, "h.7.ln_1.bias"),
+    "of another head": (lambda w: {**w, "lm_head.bias": torch.ones(len(w[WTE]))}, "lm_head.bias"),
+    "not a number": (lambda w: {**w, LN: w[LN] * torch.nan}, "NaN or infinite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_base_whose_weights_do_not_fit_its_model_is_refused_before_the_charge(
+    store, base, tmp_path, case
+):
+    change, told = UNFIT[case]
+    rewritten(base, change)
+    with pytest.raises(userdp.UseError, match=told) as caught:
+        begun(store, base, tmp_path)
+    assert caught.value.hint is not None
+    assert not (tmp_path / "run").exists()
+    assert not StoreLedger(store.path).history().charges
+
+
+def test_weights_that_a_language_model_has_no_use_for_or_computes_itself_are_no_fault(
+    store, base, tmp_path
+):
+    """Another task's head, a mask of old files, and names without the prefix of the model."""
+    more = {
+        "score.weight": torch.zeros(2, 16),
+        "transformer.h.0.attn.masked_bias": torch.zeros(1),
+    }
+    rewritten(base, lambda w: {k.removeprefix("transformer."): v for k, v in {**w, **more}.items()})
+    begun(store, base, tmp_path)
+
+
+def test_weights_of_memory_that_are_no_numbers_are_refused_before_the_charge(store, tmp_path):
+    model = toy_model(store)
+    with torch.no_grad():
+        model.transformer.ln_f.weight[0] = torch.inf
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    with pytest.raises(userdp.UseError, match="NaN or infinite"):
+        userdp.make_private(model, optimizer, store, PLAN, out=tmp_path / "run")
+    assert not StoreLedger(store.path).history().charges
+
+
+def test_weights_stored_in_bfloat16_train_and_leave_as_float32_and_it_is_said(
+    store, base, tmp_path
+):
+    whole = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=BFLOAT16)
+    whole.save_pretrained(base)
+    with pytest.warns(userdp.UserdpWarning, match="stored as bfloat16.*released as float32"):
+        begun(store, base, tmp_path, learning_rate=1e-5)
+    released = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert {one.dtype for one in released.values()} == {FLOAT32}
+    assert any(not torch.equal(one, one.to(BFLOAT16).float()) for one in released.values())
+
+
+def said_of(model, store, run: Path, rate: float) -> tuple[list[str], float]:
+    """What is said before the first step, and the share of weights that a loop's steps move."""
+    before = [one.detach().clone() for one in model.parameters()]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with userdp.make_private(model, optimizer, store, uls_plan(steps=1), out=run) as private:
+            for _ in private:
+                optimizer.step()
+    told = [str(one.message) for one in caught if issubclass(one.category, userdp.UserdpWarning)]
+    after = list(model.parameters())
+    moved = sum(int((x != y).sum()) for x, y in zip(before, after, strict=True))
+    return [one for one in told if "rounded away" in one], moved / sum(x.numel() for x in after)
+
+
+def test_a_loop_over_half_precision_is_told_the_share_of_weights_that_can_move(store, tmp_path):
+    (told,), moved = said_of(toy_model(store).to(BFLOAT16), store, tmp_path / "run", 1e-5)
+    share = float(told.partition("all but ")[2].partition("%")[0]) / 100
+    assert "bfloat16" in told
+    assert share == pytest.approx(moved, abs=0.03)
+    assert share < 0.9
+
+
+def test_twin_a_loop_whose_weights_can_move_is_told_nothing(store, tmp_path):
+    assert said_of(toy_model(store), store, tmp_path / "run", 1e-5) == ([], 1.0)
+    told, moved = said_of(toy_model(store).to(BFLOAT16), store, tmp_path / "coarse", 0.05)
+    assert told == []
+    assert moved > 0.95
+
+
+@pytest.mark.parametrize("lora", [{}, {"lora_rank": 2}])
+def test_a_run_is_never_compared_with_another_base_of_the_same_name(
+    store, base, tmp_path, monkeypatch, lora
+):
+    monkeypatch.chdir(tmp_path)
+    userdp.train(store, PLAN, out="run", model="base", tensorboard=False, **lora)
+    (first,) = userdp.evaluate("run", store=store, split="held-out-users").splits
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(base, tmp_path / "elsewhere" / "base")
+    rewritten(tmp_path / "elsewhere" / "base", lambda w: {**w, LN: w[LN] + 0.5})
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(userdp.UseError, match="does not hold the weights") as caught:
+        userdp.evaluate("../run", store=store, split="held-out-users")
+    assert "where the run was trained" in caught.value.hint
+    with pytest.raises(userdp.UseError, match="does not hold the weights"):
+        userdp.audit("../run", store=store, canaries=8)
+    monkeypatch.chdir(tmp_path)
+    (again,) = userdp.evaluate("run", store=store, split="held-out-users").splits
+    assert again["base"] == first["base"]
