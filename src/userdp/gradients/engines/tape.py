@@ -507,7 +507,8 @@ class KnownTape(Tape):
         if self._at < len(self.calls.seen):
             seen = self.calls.seen[self._at]
             self._at += 1
-            if seen.function is function and seen.given == told(self._names, args, kwargs):
+            # Equal, where each look at an attribute (`Tensor.T`) makes a function anew.
+            if seen.function == function and seen.given == told(self._names, args, kwargs):
                 return seen
         raise self._other()
 
