@@ -77,7 +77,7 @@ def test_invariant_14_for_random_models_and_cohorts(engine):
 
 
 def forced(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Have the second pass of an engine not serve: no unit of it, or its first one only."""
+    """Have the second pass of a sum raise an error, or have no norm for its first unit."""
     honest, count = batched._Pass, {"passes": 0}
 
     class Poor(honest):

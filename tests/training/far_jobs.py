@@ -49,7 +49,7 @@ def trained(
     with far_machine(index=current_world().rank) as machine, ExitStack() as patched:
         patched.enter_context(mock.patch.object(PrivateRun, "save", note))
         if broken and sharded:
-            patched.enter_context(mock.patch.object(two_pass, "zeros_like_parts", parts))
+            patched.enter_context(mock.patch.object(sharded_engine, "zeros_like_parts", parts))
         elif broken:
             patched.enter_context(mock.patch.object(Dealing, "together", together))
         train(
