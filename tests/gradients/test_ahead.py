@@ -87,7 +87,7 @@ def infinite(row: Tensor) -> Any:
 
 def distinct(make_rows: Any) -> Units:
     """Units whose first tokens differ."""
-    units = Units.from_rows(make_rows([1, 2, 1, 1]))
+    units = Units.from_rows(make_rows([1, 2, 1, 1]), width=16)
     assert int(units.lengths.min()) >= 3
     units.input_ids[:, 0] = torch.arange(len(units.lengths))
     return units
@@ -98,7 +98,7 @@ def test_the_sum_is_that_of_passes_that_are_waited_for(
     make_model, make_rows, passes, ahead, dropout
 ) -> None:
     model = dropping(make_model("gpt2-tied"), dropout)
-    units = Units.from_rows(make_rows([1, 2, 1, 1]))
+    units = Units.from_rows(make_rows([1, 2, 1, 1]), width=16)
     total(model, units)  # what is asked once draws numbers once
     passes.clear()
     found = total(model, units)
@@ -142,7 +142,7 @@ def test_the_host_waits_no_more_often_for_more_passes(make_model, make_rows, ahe
     model.transformer.wpe.weight.requires_grad_(False)
 
     def reads(units: int) -> int:
-        rows = Units.from_rows(make_rows([1] * units))
+        rows = Units.from_rows(make_rows([1] * units), width=16)
         total(model, rows)
         with counted() as found:
             total(model, rows)

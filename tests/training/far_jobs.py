@@ -16,6 +16,7 @@ from tests.training.distributed_jobs import plan_of, weights_of
 from tests.training.toy import CONFIG
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
+from userdp.gradients.engines import sharded as sharded_engine
 from userdp.gradients.shards import zeros_like_parts
 from userdp.training.config import Averaging
 from userdp.training.distributed import current_world
