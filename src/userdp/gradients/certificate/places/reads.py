@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from userdp.gradients.certificate.places.place import getter, named, setter
 
 READS_SHAPES = frozenset(
