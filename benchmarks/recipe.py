@@ -66,6 +66,7 @@ OTHERS = {
     "warm-up 10, linear 0.003": replace(LINEAR, learning_rate=3e-3, warmup_steps=10),
 }
 GAIN = 0.01
+DECAYING = "linear 0.003"
 ORDER = ((4, 0), (1, 1), (8, 0), (4, 1), (1, 0), (8, 1))  # ε, population: balanced if cut short
 
 
@@ -155,6 +156,18 @@ def mean_regrets(cells: Mapping[Cell, Mapping[str, float]]) -> dict[str, tuple[f
         for name, gain in gains.items():
             regrets.setdefault(name, []).append(best - gain)
     return {name: (statistics.fmean(found), len(found)) for name, found in regrets.items()}
+
+
+def chosen_setting(cells: Mapping[Cell, Mapping[str, float]]) -> str:
+    """By the design's rule, as far as the runs go: a constant rate, or the best of RATES."""
+    behind: dict[str, list[float]] = {}
+    for gains in (gains for gains in cells.values() if DECAYING in gains):
+        for name in (name for name in gains if name.startswith("constant")):
+            behind.setdefault(name, []).append(gains[DECAYING] - gains[name])
+    means = {name: statistics.fmean(found) for name, found in behind.items()}
+    best = min(means, key=means.__getitem__)
+    regrets = mean_regrets(cells)
+    return best if means[best] < GAIN else min(RATES, key=lambda name: regrets[name])
 
 
 def table(cells: Mapping[Cell, Mapping[str, float]]) -> str:

@@ -5,6 +5,7 @@ It knows nothing of `userdp.claims`: prices are numbers that the plans were made
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import shutil
@@ -15,8 +16,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.claims.lives import PLAN, Teller, begin, train_from
+from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
+from tests.planning.conftest import synthetic_norms
 from tests.plans import changed_plan
 from tests.sweeping.launch import InProcess
 from tests.training.processes import start
@@ -313,6 +315,24 @@ class Life:
         price = Plan.load(file).guarantee().epsilon
         self.truth.train(run, store, base, clean=True, done=True, price=price)
 
+    def answered_plan(self, store: str) -> None:
+        """An answer, and a plan that takes nothing from it: its total is what its run claims."""
+        self.ask(store)
+        norms, file = self.folder / self.new("norms"), self.folder / self.new("plan")
+        synthetic_norms(most=4).save(norms)
+        asked = ASKED * len([name for name in self.truth.people[store].paid if "query" in name])
+        options = ("--budget", 16, "--steps", 6, "--epsilon", 4 + asked, "--population", 100)
+        limits = ("--delta", 1e-5, "--most-noise", 1000, "--median-examples", 2)
+        place = self.folder / store
+        self.tell.done("plan", place, "--norms", norms, *options, *limits, "--out", file)
+        run = self.new("run")
+        given = ("--plan", file, "--out", self.folder / run, "--model", "new", *SHAPE, *LEARNING)
+        self.tell.done("train", place, *given)
+        price = Plan.load(file).guarantee().epsilon
+        self.truth.train(run, store, None, clean=True, done=True, price=price)
+        announced = json.loads(file.read_text())["prediction"]["claim"]
+        same(announced, self.truth.models[run].epsilon, self.log)
+
     def sweep(self, store: str) -> None:
         """Two candidates; by exact losses, or one of them by private selection."""
         name, opened = self.new("sweep"), UserStore.open(self.folder / store)
@@ -377,7 +397,9 @@ class Life:
         with make_private(model, optimizer, opened, PLAN, **options) as private:
             for step in private:
                 optimizer.step()
-                schedule.step(step.operator["loss"] if steered else 1.0)
+                loss = step.operator["loss"] if steered else 1.0
+                if loss is not None:  # of an empty cohort
+                    schedule.step(loss)
             private.save()
         self.truth.train(run, store, None, clean=not steered, done=True, logged=steered)
 
@@ -463,6 +485,7 @@ class Life:
         "ask", "look", "train", "plan", "stop", "kill", "resume", "copy_run", "charge_again",
         "go_on", "stripped", "plain", "evaluate", "sweep", "append", "prepare_again", "copy_store",
         "rename", "back_up", "put_back", "export", "best_of_three", "loop",
+        "answered_plan",
     )  # fmt: skip
 
     def play(self, steps: int) -> None:

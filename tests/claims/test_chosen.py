@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -134,14 +135,15 @@ def loop(store, out: Path, **options) -> None:
     model = toy_model(store)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-    best, least = None, float("inf")
+    best, least = None, math.inf
     with userdp.make_private(model, optimizer, store, PLAN, out=out, **options) as private:
         for step in private:
             optimizer.step()
             loss = step.operator["loss"]
-            schedule.step(loss)
-            if loss < least:
-                least, best = loss, {name: one.clone() for name, one in model.state_dict().items()}
+            schedule.step(math.inf if loss is None else loss)  # of an empty cohort
+            if best is None or (loss is not None and loss < least):
+                least = math.inf if loss is None else loss
+                best = {name: one.clone() for name, one in model.state_dict().items()}
         model.load_state_dict(best)
         private.save()
 

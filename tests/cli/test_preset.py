@@ -45,7 +45,7 @@ def test_a_budget_and_a_population_suffice(store, tmp_path, capsys):
     assert result["steps"] == chosen.steps
     assert Plan.load(RunFolder(tmp_path / "run").plan) == chosen.plan()
     trained = RunFolder(tmp_path / "run").read_train()
-    assert (trained["learning_rate"], trained["schedule"]) == (0.003, "linear"), "as was measured"
+    assert (trained["learning_rate"], trained["schedule"]) == (0.0015, "constant"), "as measured"
     assert claim(tmp_path / "run").conditions == (), "nothing was looked at before"
 
 
@@ -55,25 +55,24 @@ def test_in_python_too_and_it_is_the_same_run(store, tmp_path, capsys):
     assert chosen.sentence() in capsys.readouterr().err
     assert run.claim.guarantee == chosen.plan().guarantee()
     trained = RunFolder(tmp_path / "run").read_train()
-    assert (trained["learning_rate"], trained["schedule"]) == (0.003, "linear"), "as was measured"
+    assert (trained["learning_rate"], trained["schedule"]) == (0.0015, "constant"), "as measured"
 
 
 def test_what_is_given_stands_in_place_of_the_presets_choice(store, tmp_path, capsys):
     own = ["--cohort-size", "32", "--delta", "1e-6", "--learning-rate", "0.001", *FEW]
-    assert train(store, tmp_path / "run", *own, "--schedule", "constant") == 0
+    assert train(store, tmp_path / "run", *own) == 0
     plan = Plan.load(RunFolder(tmp_path / "run").plan)
     assert (plan.denominator, plan.steps, plan.budget.target_delta) == (32, 2, 1e-6)
     assert plan.sampling.group_size == preset(epsilon=4, population=20_000).group_size
-    trained = RunFolder(tmp_path / "run").read_train()
-    assert (trained["learning_rate"], trained["schedule"]) == (0.001, "constant")
+    assert RunFolder(tmp_path / "run").read_train()["learning_rate"] == 0.001
     said = capsys.readouterr().err
     assert "The preset chose group size 4, clip norm 0.1, without a look" in said
 
 
 def test_adapters_have_a_learning_rate_of_their_own(store, tmp_path, capsys):
     assert train(store, tmp_path / "run", "--lora-rank", "2", *FEW) == 0
-    trained = RunFolder(tmp_path / "run").read_train()
-    assert (trained["learning_rate"], trained["schedule"]) == (0.002, "constant")
+    rate = preset(epsilon=4, population=20_000, low_rank=True).learning_rate
+    assert RunFolder(tmp_path / "run").read_train()["learning_rate"] == rate
     assert "LoRA only" in capsys.readouterr().err
 
 

@@ -102,11 +102,10 @@ def test_the_sentence_leaves_out_what_was_given():
     chosen = preset(epsilon=4, population=20_000)
     assert chosen.sentence() == (
         "The preset chose group size 4, 256 users a step, 100 steps, clip norm 0.1, learning rate "
-        "0.003, linear schedule, delta 1.9e-05 (population^-1.1), without a look at the store: "
-        "from epsilon 4, a declared population of 20,000 and full fine-tuning only."
+        "0.0015, delta 1.9e-05 (population^-1.1), without a look at the store: from epsilon 4, a "
+        "declared population of 20,000 and full fine-tuning only."
     )
-    said = chosen.sentence({"steps", "delta", "learning_rate", "schedule"})
+    said = chosen.sentence({"steps", "delta", "learning_rate"})
     assert "100 steps" not in said
     assert "learning rate" not in said
-    assert "schedule" not in said
     assert "(population^-1.1)" not in said

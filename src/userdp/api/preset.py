@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from userdp.api.progress import stderr
 from userdp.errors import UseError
 from userdp.planning.preset import Preset, preset
 from userdp.plans import Plan
-from userdp.training.config import Schedule, TrainConfig
+
+if TYPE_CHECKING:
+    from userdp.training.config import TrainConfig
 
 
 def by_preset(
@@ -21,7 +23,7 @@ def by_preset(
     population: int | None,
     delta: float | None,
 ) -> tuple[Plan, dict[str, Any]]:
-    """The plan of the preset, said on stderr; the options with its learning rate and schedule."""
+    """The plan of the preset, which is said on stderr, and the options with its learning rate."""
     if plan is not None:
         raise UseError(
             "a plan says it all, and a preset would choose another",
@@ -37,11 +39,12 @@ def by_preset(
     chosen = preset(
         epsilon=epsilon, population=population, delta=delta, low_rank=low_rank is not None
     )
-    learning = {"learning_rate": chosen.learning_rate, "schedule": Schedule(chosen.schedule)}
-    given = learning.keys() & options if config is None else set(learning)
+    given = {"learning_rate"} & options.keys() if config is None else {"learning_rate"}
     made = chosen.plan()
     say(chosen, given | ({"delta"} if delta is not None else set()))
-    return made, options if config is not None else learning | options
+    if not given:
+        options = options | {"learning_rate": chosen.learning_rate}
+    return made, options
 
 
 def say(chosen: Preset, given: Collection[str]) -> None:

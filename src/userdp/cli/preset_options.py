@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
@@ -11,7 +10,7 @@ from cyclopts import Parameter
 
 from userdp.cli.plan_options import PlanOptions
 from userdp.codec import encode
-from userdp.training.config import Schedule, TrainConfig, train_config
+from userdp.training.config import TrainConfig, train_config
 
 if TYPE_CHECKING:
     from userdp.planning.preset import Preset
@@ -22,10 +21,9 @@ _CHOSEN = ("delta", "group_size", "cohort_size", "steps", "l2_clip_norm")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearningOptions(TrainConfig):
-    """The options of `TrainConfig` but for rate and schedule, which a preset may choose."""
+    """The options of `TrainConfig` but for the learning rate, which a preset may choose."""
 
     learning_rate: Annotated[float, Parameter(parse=False)] = TrainConfig().learning_rate
-    schedule: Annotated[Schedule, Parameter(parse=False)] = TrainConfig().schedule
 
 
 # Annotations of inherited options are names of another module, which the parser would look up here.
@@ -63,24 +61,19 @@ def filled(options: PlanOptions, chosen: Preset) -> PlanOptions:
     return both
 
 
-def given(options: PlanOptions | None, learning: Mapping[str, Any]) -> set[str]:
+def given(options: PlanOptions | None, learning_rate: float | None) -> set[str]:
     """What of the preset's fields the operator chose."""
     own = {name for name in _CHOSEN if getattr(options, name, None) is not None}
-    return own | {name for name, value in learning.items() if value is not None}
+    return own | (set() if learning_rate is None else {"learning_rate"})
 
 
 def settings(
-    config: TrainConfig | None, learning: Mapping[str, Any], chosen_by: Preset | None
+    config: TrainConfig | None, learning_rate: float | None, chosen_by: Preset | None
 ) -> TrainConfig | None:
-    """How to train; None where nothing was said of it.
-
-    Args:
-        config: the other options.
-        learning: learning rate and schedule, None where they were not given.
-        chosen_by: says what was not given.
-    """
-    chosen = {name: getattr(chosen_by, name) for name in learning} if chosen_by else {}
-    chosen |= {name: value for name, value in learning.items() if value is not None}
-    if config is None and not chosen:
+    """How to train; None where nothing was said of it."""
+    if config is None and learning_rate is None and chosen_by is None:
         return None
-    return train_config(encode(config or TrainConfig()) | chosen)
+    rate = chosen_by.learning_rate if learning_rate is None and chosen_by else learning_rate
+    values = encode(config or TrainConfig())
+    chosen = train_config(values)
+    return chosen if rate is None else replace(chosen, learning_rate=rate)

@@ -15,7 +15,7 @@ from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
 from userdp.cli.preset_options import LearningOptions, chosen_preset, filled, given, settings
 from userdp.errors import UseError
 from userdp.reporting.table import Table
-from userdp.training.config import PlainPlan, Schedule
+from userdp.training.config import PlainPlan
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ def train(
     allow_large_delta: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
     learning_rate: float | None = None,
-    schedule: Schedule | None = None,
     config: Annotated[LearningOptions | None, Parameter(name="*")] = None,
     base_of_others: bool = False,
     charge_again: bool = False,
@@ -53,8 +52,8 @@ def train(
     is reserved in the store's ledger before the first. The released weights are in RUN/model.
 
     A budget suffices: with --epsilon and --population only, a preset chooses group size, cohort
-    size, steps, clip norm, delta, learning rate and schedule, without a look at the store, and says
-    them before training. An option that you give stands in place of its choice.
+    size, steps, clip norm, delta and learning rate, without a look at the store, and says them
+    before training. An option that you give stands in place of its choice.
 
     Args:
         store: a user store made by userdp prepare.
@@ -74,10 +73,8 @@ def train(
         allow_large_delta: begin even where delta is not below 1 over the declared population (of
             users; of examples where no number of users is declared): a claim that says little.
         options: see PlanOptions.
-        learning_rate: its peak, after the warm-up; by default the preset's, 0.003 (with
+        learning_rate: its peak, after the warm-up; by default the preset's, 0.0015 (with
             --lora-rank 0.002), and without a preset 0.001.
-        schedule: of the learning rate after the warm-up; by default the preset's, linear (with
-            --lora-rank constant), and without a preset constant.
         config: see TrainConfig.
         base_of_others: nobody whose text the base model learned from is in this store, say because
             that was public: then its price is none of theirs. A condition of the claim.
@@ -89,14 +86,13 @@ def train(
     """
     chosen_by = chosen_preset(plan, privacy, options, config)
     chosen = _chosen_plan(plan, privacy, options, chosen_by, resume=resume)
-    rate = {"learning_rate": learning_rate, "schedule": schedule and schedule.value}
-    learning = settings(config, rate, chosen_by)
+    learning = settings(config, learning_rate, chosen_by)
     from userdp.api import train as api
 
     if chosen_by is not None:
         from userdp.api.preset import say
 
-        say(chosen_by, given(options, rate))
+        say(chosen_by, given(options, learning_rate))
 
     if declare:
         api.declare(store, chosen, config=learning, scores=scores)

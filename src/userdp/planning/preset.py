@@ -29,8 +29,8 @@ from userdp.vocabulary import (
 _GROUP_SIZE = 4
 _COHORTS = (16, 512)
 _CLIP_NORM = 0.1
-_LEARNING = {"full fine-tuning": (3e-3, "linear"), "LoRA": (2e-3, "constant")}
-"""Learning rate and schedule. Those of full fine-tuning are measured: docs/results/recipe.md."""
+# Measured for full fine-tuning only: docs/results/recipe.md.
+_LEARNING_RATES = {"full fine-tuning": 1.5e-3, "LoRA": 2e-3}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,9 +49,7 @@ class Preset:
         steps: T, 100; below ε = 2, 50, each of which then has less noise.
         l2_clip_norm: C, 0.1. Gradients of language models are mostly longer, so that each user
             counts alike whatever the model's scale; the default optimizer divides C out again.
-        learning_rate: 0.003; for adapters, 0.002.
-        schedule: linear: the rate falls to next to nothing at the last step, so that the noise of
-            late steps moves the weights little; for adapters constant.
+        learning_rate: 0.0015, constant; for adapters, which begin at zero, 0.002.
     """
 
     epsilon: float
@@ -63,7 +61,6 @@ class Preset:
     steps: int
     l2_clip_norm: float
     learning_rate: float
-    schedule: str
 
     def plan(self) -> Plan:
         """The plan of these constants, with the least noise for the budget.
@@ -96,7 +93,6 @@ class Preset:
             "steps": f"{self.steps} steps",
             "l2_clip_norm": f"clip norm {self.l2_clip_norm:g}",
             "learning_rate": f"learning rate {self.learning_rate:g}",
-            "schedule": f"{self.schedule} schedule",
         }
         chosen = [word for name, word in words.items() if name not in given]
         if "delta" not in given:
@@ -133,7 +129,6 @@ def preset(
     require_count("population", population, at_least=2)
     kind = "LoRA" if low_rank else "full fine-tuning"
     least, most = _COHORTS
-    rate, schedule = _LEARNING[kind]
     return Preset(
         epsilon=epsilon,
         delta=delta_for(population) if delta is None else require_delta(delta),
@@ -143,8 +138,7 @@ def preset(
         cohort_size=min(most, max(least, 2 ** round(math.log2(2 * math.sqrt(population))))),
         steps=100 if epsilon >= 2 else 50,
         l2_clip_norm=_CLIP_NORM,
-        learning_rate=rate,
-        schedule=schedule,
+        learning_rate=_LEARNING_RATES[kind],
     )
 
 
