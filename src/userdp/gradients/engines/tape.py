@@ -343,14 +343,10 @@ class Tape:
         if written or not made:
             return written
         with unwatched():  # the model is not running
-            units = [
-                joint(self._uses.pop(one.name)).gradients.to(one.tensor.dtype) for one in made
-            ]
+            units = [joint(self._uses.pop(one.name)).gradients.to(one.tensor.dtype) for one in made]
         for one in made:
             self._known.pop(one.name, None)
-        parts = run_batched_backward(
-            [one.tensor for one in made], units, self._parameters.values()
-        )
+        parts = run_batched_backward([one.tensor for one in made], units, self._parameters.values())
         with unwatched():
             for name, part in zip(self._parameters, parts, strict=True):
                 if part is not None:
