@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 from userdp.gradients import ClippedSum
+from userdp.gradients.certificate.state import State
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.model_randomness import StatesApart
 
 
 @contextmanager
 def counted_reference() -> Iterator[list[int]]:
-    """Within, each call of the reference engine by another one adds its number of units."""
+    """Within, each call of the reference engine adds its number of units that have rows."""
     calls: list[int] = []
-    honest = reference.sum_of_units
+    honest = reference.add_units
 
-    def counted(task: Task, *, forgiving: bool = False) -> ClippedSum:
-        calls.append(len(task.units))
-        return honest(task, forgiving=forgiving)
+    def counted(
+        task: Task, total: ClippedSum, units: Iterable[int], state: State, states: StatesApart
+    ) -> None:
+        numbers = list(units)
+        calls.append(sum(int(rows) > 0 for rows in task.units.offsets.diff()[numbers]))
+        honest(task, total, numbers, state, states)
 
-    reference.sum_of_units = counted
-    try:
+    with mock.patch.object(reference, "add_units", counted):
         yield calls
-    finally:
-        reference.sum_of_units = honest

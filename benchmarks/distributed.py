@@ -16,8 +16,8 @@ tokens over the largest, a bound on the efficiency that comes from the dealing. 
 over rounds with a bootstrap 90% interval. ``bytes_reduced`` is what one process hands in per step
 (float64), ``bytes_spread`` what it receives (float32), its own share among both.
 
-``--sharded`` takes the model apart by FSDP2 and adds ``ratio_two_pass``: processor time of the
-two-pass step of all processes over that of the whole-model step of all processes.
+``--sharded`` takes the model apart by FSDP2 and adds ``ratio_sharded``: processor time of the
+step of the sharded engine of all processes over that of the whole-model step of all processes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from torch import nn
 from benchmarks.step.measure import interval
 from benchmarks.step.models import LENGTH, SETTINGS, VOCABULARY, build
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
-from userdp.gradients.engines import sharded
+from userdp.gradients.engines.sharded import clipped_sum as sharded_sum
 from userdp.gradients.shards import ShardNoise, shard
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import current_world
@@ -111,9 +111,9 @@ def measure(*, processes: int, rounds: int, sharded: bool) -> dict[str, Any]:
         "load_average": [round(load, 2) for load in os.getloadavg()],
     }
     if sharded:
-        two = [sum(parts) for parts in zip(*(f["two_pass_cpu"] for f in found), strict=True)]
+        two = [sum(parts) for parts in zip(*(f["sharded_cpu"] for f in found), strict=True)]
         ratios = [one / base for one, base in zip(two, together_cpu, strict=True)]
-        result["ratio_two_pass"] = _rounded(ratios)
+        result["ratio_sharded"] = _rounded(ratios)
     return result
 
 
@@ -147,9 +147,9 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
         parts = shard(build(_SETTING, device="cpu"))
         shard_noise = ShardNoise(parts)
 
-        def in_two_passes() -> None:
+        def in_parts() -> None:
             mine = dealing.mine(cohort)
-            summed = two_pass.clipped_sum(
+            summed = sharded_sum(
                 parts,
                 causal_lm_loss,
                 _part(units, mine.users),
@@ -159,7 +159,7 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
             shard_noise.add_(summed.value, 1.0)
             set_gradients(parts, summed.value, denominator=USERS)
 
-        steps["two_pass"] = in_two_passes
+        steps["sharded"] = in_parts
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
     for _ in range(rounds + 1):
         for name, step in steps.items():
@@ -167,7 +167,7 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
     # The first round is a warm-up.
     found["alone"] = times["alone"][1:]
     found["together_wall"] = [wall for wall, _ in times["together"][1:]]
-    for name in ("together", "two_pass"):
+    for name in ("together", "sharded"):
         found[f"{name}_cpu"] = [cpu for _, cpu in times.get(name, [])[1:]]
     loads = np.bincount(deal(tokens, size), weights=tokens, minlength=size)
     found["balance"] = round(float(loads.mean() / loads.max()), 4)
@@ -213,7 +213,7 @@ def _part(units: Units, chosen: Any) -> Units:
 
 
 def _clip(model: nn.Module, units: Units) -> ClippedSum:
-    return get_engine("bookkeeping")(model, causal_lm_loss, units, l2_clip_norm=1.0, micro_batch=8)
+    return get_engine("auto")(model, causal_lm_loss, units, l2_clip_norm=1.0, micro_batch=8)
 
 
 def _finish(model: nn.Module, summed: ClippedSum) -> None:

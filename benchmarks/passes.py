@@ -7,7 +7,10 @@ from collections.abc import Callable
 from torch import nn
 
 from userdp.gradients import Loss, Units, get_engine, trainable_parameters
-from userdp.gradients.engines import sharded
+from userdp.gradients.engines import batched, sharded
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.forms import Forms
+from userdp.gradients.engines.passes import Pass
 
 CLIP = 1.0
 Step = Callable[[], object]
@@ -36,7 +39,12 @@ def engine_step(
     micro_batch: int,
     parts: int | None = None,
 ) -> Step:
-    engine = two_pass.clipped_sum if name == "two-pass" else get_engine(name)
+    engine = sharded.clipped_sum if name == "sharded" else get_engine(name)
     return lambda: engine(
         model, loss, units, l2_clip_norm=CLIP, micro_batch=micro_batch, parts=parts
     )
+
+
+def passes_of(task: Task, form: Forms = None) -> list[Pass]:
+    """The passes in which the batched engine computes a task; certifies their shapes."""
+    return batched._Step(task, form, strict=False).passes

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.trusted_mode import TrustedMode
 from userdp.gradients.model_randomness import device_states
 
 Key = tuple[int, int]
@@ -26,7 +26,7 @@ NOBODY = 0
 """The first token of padding rows, and of made-up ones."""
 
 
-class Masks(TrustedMode):
+class Masks(TorchDispatchMode):
     """Within, every row's random numbers are noted, or come from ``recorded``.
 
     Args:

@@ -32,7 +32,7 @@ from userdp.gradients.engines import sharded
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.coverage import coverage
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow, margin
+from userdp.gradients.precision import dtypes_of, is_narrow, margin
 from userdp.gradients.shards import shard
 
 _LENGTHS = ((7, 3), (9,), (1, 8, 5), (6,), (1,))
@@ -85,20 +85,20 @@ def measured(family: Family, *, adapters: bool) -> dict[str, Any]:
         row["engines"][name] = _of_engine(engine, model, units, clip)
     joined()
     try:
-        sharded = shard(build(family, adapters=adapters))
-        row["engines"]["two_pass"] = _of_engine(two_pass.clipped_sum, sharded, units, clip, model)
+        parts = shard(build(family, adapters=adapters))
+        row["engines"]["sharded"] = _of_engine(sharded.clipped_sum, parts, units, clip, model)
     except (
         AttributeError,
         RuntimeError,
         TypeError,
         ValueError,
     ) as error:  # FSDP
-        row["engines"]["two_pass"] = {"cannot": str(error).splitlines()[0][:200]}
+        row["engines"]["sharded"] = {"cannot": str(error).splitlines()[0][:200]}
     return row
 
 
 def joined() -> None:
-    """One process alone, as the two-pass engine knows it."""
+    """One process alone, as the sharded engine knows it."""
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
@@ -125,12 +125,12 @@ def _of_engine(
     ratio = everybody.norms.clamp(min=1e-30).reciprocal() * clip
     whole = same or model
     task = Task(model=whole, loss=causal_lm_loss, units=units, l2_clip_norm=clip)
-    aimed = clip if engine is clipped_sum else aim(task)
+    aimed = clip if engine is clipped_sum else task.aim
     if same is not None:  # the engine of sharded models aims there in every precision
         aimed = clip * (1 - margin([torch.float32]))
     exact = clipped_sum(whole, causal_lm_loss, units, l2_clip_norm=aimed)
     # In fewer bits than float32 the engine of sharded models takes a pass for each unit.
-    narrow = any(map(is_narrow, dtypes_of(whole, causal_lm_loss, units)))
+    narrow = any(map(is_narrow, dtypes_of(whole, causal_lm_loss, masked=False)))
     alone = len(units) if narrow else sum(calls)
     moves = []
     for out in range(len(units)):

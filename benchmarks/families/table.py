@@ -37,8 +37,8 @@ rows of the plan's size and say it before they charge.
 
 """
 
-_ENGINES = ("auto", "bookkeeping", "lora", "vmap", "two_pass")
-_TITLES = "| family | `auto` | `bookkeeping` | `lora` | `vmap` | sharded | error / C | moves / C |"
+_ENGINES = ("auto", "sharded")
+_TITLES = "| family | `auto` | sharded | error / C | moves / C |"
 _TIMES = " time of `auto` | of one by one |"
 
 

@@ -31,9 +31,8 @@ from benchmarks.decoders import Shape, cohort, gpt2
 from benchmarks.gpu.setting import DECODER, TINY, Result, Setting
 from benchmarks.gpu.timing import seconds
 from benchmarks.opacus_steps import ghost, replace_conv1d
-from benchmarks.passes import CLIP, engine_step, plain
+from benchmarks.passes import CLIP, engine_step, passes_of, plain
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.gradients.engines import batched
 from userdp.gradients.engines.engine import Task
 
 METHODS = ("plain", "auto", "opacus ghost")
@@ -160,7 +159,7 @@ def facts(method: str, shape: Shape, sequences: int, setting: Setting, number: i
             l2_clip_norm=1.0,
             micro_batch=sequences,
         )
-        rows = one_pass.cut(task)[0][0].shape.units
+        rows = passes_of(task)[0].shape.units
     return {
         "sequences": sequences,
         "layers": shape.layers,

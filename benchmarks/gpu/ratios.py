@@ -56,7 +56,7 @@ def sharded(group: int, setting: Setting, deadline: float) -> Result:
             model,
             Precision.FLOAT32,
             units,
-            ["two-pass"],
+            ["sharded"],
             setting,
             deadline,
             micro_batch=64,

@@ -156,7 +156,7 @@ def limits(setting: Setting, deadline: float) -> Result:
 def limited(step: Callable[[], object], gib: float | None) -> Callable[[], object]:
     """``step`` under another limit of a pass's per-unit gradients; None: under none."""
     if gib is None:
-        change = mock.patch.object(one_pass, "most_units", return_value=sys.maxsize)
+        change = mock.patch.object(batched, "most_units", return_value=sys.maxsize)
     else:  # the engines allow a quarter of what they think the device has
         change = mock.patch.object(passes, "device_bytes", return_value=int(4 * gib * 2**30))
 

@@ -25,7 +25,7 @@ from userdp.gradients.engines import sharded
 from userdp.gradients.shards import shard
 
 ROWS = ("ragged", "equal")
-ALL: dict[str, Engine] = {**ENGINES, "two_pass": two_pass.clipped_sum}
+ALL: dict[str, Engine] = {**ENGINES, "sharded": sharded.clipped_sum}
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
     rows = list(whole_rows(options.results))
     done = {_key(row) for row in rows}
     for engine in options.engines:
-        wrap = _joined() if engine == "two_pass" else _unchanged
+        wrap = _joined() if engine == "sharded" else _unchanged
         for kind in options.kinds:
             for number in range(options.cases):
                 row = {
@@ -73,7 +73,7 @@ def _unchanged(model: nn.Module) -> nn.Module:
 
 
 def _joined() -> Callable[[nn.Module], nn.Module]:
-    """Models of the two-pass engine are sharded, over one process here."""
+    """Models of the sharded engine are sharded, over one process here."""
     if not dist.is_initialized():
         store = dist.HashStore()
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -15,11 +15,10 @@ from torch import nn
 
 from benchmarks import opacus_steps
 from benchmarks.paper_size.settings import Setting, build, setting_of, units_of
-from benchmarks.passes import CLIP, Step, engine_step
+from benchmarks.passes import CLIP, Step, engine_step, passes_of
 from benchmarks.rows import add_row, now
 from benchmarks.step.memory import memory
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.gradients.engines import batched
 from userdp.gradients.engines.engine import Task
 
 MICRO_BATCH = 64
@@ -45,7 +44,7 @@ def cuts_of(model: nn.Module, units: Units) -> list[tuple[int, int]]:
         l2_clip_norm=CLIP,
         micro_batch=MICRO_BATCH,
     )
-    sizes = [len(one.numbers) * one.shape.rows for one in one_pass.cut(task)[0]]
+    sizes = [len(one.numbers) * one.shape.rows for one in passes_of(task)]
     ends = list(itertools.accumulate(sizes))
     return list(zip([0, *ends], ends, strict=False))
 

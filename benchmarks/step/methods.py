@@ -17,7 +17,7 @@ from userdp.gradients import Units, causal_lm_loss
 PART = 8
 """Sequences of a pass where plain training works in parts."""
 
-OURS = ["auto", "reference", "vmap"]
+OURS = ["auto", "reference"]
 COMPILED = ["plain compiled", "plain compiled blocks", "plain compiled loss"]
 OTHERS = ["opacus per-sample", "opacus ghost"]
 MISSING = {

@@ -85,5 +85,5 @@ def test_completions_know_commands_and_options(capsys, shell):
     assert run(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert "userdp" in script
-    for word in ("evaluate", "learning-rate", "bookkeeping", "json"):
+    for word in ("evaluate", "learning-rate", "reference", "json"):
         assert word in script

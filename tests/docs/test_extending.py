@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import userdp
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from tests.plans import changed_plan, uls_plan
 from tests.training.toy import run_all, toy_model, toy_store
 from userdp.clip import Clip, clip_form
@@ -221,12 +221,12 @@ class TestOwnLayerRule:
     def test_the_rule_gives_what_one_unit_at_a_time_gives(self, slopes):
         example("own_layer_rule")
         model, units = self.task(slopes)
-        ours = one_pass_sum(model, gated_loss, units, l2_clip_norm=0.05)
+        ours = batched_sum(model, gated_loss, units, l2_clip_norm=0.05)
         truth = get_engine("reference")(model, gated_loss, units, l2_clip_norm=0.05)
         for name, value in truth.value.items():
             assert torch.allclose(ours.value[name], value, rtol=2e-3, atol=1e-7), name  # its margin
         assert torch.allclose(ours.norms, truth.norms, rtol=1e-5)
-        assert choose(model, gated_loss, units).engine == "bookkeeping"
+        assert choose(model, gated_loss, units).engine == "batched"
 
     def test_without_the_rule_units_are_computed_one_at_a_time(self, monkeypatch):
         example("own_layer_rule")

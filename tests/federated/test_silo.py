@@ -21,8 +21,8 @@ from userdp.federated import silo as silo_module
 from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import STORE, LanguageModel
 from userdp.federated.silo import Silo
-from userdp.gradients import coupling, draws
-from userdp.gradients.engines import agreement, choice
+from userdp.gradients.certificate import coupling
+from userdp.gradients.engines import agreement, batched
 from userdp.sampling.coins import secret_generator
 
 C, RATE = 0.5, 0.1
@@ -252,11 +252,12 @@ def test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_pa
     member.run_round(1, weights)
     for name in ("attn.c_attn.weight", "mlp.c_fc.weight"):
         weights[f"transformer.h.0.{name}"] *= 1e4
-    questions = [(coupling, "_coupling"), (draws, "_watched"), (agreement, "_agrees")]
+    questions = [(coupling, "_Question"), (agreement, "_disagreement")]
     for module, name in questions:
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("asked, or together"))
-    for name in choice._BATCHED:
-        monkeypatch.setitem(choice._BATCHED, name, lambda _: pytest.fail("asked, or together"))
+    monkeypatch.setattr(
+        batched, "sum_of_passes", lambda *_, **__: pytest.fail("asked, or together")
+    )
     for number in range(2, 13):
         assert np.isfinite(member.run_round(number, weights)["transformer.wte.weight"]).all()
 
@@ -266,7 +267,7 @@ def test_invariant_3_twin_a_silo_whose_engine_asks_of_each_longer_row_is_caught(
 ):
     honest = silo_module.make_private
     monkeypatch.setattr(
-        silo_module, "make_private", lambda *a, **k: honest(*a, **k | {"engine": "bookkeeping"})
+        silo_module, "make_private", lambda *a, **k: honest(*a, **k | {"engine": "auto"})
     )
     with pytest.raises(pytest.fail.Exception, match="asked, or together"):
         test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_path, monkeypatch)

@@ -19,9 +19,9 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from benchmarks.trusted_mode import TrustedMode
 from userdp.training import devices
 
 FAR = torch.device("ipu", 0)
@@ -89,7 +89,7 @@ class Far(Tensor):
         return _run(func, args, kwargs or {})
 
 
-class Accelerator(TrustedMode):
+class Accelerator(TorchDispatchMode):
     """Within, the device is there: tensors can be made on it and moved to it.
 
     Attributes:

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.passes import passes_of
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.gradients.engines import agreement, one_pass, tape
+from userdp.gradients.engines import agreement, tape
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import layout_of
@@ -48,7 +49,7 @@ def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
 
 
 def agrees(model: nn.Module) -> bool:
-    return agreement.agrees_with_reference(model, loss, masked=False)
+    return agreement.why_not_batched(model, loss, masked=False) is None
 
 
 def test_right_rules_agree():
@@ -81,7 +82,7 @@ def test_twin_formed_gradients_of_one_layer_that_are_wrong_are_noticed(monkeypat
 
 def test_each_parameter_is_asked_of_in_both_forms_and_about_half_at_a_time():
     parameters = trainable_parameters(Layers())
-    first, second = (one.keywords["form"] for one in agreement._in_both_forms(parameters))
+    first, second = agreement._both_forms(parameters)
     assert set(first) == set(second) == set(parameters)
     assert all({first[name], second[name]} == set(Form) for name in parameters)
     formed = [
@@ -158,5 +159,5 @@ def test_memory_for_what_is_formed_grows_with_a_model_of_which_little_trains(mon
     units = Units.from_rows([[[1, 2]]] * 400)
     task = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=1.0)
     numbers = sum(p.numel() for p in model.parameters())
-    first, *_ = one_pass.cut(task.but(micro_batch=400), Form.FORMED)[0]
+    first, *_ = passes_of(task.but(micro_batch=400), Form.FORMED)
     assert len(first.numbers) == numbers // 10

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu.reads import counted
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients.engines import agreement, choice, one_pass
+from userdp.gradients.engines import batched
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.sums import ClippedSum
 
@@ -21,31 +21,38 @@ CLIP = 0.3
 @pytest.fixture(autouse=True)
 def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Ahead on the CPU too; called with False: not."""
+    there, again = [True], [False]
+    honest, settle = batched.sum_of_passes, ClippedSum.settle
 
-    def be(there: bool) -> None:
-        monkeypatch.setattr(choice, "_runs_ahead", lambda task: there)
+    def sum_of_passes(task: Any, **options: Any) -> ClippedSum:
+        seen.append(there[0] and not again[0])
+        again[0] = False
+        return honest(task.but(ahead=seen[-1]), **options)
 
-    be(True)
+    def settled(total: ClippedSum) -> bool:
+        again[0] = not settle(total)
+        return not again[0]
+
+    def be(ahead: bool) -> None:
+        there[0] = ahead
+
+    seen: list[bool] = []
+    monkeypatch.setattr(batched, "sum_of_passes", sum_of_passes)
+    monkeypatch.setattr(ClippedSum, "settle", settled)
+    be.passes = seen  # type: ignore[attr-defined]
     return be
 
 
 @pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def passes(ahead: Any) -> list[bool]:
     """Of each sum over passes, whether it was ahead."""
-    seen: list[bool] = []
-    honest = one_pass.sum_of_passes
-
-    def sum_of_passes(task: Any, **options: Any) -> ClippedSum:
-        seen.append(task.ahead)
-        return honest(task, **options)
-
-    monkeypatch.setitem(choice._BATCHED, "bookkeeping", sum_of_passes)
-    return seen
+    found: list[bool] = ahead.passes
+    return found
 
 
 def total(model: nn.Module, units: Units, loss: Any = causal_lm_loss, **options: Any) -> ClippedSum:
     with secret_randomness("a test"):
-        engine = get_engine("bookkeeping")
+        engine = get_engine("auto")
         return engine(model, loss, units, l2_clip_norm=CLIP, micro_batch=2, **options)
 
 
@@ -80,7 +87,7 @@ def infinite(row: Tensor) -> Any:
 
 def distinct(make_rows: Any) -> Units:
     """Units whose first tokens differ."""
-    units = Units.from_rows(make_rows([1, 2, 1, 1]))
+    units = Units.from_rows(make_rows([1, 2, 1, 1]), width=16)
     assert int(units.lengths.min()) >= 3
     units.input_ids[:, 0] = torch.arange(len(units.lengths))
     return units
@@ -91,7 +98,7 @@ def test_the_sum_is_that_of_passes_that_are_waited_for(
     make_model, make_rows, passes, ahead, dropout
 ) -> None:
     model = dropping(make_model("gpt2-tied"), dropout)
-    units = Units.from_rows(make_rows([1, 2, 1, 1]))
+    units = Units.from_rows(make_rows([1, 2, 1, 1]), width=16)
     total(model, units)  # what is asked once draws numbers once
     passes.clear()
     found = total(model, units)
@@ -128,61 +135,6 @@ def test_twin_a_sum_that_nobody_asks_carries_what_is_not_finite(
     assert not all(bool(value.isfinite().all()) for value in found.value.values())
 
 
-def grown(model: nn.Module) -> None:
-    """Make a weight so much larger that the engines are asked anew whether they agree."""
-    with torch.no_grad():
-        model.transformer.h[0].mlp.c_fc.weight.mul_(4)
-
-
-def test_weights_that_have_grown_have_the_sum_computed_anew(
-    make_model, make_rows, passes, ahead, monkeypatch
-) -> None:
-    model, units = make_model("gpt2-tied"), distinct(make_rows)
-    total(model, units)
-    grown(model)
-    passes.clear()
-    asked, honest = [], agreement._agrees
-    monkeypatch.setattr(agreement, "_agrees", lambda *a: asked.append(a) or honest(*a))
-    found = total(model, units)
-    assert passes == [True, False]
-    assert asked
-    ahead(False)
-    assert same(found, total(model, units))
-
-
-def test_what_grown_weights_no_longer_allow_is_not_taken(
-    make_model, make_rows, passes, monkeypatch
-) -> None:
-    """The engines do not agree any more: each unit is computed alone."""
-    model, units = make_model("gpt2-tied"), distinct(make_rows)
-    total(model, units)
-    monkeypatch.setattr(agreement, "_agrees", lambda *given: False)
-    passes.clear()
-    total(model, units)
-    assert passes == [True]  # it is remembered
-    grown(model)
-    passes.clear()
-    alone = total(model, units)
-    assert passes == [True]
-    expected = get_engine("reference")(model, causal_lm_loss, units, l2_clip_norm=CLIP)
-    assert torch.allclose(alone.norms, expected.norms, rtol=1e-9)
-
-
-def test_twin_a_question_that_nobody_answers_lets_grown_weights_pass(
-    make_model, make_rows, passes, monkeypatch
-) -> None:
-    model, units = make_model("gpt2-tied"), distinct(make_rows)
-    total(model, units)
-    monkeypatch.setattr(agreement, "_agrees", lambda *given: False)
-    monkeypatch.setattr(agreement, "_alike", lambda *given: True)
-    grown(model)
-    passes.clear()
-    found = total(model, units)
-    assert passes == [True]
-    expected = get_engine("reference")(model, causal_lm_loss, units, l2_clip_norm=CLIP)
-    assert not torch.allclose(found.norms, expected.norms, rtol=1e-9)
-
-
 def test_the_host_waits_no_more_often_for_more_passes(make_model, make_rows, ahead) -> None:
     """But on a CPU for the tokens of each pass, whose pairs are counted there."""
     model = make_model("gpt2-tied")
@@ -190,7 +142,7 @@ def test_the_host_waits_no_more_often_for_more_passes(make_model, make_rows, ahe
     model.transformer.wpe.weight.requires_grad_(False)
 
     def reads(units: int) -> int:
-        rows = Units.from_rows(make_rows([1] * units))
+        rows = Units.from_rows(make_rows([1] * units), width=16)
         total(model, rows)
         with counted() as found:
             total(model, rows)

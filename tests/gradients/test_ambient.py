@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from userdp.errors import UseError
 from userdp.gradients import ENGINES, Units, get_engine, losses
 from userdp.gradients.clipping import squared_norm
@@ -103,7 +103,7 @@ def test_invariant_3_no_norm_is_taken_in_a_backward_pass_under_autocast(
 
     monkeypatch.setattr(Linear, "backward", turning_on)
     with autocast_restored(), pytest.raises(NotCoveredError, match="autocast"):
-        one_pass_sum(Words(), loss, alike(3), l2_clip_norm=CLIP)
+        batched_sum(Words(), loss, alike(3), l2_clip_norm=CLIP)
 
 
 @pytest.mark.parametrize("name", ["auto", "reference"])
@@ -124,7 +124,7 @@ def test_invariant_3_twin_under_autocast_a_unit_counts_for_more_than_the_clip_no
     def value(rows: list[list[int]]) -> dict[str, Tensor]:
         units = Units.from_rows([[row] for row in rows])
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = one_pass_sum(
+            found = batched_sum(
                 model, loss, units, l2_clip_norm=CLIP, micro_batch=256, strict=False
             )
         return found.value

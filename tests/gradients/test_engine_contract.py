@@ -26,7 +26,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum, vmap_norms
 from tests.speed import fast_then_slow
 from userdp.clip import ClipForm
 from userdp.errors import UseError
@@ -35,11 +35,10 @@ from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import ENGINES, get_engine
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.precision import margin
+from userdp.gradients.precision import margin
 
 VOCABULARY = 29
 Rows = list[list[list[int]]]
-BATCHED = ["bookkeeping", "lora", "vmap"]
 SHAPE = {
     "vocab_size": VOCABULARY,
     "hidden_size": 16,
@@ -129,10 +128,8 @@ def oracle(model: nn.Module, units: Units, item: float | None, aim: float) -> Cl
 
 @pytest.mark.parametrize("family", fast_then_slow(FAMILIES))
 @pytest.mark.parametrize("form", fast_then_slow([None, *Form]))
-def test_one_pass_agrees_with_the_reference_for_every_family(
-    family: str, form: Form | None
-) -> None:
-    """Not through an engine's name: here a fallback would be an error."""
+def test_batches_agree_with_the_reference_for_every_family(family: str, form: Form | None) -> None:
+    """Here a fallback would be an error."""
     model = tiny(family)
     exactly = {"gpt2-tied", "gpt2-untied", "gpt-neox", "opt", "bloom", "phi"}
     close = 1e-11 if family in exactly else 1e-5  # RMSNorm rounds to float32 inside
@@ -140,7 +137,7 @@ def test_one_pass_agrees_with_the_reference_for_every_family(
         units = Units.from_rows(ragged(sizes))
         aim = 0.7 * (1 - margin(p.dtype for p in model.parameters()))
         for item in (None, 1.5):
-            found = one_pass_sum(
+            found = batched_sum(
                 model,
                 causal_lm_loss,
                 units,
@@ -153,7 +150,7 @@ def test_one_pass_agrees_with_the_reference_for_every_family(
 
 @pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "gpt2-untied", "llama"]))
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64]))
-@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("name", ENGINES)
 def test_norms_agree_with_the_float64_reference_to_1e_5(
     name: str, dtype: torch.dtype, family: str
 ) -> None:
@@ -165,6 +162,16 @@ def test_norms_agree_with_the_float64_reference_to_1e_5(
             model, causal_lm_loss, units, l2_clip_norm=0.7, micro_batch=micro_batch
         )
         agree(model, found, exact, norms=1e-5, values=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
+def test_norms_are_those_of_per_unit_gradients_by_torch_func(family: str) -> None:
+    """An oracle that shares no code with either engine."""
+    model, units = tiny(family), Units.from_rows(ragged([2, 2, 2]))
+    wanted = vmap_norms(model, causal_lm_loss, units)
+    for name in ENGINES:
+        found = get_engine(name)(model, causal_lm_loss, units, l2_clip_norm=0.7)
+        torch.testing.assert_close(found.norms, wanted, rtol=1e-5, atol=0)
 
 
 def distance(one: ClippedSum, two: ClippedSum) -> float:
@@ -183,7 +190,7 @@ def largest_move(engine: Callable[[Rows], ClippedSum], units: Rows) -> float:
 )
 @pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "gpt2-untied", "llama"]))
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64, torch.bfloat16]))
-@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("name", ENGINES)
 def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_every_engine(
     name: str, dtype: torch.dtype, family: str, micro_batch: int, item: float | None
 ) -> None:
@@ -202,7 +209,7 @@ def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_every_engine(
     assert 0.9 * 0.7 < largest_move(engine, ragged([2, 1, 3])) <= 0.7
 
 
-@pytest.mark.parametrize("name", fast_then_slow(list(ENGINES), fast=2))
+@pytest.mark.parametrize("name", list(ENGINES))
 def test_an_empty_cohort_and_units_without_rows_add_nothing(name: str) -> None:
     model = tiny("gpt2-tied", torch.float32)
     for rows in ([], [[], [[]], [[3]]]):
@@ -217,7 +224,7 @@ def test_a_unit_without_rows_leaves_rows_that_are_clipped_first_in_one_pass() ->
     units = Units.from_rows(ragged([2, 0, 1]))
     options = {"l2_clip_norm": 0.5, "item_clip_norm": 0.3}
     model = tiny("gpt2-tied", torch.float32)
-    found = one_pass_sum(model, causal_lm_loss, units, **options)
+    found = batched_sum(model, causal_lm_loss, units, **options)
     assert found.norms[1] == 0
     expected = reference(model, causal_lm_loss, units, **options)
     torch.testing.assert_close(found.norms, expected.norms, rtol=1e-4, atol=0)
@@ -236,7 +243,7 @@ def test_invariant_6_a_gradient_of_nothing_times_a_huge_factor_is_nothing() -> N
     units = Units.from_rows([[[1, 2], [4, 5]], [[3, 3]], [[5, 6], [1, 1]]])
     rule = ClipRule(form=ClipForm.AUTOMATIC, stability=1e-6)
     for clip in (1e20, 1e30):
-        found = get_engine("bookkeeping")(
+        found = get_engine("auto")(
             nn.Sequential(table, out), loss, units, l2_clip_norm=clip, rule=rule
         )
         assert all(bool(value.isfinite().all()) for value in found.value.values())
@@ -244,7 +251,7 @@ def test_invariant_6_a_gradient_of_nothing_times_a_huge_factor_is_nothing() -> N
 
 @pytest.mark.parametrize("value", fast_then_slow([math.nan, math.inf, 3e38]))
 @pytest.mark.parametrize("item", fast_then_slow([None, 0.5]))
-@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("name", ENGINES)
 def test_invariant_6_a_non_finite_unit_adds_zero_and_hurts_nobody_else(
     name: str, item: float | None, value: float
 ) -> None:
@@ -267,7 +274,7 @@ def test_invariant_6_a_non_finite_unit_adds_zero_and_hurts_nobody_else(
     assert distance(without, mixed) < 1e-5
 
 
-@pytest.mark.parametrize("name", fast_then_slow(list(ENGINES), fast=2))
+@pytest.mark.parametrize("name", list(ENGINES))
 def test_frozen_parts_are_left_out_and_grad_is_left_alone(name: str) -> None:
     model = tiny("llama", torch.float32)
     for parameter_name, parameter in model.named_parameters():
@@ -277,7 +284,7 @@ def test_frozen_parts_are_left_out_and_grad_is_left_alone(name: str) -> None:
     units = Units.from_rows(ragged([2, 1]))
     found = get_engine(name)(model, causal_lm_loss, units, l2_clip_norm=0.7)
     exact = oracle(model, units, None, 0.7 * (1 - margin(p.dtype for p in model.parameters())))
-    if name in BATCHED:
+    if name == "auto":
         agree(model, found, exact, norms=1e-5, values=1e-5)
     assert all("q_proj" in n or n.endswith("norm.weight") for n in found.value)
     assert all(p.grad is None for p in model.parameters())

@@ -22,7 +22,6 @@ from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.coverage import coverage
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.precision import aim
 from userdp.training.lora import linear_layers
 
 logging.set_verbosity(60)  # it logs whole configurations
@@ -60,7 +59,7 @@ def check(name: str, *, adapters: bool) -> None:
     assert sum(calls) == (len(units) if alone else 0), choose(model, causal_lm_loss, units).reason
     named = coverage(model, causal_lm_loss, masked=False).obstacles
     assert bool(named) == alone
-    aimed = aim(Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=clip))
+    aimed = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=clip).aim
     exact = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=aimed)
     assert apart(ours, exact) < 1e-4 * clip * len(units)
     torch.testing.assert_close(ours.norms, exact.norms, rtol=1e-4, atol=1e-6)

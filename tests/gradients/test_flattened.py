@@ -12,7 +12,7 @@ from torch import nn
 
 from benchmarks.influence import cases, losses, models
 from benchmarks.influence.cases import without
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.certificate.made_up import RAGGED, made_up
@@ -23,7 +23,7 @@ from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.tape import NotCoveredError, Tape
 
 CLIP = 0.01
-ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]
+ENGINES = ["auto", "reference"]
 
 
 def friendly() -> Units:
@@ -125,7 +125,7 @@ def test_invariant_3_as_many_tokens_as_the_pass_has_but_in_the_routers_order(nam
 def test_flattened_rows_and_positions_are_still_one_pass(
     build: Callable[[], nn.Module], loss: Loss
 ) -> None:
-    assert choose(renewed(build()), loss, friendly()).engine == "bookkeeping"
+    assert choose(renewed(build()), loss, friendly()).engine == "batched"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_selections_are_given_back_to_the_reference_engine_whatever_their_count(
     model = renewed(build())
     for units in (friendly(), five_four_three()):
         with pytest.raises(NotCoveredError, match="kept apart"):
-            one_pass_sum(model, loss, units, l2_clip_norm=1.0)
+            batched_sum(model, loss, units, l2_clip_norm=1.0)
 
 
 # Broken twins: whose a place is, told by shapes.
@@ -171,8 +171,8 @@ def test_invariant_3_twin_rows_told_by_division_are_caught(
     told_by_shapes(monkeypatch, by_division)
     monkeypatch.setattr(agreement, "made_up", lambda *args, **options: friendly())
     model = renewed(models.HeadOnSelected(), 1)
-    assert agreement.agrees_with_reference(model, losses.on_selected, masked=False)
-    assert influence("bookkeeping", model, losses.on_selected, divisible(17, 1)) > 1.8
+    assert agreement.why_not_batched(model, losses.on_selected, masked=False) is None
+    assert influence("auto", model, losses.on_selected, divisible(17, 1)) > 1.8
 
 
 def test_rows_told_by_division_do_not_pass_on_made_up_ragged_rows(
@@ -183,7 +183,7 @@ def test_rows_told_by_division_do_not_pass_on_made_up_ragged_rows(
     model = renewed(models.HeadOnSelected())
     counts = made_up(model, RAGGED[0], masked=False).target_counts()
     assert sorted(counts.tolist()) == [3, 4, 5]
-    assert not agreement.agrees_with_reference(model, losses.on_selected, masked=False)
+    assert agreement.why_not_batched(model, losses.on_selected, masked=False) is not None
 
 
 def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
@@ -191,9 +191,9 @@ def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
 ) -> None:
     """Two of two experts: always as many tokens as the pass has, in the order of the router."""
     told_by_shapes(monkeypatch, by_division)
-    monkeypatch.setattr(choice, "agrees_with_reference", lambda *args, **options: True)
+    monkeypatch.setattr(choice, "why_not_batched", lambda *args, **options: None)
     model = experts_train()
     units = divisible(9, 10)
     # Several times: what is moved hangs on the secret order of the units.
-    moves = [influence("bookkeeping", model, losses.own_rows, units) for _ in range(8)]
+    moves = [influence("auto", model, losses.own_rows, units) for _ in range(8)]
     assert max(moves) > 1.5

@@ -7,7 +7,6 @@ import torch
 
 from benchmarks.gpu.reads import counted, per_layer
 from benchmarks.gpu.setting import Setting
-from tests.speed import fast_then_slow
 from userdp.gradients.engines import norm_pass, reference, tape
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.uses import Dense, Layout
@@ -15,9 +14,7 @@ from userdp.gradients.engines.uses import Dense, Layout
 CPU = Setting(device="cpu", tiny=True, memory_gib=1)
 
 
-@pytest.mark.parametrize(
-    "engine", fast_then_slow(["auto", "bookkeeping", "lora", "reference", "vmap"])
-)
+@pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_a_layer_adds_no_read(engine):
     found = per_layer(engine, CPU)
     assert found["per_layer"] == 0
@@ -33,7 +30,7 @@ def test_twin_a_read_per_layer_is_noticed(monkeypatch):
         honest(self, name, use, *factors)
 
     monkeypatch.setattr(tape.Tape, "keep", keep)
-    assert per_layer("bookkeeping", CPU)["per_layer"] == 4  # GPT-2's linear layers
+    assert per_layer("auto", CPU)["per_layer"] == 4  # GPT-2's linear layers
 
 
 def test_twin_a_read_per_parameter_is_noticed_in_the_reference(monkeypatch):
@@ -46,7 +43,7 @@ def test_twin_a_read_per_parameter_is_noticed_in_the_reference(monkeypatch):
     assert per_layer("reference", CPU)["per_layer"] > 0
 
 
-def test_the_two_pass_engine_waits_for_no_norm():
+def test_the_sharded_engine_waits_for_no_norm():
     layout = Layout(bounds=(0, 1, 2), unit_of_row=torch.arange(2))
     left, right = torch.randn(2, 3, 4), torch.randn(2, 3, 5)
     gradients = torch.einsum("usp,usq->upq", left, right)

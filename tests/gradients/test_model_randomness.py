@@ -186,19 +186,11 @@ def test_a_philox_state_is_a_random_key_and_a_place_that_is_a_multiple_of_four()
 
 # Generators that no state of ours reaches.
 
-OF_A_MODULE = torch.Generator().manual_seed(0)
-
 
 class Own(Toy):
     def __init__(self, held: object) -> None:
         super().__init__("plain", 0.1)
         self.held = held
-
-
-class Global(Toy):
-    def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
-        OF_A_MODULE.initial_seed()
-        return super().forward(*args, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -208,8 +200,6 @@ class Global(Toy):
         np.random.default_rng(0),
         np.random.RandomState(0),
         random.Random(0),
-        {"mask": np.random.default_rng(0)},
-        [torch.Generator()],
     ],
 )
 def test_a_module_with_a_generator_of_its_own_is_refused(held):
@@ -217,24 +207,7 @@ def test_a_module_with_a_generator_of_its_own_is_refused(held):
         clipped_sum(Own(held), causal_lm_loss, UNITS, l2_clip_norm=1.0)
 
 
-class Attribute(Own):
-    """Reads an attribute that is called as a global generator is."""
-
-    OF_A_MODULE = 3
-
-    def forward(self, *args, **kwargs):
-        assert self.OF_A_MODULE == 3
-        return super().forward(*args, **kwargs)
-
-
-def test_a_generator_among_the_globals_of_a_forward_is_refused():
-    with pytest.raises(UseError, match="of its own"):
-        require_reachable_randomness(Global("plain", 0.1))
-    require_reachable_randomness(Own("no generator"))
-    require_reachable_randomness(Attribute("no generator"))
-
-
-@pytest.mark.parametrize("engine", ["reference", "bookkeeping", "vmap", "auto"])
+@pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_a_generator_that_only_the_operation_shows_is_refused(engine):
     hidden = {"state": torch.Generator()}
 
@@ -246,14 +219,14 @@ def test_a_generator_that_only_the_operation_shows_is_refused(engine):
         get_engine(engine)(build_model("gpt2"), loss, UNITS, l2_clip_norm=1.0)
 
 
-@pytest.mark.parametrize("engine", ["reference", "bookkeeping", "vmap", "auto"])
+@pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_a_model_that_seeds_before_it_draws_is_refused_also_where_it_hides_it(engine):
     def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return causal_lm_loss(model, input_ids, lengths)
 
-    with pytest.raises(UseError, match="seeds a generator"):
+    with pytest.raises(UseError, match="seeds a random number generator"):
         get_engine(engine)(build_model("gpt2"), loss, UNITS, l2_clip_norm=1.0)
 
 
@@ -281,7 +254,7 @@ class Recomputed(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("engine", ["reference", "bookkeeping", "auto"])
+@pytest.mark.parametrize("engine", ["auto", "reference"])
 @pytest.mark.parametrize(("preserve", "host"), [(False, False), (True, True), (True, False)])
 def test_recomputation_under_other_masks_is_refused(engine, preserve, host):
     model = Recomputed(preserve=preserve, host=host)

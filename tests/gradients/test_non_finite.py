@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, trainable_parameters
 from userdp.gradients.clipping import clip_factors, squared_norm
 
@@ -31,34 +30,6 @@ def units_with_poison(make_rows: MakeRows) -> tuple[list[list[list[int]]], list[
     rows = [[[token % POISON for token in row] for row in unit] for unit in make_rows([2, 3, 1])]
     bad = [[3, 4, 5], [1, POISON, 2]]
     return rows, [rows[0], bad, rows[1], bad, rows[2]]
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 3e38])
-@pytest.mark.parametrize("item_clip_norm", fast_then_slow([None, 0.5]))
-@pytest.mark.parametrize("micro_batch", fast_then_slow([1, 32]))
-def test_invariant_6_a_non_finite_unit_counts_as_zero_and_is_counted(
-    value: float,
-    item_clip_norm: float | None,
-    micro_batch: int,
-    make_model: MakeModel,
-    make_rows: MakeRows,
-) -> None:
-    model = make_model()
-    good, mixed = units_with_poison(make_rows)
-    without, with_bad = (
-        clipped_sum(
-            model,
-            poisoned(value),
-            Units.from_rows(rows),
-            l2_clip_norm=1.0,
-            item_clip_norm=item_clip_norm,
-            micro_batch=micro_batch,
-        )
-        for rows in (good, mixed)
-    )
-    assert (without.non_finite, with_bad.non_finite) == (0, 2)
-    for name, tensor in without.value.items():
-        assert torch.equal(tensor, with_bad.value[name])
 
 
 @pytest.mark.parametrize("stability", [None, 0.01])

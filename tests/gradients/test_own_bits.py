@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from tests.gradients.one_pass import as_they_come
+from tests.gradients.batches import as_they_come
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import choice, one_pass, own_bits, passes
+from userdp.gradients.engines import batched, certify, passes
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
@@ -29,7 +29,6 @@ from userdp.gradients.model_randomness import known_randomness, secret_randomnes
 Rows = list[list[int]]
 
 CLIP = 1e-3
-NAMES = ["bookkeeping", "lora"]
 VOCABULARY = 23
 
 
@@ -106,31 +105,29 @@ def distance(one: ClippedSum, two: ClippedSum) -> float:
     return math.sqrt(squared_norm(one.value[n] - v for n, v in two.value.items()))
 
 
-@pytest.mark.parametrize("name", fast_then_slow(NAMES))
 @pytest.mark.parametrize("build", MODELS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_invariant_3_a_units_bits_are_the_same_whoever_is_there(
-    loss: Any, build: Callable[[], nn.Module], name: str
+    loss: Any, build: Callable[[], nn.Module]
 ) -> None:
     model, rows = build(), some_rows(24)
-    assert choose(model, loss, units_of(rows)).engine == "bookkeeping"
-    everybody = summed(name, model, loss, rows)
+    assert choose(model, loss, units_of(rows)).engine == "batched"
+    everybody = summed("auto", model, loss, rows)
     for others in (rows[::-1], rows[:1], [*some_rows(9, seed=1), *rows[5:]], rows[3:11]):
-        norms = dict(zip(map(str, others), summed(name, model, loss, others).norms, strict=True))
+        norms = dict(zip(map(str, others), summed("auto", model, loss, others).norms, strict=True))
         for unit, norm in zip(rows, everybody.norms, strict=True):
             assert norms.get(str(unit), norm) == norm  # to the last bit
 
 
-@pytest.mark.parametrize("name", fast_then_slow(NAMES))
 @pytest.mark.parametrize("build", fast_then_slow(MODELS))
 def test_invariant_3_in_bfloat16_one_of_many_alike_moves_the_sum_by_at_most_the_clip_norm(
-    build: Callable[[], nn.Module], name: str
+    build: Callable[[], nn.Module],
 ) -> None:
     """All would move in one direction: 199 units moved by 0.27 C where batches were ragged."""
     model, rows = build(), some_rows(3) * 40
-    everybody = summed(name, model, in_bfloat16, rows)
+    everybody = summed("auto", model, in_bfloat16, rows)
     for out in (0, 1, 60, 119):
-        rest = summed(name, model, in_bfloat16, rows[:out] + rows[out + 1 :])
+        rest = summed("auto", model, in_bfloat16, rows[:out] + rows[out + 1 :])
         assert distance(everybody, rest) <= CLIP
 
 
@@ -140,9 +137,7 @@ def test_who_shares_a_pass_is_drawn_and_all_orders_come_equally_often() -> None:
     seen: Counter[tuple[int, ...]] = Counter()
     with known_randomness("the order of the units"):
         for _ in range(2400):
-            cut, large = passes.passes(
-                units, micro_batch=2, most_units=lambda rows, width: 2, filled=True
-            )
+            cut, large = passes.passes(units, micro_batch=2, most_units=lambda rows, width: 2)
             assert [len(one.numbers) for one in cut] == [2, 2]
             assert not large
             seen[sum((one.numbers for one in cut), ())] += 1
@@ -158,7 +153,7 @@ def test_invariant_3_a_pass_holds_the_units_that_it_names_in_their_places(width:
     units = units_of(rows, width=width)
     for taken in (1, 2, 3, 4):
         for numbers in itertools.permutations(range(5), taken):
-            found = Pass(numbers, PassShape(4, 2, 3)).of(units)
+            found = Pass(numbers, tuple(range(taken)), PassShape(4, 2, 3)).of(units)
             filled = [*numbers, *[numbers[0]] * (4 - taken)]
             assert found.offsets.tolist() == [0, 2, 4, 6, 8]
             assert found.input_ids.shape == (8, 3)
@@ -177,7 +172,7 @@ def changed_passes(monkeypatch: pytest.MonkeyPatch, order: Coupled, without: Cou
 
     def members(order: Coupled, units: Units) -> list[tuple[int, ...]]:
         monkeypatch.setattr(passes, "_in_random_order", order)
-        cut, _ = passes.passes(units, micro_batch=4, most_units=lambda rows, width: 4, filled=True)
+        cut, _ = passes.passes(units, micro_batch=4, most_units=lambda rows, width: 4)
         return [one.numbers for one in cut]
 
     before = members(order, units_of([[[1, 2, 3]]] * 40))
@@ -210,64 +205,22 @@ def test_rows_that_no_unit_has_raise_nothing_and_fill_no_pass() -> None:
 
     rows = [[[1 + token % 20 for token in row] for row in unit] for unit in some_rows(9, width=12)]
     model = gpt2()
-    everybody = summed("bookkeeping", model, loss, rows)
+    everybody = summed("auto", model, loss, rows)
     assert everybody.failed == 0
-    assert torch.equal(summed("bookkeeping", model, loss, rows[1:]).norms, everybody.norms[1:])
+    assert torch.equal(summed("auto", model, loss, rows[1:]).norms, everybody.norms[1:])
 
 
 def test_twin_passes_as_large_and_as_wide_as_who_is_there_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, rows = gpt2(), some_rows(24)
-    summed("bookkeeping", model, in_bfloat16, rows)  # whose bits are found to be their own
+    summed("auto", model, in_bfloat16, rows)  # whose bits are found to be their own
     monkeypatch.setattr(Pass, "of", as_they_come)
-    everybody = summed("bookkeeping", model, in_bfloat16, rows).norms
+    everybody = summed("auto", model, in_bfloat16, rows).norms
     assert any(
-        not torch.equal(
-            summed("bookkeeping", model, in_bfloat16, rows[out:]).norms, everybody[out:]
-        )
+        not torch.equal(summed("auto", model, in_bfloat16, rows[out:]).norms, everybody[out:])
         for out in (1, 5, 9)
     )
-
-
-def place_counts(left: Tensor, right: Tensor, layout: Any, out: Tensor | None = None) -> Tensor:
-    """A broken twin: a product whose rounding hangs on the place."""
-    formed = honest_formed(left, right, layout, out)
-    places = torch.arange(len(formed)).view(-1, 1, 1)
-    return formed.mul_(1 + 2.0**-20 * (places == 1))
-
-
-honest_formed = linear.form_gradients
-
-
-def test_twin_a_machine_whose_places_differ_is_noticed_and_units_are_computed_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shape, units = PassShape(4, 2, 32), units_of(some_rows(12))
-
-    def new_task() -> Task:
-        return Task(model=gpt2(), loss=in_bfloat16, units=units, l2_clip_norm=CLIP, micro_batch=8)
-
-    task = new_task()
-    assert own_bits.bits_are_own(task, shape, Form.FORMED)
-    monkeypatch.setattr(linear, "form_gradients", place_counts)
-    other = new_task()
-    assert not own_bits.bits_are_own(other, shape, Form.FORMED)
-    assert own_bits.bits_are_own(other, PassShape(1, 2, 32), Form.FORMED)  # nobody shares it
-
-    alone: list[int] = []
-    honest = choice.reference.sum_of_units
-
-    def counted(task: Task, **options: Any) -> ClippedSum:
-        alone.append(len(task.units))
-        return honest(task, **options)
-
-    monkeypatch.setattr(one_pass.reference, "sum_of_units", counted)
-    task = new_task()
-    one_pass.sum_of_passes(task, form=Form.FORMED)
-    cut, _ = one_pass.cut(task, Form.FORMED)
-    shared = [len(one.numbers) for one in cut if one.shape.units > 1]
-    assert len(alone) == sum(shared) > 0
 
 
 def test_invariant_3_rows_that_raise_leave_everybody_elses_bits_alone() -> None:
@@ -280,8 +233,8 @@ def test_invariant_3_rows_that_raise_leave_everybody_elses_bits_alone() -> None:
 
     rows = [[[1, *row] for row in unit] for unit in some_rows(10, width=20)]
     model, bad = gpt2(), [[7, 1, 2]]
-    without = summed("bookkeeping", model, loss, rows)
-    with_it = summed("bookkeeping", model, loss, [*rows[:4], bad, *rows[4:]])
+    without = summed("auto", model, loss, rows)
+    with_it = summed("auto", model, loss, [*rows[:4], bad, *rows[4:]])
     assert with_it.failed == 1
     assert math.isnan(float(with_it.norms[4]))
     assert torch.equal(torch.cat([with_it.norms[:4], with_it.norms[5:]]), without.norms)
@@ -291,12 +244,12 @@ def test_invariant_3_rows_that_raise_leave_everybody_elses_bits_alone() -> None:
 def test_invariant_3_a_unit_that_is_not_finite_leaves_everybody_elses_bits_alone() -> None:
     model, rows = llama(), some_rows(10, width=20)
     rows = [[[token % 6 for token in row] for row in unit] for unit in rows]
-    without = summed("bookkeeping", model, in_bfloat16, rows)
+    without = summed("auto", model, in_bfloat16, rows)
     with torch.no_grad():
         model.model.embed_tokens.weight[9] = torch.inf  # type: ignore[operator, union-attr]
-    found = summed("bookkeeping", model, in_bfloat16, [*rows[:4], [[9, 1, 2]], *rows[4:]])
+    found = summed("auto", model, in_bfloat16, [*rows[:4], [[9, 1, 2]], *rows[4:]])
     others = torch.cat([found.norms[:4], found.norms[5:]])
-    again = summed("bookkeeping", model, in_bfloat16, rows)
+    again = summed("auto", model, in_bfloat16, rows)
     assert found.non_finite == 1
     assert torch.equal(others, again.norms)
     assert len(without.norms) == len(others)
@@ -316,10 +269,10 @@ def test_made_up_rows_that_raise_leave_units_to_the_reference_engine() -> None:
     rows = [[[1 + token % 20 for token in row] for row in unit] for unit in some_rows(6, width=12)]
     long = [[1 + token % 20 for token in range(40)]]
     model = gpt2()
-    found = summed("bookkeeping", model, loss, [*rows, long])
+    found = summed("auto", model, loss, [*rows, long])
     assert found.failed == 0
     assert bool((found.norms > 0).all())
-    assert torch.equal(found.norms[:-1], summed("bookkeeping", model, loss, rows).norms)
+    assert torch.equal(found.norms[:-1], summed("auto", model, loss, rows).norms)
 
 
 def test_a_pass_has_no_more_units_than_the_rounding_of_its_sum_allows() -> None:
@@ -328,7 +281,6 @@ def test_a_pass_has_no_more_units_than_the_rounding_of_its_sum_allows() -> None:
         units,
         micro_batch=5000,
         most_units=lambda rows, width: 5000,
-        filled=True,
         most_rows=lambda width, micro_batch, device: micro_batch,
     )
     assert {one.shape.units for one in cut} == {1024}
@@ -351,10 +303,10 @@ def test_invariant_3_infinities_that_a_kernel_lets_through_leave_everybody_elses
 
     model = gpt2()
     assert VOCABULARY % 2
-    without = summed("bookkeeping", model, loss, rows)
+    without = summed("auto", model, loss, rows)
     for number in range(8):
         with secret_randomness(f"order {number}"):
-            with_it = summed("bookkeeping", model, loss, [*rows, bad])
+            with_it = summed("auto", model, loss, [*rows, bad])
         assert with_it.non_finite == 1
         assert torch.equal(with_it.norms[:-1], without.norms)
         assert distance(with_it, without) <= 1e-5 * CLIP
@@ -367,41 +319,9 @@ def test_a_token_that_no_row_has_spoils_no_sum() -> None:
         model.model.embed_tokens.weight[0] = torch.inf  # type: ignore[operator, union-attr]
     assert summed("reference", model, causal_lm_loss, [[[0, 0, 0]]]).non_finite == 1
     exact = summed("reference", model, causal_lm_loss, rows)
-    found = summed("bookkeeping", model, causal_lm_loss, rows)
+    found = summed("auto", model, causal_lm_loss, rows)
     assert all(bool(value.isfinite().all()) for value in found.value.values())
     assert distance(found, exact) < 0.01 * CLIP
-
-
-def test_in_fewer_bits_smaller_passes_would_move_everybody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Memory that runs out may be somebody's doing."""
-    model, rows = gpt2(), some_rows(6)
-    summed("bookkeeping", model, in_bfloat16, rows)
-
-    def no_memory(self: object, *args: object) -> None:
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(one_pass._Step, "_run", no_memory)
-    with pytest.raises(FailureError, match="fewer bits") as error:
-        summed("bookkeeping", model, in_bfloat16, rows)
-    assert "--micro-batch" in (error.value.hint or "")
-
-
-@pytest.mark.parametrize("name", ["auto", "vmap"])
-def test_where_masks_are_drawn_or_vmap_traces_units_are_computed_alone(name: str) -> None:
-    model, units = gpt2(), units_of(some_rows(4))
-    if name == "auto":
-        model.config.resid_pdrop = 0.5
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.5
-        chosen = choose(model.train(), in_bfloat16, units)
-        assert chosen.engine == "reference"
-        assert "fewer bits" in chosen.reason
-        return
-    task = Task(model=model, loss=in_bfloat16, units=units, l2_clip_norm=CLIP)
-    assert "fewer bits" in (choice.why_alone(task, traced=True) or "")
 
 
 @pytest.mark.parametrize("tokens", range(0, 300, 7))
@@ -409,3 +329,59 @@ def test_a_row_is_padded_by_at_most_half_of_it_or_16_tokens(tokens: int) -> None
     width = passes.padded_width(tokens)
     assert tokens <= width <= max(tokens + 16, 1.5 * tokens)
     assert width in set(passes.widths(512))
+
+
+def place_counts(left: Tensor, right: Tensor, layout: Any, out: Tensor | None = None) -> Tensor:
+    """A broken twin: a product whose rounding hangs on the place."""
+    formed = honest_formed(left, right, layout, out)
+    places = torch.arange(len(formed)).view(-1, 1, 1)
+    return formed.mul_(1 + 2.0**-20 * (places == 1))
+
+
+honest_formed = linear.form_gradients
+
+
+def test_places_of_other_bits_hold_copies_and_too_few_leave_each_unit_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on accelerators in bfloat16: a place that rounds otherwise than the next is not used."""
+
+    def places(units: int) -> tuple[int, ...] | str:
+        task = Task(
+            model=gpt2(),
+            loss=in_bfloat16,
+            units=units_of(some_rows(12)),
+            l2_clip_norm=CLIP,
+            micro_batch=8,
+        )
+        found = certify.certificate(task, PassShape(units, 2, 32), Form.FORMED)
+        return found if isinstance(found, str) else found.places
+
+    assert places(4) == (0, 1, 2, 3)
+    monkeypatch.setattr(linear, "form_gradients", place_counts)
+    assert places(4) == (2, 3)
+    assert "last bits" in places(3)
+
+
+def test_in_fewer_bits_smaller_passes_would_move_everybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory that runs out may be somebody's doing."""
+    model, rows = gpt2(), some_rows(6)
+    summed("auto", model, in_bfloat16, rows)
+
+    def no_memory(self: object, *args: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(batched._Step, "_run", no_memory)
+    with pytest.raises(FailureError, match="fewer bits") as error:
+        summed("auto", model, in_bfloat16, rows)
+    assert "--micro-batch" in (error.value.hint or "")
+
+
+def test_dropout_in_bfloat16_stays_in_batches() -> None:
+    model, units = gpt2(), units_of(some_rows(4))
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
+    assert choose(model.train(), in_bfloat16, units).engine == "batched"

@@ -10,22 +10,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.speed import fast_then_slow
-from userdp.gradients import ClippedSum, Units
-from userdp.gradients.certificate.rows import Rows
+from userdp.gradients import ClippedSum, Units, precision
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import choice, get_engine, precision, uses
+from userdp.gradients.engines import choice, get_engine, uses
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Engine, Task
-from userdp.gradients.engines.precision import aim, dtypes_of
+from userdp.gradients.precision import dtypes_of
 
 CLIP = 1e-3
 NARROW = [torch.bfloat16, torch.float16]
-BATCHED = ["auto", "bookkeeping", "lora", "vmap"]
 WIDTH = 8
 
 
-one_at_a_time = Engine(choice.one_at_a_time)
+one_at_a_time = Engine(choice._one_at_a_time)
 
 
 class Plain(nn.Module):
@@ -128,19 +125,16 @@ def length(found: ClippedSum) -> float:
 KINDS = ["a submodule", "a cast by hand", "attention", "the loss"]
 
 
-@pytest.mark.parametrize("name", fast_then_slow(BATCHED))
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("kind", KINDS)
-def test_narrow_types_are_seen_wherever_they_are_entered(
-    kind: str, dtype: torch.dtype, name: str
-) -> None:
+def test_narrow_types_are_seen_wherever_they_are_entered(kind: str, dtype: torch.dtype) -> None:
     model, loss = case(kind, dtype)
-    engine = get_engine(name)
+    engine = get_engine("auto")
     engine(model, loss, some_units(3), l2_clip_norm=CLIP)  # compared with the reference here
     one = engine(model, loss, some_units(1), l2_clip_norm=CLIP)
     assert float(one.norms) > CLIP
     assert length(one) == pytest.approx(CLIP * (1 - 1e-3), rel=1e-4)
-    assert dtype in dtypes_of(model, loss, some_units(1))
+    assert dtype in dtypes_of(model, loss, masked=False)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,18 +149,18 @@ def test_twin_looking_where_the_model_is_entered_sees_none_of_them(kind: str) ->
 
 def test_full_precision_is_not_taken_for_narrow() -> None:
     model = Plain(torch.float32)
-    assert dtypes_of(model, row_loss, some_units()) == {torch.float32}
-    assert aim(Task(model=model, loss=row_loss, units=some_units(), l2_clip_norm=1.0)) == 1 - 1e-3
+    assert dtypes_of(model, row_loss, masked=False) == {torch.float32}
+    assert Task(model=model, loss=row_loss, units=some_units(), l2_clip_norm=1.0).aim == 1 - 1e-3
 
 
 def test_reduced_products_count_as_bfloat16() -> None:
     model = Plain(torch.float32)
-    aim(Task(model=model, loss=row_loss, units=some_units(), l2_clip_norm=1.0))
+    dtypes_of(model, row_loss, masked=False)
     assert not precision.reduced_products()
     torch.set_float32_matmul_precision("medium")
     try:
         assert precision.reduced_products()
-        assert torch.bfloat16 in dtypes_of(model, row_loss, some_units())
+        assert torch.bfloat16 in dtypes_of(model, row_loss, masked=False)
     finally:
         torch.set_float32_matmul_precision("highest")
 
@@ -197,7 +191,7 @@ def most_of_one_unit() -> float:
         for step in range(6):
             clip = 0.5 + 0.07 * step
             units = Units.from_rows([[[0, 1]], [[2, 3]]])
-            with_two = get_engine("bookkeeping")(Scaled(), scaled_loss, units, l2_clip_norm=clip)
+            with_two = get_engine("auto")(Scaled(), scaled_loss, units, l2_clip_norm=clip)
             norms.append(math.sqrt(squared_norm(with_two.value.values())) / clip / 2)
         return max(norms)
     finally:
@@ -221,15 +215,14 @@ def test_the_look_is_at_made_up_rows_so_that_nobodys_decide_the_aim() -> None:
     for first in (0, 7):  # 7: a first unit that would be computed in fewer bits
         model = Sometimes(torch.bfloat16)
         rows = Units.from_rows([[[first, 1, 2, 3]], [[4, 1, 2, 3]]])
-        assert aim(Task(model=model, loss=row_loss, units=rows, l2_clip_norm=1.0)) == 1 - 1e-3
+        assert Task(model=model, loss=row_loss, units=rows, l2_clip_norm=1.0).aim == 1 - 1e-3
 
 
-@pytest.mark.parametrize("name", BATCHED)
-@pytest.mark.parametrize("dtype", fast_then_slow(NARROW))
+@pytest.mark.parametrize("dtype", NARROW)
 def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim(
-    dtype: torch.dtype, name: str
+    dtype: torch.dtype,
 ) -> None:
-    model, engine = Sometimes(dtype), get_engine(name)
+    model, engine = Sometimes(dtype), get_engine("auto")
     engine(model, row_loss, some_units(3), l2_clip_norm=CLIP)
     rows = Units.from_rows([[[1, 2, 3, 4]], [[7, 2, 3, 1]], [[5, 0, 3, 2]]])
     found = engine(model, row_loss, rows, l2_clip_norm=CLIP)
@@ -243,30 +236,8 @@ def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim
     assert math.sqrt(squared_norm(apart)) < 1e-5 * CLIP  # the others did not move
 
 
-@pytest.mark.usefixtures("unknown_goes_on")
-def test_twin_a_pass_that_is_not_watched_moves_the_others_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(precision.Watch, "look", lambda self, *values: None)
-    monkeypatch.setattr(Rows, "_note_reading", lambda *args: None)  # the branch would be seen too
-    model, engine = Sometimes(torch.bfloat16), get_engine("bookkeeping")
-    engine(model, row_loss, some_units(3), l2_clip_norm=CLIP)
-    found = engine(
-        model,
-        row_loss,
-        Units.from_rows([[[1, 2, 3, 4]], [[7, 2, 3, 1]], [[5, 0, 3, 2]]]),
-        l2_clip_norm=CLIP,
-    )
-    without = engine(
-        model, row_loss, Units.from_rows([[[1, 2, 3, 4]], [[5, 0, 3, 2]]]), l2_clip_norm=CLIP
-    )
-    only = one_at_a_time(model, row_loss, Units.from_rows([[[7, 2, 3, 1]]]), l2_clip_norm=CLIP)
-    apart = [found.value[n] - v - only.value[n] for n, v in without.value.items()]
-    assert math.sqrt(squared_norm(apart)) > 1e-4 * CLIP
-
-
 def test_full_precision_stays_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Plain(torch.float32)
-    assert choose(model, row_loss, some_units(3)).engine == "bookkeeping"
-    monkeypatch.setattr(choice, "one_at_a_time", None)
-    get_engine("bookkeeping")(model, row_loss, some_units(5), l2_clip_norm=CLIP)
+    assert choose(model, row_loss, some_units(3)).engine == "batched"
+    monkeypatch.setattr(choice, "_one_at_a_time", None)
+    get_engine("auto")(model, row_loss, some_units(5), l2_clip_norm=CLIP)

@@ -126,16 +126,6 @@ def test_the_losses_are_each_units_mean_over_its_rows(
     torch.testing.assert_close(result.losses, wanted, rtol=1e-6, atol=0)  # float32, in other passes
 
 
-def test_an_empty_cohort_is_a_sum_of_zeros(make_model: MakeModel) -> None:
-    model = make_model()
-    result = clipped_sum(model, causal_lm_loss, Units.from_rows([]), l2_clip_norm=1.0)
-    assert {n: v.shape for n, v in result.value.items()} == {
-        n: p.shape for n, p in trainable_parameters(model).items()
-    }
-    assert not any(value.any() for value in result.value.values())
-    assert result.norms.shape == result.losses.shape == (0,)
-
-
 @pytest.mark.pitfall(number=17)
 def test_units_and_rows_of_padding_contribute_exactly_zero(
     make_model: MakeModel, make_rows: MakeRows
@@ -233,26 +223,6 @@ def test_invariant_3_a_model_with_statistics_over_the_batch_is_refused(layer: nn
         clipped_sum(Tail(layer), tail_loss, Units.from_rows([[[1, 2], [3, 4]]]), l2_clip_norm=1.0)
 
 
-class RunningMean(nn.Module):
-    """State written in the forward pass that is not one of torch's norms."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        mean = self.get_buffer("mean")
-        mean.lerp_(rows.detach().mean(0), 0.1)
-        return rows - mean.clone()
-
-
-def test_a_model_that_writes_users_data_into_a_buffer_is_refused() -> None:
-    with pytest.raises(UseError, match=r"layer\.mean changed|answer changes"):
-        clipped_sum(
-            Tail(RunningMean()), tail_loss, Units.from_rows([[[1, 2]], [[3, 4]]]), l2_clip_norm=1.0
-        )
-
-
 def test_a_mixture_of_experts_with_its_balance_loss_is_refused_and_without_it_is_not() -> None:
     config = MixtralConfig(
         vocab_size=11,
@@ -267,15 +237,6 @@ def test_a_mixture_of_experts_with_its_balance_loss_is_refused_and_without_it_is
     require_uncoupled(model)
     model.config.output_router_logits = True
     with pytest.raises(UseError, match="load-balancing"):
-        require_uncoupled(model)
-
-
-def test_rotary_embeddings_that_remember_the_longest_input_are_refused(
-    make_model: MakeModel,
-) -> None:
-    model = make_model("llama")
-    model.config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0}  # type: ignore[union-attr]
-    with pytest.raises(UseError, match="dynamic rotary"):
         require_uncoupled(model)
 
 
@@ -339,22 +300,6 @@ def test_a_model_with_nothing_to_train_is_refused(make_model: MakeModel) -> None
         clipped_sum(model, causal_lm_loss, Units.from_rows([]), l2_clip_norm=1.0)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
-@pytest.mark.parametrize("name", ["l2_clip_norm", "item_clip_norm"])
-def test_a_clip_norm_that_bounds_nothing_is_refused(
-    name: str, value: float, make_model: MakeModel
-) -> None:
-    norms = {"l2_clip_norm": 1.0, "item_clip_norm": 1.0, name: value}
-    with pytest.raises(UseError, match=name):
-        clipped_sum(
-            make_model(),
-            causal_lm_loss,
-            Units.from_rows([]),
-            l2_clip_norm=norms["l2_clip_norm"],
-            item_clip_norm=norms["item_clip_norm"],
-        )
-
-
 @pytest.mark.parametrize("micro_batch", [0, -1, 1.5, True])
 def test_a_micro_batch_that_is_no_count_is_refused(micro_batch: int, make_model: MakeModel) -> None:
     with pytest.raises(ValueError, match="micro_batch"):
@@ -365,14 +310,3 @@ def test_a_micro_batch_that_is_no_count_is_refused(micro_batch: int, make_model:
             l2_clip_norm=1.0,
             micro_batch=micro_batch,
         )
-
-
-def test_dropout_may_be_on_and_the_sensitivity_holds_for_every_mask(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model().train()
-    units = Units.from_rows(make_rows([2]))
-    for seed in range(5):
-        torch.manual_seed(seed)
-        result = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=0.3)
-        assert math.sqrt(sum(float(v.square().sum()) for v in result.value.values())) <= 0.3

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from tests.gradients.programs import ROWS, SIZES, Follow, Step, constant, follow, step, written
 from tests.speed import fast_then_slow
+from userdp.gradients.certificate import rows
 from userdp.gradients.certificate.places import numbers
 from userdp.gradients.certificate.places.place import FIRST, PLACES, Place, Rule
 from userdp.gradients.certificate.rows import Rows
-from userdp.gradients.engines import rows
 
 
 def escapes(steps: list[Step], start: Tensor) -> tuple[bool, bool]:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.one_pass import one_pass_sum
+from benchmarks.passes import passes_of
+from tests.gradients.batches import batched_sum
 from tests.gradients.tables import Table, table_loss
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients.clipping import squared_norm
@@ -46,7 +47,7 @@ def aligned(count: int, number: float, **options: object) -> ClippedSum:
     model = Table(torch.full((2, WIDTH), number * scale))
     clip = number * scale * math.sqrt(WIDTH) / 0.998
     units = Units.from_rows([[[0]]] * count)
-    total = one_pass_sum(model, table_loss, units, l2_clip_norm=clip, micro_batch=1, **options)
+    total = batched_sum(model, table_loss, units, l2_clip_norm=clip, micro_batch=1, **options)
     total.value = {name: value / clip for name, value in total.value.items()}
     assert total.norms.max() < clip * (1 - MARGIN)
     return total
@@ -126,8 +127,8 @@ def test_invariant_3_models_with_tied_tables_round_within_the_bound(
     """The same passes' sums added in float64 are the oracle; all units say the same words."""
     model, units = make_model(family), Units.from_rows(make_rows([1]) * 52)
     options = {"l2_clip_norm": 0.01, "micro_batch": 4}  # 52 x (13 + 2) <= 838
-    narrow = one_pass_sum(model, causal_lm_loss, units, parts=1, **options)
-    exact = one_pass_sum(model, causal_lm_loss, units, **options)
+    narrow = batched_sum(model, causal_lm_loss, units, parts=1, **options)
+    exact = batched_sum(model, causal_lm_loss, units, **options)
     apart = squared_norm(narrow.value[n] - exact.value[n] for n in exact.value) ** 0.5
     assert 0 < apart <= 0.01 * MARGIN / 20
     assert {value.dtype for value in narrow.value.values()} == {torch.float64}
@@ -136,7 +137,7 @@ def test_invariant_3_models_with_tied_tables_round_within_the_bound(
 def test_a_unit_that_is_computed_alone_is_added_in_float64():
     rows = torch.cat([torch.full((1, WIDTH), 0.1), torch.full((1, WIDTH), 1e30)])  # its square: inf
     units = Units.from_rows([[[0]], [[1]], [[0]]])
-    found = one_pass_sum(Table(rows), table_loss, units, l2_clip_norm=1.0, parts=1).value["weight"]
+    found = batched_sum(Table(rows), table_loss, units, l2_clip_norm=1.0, parts=1).value["weight"]
     whole = 2 * Fraction(float(rows[0, 0])) + Fraction((1 - MARGIN) * (1 - 1e-5)) / 4
     assert max(abs(float(Fraction(x) - whole)) for x in found.tolist()) < 1e-8
     assert found.dtype == torch.float64
@@ -146,7 +147,7 @@ def test_broken_twin_a_sum_that_is_not_widened_is_caught(monkeypatch):
     """What is returned would tell by its type whether many were drawn."""
     monkeypatch.setattr(ClippedSum, "widen", lambda self: None)
     units = Units.from_rows([[[0]]] * 2)
-    total = one_pass_sum(Table(torch.ones(2, WIDTH)), table_loss, units, l2_clip_norm=1.0, parts=1)
+    total = batched_sum(Table(torch.ones(2, WIDTH)), table_loss, units, l2_clip_norm=1.0, parts=1)
     assert total.value["weight"].dtype != torch.float64
 
 
@@ -166,7 +167,7 @@ def test_passes_that_are_halved_are_counted_anew():
 
 
 def sizes(task: Task) -> list[int]:
-    return [len(one.numbers) for one in one_pass.cut(task)[0]]
+    return [len(one.numbers) for one in passes_of(task)]
 
 
 def table_rounded_twice() -> int:

@@ -10,17 +10,16 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, MixtralConfig
 
-from tests.gradients.one_pass import one_pass_sum
-from tests.speed import fast_then_slow
+from benchmarks.counted import counted_reference
+from tests.gradients.batches import batched_sum
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
+from userdp.gradients.certificate import rows
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.places.place import FIRST
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import reference, rows, vmap
 from userdp.gradients.engines.choice import choose
-from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.tape import NotCoveredError
 
 CLIP = 0.05
@@ -66,19 +65,19 @@ def users(seed: int, count: int = 2) -> list[list[list[int]]]:
 
 
 def move(model: nn.Module, seed: int) -> float:
-    """The most by which one of two users moves the book-keeping sum, over C."""
+    """The most by which one of two users moves the batched sum, over C."""
     two = users(seed)
-    both = one_pass_sum(model, causal_lm_loss, Units.from_rows(two), l2_clip_norm=CLIP).value
+    both = batched_sum(model, causal_lm_loss, Units.from_rows(two), l2_clip_norm=CLIP).value
     moves = []
     for left in two:
-        one = one_pass_sum(model, causal_lm_loss, Units.from_rows([left]), l2_clip_norm=CLIP).value
+        one = batched_sum(model, causal_lm_loss, Units.from_rows([left]), l2_clip_norm=CLIP).value
         moves.append(math.sqrt(squared_norm(both[n] - v for n, v in one.items())))
     return max(moves) / CLIP
 
 
 def test_invariant_3_a_router_in_a_batch_is_not_followed() -> None:
     with pytest.raises(NotCoveredError, match="kept apart"):
-        one_pass_sum(routed(), causal_lm_loss, Units.from_rows(users(0)), l2_clip_norm=CLIP)
+        batched_sum(routed(), causal_lm_loss, Units.from_rows(users(0)), l2_clip_norm=CLIP)
 
 
 def test_invariant_3_twin_a_choice_among_nearly_equal_experts_moves_others(
@@ -93,35 +92,13 @@ def test_invariant_3_twin_a_choice_among_nearly_equal_experts_moves_others(
     assert any(move(model, seed) > 1.005 for seed in range(40))
 
 
-@pytest.mark.parametrize("name", fast_then_slow(["vmap", "auto", "bookkeeping", "lora"], fast=2))
-def test_invariant_3_where_experts_are_chosen_each_user_is_computed_alone(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_3_where_experts_are_chosen_each_user_is_computed_alone() -> None:
     model, units = routed(), Units.from_rows(users(1, 3))
-    alone: list[int] = []
-    honest = reference.sum_of_units
-
-    def counted(task: Task, *, forgiving: bool = False) -> object:
-        alone.append(len(task.units))
-        return honest(task, forgiving=forgiving)
-
-    engine = get_engine(name)
-    engine(model, causal_lm_loss, units, l2_clip_norm=CLIP)  # asks what it asks once
-    monkeypatch.setattr(reference, "sum_of_units", counted)
-    engine(model, causal_lm_loss, units, l2_clip_norm=CLIP)
+    get_engine("auto")(model, causal_lm_loss, units, l2_clip_norm=CLIP)  # asks what it asks once
+    with counted_reference() as alone:
+        get_engine("auto")(model, causal_lm_loss, units, l2_clip_norm=CLIP)
     assert sum(alone) == 3
     assert choose(model, causal_lm_loss, units).engine == "reference"
-
-
-def test_vmap_without_its_watch_would_batch_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin of the above: the watch, and not something else, ends the pass."""
-    monkeypatch.setattr(vmap, "jumps", lambda function, result: False)
-    model, units = routed(), Units.from_rows(users(1, 3))
-    task = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=CLIP)
-    assert vmap.sum_of_batches(task).norms.isfinite().all()
-    monkeypatch.undo()
-    with pytest.raises(NotCoveredError, match="topk"):
-        vmap.sum_of_batches(task)
 
 
 def place(function: Callable[[Tensor], Tensor], x: Tensor) -> object:

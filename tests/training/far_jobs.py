@@ -16,6 +16,7 @@ from tests.training.distributed_jobs import plan_of, weights_of
 from tests.training.toy import CONFIG
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
+from userdp.gradients.engines import sharded as sharded_engine
 from userdp.gradients.shards import zeros_like_parts
 from userdp.training.config import Averaging
 from userdp.training.distributed import current_world
@@ -49,7 +50,7 @@ def trained(
     with far_machine(index=current_world().rank) as machine, ExitStack() as patched:
         patched.enter_context(mock.patch.object(PrivateRun, "save", note))
         if broken and sharded:
-            patched.enter_context(mock.patch.object(two_pass, "zeros_like_parts", parts))
+            patched.enter_context(mock.patch.object(sharded_engine, "zeros_like_parts", parts))
         elif broken:
             patched.enter_context(mock.patch.object(Dealing, "together", together))
         train(

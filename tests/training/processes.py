@@ -29,7 +29,7 @@ def forking() -> ForkServerContext:
             "torch.distributed.fsdp",
             "torch.distributed.tensor",
             "pandas",  # pyarrow loads it when a column is first read
-            "tests.gradients.two_pass_jobs",
+            "tests.gradients.sharded_jobs",
             "tests.training.checks.jobs",
             "tests.training.distributed_jobs",
             "tests.huggingface.toy",

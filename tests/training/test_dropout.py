@@ -66,7 +66,7 @@ def as_bytes(masks):
     return [(mask > 0).numpy().tobytes() for mask in masks if mask.numel() > 64]
 
 
-@pytest.mark.parametrize("engine", fast_then_slow(["reference", "bookkeeping", "auto"]))
+@pytest.mark.parametrize("engine", ["auto", "reference"])
 @pytest.mark.parametrize("make_plan", fast_then_slow([uls_plan, els_plan]))
 @pytest.mark.pitfall(number=31)
 def test_after_a_public_seed_masks_are_not_what_the_seed_gives(

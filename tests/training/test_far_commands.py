@@ -109,7 +109,7 @@ RUNS: dict[str, tuple[Plan | PlainPlan, dict[str, Any]]] = {
     "checkpoints": (uls_plan(steps=3), {"checkpoint_every": 1, "evaluate_every": 1}),
     "adam-bc": (uls_plan(steps=3), {"optimizer": "adam-bc"}),
     "activations again": (uls_plan(steps=3), {"activation_checkpointing": True}),
-    "two rows a pass": (uls_plan(steps=3), {"micro_batch": 2, "engine": "bookkeeping"}),
+    "two rows a pass": (uls_plan(steps=3), {"micro_batch": 2, "engine": "auto"}),
     "adaptive": (
         changed_plan(
             uls_plan(steps=3), adaptive=AdaptiveClipping(count_noise_std=2.0, learning_rate=1.0)

@@ -52,7 +52,7 @@ def test_every_part_runs(tmp_path):
     assert {name: part["error"] for name, part in found.items() if "error" in part} == {}
     assert list(found) == names
     rows = found["exact_float32"]["rows"]
-    engines = {"auto", "bookkeeping", "lora", "reference", "vmap"}
+    engines = {"auto", "reference"}
     assert {row["engine"] for row in rows} == engines
     assert "gpt2, tied, compiled" in {row["model"] for row in rows}
     assert [row["users"] for row in found["k_users"]["rows"]] == [3, 3]
@@ -220,7 +220,7 @@ def test_a_command_fails_by_what_it_says(here, there, beside, passed):
 @pytest.mark.slow
 def test_both_sides_are_timed_compiled():
     (row,) = beside_compiled(TINY, float("inf"))["rows"]
-    assert row["engine_of_compiled"] == "bookkeeping"
+    assert row["engine_of_compiled"] == "batched"
     assert set(row["ratio_to_compiled"]) == {
         "plain",
         "auto",

@@ -74,7 +74,7 @@ def distance(one, two):
 
 
 @pytest.mark.parametrize("setting", fast_then_slow(SETTINGS))
-@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference", "lora", "auto"]))
+@pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_3_one_user_moves_the_sum_by_at_most_the_clip_norm(name, setting):
     config, units = SETTINGS[setting], rows([2, 1, 3, 2])
     model = build(config)
@@ -87,7 +87,7 @@ def test_invariant_3_one_user_moves_the_sum_by_at_most_the_clip_norm(name, setti
     assert 0.9 * CLIP < max(moves) <= CLIP
 
 
-@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "lora", "vmap", "auto"], fast=2))
+@pytest.mark.parametrize("name", ["auto", "reference"])
 @pytest.mark.parametrize("setting", fast_then_slow(["bfloat16 base", "autocast"]))
 def test_invariant_3_where_anything_is_bfloat16_a_users_bits_are_its_own(setting, name):
     """Frozen weights too: their rounding reaches everybody's gradient."""
@@ -101,7 +101,7 @@ def test_invariant_3_where_anything_is_bfloat16_a_users_bits_are_its_own(setting
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference", "lora", "vmap"]))
+@pytest.mark.parametrize("name", ["auto", "reference"])
 def test_checkpointing_changes_no_gradient(name):
     units = rows([2, 1])
     plain, config = TrainConfig(), SETTINGS["checkpointing"]

@@ -334,7 +334,7 @@ def moved_by_the_last_user(folder, counts, loss):
             plan,
             folder / f"run {kept}",
             loss=loss,
-            engine="bookkeeping",
+            engine="auto",
             unsafe_seed=1,
             unsafe_noise_seed=2,
         )

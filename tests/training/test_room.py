@@ -263,7 +263,7 @@ print(json.dumps({"halvings": found.halvings, "room": room, "same": same}))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS bounds memory on Linux")
-@pytest.mark.parametrize("engine", ["vmap", "bookkeeping"])
+@pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_memory_that_really_runs_out_on_a_cpu_halves_passes(engine: str) -> None:
     """In a process that the kernel gives no more memory (RLIMIT_AS)."""
     command = [sys.executable, "-c", _LIMITED, engine]

@@ -52,7 +52,7 @@ def test_every_engine_passes(small: str, bundled: bool, rank: int | None) -> Non
     for check in CHECKS:
         rows = [row["engine"] for row in result["checks"] if row["check"] == check.name]
         assert rows == (list(ENGINES) if check.by_engine else [None])
-    assert result["auto"] == ("bookkeeping" if rank is None else "lora")
+    assert result["auto"] == "batched"
 
 
 def test_twin_an_engine_that_adds_two_percent_too_much_fails_by_its_invariant(

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._vmap_internals import _vmap
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -79,15 +78,21 @@ def run_batched_backward(
 
     Keeps the graph. As `run_backward`: what torch.autograd.grad calls for ``is_grads_batched``.
     """
-    wanted = tuple(inputs)
-
-    def run(*given: Tensor) -> tuple[Tensor | None, ...]:
-        return _engine_run_backward(
-            tuple(outputs), given, True, False, wanted, True, accumulate_grad=False
+    level = torch._C._vmapmode_increment_nesting()
+    try:
+        with unwatched():  # the model did not ask
+            batched = tuple(torch._add_batch_dim(gradient, 0, level) for gradient in gradients)
+        found = _engine_run_backward(
+            tuple(outputs), batched, True, False, tuple(inputs), True, accumulate_grad=False
         )
-
-    parts: tuple[Tensor | None, ...] = _vmap(run, 0, 0, allow_none_pass_through=True)(*gradients)
-    return parts
+        count = len(gradients[0])
+        with unwatched():
+            return tuple(
+                None if part is None else torch._remove_batch_dim(part, level, count, 0)
+                for part in found
+            )
+    finally:
+        torch._C._vmapmode_decrement_nesting()
 
 
 class FunctionMode(TorchFunctionMode):

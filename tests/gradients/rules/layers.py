@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from userdp.gradients import Units, clipped_sum
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.layer import RULES
@@ -50,7 +50,7 @@ def error(model: nn.Module, form: Form | None = None) -> float:
     exact = clipped_sum(model, loss, UNITS, l2_clip_norm=1e6)
     clip = float(exact.norms.median())
     exact = clipped_sum(model, loss, UNITS, l2_clip_norm=clip)
-    ours = one_pass_sum(model, loss, UNITS, l2_clip_norm=clip, form=form)
+    ours = batched_sum(model, loss, UNITS, l2_clip_norm=clip, form=form)
     apart = max(float((ours.value[n] - v).norm()) for n, v in exact.value.items()) / clip
     return max(apart, float(((ours.norms - exact.norms) / exact.norms).abs().max()))
 

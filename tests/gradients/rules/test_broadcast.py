@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.gradients.one_pass import one_pass_sum
+from tests.gradients.batches import batched_sum
 from userdp.gradients import Units, clipped_sum
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.rules import broadcast
@@ -116,7 +116,7 @@ def units() -> Units:
 
 
 def apart(model: nn.Module, units: Units, **options: float) -> tuple[float, Tensor, Tensor]:
-    ours = one_pass_sum(model, loss, units, **options)
+    ours = batched_sum(model, loss, units, **options)
     exact = clipped_sum(model, loss, units, **options)
     difference = squared_norm(ours.value[n] - v for n, v in exact.value.items())
     return math.sqrt(difference), ours.norms, exact.norms
@@ -140,7 +140,7 @@ def test_a_clip_in_two_stages_is_exact_too(name: str, units: Units) -> None:
 @pytest.mark.parametrize("name", NOT_COVERED)
 def test_what_no_rule_covers_is_named(name: str, units: Units) -> None:
     with pytest.raises(NotCoveredError, match=r"own|made"):
-        one_pass_sum(Toy(NOT_COVERED[name]), loss, units, l2_clip_norm=1e3)
+        batched_sum(Toy(NOT_COVERED[name]), loss, units, l2_clip_norm=1e3)
 
 
 def test_a_unit_that_fills_a_pass_needs_no_rule(units: Units) -> None:
@@ -159,7 +159,7 @@ def test_a_norm_of_parameters_only_is_the_same_for_every_unit(units: Units) -> N
         own: nn.ParameterDict = model.own  # type: ignore[assignment]
         return 0 * loss(model, input_ids, lengths) + own["vector"].square().sum()
 
-    ours = one_pass_sum(Toy(COVERED["a decay"]), only, units, l2_clip_norm=1e3)
+    ours = batched_sum(Toy(COVERED["a decay"]), only, units, l2_clip_norm=1e3)
     exact = clipped_sum(Toy(COVERED["a decay"]), only, units, l2_clip_norm=1e3)
     torch.testing.assert_close(ours.norms, exact.norms, rtol=1e-5, atol=1e-7)
 
@@ -175,7 +175,7 @@ def largest_move(units: Units, clip: float) -> float:
     """The most by which one unit moves the sum, over C."""
     model = only_the_vector()
     sums = [
-        one_pass_sum(model, loss, some, l2_clip_norm=clip, micro_batch=6).value
+        batched_sum(model, loss, some, l2_clip_norm=clip, micro_batch=6).value
         for some in (units, units.select(1, 3), units.select(0, 2))
     ]
     return max(

@@ -47,7 +47,7 @@ class State:
         self._lists: list[tuple[Any, list[Any]]] = []
         self._cells: list[tuple[types.CellType, Any]] = []
         self._written: list[tuple[Tensor, int, Tensor | None]] = []
-        self._module(model)
+        self._follow(model, 0)
         self._follow(loss, 0)
 
     def tensors(self) -> Iterator[Tensor]:
@@ -65,7 +65,7 @@ class State:
             any(_version(tensor) != version for tensor, version, _ in self._written)
             or any(_differ(mapping, before) for mapping, before in self._mappings)
             or any(_moved(list(held), before) for held, before in self._lists)
-            or any(_contents(cell) is not value for cell, value in self._cells if _holds(value))
+            or any(_exchanged(_contents(cell), value) for cell, value in self._cells)
         )
 
     def put_back(self) -> None:
@@ -101,7 +101,7 @@ class State:
 
     def _module(self, root: nn.Module) -> None:
         for module in root.modules():
-            if self._first(module):
+            if module is root or self._first(module):
                 held = vars(module)
                 for name in ("_parameters", "_buffers", "_modules"):
                     if held[name] and not (self._sharded and name == "_parameters"):
@@ -210,6 +210,11 @@ def _contents(cell: types.CellType) -> Any:
 
 def _holds(value: object) -> bool:
     return not isinstance(value, _PLAIN)
+
+
+def _exchanged(now: object, before: object) -> bool:
+    """Whether another value stands there, of which at least one is no plain one."""
+    return now is not before and (_holds(now) or _holds(before))
 
 
 def _differ(mapping: MutableMapping[Any, Any], before: dict[Any, Any]) -> bool:

@@ -342,17 +342,15 @@ class Tape:
         written = [one.name for one in made if one.tensor._version != one.version]
         if written or not made:
             return written
-        units = [joint(self._uses.pop(one.name)).gradients for one in made]
+        with unwatched():  # the model is not running
+            units = [joint(self._uses.pop(one.name)).gradients.to(one.tensor.dtype) for one in made]
         for one in made:
             self._known.pop(one.name, None)
-        parts = run_batched_backward(
-            [one.tensor for one in made],
-            [g.to(one.tensor.dtype) for g, one in zip(units, made, strict=True)],
-            self._parameters.values(),
-        )
-        for name, part in zip(self._parameters, parts, strict=True):
-            if part is not None:
-                self.keep(name, Dense(wide(part.detach())))
+        parts = run_batched_backward([one.tensor for one in made], units, self._parameters.values())
+        with unwatched():
+            for name, part in zip(self._parameters, parts, strict=True):
+                if part is not None:
+                    self.keep(name, Dense(wide(part.detach())))
         return []
 
     def squared_norms(self) -> Tensor:
@@ -505,7 +503,8 @@ class KnownTape(Tape):
         if self._at < len(self.calls.seen):
             seen = self.calls.seen[self._at]
             self._at += 1
-            if seen.function is function and seen.given == told(self._names, args, kwargs):
+            # Equal, where each look at an attribute (`Tensor.T`) makes a function anew.
+            if seen.function == function and seen.given == told(self._names, args, kwargs):
                 return seen
         raise self._other()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from userdp.gradients.certificate.places.place import getter, named, setter
 
 READS_SHAPES = frozenset(
@@ -26,8 +28,8 @@ READS_KINDS = frozenset(
 )
 """What tells of a tensor's kind, which is the same whatever it holds and however long it is."""
 
-ASKS = READS_SHAPES | READS_KINDS
-"""What is asked of a tensor without a look at its numbers."""
+ASKS = READS_SHAPES | READS_KINDS | {torch.device}
+"""What is asked without a look at numbers; libraries name a device once and keep it."""
 
 HANDS_OUT = frozenset([*named("data_ptr set_ share_memory_"), getter("data"), setter("data")])
 """What hands out a tensor's memory, or puts another in its place: writes there are not counted."""

@@ -1,8 +1,7 @@
-"""What the processes of `test_two_pass` do; also what makes them wrong on purpose."""
+"""What the processes of `test_sharded` do; also what makes them wrong on purpose."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -26,8 +25,7 @@ from userdp.gradients import (
     clipped_sum,
     trainable_parameters,
 )
-from userdp.gradients.certificate.rows import Rows
-from userdp.gradients.engines import norm_pass, precision, two_pass
+from userdp.gradients.engines import norm_pass, sharded
 from userdp.gradients.shards import is_sharded, like, shard, whole
 from userdp.training.models import enable_checkpointing, new_model
 
@@ -88,7 +86,7 @@ def named(model: nn.Module, names: list[str]) -> list[tuple[str, nn.Parameter]]:
 
 
 def compares(checkpointing: bool, family: str = "gpt2") -> dict:
-    """The two-pass engine beside the reference, with a unit that is not finite, in one world."""
+    """The sharded engine beside the reference, with a unit that is not finite, in one world."""
     model = small_model() if family == "gpt2" else small_llama(layers=2 * (family == "llama"))
     units, bad = random_units(), 2
     if checkpointing:
@@ -102,7 +100,7 @@ def compares(checkpointing: bool, family: str = "gpt2") -> dict:
     rank, size = dist.get_rank(), dist.get_world_size()
     mine = [unit for unit in range(len(units)) if unit % size == rank]
     part = some_of(units, mine)
-    found = two_pass.clipped_sum(model, poisoned, part, l2_clip_norm=CLIP, micro_batch=3)
+    found = sharded.clipped_sum(model, poisoned, part, l2_clip_norm=CLIP, micro_batch=3)
     value = {name: whole(like(p, found.value[name])) for name, p in named(model, names)}
     return {
         "mine": mine,
@@ -116,62 +114,22 @@ def compares(checkpointing: bool, family: str = "gpt2") -> dict:
     }
 
 
-class _Seen:
-    def __init__(self) -> None:
-        self.shapes: list[int] = []
-        self.narrow = False
-
-
-def narrow(kind: str) -> dict:
-    """The two-pass engine over layers that compute in bfloat16, always or for some rows only."""
+def narrow() -> dict:
+    """The sharded engine over a layer that computes in bfloat16."""
     model, units = small_model(), random_units()
-    marked = int(units.input_ids[int(units.offsets[1]), 0])
     block = model.transformer.h[0].mlp
-    forward, seen = block.forward, _Seen()
-    look_at = weakref.ref(seen)  # so that the loss itself holds nothing that changes
+    forward = block.forward
 
     def in_bfloat16(x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return forward(x).float()
 
-    def sometimes(model: nn.Module, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        seen = look_at()
-        seen.shapes.append(len(lengths))
-        seen.narrow = bool((ids[:, 0] == marked).any())
-        return causal_lm_loss(model, ids, lengths)
-
-    def as_told(x: torch.Tensor) -> torch.Tensor:
-        return in_bfloat16(x) if look_at().narrow else forward(x)
-
-    block.forward = as_told
-    if kind == "always":
-        block.forward = in_bfloat16
-        try:
-            two_pass.clipped_sum(shard(model), causal_lm_loss, units, l2_clip_norm=CLIP)
-        except UseError as error:
-            return {"refused": str(error)}
-        return {"refused": ""}
-    oracle = {name: torch.zeros(p.shape).double() for name, p in model.named_parameters()}
-    for unit in range(len(units)):
-        alone = units.select(unit, unit + 1)
-        margin = 1e-2 if bool((alone.input_ids[:, 0] == marked).any()) else 1e-3
-        exact = clipped_sum(model, sometimes, alone, l2_clip_norm=CLIP * (1 - margin))
-        for name, value in exact.value.items():
-            oracle[name] += value
-    names = list(oracle)
-    Rows._note_reading = lambda *args: None  # else the branch on tokens is seen, and refused
-    Rows._end_if_unknown = lambda *args: None  # as is the truth that it is made of
-    if kind == "unwatched":
-        precision.Watch.look = lambda self, *values: None
-    shard(model)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    mine = [unit for unit in range(len(units)) if unit % size == rank]
-    part = some_of(units, mine)
-    seen.shapes.clear()
-    found = two_pass.clipped_sum(model, sometimes, part, l2_clip_norm=CLIP, micro_batch=32)
-    value = {name: whole(like(p, found.value[name])) for name, p in named(model, names)}
-    apart = sum(float((value[n] - oracle[n]).square().sum()) for n in names) ** 0.5
-    return {"apart": apart / CLIP, "passes": len(seen.shapes), "mine": len(mine)}
+    block.forward = in_bfloat16
+    try:
+        sharded.clipped_sum(shard(model), causal_lm_loss, units, l2_clip_norm=CLIP)
+    except UseError as error:
+        return {"refused": str(error)}
+    return {"refused": ""}
 
 
 def refusals() -> dict[str, str]:
@@ -181,7 +139,7 @@ def refusals() -> dict[str, str]:
 
     def refused(name: str, model: nn.Module, **options) -> None:
         try:
-            two_pass.clipped_sum(model, causal_lm_loss, units, l2_clip_norm=CLIP, **options)
+            sharded.clipped_sum(model, causal_lm_loss, units, l2_clip_norm=CLIP, **options)
         except (UseError, FailureError) as error:
             found[name] = f"{type(error).__name__}: {error}"
         if not all(map(is_sharded, model.parameters())):
@@ -204,7 +162,7 @@ def refusals() -> dict[str, str]:
         lambda module, inputs, out: out * module.bias.sum()
     )
     refused("no rule", shard(scaled))
-    two_pass.clipped_sum(shard(twice), causal_lm_loss, units, l2_clip_norm=CLIP)
+    sharded.clipped_sum(shard(twice), causal_lm_loss, units, l2_clip_norm=CLIP)
     honest = norm_pass._accurate
     norm_pass._accurate = lambda uses: honest(uses) / 4
     refused("half norms", shard(small_model()))
@@ -213,7 +171,7 @@ def refusals() -> dict[str, str]:
 
 
 def dropout_moves(broken: bool) -> tuple[list[float], float]:
-    """The two-pass engine under dropout: ‖S(D) - S(D∖u)‖/C under D's masks, for each u; and rows.
+    """The sharded engine under dropout: ‖S(D) - S(D∖u)‖/C under D's masks, for each u; and rows.
 
     ``broken``: the second pass draws new masks. A unit that is not finite is among them.
     """
@@ -225,15 +183,15 @@ def dropout_moves(broken: bool) -> tuple[list[float], float]:
     def summed(kept: list[int]) -> torch.Tensor:
         mine = [unit for unit in kept if unit % size == rank]
         part = some_of(units, mine)
-        found = two_pass.clipped_sum(model, poisoned, part, l2_clip_norm=clip, micro_batch=4)
+        found = sharded.clipped_sum(model, poisoned, part, l2_clip_norm=clip, micro_batch=4)
         parts = zip(trainable_parameters(model).values(), found.value.values(), strict=True)
         return torch.cat([whole(like(p, value)).flatten() for p, value in parts])
 
     everybody = list(range(len(units)))
     summed(everybody)
     if broken:  # after the check on made-up rows, which would have caught it
-        two_pass.require_same_states = lambda end: None
-        two_pass._Step._run_again = _with_new_masks(two_pass._Step._run_again)
+        sharded.require_same_states = lambda end: None
+        sharded._Step._run_again = _with_new_masks(sharded._Step._run_again)
     with Masks(32) as masks:
         total = summed(everybody)
     moves = []
@@ -294,13 +252,13 @@ def near_the_end(broken: bool) -> list[float]:
     norm = float(torch.cat([p.grad.flatten() for p in plain.parameters()]).norm())
     plain.zero_grad(set_to_none=True)
     model = shard(plain)
-    two_pass.clipped_sum(model, all_outputs, units, l2_clip_norm=1.0)
+    sharded.clipped_sum(model, all_outputs, units, l2_clip_norm=1.0)
     if broken:
         norm_pass.Norms.add = _in_the_losses
     found = []
     for part in np.linspace(0.5, 4, 15):
         clip = part * 2.0**-34 * norm
-        total = two_pass.clipped_sum(model, all_outputs, units, l2_clip_norm=clip).value
+        total = sharded.clipped_sum(model, all_outputs, units, l2_clip_norm=clip).value
         found.append(float(torch.cat([whole(v).flatten() for v in total.values()]).norm()) / clip)
     return found
 
@@ -314,7 +272,7 @@ def lone_row() -> tuple[float, float]:
     """Norm and length in the sum of a unit of one row, alone in its pass, with checkpointing."""
     model, units = small_model(), Units.from_rows([[[1, 2, 3]]])
     enable_checkpointing(model)
-    found = two_pass.clipped_sum(
+    found = sharded.clipped_sum(
         shard(model), causal_lm_loss, units, l2_clip_norm=CLIP, micro_batch=1
     )
     parts = zip(trainable_parameters(model).values(), found.value.values(), strict=True)
@@ -329,5 +287,5 @@ def without_a_target() -> float:
         return causal_lm_loss(model, input_ids, lengths) * 0.0
 
     units = Units.from_rows([[[1, 2, 3]]])
-    found = two_pass.clipped_sum(shard(small_model()), loss, units, l2_clip_norm=CLIP)
+    found = sharded.clipped_sum(shard(small_model()), loss, units, l2_clip_norm=CLIP)
     return max(float(whole(value).abs().max()) for value in found.value.values())
