@@ -45,9 +45,9 @@ WTE, LN = "transformer.wte.weight", "transformer.ln_f.weight"
 UNFIT = {
     "of torch.compile": (lambda w: {f"_orig_mod.{k}": v for k, v in w.items()}, "missing"),
     "of DataParallel": (lambda w: {f"module.{k}": v for k, v in w.items()}, "missing"),
-    "a layer's norm left out": (lambda w: {k: v for k, v in w.items() if "h.0.ln_1" not in k}, "h.0.ln_1"),
+    "without a norm": (lambda w: {k: v for k, v in w.items() if "ln_1" not in k}, "h.0.ln_1"),
     "of another shape": (lambda w: {**w, LN: torch.ones(4)}, "of another shape transformer.ln_f"),
-    "of more layers": (lambda w: {**w, "transformer.h.7.ln_1.bias": w[LN].clone()}, "h.7.ln_1.bias"),
+    "of more layers": (lambda w: {**w, "transformer.h.7.ln_1.bias": w[LN].clone()}, "h.7.ln_1"),
     "of another head": (lambda w: {**w, "lm_head.bias": torch.ones(len(w[WTE]))}, "lm_head.bias"),
     "not a number": (lambda w: {**w, LN: w[LN] * torch.nan}, "NaN or infinite"),
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """What is done with the run of a loop of one's own: evaluation, generation, personalization."""
 
 import json
+import shutil
 import stat
 from dataclasses import replace
 
@@ -60,6 +61,17 @@ def test_a_loops_run_is_compared_with_the_very_model_that_it_began_from(
     assert measured["base"]["loss"] == expected.loss
     assert measured["model"]["loss"] != expected.loss
     assert stat.S_IMODE((run / "loop.json").stat().st_mode) == 0o600
+
+
+def test_adapters_without_a_merged_model_are_measured_over_their_base(store, base, tmp_path):
+    run = tmp_path / "run"
+    trained(adapted(base), store, run)
+    (merged,) = evaluate_splits(run, store, HELD_OUT)
+    shutil.rmtree(run / "model")
+    (apart,) = evaluate_splits(run, store, HELD_OUT)
+    assert apart["base"] == merged["base"]
+    assert apart["model"]["loss"] == pytest.approx(merged["model"]["loss"], abs=1e-5)
+    assert apart["model"]["loss"] != apart["base"]["loss"]
 
 
 @pytest.mark.slow

@@ -1,19 +1,22 @@
 """`private.save()`: what a loop of one's own releases, and what the ledger says of it."""
 
+import copy
 import json
 
 import peft
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, load_model
+from safetensors.torch import load_file, load_model, save_file
 
+import userdp
 from benchmarks.influence.models import HeadOnSelected
 from tests.ledgers import forget
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import run_all, sgd, toy_model, weights
 from userdp.claims import claim
+from userdp.claims.exported import verify_export
 from userdp.claims.lineage import Lineage
 from userdp.claims.verify import require_released_files, verify_run
 from userdp.claims.weights import digest_of
@@ -226,11 +229,77 @@ def test_a_compiled_model_is_saved_as_the_model_that_it_is(store, tmp_path):
     assert torch.equal(weights(read), weights(model))
 
 
-@pytest.mark.slow
-def test_adapters_that_cannot_be_merged_are_refused_with_the_way_out(store, tmp_path):
+@pytest.mark.parametrize("targets", [["wte"], ["lm_head"]])
+def test_adapters_on_tied_embeddings_compute_the_same_when_they_are_merged(
+    store, tmp_path, targets
+):
+    base, run = toy_model(store), tmp_path / "run"
+    settings = peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False)
+    adapted = peft.get_peft_model(copy.deepcopy(base), settings)
+    trained(adapted, store, run)
+    rows = torch.tensor([[2, 3, 4, 5]])
+    over_base = peft.PeftModel.from_pretrained(base, run / "adapter").eval()(rows).logits
+    read = transformers.AutoModelForCausalLM.from_pretrained(run / "model").eval()
+    torch.testing.assert_close(read(rows).logits, over_base)
+    torch.testing.assert_close(adapted.eval()(rows).logits, over_base)
+    assert verify_run(run).problems == ()
+
+
+def test_adapters_that_half_precision_would_round_away_are_merged_in_float32(store, tmp_path):
+    settings = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    model = peft.get_peft_model(toy_model(store).to(torch.bfloat16), settings)
+    with torch.no_grad():
+        for parameter in trainable_parameters(model).values():
+            parameter.mul_(0.05)
+    released(model, store, tmp_path)
+    read = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    rows = torch.tensor([[2, 3, 4, 5]])
+    assert read.dtype == torch.float32
+    torch.testing.assert_close(read(rows).logits, model.float().eval()(rows).logits)
+
+
+@pytest.fixture
+def alone(store, tmp_path):
+    """The run of adapters that cannot be merged, over a base in a folder."""
+    shape = transformers.GPT2Config(
+        vocab_size=store.meta.vocab_size, n_positions=16, n_embd=16, n_layer=1, n_head=2,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    transformers.GPT2LMHeadModel(shape).save_pretrained(tmp_path / "base")
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     settings = peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
-    model = peft.get_peft_model(toy_model(store), settings)
-    with pytest.raises(UseError, match="cannot be merged") as caught:
-        released(model, store, tmp_path)
-    assert "finish()" in caught.value.hint
-    assert not list(tmp_path.glob("*model*"))
+    model = peft.get_peft_model(base, settings)
+    optimizer = torch.optim.SGD(trainable_parameters(model).values(), lr=0.1)
+    plan, run = uls_plan(steps=2), tmp_path / "run"
+    with userdp.make_private(model, optimizer, store, plan, out=run, loss=after_prompt) as private:
+        for _ in private:
+            optimizer.step()
+        with pytest.warns(userdp.UserdpWarning, match="only the adapters are released"):
+            assert private.save() == run / "adapter"
+    return run
+
+
+def after_prompt(model, input_ids, lengths):
+    """Each row's loss; the logits of the virtual tokens before it are left out."""
+    logits = model(input_ids=input_ids).logits[:, -input_ids.shape[1] :]
+    losses = torch.nn.functional.cross_entropy(
+        logits[:, :-1].transpose(1, 2), input_ids[:, 1:], reduction="none"
+    )
+    real = torch.arange(1, input_ids.shape[1]) < lengths[:, None]
+    return (losses * real).sum(1)
+
+
+def test_adapters_that_cannot_be_merged_are_released_alone(store, alone, tmp_path):
+    assert not (alone / "model").exists()
+    assert verify_run(alone).problems == ()
+    assert finishing_digests(alone)["weights"] == digest_of(alone / "adapter")
+    out = userdp.export(alone, out=tmp_path / "out").path
+    assert (out / "adapter" / "adapter_model.safetensors").exists()
+    assert verify_export(out).problems == ()
+    with pytest.raises(UseError, match="released only adapters") as caught:
+        userdp.generate(alone, records=1)
+    assert "PeftModel.from_pretrained" in caught.value.hint
+    weights = alone / "adapter" / "adapter_model.safetensors"
+    save_file({name: one + 1 for name, one in load_file(weights).items()}, weights)
+    with pytest.raises(UseError, match="not those that the run released"):
+        require_released_files(RunFolder(alone))

@@ -160,7 +160,7 @@ def _released(folder: RunFolder) -> RunFacts:
             "export says what holds for the people whose text it was, and of this model nothing",
             hint="export a private run; of a sweep its winner",
         )
-    if not facts.finished or not folder.model.is_dir():
+    if not facts.finished or not folder.released.is_dir():
         raise UseError(
             f"the run at {folder.path} has released no model yet: there is nothing to export",
             hint="go on with it: userdp train STORE --out RUN --resume; a loop of your own calls "
@@ -189,7 +189,8 @@ def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -
     notes = []
     if any(one.kind is ConditionKind.CHOSEN for one in lineage.conditions):
         notes.append(_HOW_TO_CHOOSE)
-    copy_weights(folder.model, target, lineage=lineage, only=str(digests["weights"]))
+    if folder.model.is_dir():
+        copy_weights(folder.model, target, lineage=lineage, only=str(digests["weights"]))
     publish(folder.model, target, MODEL_FILES, bound=_within(bound, folder.model))
     if others := [one for one in unbound(folder, bound) if not one.endswith(".safetensors")]:
         notes.append(

@@ -34,8 +34,8 @@ class Run:
 
     @property
     def model(self) -> Path:
-        """The released weights, in the format of `transformers`."""
-        return RunFolder(self.path).model
+        """The released weights, in the format of `transformers`, or of `peft` if they are alone."""
+        return RunFolder(self.path).released
 
     @property
     def ledger(self) -> Path:

@@ -27,9 +27,8 @@ from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
 from userdp.training.config import PlainPlan
 from userdp.training.devices import AUTO, choose_device, seats
-from userdp.training.models import read_model, require_fit, require_released
 from userdp.training.recipe import Configured
-from userdp.training.run_models import recipe_of
+from userdp.training.run_models import recipe_of, released_models
 
 FOLDER = "audit"
 RESULT = "audit.json"
@@ -91,7 +90,6 @@ def audit_run(
             "this store's training users",
             hint="give the --store that it was trained on",
         )
-    released = require_released(folder)
     recipe = recipe_of(folder)
     whole = claim(folder.ledger)
     claimed = whole.guarantee
@@ -116,14 +114,13 @@ def audit_run(
             )
     if repeat and plan is not None:
         recipe.require_repeatable()
-    base = recipe.base(store).float().to(computes) if inference else None  # before a look is noted
+    models = released_models(folder, store, with_base=True) if inference else {}
     StoreLedger(store.path).look("audit")
     place = run / FOLDER
     clean_folder(place)
     roc = against_references = again = None
-    if base is not None:
-        model = read_model(released).to(computes)
-        require_fit(model, released, store)
+    if models:
+        model, base = (models[of].float().to(computes) for of in ("model", "base"))
         fresh = fresh_text(store, most_examples=most_examples, most_users=most_users)
         roc = encode(user_inference(model, base, fresh))
         if references and isinstance(recipe, Configured):

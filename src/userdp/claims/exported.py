@@ -145,7 +145,8 @@ class _Ledger:
         if statement.base != base:
             yield f"{STATEMENT} names another base model than the ledger does"
         yield from plan_differs(self.folder, self.entries)
-        yield from self._weights(self.folder.path, "weights")
+        if self.digests.get("weights") != self.digests.get("adapter"):  # else those are alone
+            yield from self._weights(self.folder.path, "weights")
         if self.folder.adapter.is_dir() and not self.folder.adapter.is_symlink():
             yield from self._weights(self.folder.adapter, "adapter")
 

@@ -54,16 +54,17 @@ def require_released_files(folder: RunFolder) -> None:
     """
     entries = read_entries(folder.ledger)
     released = released_digests(entries).get("weights")
-    if released is None or not folder.model.is_dir():
+    place = folder.released
+    if released is None or not place.is_dir():
         return
     bound = _bound_here(folder, entries)
     hint = "put the released files back; `userdp verify RUN` names all that differs"
-    weights = {f"{folder.model.name}/{path.name}" for path in folder.model.glob("*.safetensors")}
+    weights = {f"{place.name}/{path.name}" for path in place.glob("*.safetensors")}
     different = next(files_differ(folder, bound), None)
-    others = not weights <= bound.keys() and digest_of(folder.model) != released
+    others = not weights <= bound.keys() and digest_of(place) != released
     if others or (different is not None and different[0].endswith(".safetensors")):
         raise UseError(
-            f"the weights in {folder.model} are not those that the run released, as the last lines "
+            f"the weights in {place} are not those that the run released, as the last lines "
             f"of {folder.ledger} say: the epsilon of the run is of other weights, and says nothing "
             "of these",
             hint=hint,
@@ -186,7 +187,8 @@ def _of_files(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]
                 f"in {folder.model} to it"
             )
         return
-    yield from _same("the weights", folder.model, told.get("weights"), _of_weights(folder.model))
+    place = folder.released
+    yield from _same("the weights", place, told.get("weights"), _of_weights(place))
     yield from _same("the options", folder.train, told.get("train"), _of_bytes(folder.train))
     if "adapter" in told:  # runs of before this was noted say nothing of it
         seen = _of_weights(folder.adapter)

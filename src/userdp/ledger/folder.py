@@ -8,7 +8,8 @@
       train.toml       shareable: all else that is needed to train again, as options of userdp train
       model/           shareable: the released weights (safetensors), config, tokenizer with
                        its chat template, and userdp.json, which says what they descend from
-      adapter/         shareable: the adapters of a run that trained such
+      adapter/         shareable: the adapters of a run that trained such; there is no model/
+                       where none computes what they do over their base
       operator.jsonl   0600: losses, norms, counts, times
       audit/           0700: what `userdp audit` found
       loop.json        0600: of a run of `make_private`, which has no train.toml: where its model
@@ -68,6 +69,11 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
         self.lock = path / ".lock"
+
+    @property
+    def released(self) -> Path:
+        """Where the released weights lie: the model, or adapters that were released alone."""
+        return self.adapter if self.adapter.is_dir() and not self.model.is_dir() else self.model
 
     @property
     def run_id(self) -> str:

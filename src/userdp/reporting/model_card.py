@@ -162,6 +162,8 @@ def front_matter(run: RunFacts, card: CardFacts) -> str:
 
 def _snippet(card: CardFacts) -> str:
     """Python that loads the model, run in the folder of the card."""
+    if card.adapter and not card.config:
+        return 'peft.PeftModel.from_pretrained(base, "adapter")  # over the base model'
     if not card.config:
         return (
             "from safetensors.torch import load_file\n\n"

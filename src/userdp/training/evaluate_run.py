@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from userdp.claims import Claim, claim
 from userdp.claims.claims import compose
@@ -31,7 +30,7 @@ from userdp.queries.means import ReleasedMeans, release_means
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.evaluation import measure, paired, user_losses
 from userdp.training.origin import for_people_of
-from userdp.training.run_models import recipe_of, released_models
+from userdp.training.run_models import released_models
 
 
 def evaluate_splits(
@@ -155,8 +154,6 @@ def release_evaluation(
     require_difference_bound(widest)
     require_released_files(folder)
     models = released_models(folder, store, with_base=with_base, device=computes)
-    if with_base:
-        _require_same_base(folder, store, models["base"], claimed)
     Uncounted(progress or NoProgress()).stage("evaluate", None)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
     asked: dict[str, Any] = {"epsilon": epsilon, "subject": f"loss on {split}", "of": lineage}
@@ -203,21 +200,6 @@ def release_evaluation(
             hint=error.hint,
         ) from error
     return result
-
-
-def _require_same_base(
-    folder: RunFolder, store: UserStore, base: nn.Module, claimed: Claim
-) -> None:
-    """Refuse a base model that has learned more than the run's claim tells of."""
-    recipe = recipe_of(folder)
-    now = recipe.lineage(base, store)
-    told = {part.id for part in claimed.parts} | {one.part.id for one in claimed.lineage.apart}
-    if {part.id for part in now.parts} - told:
-        raise UseError(
-            f"{recipe.name} holds another model now than the run at {folder.path} began from: its "
-            "loss would say what the run's claim does not cover",
-            hint="leave it out: --no-base",
-        )
 
 
 def require_claim(folder: RunFolder) -> Claim:

@@ -17,7 +17,7 @@ from userdp.errors import UseError
 from userdp.extras import library
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.config import TrainConfig
-from userdp.training.published import tidy
+from userdp.training.published import require_settled, tidy
 from userdp.withheld import in_short
 
 
@@ -200,15 +200,24 @@ def linear_layers(model: nn.Module) -> list[str]:
 
 
 def save_adapter(
-    model: nn.Module, folder: Path, lineage: Lineage, *, own_tokenizer: Any = None
-) -> None:
+    model: nn.Module,
+    folder: Path,
+    lineage: Lineage,
+    *,
+    only: str | None = None,
+    own_tokenizer: Any = None,
+) -> str:
     """Write only the adapters, in `peft`'s layout, whole or not at all, and what they come from.
 
     Args:
         model: of `peft`.
         folder: to be made, or replaced.
         lineage: what the adapters descend from.
+        only: the digest that they must have, if no others may be written.
         own_tokenizer: one of `transformers`, whose files are written beside them.
+
+    Returns:
+        Their digest.
     """
     with files.whole_folder(folder) as temporary:
         # A method of peft's models, of which `nn.Module` tells the type checker nothing.
@@ -218,7 +227,9 @@ def save_adapter(
         if own_tokenizer is not None:
             own_tokenizer.save_pretrained(temporary)
         tidy(temporary)
-        describe(temporary, lineage)
+        digest = describe(temporary, lineage)
+        require_settled(digest, only, folder)
+    return digest
 
 
 def _forget_local_base(path: Path) -> None:

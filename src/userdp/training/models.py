@@ -24,7 +24,7 @@ from userdp.gradients.shards import local
 from userdp.ledger import RunFolder
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.config import Precision, TrainConfig
-from userdp.training.published import tidy
+from userdp.training.published import require_settled, tidy
 from userdp.withheld import in_short
 
 BUNDLED = "bundled"
@@ -120,6 +120,7 @@ def read_model(
         )
         if settings is None:
             _set_dropout(shape, dropout)
+        model: nn.Module
         model, loaded = transformers.AutoModelForCausalLM.from_pretrained(
             name,
             config=shape,
@@ -128,7 +129,7 @@ def read_model(
             revision=revision,
             trust_remote_code=False,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are named below, which the library's error does not
+            ignore_mismatched_sizes=True,  # they are named below; the library's error names none
         )
     # Of a damaged folder the libraries raise what their parts do; no list of it is documented.
     except Exception as error:
@@ -146,11 +147,9 @@ def say_what_is_widened(name: str) -> None:
     """Warn where the weights of ``name`` are stored in half precision, and train in float32."""
     stored = transformers.AutoConfig.from_pretrained(resolve(name), trust_remote_code=False).dtype
     if stored in (torch.bfloat16, torch.float16):
-        kind = str(stored).removeprefix("torch.")
         warn(
-            f"the weights of {name!r} are stored as {kind}: they are trained and released as "
-            f"float32, since {kind} would round most updates away",
-            stacklevel=3,
+            f"the weights of {name!r} are stored as {str(stored).removeprefix('torch.')}: they are "
+            "trained and released as float32, since half precision rounds most updates away"
         )
 
 
@@ -189,12 +188,10 @@ def _require_whole(name: str, model: Any, loaded: Mapping[str, Any]) -> None:
     faults = [f"{what} {_some(keys)}" for what, keys in told.items() if keys]
     raise UseError(
         f"the weights in {name!r} are not those of the model that its config.json describes: "
-        f"{'; '.join(faults)}. transformers puts random numbers where a weight is missing, and "
-        "leaves out what has no place: training would not begin from this base",
-        hint="save the model itself and not a wrapper: model._orig_mod.save_pretrained(FOLDER) "
-        "after torch.compile, model.module.save_pretrained(FOLDER) under DataParallel, "
-        "model.merge_and_unload().save_pretrained(FOLDER) of adapters; and a model with its head "
-        "for language",
+        f"{'; '.join(faults)}. Random numbers would take the place of what is missing",
+        hint="save the model itself (with its language head), not a wrapper: of torch.compile "
+        "model._orig_mod.save_pretrained(FOLDER), of DataParallel model.module, of adapters "
+        "model.merge_and_unload()",
     )
 
 
@@ -204,18 +201,14 @@ def _has_place(key: str, model: Any) -> bool:
     A head of another task (``score.weight``) is of none; masks and frequencies in old files are
     buffers, which the model computes itself.
     """
-    prefix = f"{model.base_model_prefix}."
-    base = model.base_model
-    top, _, leaf = key.removeprefix(prefix).rpartition(".")
-    parts = {name for one in (model, base) for name, _ in one.named_children()}
-    if top.partition(".")[0] not in parts:
-        return False
-    owners = {_LAYER.sub("#", one.removeprefix(prefix).rpartition(".")[0]) for one in _names(model)}
-    return leaf == "weight" or _LAYER.sub("#", top) in owners
 
+    def place(name: str) -> str:
+        inner = name.removeprefix(f"{model.base_model_prefix}.").rpartition(".")[0]
+        return _LAYER.sub("#", inner)
 
-def _names(model: nn.Module) -> list[str]:
-    return [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    known = {place(name) for name, _ in model.named_parameters(remove_duplicate=False)}
+    parts = {one.partition(".")[0] for one in known} if key.endswith(".weight") else set()
+    return place(key) in known or place(key).partition(".")[0] in parts
 
 
 def _some(keys: Sequence[str]) -> str:
@@ -228,6 +221,11 @@ def require_released(folder: RunFolder) -> str:
     Raises:
         UseError: the run has released none, or a module that `transformers` does not build.
     """
+    if folder.released == folder.adapter:
+        raise UseError(
+            f"the run at {folder.path} released only adapters: there is no whole model to load",
+            hint=f"load them over the base: peft.PeftModel.from_pretrained(base, {folder.adapter})",
+        )
     if not folder.model.is_dir():
         raise UseError(
             f"the run at {folder.path} has released no model yet",
@@ -289,13 +287,7 @@ def save_model(
                 hint="free some disk space and resume the run",
             ) from error
         digest = describe(temporary, lineage)
-        if only not in (None, digest):
-            raise UseError(
-                f"these weights are not those that the run settled with, so that nothing was "
-                f"written to {folder}: the claim of the run would be of other weights",
-                hint="call private.save() within the block of the run: leaving it settles with the "
-                "weights as they then stand (adapters apart from their base)",
-            )
+        require_settled(digest, only, folder)
         shutil.copyfile(tokenizer, temporary / "tokenizer.json")
         files.write_json(
             temporary / "tokenizer_config.json",

@@ -123,27 +123,22 @@ def rounded_away(optimizer: torch.optim.Optimizer) -> str | None:
     Returns:
         A warning with the share of weights that can move; None where nearly all of them can.
     """
-    count, moved, kinds, peak = 0, 0, set(), 0.0
-    with torch.no_grad():
-        for group in optimizer.param_groups:
-            # A schedule that warms up has set the rate of the first step, and noted its peak.
-            rate = float(group.get("initial_lr", group.get("lr", 0.0)))
-            for parameter in group["params"]:
-                if parameter.dtype in (torch.bfloat16, torch.float16):
-                    values = local(parameter)
-                    count, moved = (
-                        count + values.numel(),
-                        moved + int((values + rate != values).sum()),
-                    )
-                    kinds.add(str(values.dtype).removeprefix("torch."))
-                    peak = max(peak, rate)
-    if moved >= _NEARLY_ALL * count:
+    moved = weights = 0
+    for group in optimizer.param_groups:
+        # A schedule that warms up has set the rate of the first step, and noted its peak.
+        rate = float(group.get("initial_lr", group.get("lr", 0.0)))
+        for values in (local(one.detach()) for one in group["params"]):
+            if values.dtype in (torch.bfloat16, torch.float16):
+                moved += int((values + rate != values).sum())
+                weights += values.numel()
+    share = moved / weights if weights else 1.0
+    if share >= _NEARLY_ALL:
         return None
     return (
-        f"the weights that train are {' and '.join(sorted(kinds))}: an update as large as the "
-        f"learning rate ({peak:g}) is rounded away in all but {moved / count:.1%} of them, and "
-        "epsilon is spent on weights that do not move. Load them in float32: "
-        "from_pretrained(…, dtype=torch.float32); autocast (bf16=True) still computes in bfloat16"
+        f"weights train in half precision: an update as large as the learning rate ({rate:g}) is "
+        f"rounded away in all but {share:.1%} of them, and epsilon is spent on weights that stand "
+        "still. Load them with from_pretrained(…, dtype=torch.float32); bf16=True computes in "
+        "bfloat16 all the same"
     )
 
 

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from userdp import files
-from userdp.claims.lineage import Lineage
 from userdp.codec import decode, encode
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
@@ -30,8 +29,8 @@ from userdp.training.adam_bc import AdamBC
 from userdp.training.averaging import WeightAverage
 from userdp.training.lora import adapters_of, attach_like
 from userdp.training.models import read_model, require_fit
-from userdp.training.origin import digest_of_weights, lineage_of_weights
-from userdp.training.recipe import Recipe
+from userdp.training.origin import digest_of_weights
+from userdp.training.recipe import Recipe, require_began_from
 from userdp.training.releasing import is_adapted, uncompiled
 
 _OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -177,9 +176,6 @@ class Repeated(Recipe):
     def base(self, store: UserStore) -> nn.Module:
         return self._read(store).float()
 
-    def lineage(self, base: nn.Module, store: UserStore) -> Lineage:
-        return lineage_of_weights(base, store, self._loop.base)
-
     def require_repeatable(self) -> None:
         self._require_known_base()
         missing = {
@@ -237,16 +233,11 @@ class Repeated(Recipe):
         self._require_known_base()
         model = read_model(
             self._loop.base,
-            settings=self._folder.model,
+            settings=self._folder.model if self._folder.model.is_dir() else None,
             dtype=getattr(torch, self._loop.dtype),
             revision=self._loop.revision,
         )
-        if digest_of_weights(model) != self._loop.weights:
-            raise UseError(
-                f"{self._loop.base} does not hold the weights that the run at {self._folder.path} "
-                "began from: a comparison would be with another model",
-                hint=_WITHOUT_BASE,
-            )
+        require_began_from(model, self._loop.weights, self._loop.base)
         require_fit(model, self._loop.base, store)
         return model
 

@@ -173,7 +173,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         """Write the model to the run's folder, and finish; see `PrivateRun.save`."""
         weights = release(self._model, self.folder, tokenizer=self._tokenizer, lineage=self.lineage)
         self.finish(weights)
-        return self.folder.model
+        return self.folder.released
 
     def finish(self, weights: str | None = None) -> None:
         """Note the end of the run and settle with the store; see `PrivateRun.finish`."""

@@ -285,7 +285,8 @@ class PrivateRun:
 
         A model of `transformers` becomes RUN/model, with the store's tokenizer, in the layout that
         ``from_pretrained`` reads. A model with adapters of `peft` becomes RUN/adapter, and
-        RUN/model with the adapters merged in. Of any other module RUN/model holds the weights. What
+        RUN/model with the adapters merged in; where no merged model computes what the adapters do,
+        RUN/adapter alone, with a warning. Of any other module RUN/model holds the weights. What
         the weights descend from stands in ``userdp.json`` and in their metadata. The model itself
         stays as it is. Where several processes train, all of them call this, and the first writes.
 
@@ -298,11 +299,11 @@ class PrivateRun:
             chat_template: Jinja text that is written beside the tokenizer.
 
         Returns:
-            RUN/model.
+            RUN/model, or RUN/adapter where the adapters are released alone.
 
         Raises:
-            UseError: planned steps remain, the run was closed before it settled, the weights are
-                not those that it settled with, or the adapters cannot be merged.
+            UseError: planned steps remain, the run was closed before it settled, or the weights
+                are not those that it settled with.
             FailureError: the disk refused. The run is not settled then, and this may be repeated.
         """
         self._require_complete()
@@ -335,7 +336,7 @@ class PrivateRun:
         # resumed, and resuming releases the same weights from the last checkpoint.
         if not self._finished:
             self.finish(weights)
-        return self.folder.model
+        return self.folder.released
 
     def finish(self, weights: str | None = None) -> None:
         """Note the end of the run and settle with the store, for a model that is saved elsewhere.

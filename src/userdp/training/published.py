@@ -67,6 +67,17 @@ def tidy(folder: Path) -> None:
             files.write_file(path, form(path))
 
 
+def require_settled(digest: str, settled: str | None, folder: Path) -> None:
+    """`UseError` where a run has settled, and with other weights than it is about to release."""
+    if settled not in (None, digest):
+        raise UseError(
+            f"these weights are not those that the run settled with, so that nothing was "
+            f"written to {folder}: the claim of the run would be of other weights",
+            hint="call private.save() within the block of the run: leaving it settles with the "
+            "weights as they then stand (adapters apart from their base)",
+        )
+
+
 def publish(source: Path, target: Path, names: Iterable[str], *, bound: Mapping[str, str]) -> None:
     """Copy what may leave of a released model's or adapter's small files.
 

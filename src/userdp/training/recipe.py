@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 import torch
 from torch import nn
 
-from userdp.claims.lineage import Lineage
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
@@ -18,7 +17,7 @@ from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import enable_checkpointing, load_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
-from userdp.training.origin import digest_of_weights, lineage_of_model
+from userdp.training.origin import digest_of_weights
 
 
 class Recipe(ABC):
@@ -45,10 +44,6 @@ class Recipe(ABC):
         """
 
     @abstractmethod
-    def lineage(self, base: nn.Module, store: UserStore) -> Lineage:
-        """What ``base``, just made by this recipe, descends from, for the people of ``store``."""
-
-    @abstractmethod
     def require_repeatable(self) -> None:
         """`UseError` where the run cannot be made again; nothing is loaded for the answer."""
 
@@ -73,6 +68,24 @@ class Recipe(ABC):
         """Use the learning rate of step ``step`` (from 1) of ``steps``."""
 
 
+def require_began_from(model: nn.Module, weights: str | None, name: str) -> None:
+    """`UseError` unless a base model that was loaded again has the weights that a run began from.
+
+    Args:
+        model: as it was loaded, in the dtype that it had then.
+        weights: their digest, as the run noted it; None of new ones, which follow the seed.
+        name: that it was loaded by.
+    """
+    if weights not in (None, digest_of_weights(model)):
+        raise UseError(
+            f"{name!r} does not hold the weights that the run began from: it would be compared "
+            "with another model",
+            hint="put these weights back, or leave the base out (--no-base). A relative name is "
+            "looked up in the folder where the command is called: call it where the run was "
+            "trained",
+        )
+
+
 class Configured(Recipe):
     """That of a run of ``userdp train``: all stands in its configuration.
 
@@ -92,18 +105,8 @@ class Configured(Recipe):
 
     def base(self, store: UserStore) -> nn.Module:
         model = load_model(self.config, store)
-        if self._weights not in (None, digest_of_weights(model)):
-            raise UseError(
-                f"{self.config.model!r} does not hold the weights that the run began from, as its "
-                "ledger has their digest: a comparison would be with another model",
-                hint="put the base model back. A relative name of a folder is looked up where the "
-                "command is called: call it where the run was trained, or leave the base out: "
-                "--no-base",
-            )
+        require_began_from(model, self._weights, self.config.model)
         return model
-
-    def lineage(self, base: nn.Module, store: UserStore) -> Lineage:
-        return lineage_of_model(base, self.config, store)
 
     def require_repeatable(self) -> None:
         return

@@ -7,6 +7,7 @@ from torch import nn
 
 from userdp.data.store import UserStore
 from userdp.errors import UseError
+from userdp.extras import library
 from userdp.ledger import RunFolder
 from userdp.training.config import train_config
 from userdp.training.models import read_model, require_fit, require_released
@@ -44,8 +45,12 @@ def released_models(
         UseError: the run has released no model, a model cannot read the store's tokens, or the
             model that the run began from is not known any more.
     """
-    name = require_released(folder)
+    if folder.released == folder.adapter:
+        peft = library("peft", extra="lora", what="adapters")
+        model = peft.PeftModel.from_pretrained(recipe_of(folder).base(store), folder.adapter)
+    else:
+        name = require_released(folder)
+        model = read_model(name)
+        require_fit(model, name, store)
     base = {"base": recipe_of(folder).base(store)} if with_base else {}
-    model = read_model(name)
-    require_fit(model, name, store)
     return {of: one.to(device or "cpu") for of, one in {"model": model, **base}.items()}
