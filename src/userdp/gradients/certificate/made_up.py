@@ -164,7 +164,7 @@ def made_up(
     looked_for = special[torch.randint(len(special), size, generator=generator)]
     ids = torch.where(torch.rand(size, generator=generator) < 0.5, looked_for, ids)
     marks = torch.rand(size, generator=generator) < 0.6
-    marks[:, 1] = True  # the first token is never a target
+    marks[:, 1:2] = True  # the first token is never a target
     targets = torch.ones_like(marks) if shape == RAGGED[0] else marks
     return Units(
         input_ids=ids,

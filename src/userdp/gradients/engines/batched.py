@@ -131,7 +131,7 @@ class _Step:
     def _places_of(self, shape: PassShape) -> tuple[int, ...]:
         found: Certificate | str = "there is room for one unit in a pass"
         if shape.units > 1:
-            found = certificate(self._task, shape, self._form, own_bits=not self._strict)
+            found = certificate(self._task, shape, self._form)
         if isinstance(found, Certificate):
             self._known[shape] = found
             return found.places

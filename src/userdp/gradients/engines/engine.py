@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.precision import dtypes_of, margin
+from userdp.gradients.shards import local
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.vocabulary import require_count
@@ -89,6 +91,12 @@ class Task:
     def dtypes(self) -> frozenset[torch.dtype]:
         """The precisions in use (`userdp.gradients.precision.dtypes_of`)."""
         return dtypes_of(self.model, self.loss, masked=self.masked)
+
+    @cached_property
+    def size(self) -> int:
+        """How large the weights are: it changes by one when they double or halve."""
+        square = sum(float(p.detach().float().square().sum()) for p in map(local, self.everything))
+        return round(math.log2(max(square, 1e-30)) / 2)
 
     @property
     def aim(self) -> float:

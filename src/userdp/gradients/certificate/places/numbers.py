@@ -130,7 +130,7 @@ def _dropped_channels(call: Call) -> Place | None:
     return place if place is not None and place.dim in (None, 0) else None
 
 
-@places("mse_loss l1_loss smooth_l1_loss binary_cross_entropy_with_logits")
+@places("mse_loss l1_loss smooth_l1_loss kl_div binary_cross_entropy_with_logits")
 def _pair_losses(call: Call) -> Place | None:
     """Elementwise losses of two tensors, such as a squared error."""
     return elementwise(call) if _unreduced(call, call.kwargs.get("reduction")) else None
