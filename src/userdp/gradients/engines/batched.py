@@ -164,7 +164,11 @@ class _Step:
     def _take_apart(
         self, one: Pass, part: Units, calls: Calls, begin: GeneratorStates | None
     ) -> None:
-        """Add a unit of a pass that raised an error, in its place, beside copies of itself."""
+        """Add a unit of a pass in its place, beside copies of itself: nobody else reaches it.
+
+        Where the pass raised an error; and where its gradient was not finite beside others: a
+        kernel that fills up a tile with what lies behind it, times 0, makes a NaN of an infinity.
+        """
         if begin is not None:
             begin.load()
         try:
@@ -173,7 +177,7 @@ class _Step:
             self._state.put_back()
             reference.count_failed(self._task, self._total, one.numbers[0], error)
         else:
-            self._add(one, part, done, begin)
+            self._add(one, part, done, begin, beside_nobody=True)
 
     def _run(self, part: Units, calls: Calls) -> _Pass | None:
         """A pass over ``part``; None where it did something else than was certified."""
@@ -187,7 +191,13 @@ class _Step:
         return None
 
     def _add(
-        self, one: Pass, part: Units, done: _Pass | None, begin: GeneratorStates | None
+        self,
+        one: Pass,
+        part: Units,
+        done: _Pass | None,
+        begin: GeneratorStates | None,
+        *,
+        beside_nobody: bool = False,
     ) -> None:
         """Add a pass; units that it could not serve are computed once more."""
         task, total = self._task, self._total
@@ -208,8 +218,13 @@ class _Step:
         total.losses[numbers] = losses.cpu()
         total.norms[numbers] = squares.sqrt().cpu()
         del done, factors  # what layers kept would lie beside the next pass's activations
+        calls = self._known[one.shape].calls
         for at in (~usable[places]).nonzero().flatten().tolist():
-            if begin is None:
+            if not beside_nobody:
+                self._take_apart(
+                    Pass((numbers[at],), (places[at],), one.shape), part, calls, begin
+                )
+            elif begin is None:
                 self._alone.append(numbers[at])
             else:
                 self._add_in_place(numbers[at], part, places[at], begin)
