@@ -39,7 +39,7 @@ from userdp.gradients.engines.passes import Pass, PassShape, layout_of
 from userdp.gradients.engines.tape import KnownTape, NotCoveredError, Tape, Workspace
 from userdp.gradients.engines.uses import Layout
 from userdp.gradients.model_randomness import known_randomness, seeds
-from userdp.gradients.precision import is_narrow
+from userdp.gradients.precision import is_narrow, margin
 from userdp.gradients.units import Units
 
 
@@ -61,8 +61,8 @@ class Certificate:
 
 _known: Answers[Certificate | str] = Answers()
 
-_ROUNDING = 1e-5
-"""Relative, of norms in two places in float32: then the margin of 1e-3 covers 10^4 units whose
+_ROUNDING = 0.01
+"""Part of the clip's margin by which norms may differ in two places: it then covers 10^4 units whose
 rounding is independent, and 100 whatever it is (`engines.batched`)."""
 
 
@@ -126,7 +126,7 @@ def _asked(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
         return Certificate(calls=calls, places=first)
     if not any(map(is_narrow, task.dtypes)):
         apart = (one.sum(0).sqrt() / other.sum(0).sqrt() - 1).abs().nan_to_num()
-        if float(apart.max()) <= _ROUNDING:
+        if float(apart.max()) <= _ROUNDING * margin(task.dtypes):
             return Certificate(calls=calls, places=first, size=task.size)
     places = _longest_run(same.all(0).view(-1, rows).all(1).tolist())
     if len(places) < 2:

@@ -184,9 +184,19 @@ class _NotingRows(Rows):
     ) -> Any:
         read = self._read
         result = super().run(function, args, kwargs)
-        if self._read and not (read or self._proved):  # what backward passes read is not told
-            self._note_lost(_reason(function, args, result))
+        if not (read or self._proved):  # what backward passes read is not told
+            lost = [t for t in tree_leaves(result) if isinstance(t, Tensor) and jumps(function, t)]
+            # Nobody asks at which place a largest number stands, but it is answered, too.
+            tipped = function.__name__ not in ("max", "min") and any(
+                self.place_of(t) is None for t in lost
+            )
+            if self._read or (tipped and _of_reals(args)):
+                self._note_lost(_reason(function, args, result))
         return result
+
+
+def _of_reals(values: Iterable[object]) -> bool:
+    return any(isinstance(t, Tensor) and t.is_floating_point() for t in values)
 
 
 def _reason(function: Callable[..., Any], args: Iterable[object], result: object) -> str:
@@ -196,7 +206,6 @@ def _reason(function: Callable[..., Any], args: Iterable[object], result: object
     made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
     if not made and result is not None:
         return f"Python reads somebody's numbers by {name}"
-    real = any(isinstance(t, Tensor) and t.is_floating_point() for t in args)
-    if real and any(jumps(function, t) for t in made):
+    if _of_reals(args) and any(jumps(function, t) for t in made):
         return f"its choice could be tipped by the rounding of a batch ({name})"
     return f"rows are not followed through {name}"

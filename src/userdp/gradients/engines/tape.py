@@ -319,7 +319,7 @@ class Tape:
             missed = self.backward(total)
             proved = proved and self.kept_apart()
             if missed or not proved:
-                raise NotCoveredError([*missed, *([] if proved else [NOT_BY_ROWS])])
+                raise NotCoveredError([*([] if proved else [NOT_BY_ROWS]), *missed])
             yield losses, shares
 
     def backward(self, total: Tensor) -> list[str]:
