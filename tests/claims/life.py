@@ -13,8 +13,10 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import peft
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
@@ -30,9 +32,13 @@ from userdp.data.store import UserStore
 from userdp.plans import Plan
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
+from userdp.training.models import save_model
 from userdp.training.private import make_private
 
 EPSILON = PLAN.guarantee().epsilon
+ADAPTERS = peft.LoraConfig(
+    r=2, task_type="CAUSAL_LM", target_modules=["c_attn"], fan_in_fan_out=True
+)
 ASKED = 0.5
 
 
@@ -70,6 +76,7 @@ class Model:
         own: the name of its own price.
         conditional: whether what is known when it begins makes it so; see `Truth.conditional`.
         loose: a winner outside of its sweep's folder, where nothing names its store.
+        adapters: a copy of what it released beside its merged model, if it has such.
     """
 
     own: str
@@ -80,6 +87,7 @@ class Model:
     price: float = EPSILON
     latest: bool = True
     loose: bool = False
+    adapters: Path | None = None
 
     @property
     def epsilon(self) -> float:
@@ -265,12 +273,65 @@ class Life:
         known = base in self.truth.people[store].paid
         self.truth.train(run, store, base if known else None, clean=known, done=True)
 
-    def plain(self, store: str) -> None:
+    def adapters(self, store: str) -> None:
+        """A loop over adapters: new ones, those of an earlier run, or ones that moved elsewhere."""
+        earlier = [name for name, model in self.truth.models.items() if model.adapters]
+        self.over_adapters(store, self.draw.choice(["new", "moved", *earlier]))
+
+    def warm(self, store: str) -> None:
+        """The newest adapters are trained on."""
+        self.over_adapters(store, [n for n, one in self.truth.models.items() if one.adapters][-1])
+
+    def moved(self, store: str) -> None:
+        self.over_adapters(store, "moved")
+
+    def fresh(self, store: str) -> None:
+        self.over_adapters(store, "new")
+
+    def over_adapters(self, store: str, of: str) -> None:
+        run, opened = self.new("run"), UserStore.open(self.folder / store)
+        place = self.folder / "base-model"
+        if not place.exists():
+            tokenizer = opened.tokenizer_path
+            save_model(toy_model(opened), place, tokenizer=tokenizer, lineage=Lineage())
+        base = AutoModelForCausalLM.from_pretrained(place).train()
+        if of in self.truth.models:
+            held = self.truth.models[of].adapters
+            model = peft.PeftModel.from_pretrained(base, held, is_trainable=True)
+        else:
+            model = peft.get_peft_model(base, ADAPTERS)
+        trained = [one for one in model.parameters() if one.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=0.5)
+        if of == "moved":
+            rows = torch.tensor([[2, 3, 4, 5, 6]])
+            model(input_ids=rows, labels=rows).loss.backward()
+            optimizer.step()
+            optimizer = torch.optim.SGD(trained, lr=0.5)
+        with make_private(model, optimizer, opened, PLAN, out=self.folder / run) as private:
+            for _ in private:
+                optimizer.step()
+            private.save()
+        known = of if of in self.truth.people[store].paid else None
+        clean = known is not None or of == "new"
+        self.truth.train(run, store, known, clean=clean, done=True, logged=False)
+        self.keep_adapters(run)
+
+    def keep_adapters(self, run: str) -> None:
+        kept = self.folder / self.new("adapter")
+        self.truth.models[run].adapters = shutil.copytree(self.folder / run / "adapter", kept)
+
+    def plain_adapters(self, store: str) -> None:
+        self.plain(store, "--lora-rank", 2)
+        self.keep_adapters(list(self.truth.models)[-1])
+
+    def plain(self, store: str, *more: object) -> None:
         run = self.new("plain")
         options = ("--privacy", "none", "--steps", 2, "--batch-size", 4, "--model", "new")
         options += ("--seed", self.number)  # else two of them on like stores are one model
         shape = ("--layers", 1, "--width", 16, "--heads", 2, "--no-tensorboard")
-        self.tell.done("train", self.folder / store, "--out", self.folder / run, *options, *shape)
+        self.tell.done(
+            "train", self.folder / store, "--out", self.folder / run, *options, *shape, *more
+        )
         self.truth.plain(run, store)
 
     def evaluate(self, store: str) -> None:
@@ -485,7 +546,7 @@ class Life:
         "ask", "look", "train", "plan", "stop", "kill", "resume", "copy_run", "charge_again",
         "go_on", "stripped", "plain", "evaluate", "sweep", "append", "prepare_again", "copy_store",
         "rename", "back_up", "put_back", "export", "best_of_three", "loop",
-        "answered_plan",
+        "answered_plan", "adapters", "plain_adapters",
     )  # fmt: skip
 
     def play(self, steps: int) -> None:

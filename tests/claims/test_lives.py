@@ -107,6 +107,20 @@ def _forget_further_charges(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run_module, "charges_in", lambda entries: entries[:1])
 
 
+def _take_adapters_for_new(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(origin_module, "are_fresh", lambda model, adapters: True)
+
+
+def _forget_known_adapters(patch: pytest.MonkeyPatch) -> None:
+    release = store_module.StoreLedger.release
+    sweeps = opening_module.StoreLedger.history
+
+    def winners_only(self, run_id, **told):
+        return release(self, run_id, **told) if run_id in sweeps(self).sweeps else None
+
+    patch.setattr(store_module.StoreLedger, "release", winners_only)
+
+
 def _forget_what_followed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claims_module, "followed", lambda path, entries: [])
 
@@ -147,6 +161,8 @@ LOSSES = {
     _forget_openings: ["stop", "copy_run"],
     _forget_further_charges: ["stop", "copy_run", "charge_again"],
     _forget_steps_to_come: ["stop"],
+    _take_adapters_for_new: ["moved"],
+    _forget_known_adapters: ["plain_adapters", "warm"],
     _forget_what_followed: ["best_of_three"],
     _forget_what_a_loop_saw: ["steered"],
     _forget_lost_ledgers: ["ask", "back_up", "ask", "put_back"],

@@ -12,10 +12,13 @@ import pytest
 
 import userdp as package
 from tests.claims.lives import LEARNING, SHAPE, Teller
-from tests.planning.conftest import share_noise_tables, synthetic_norms
+from tests.planning.brief import horizon_alone
+from tests.planning.conftest import synthetic_norms
 from tests.training.toy import CONFIG, toy_store
 from userdp.cli.app import run as userdp
 from userdp.vocabulary import round_up
+
+__all__ = ["horizon_alone"]
 
 PLANNING = ("--budget", 64, "--steps", 2, "--delta", 1e-6, "--most-noise", 1000)
 TOY = ("--model", "new", *SHAPE, *LEARNING)
@@ -24,14 +27,6 @@ TOY = ("--model", "new", *SHAPE, *LEARNING)
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Path:
     return toy_store(tmp_path_factory.mktemp("prepared")).path
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _less_to_calibrate():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("userdp.planning.planner._STEP_FACTORS", (1,))
-        share_noise_tables(patch)
-        yield
 
 
 @dataclass

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.corpora import ListSource, interleaved
-from tests.planning.conftest import share_noise_tables, synthetic_norms
+from tests.planning.brief import horizon_alone
+from tests.planning.conftest import synthetic_norms
 from tests.plans import as_plan
 from tests.speed import fast_then_slow
 from tests.training.processes import start
@@ -26,6 +27,8 @@ from userdp.planning.norms import NormSource
 from userdp.plans import Plan
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.run_facts import read_runs
+
+__all__ = ["horizon_alone"]
 
 BUNDLED = Path(sys.modules["userdp"].__file__).parent / "assets/base-model/tokenizer.json"
 
@@ -47,15 +50,6 @@ def store(tmp_path) -> Path:
 def norms(tmp_path) -> Path:
     synthetic_norms(most=4).save(tmp_path / "norms.json")
     return tmp_path / "norms.json"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _less_to_calibrate():
-    """T alone, and one table of σ per budget for all tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("userdp.planning.planner._STEP_FACTORS", (1,))
-        share_noise_tables(patch)
-        yield
 
 
 def plan(store: Path, *options: str, **changes: str | None) -> int:

@@ -68,13 +68,14 @@ def raising(name: str, original: Callable[..., object] | None = None) -> Callabl
     """
 
     def fail(*arguments: object, **options: object) -> object:
-        if original is not None and _on_made_up_rows():
+        if original is not None and on_made_up_rows():
             return original(*arguments, **options)
         raise ERRORS[name]()
 
     return fail
 
 
-def _on_made_up_rows() -> bool:
+def on_made_up_rows() -> bool:
+    """Whether it is asked before the charge, on rows that are nobody's."""
     asked = {"require_fit_for_steps", "require_right_here"}
     return any(frame.f_code.co_name in asked for frame, _ in traceback.walk_stack(None))

@@ -45,12 +45,7 @@ CASES = {
     "prompt tuning": (
         lambda model: adapted(model, peft.PromptTuningConfig, num_virtual_tokens=2),
         None,
-        "labels must have the shape|cannot be merged",
-    ),
-    "prefix tuning": (
-        lambda model: adapted(model, peft.PrefixTuningConfig, num_virtual_tokens=2),
-        None,
-        r"PREFIX_TUNING.*cannot be merged",
+        "labels must have the shape",
     ),
     "reentrant checkpointing": (reentrant, None, "use_reentrant=True"),
 }

@@ -258,8 +258,12 @@ def test_adapters_that_half_precision_would_round_away_are_merged_in_float32(sto
     torch.testing.assert_close(read(rows).logits, model.float().eval()(rows).logits)
 
 
-@pytest.fixture
-def alone(store, tmp_path):
+PREFIX = peft.PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
+PROMPT = peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
+
+
+@pytest.fixture(params=[PREFIX, PROMPT], ids=["prefix", "prompt"])
+def alone(request, store, tmp_path):
     """The run of adapters that cannot be merged, over a base in a folder."""
     shape = transformers.GPT2Config(
         vocab_size=store.meta.vocab_size, n_positions=16, n_embd=16, n_layer=1, n_head=2,
@@ -267,8 +271,7 @@ def alone(store, tmp_path):
     )  # fmt: skip
     transformers.GPT2LMHeadModel(shape).save_pretrained(tmp_path / "base")
     base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    settings = peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
-    model = peft.get_peft_model(base, settings)
+    model = peft.get_peft_model(base, copy.deepcopy(request.param))
     optimizer = torch.optim.SGD(trainable_parameters(model).values(), lr=0.1)
     plan, run = uls_plan(steps=2), tmp_path / "run"
     with userdp.make_private(model, optimizer, store, plan, out=run, loss=after_prompt) as private:

@@ -78,7 +78,6 @@ from userdp.training.questions import (
     on_made_up_rows,
     require_fit_for_steps,
 )
-from userdp.training.releasing import require_releasable
 from userdp.training.runs import open_run
 from userdp.training.shared_noise import source_for
 from userdp.training.store_facts import require_covered, store_facts
@@ -183,7 +182,6 @@ def make_private(
     require_same_parameters(model, optimizer)
     require_free(model)
     require_uncoupled(model)
-    require_releasable(model)
     if not resume:  # a run that diverged may go on, to be settled
         require_finite(str(getattr(model, "name_or_path", "")), model)
         warn(rounded_away(optimizer))

@@ -81,27 +81,6 @@ def release(
     return weights
 
 
-def require_releasable(model: nn.Module) -> None:
-    """Refuse adapters that `release` could not write, before anything is charged for them.
-
-    Raises:
-        UseError: they cannot be merged: those of prefix tuning are no weights of any layer.
-    """
-    whole_model = uncompiled(model)
-    if is_adapted(whole_model) and not hasattr(whole_model, "merge_and_unload"):
-        configs: Any = whole_model.peft_config
-        kinds = ", ".join(
-            sorted(
-                {str(getattr(one.peft_type, "value", one.peft_type)) for one in configs.values()}
-            )
-        )
-        raise UseError(
-            f"adapters of this kind ({kinds}) cannot be merged into the model (it has no "
-            "merge_and_unload): all steps would be charged, and nothing could be released",
-            hint="train adapters of a layer's weights, such as peft.LoraConfig or peft.IA3Config",
-        )
-
-
 def is_adapted(model: nn.Module) -> bool:
     """Whether a model has adapters of `peft`, which is not imported for the question."""
     peft: Any = sys.modules.get("peft")
