@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from userdp.gradients.model_randomness import device_states
+from userdp.gradients.modes import unwatched
 
 Key = tuple[int, int]
 """A row's first token, and which draw of its pass. A later pass over the row takes its place."""
@@ -57,14 +58,18 @@ class Masks(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        with unwatched():  # what is called here is no call of the model
+            return self._noted(func, args, kwargs or {})
+
+    def _noted(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func.overloadpacket.__name__
         if name == "embedding" and args[0].shape[0] == self._vocabulary:
             self._pass_over(args[1][..., 0])
         # In what order units come is drawn too (`engines.passes`), and is no row's number.
         if torch.Tag.nondeterministic_seeded not in func.tags or name == "randperm":
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         begin = tuple(device_states().values())
-        found = func(*args, **(kwargs or {}))
+        found = func(*args, **kwargs)
         if tuple(device_states().values()) == begin:
             return found
         if begin not in self._seen:

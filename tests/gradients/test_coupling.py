@@ -20,6 +20,7 @@ from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import EQUAL, RAGGED, Shape, made_up
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import choice, passes
+from userdp.gradients.engines.choice import choose
 
 CLIP = 0.01
 ENGINES = ["auto", "reference"]
@@ -49,7 +50,6 @@ COUPLED: list[tuple[Callable[[], nn.Module], Loss]] = [
     (models.Flattened, losses.gradient_over_batch),
     (models.Flattened, counts_token_one),
     (models.BatchMean, losses.own_rows),
-    (TrainsOverBatch, losses.own_rows),
 ]
 
 
@@ -65,6 +65,17 @@ def test_invariant_3_a_statistic_of_the_batch_is_refused_by_every_engine(
         with pytest.raises(UseError, match="on made-up rows") as error:
             get_engine(name)(model, loss, units, l2_clip_norm=1.0)
     assert "own count of targets" in str(error.value.hint)
+
+
+def test_a_model_that_couples_rows_only_while_it_trains_has_each_unit_computed_alone() -> None:
+    """It is asked without dropout; rows that are one unit's own may be coupled."""
+    model = TrainsOverBatch().train()
+    renew(model, 0, scale=1.0)
+    assert choose(model, losses.own_rows, UNITS).engine == "reference"
+    everybody = get_engine("auto")(model, losses.own_rows, UNITS, l2_clip_norm=CLIP)
+    others = get_engine("auto")(model, losses.own_rows, UNITS.select(0, 1), l2_clip_norm=CLIP)
+    moved = squared_norm(everybody.value[name] - one for name, one in others.value.items())
+    assert math.sqrt(moved) <= CLIP
 
 
 @pytest.mark.parametrize("masked", fast_then_slow([False, True]))
@@ -128,6 +139,7 @@ def test_invariant_3_twin_without_the_question_the_padded_width_moves_everybody(
     """
     monkeypatch.setattr(passes, "padded_width", lambda tokens: 10)
     monkeypatch.setattr(choice, "require_rows_apart", lambda *args, **options: None)
+    monkeypatch.setattr(choice, "why_not_batched", lambda *args, **options: None)
     model, engine = models.Flattened(), get_engine("auto")
     renew(model, 1, scale=1.0)
     short = [[[n, n + 1, 3]] for n in range(6)]

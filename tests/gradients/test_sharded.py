@@ -60,7 +60,7 @@ def test_what_would_need_each_units_gradient_is_refused_and_wrong_norms_are_caug
     for found in run_world(2, jobs.refusals, tmp_path):
         assert "item_clip_norm" in found["items"]
         assert "layer_split" in found["layers"]
-        assert "rows of a pass share" in found["coin"]
+        assert "kept apart" in found["coin"]
         assert "used more than once" in found["twice"]
         assert "no per-unit rule covers" in found["no rule"]
         assert "the two passes disagree" in found["half norms"]

@@ -146,7 +146,7 @@ class Rows:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Call ``function``, and note where rows lie in what it returns."""
-        if self.count == 1 or self._paused:  # of one row, everything is that row's
+        if self.count == 1 or self._paused or self._gathers():  # of one row, all is that row's
             return function(*args, **kwargs)
         if function in ASKS:
             return self._ask(function, args, kwargs)
@@ -273,6 +273,14 @@ class Rows:
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _gathers(self) -> bool:
+        """Whether FSDP2 is at work in a backward pass, and not a layer that is computed again.
+
+        Only checkpointing has hooks on what a graph saves while a backward pass runs.
+        """
+        saves = torch._C._autograd._top_saved_tensors_default_hooks
+        return self._proved and bool(self._gathered) and saves(True) is None
 
     def _hooks(self, module: nn.Module) -> list[RemovableHandle]:
         given: list[Tensor] = []

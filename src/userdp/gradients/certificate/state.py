@@ -145,6 +145,8 @@ class State:
             self._follow(value.__func__, depth + 1)
         elif isinstance(value, functools.partial):
             self._follow((value.func, value.args, value.keywords), depth + 1)
+        elif type(value).__module__.startswith("torch.distributed"):
+            return  # what shards a model keeps for itself
         elif isinstance(getattr(value, "__dict__", None), dict):
             self._mapping(vars(value), depth + 1)
             if callable(value):  # a loss that is an object: what its code names

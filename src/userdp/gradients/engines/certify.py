@@ -62,8 +62,8 @@ class Certificate:
 _known: Answers[Certificate | str] = Answers()
 
 _ROUNDING = 0.01
-"""Part of the clip's margin by which norms may differ in two places: it then covers 10^4 units whose
-rounding is independent, and 100 whatever it is (`engines.batched`)."""
+"""Part of the clip's margin by which norms may differ in two places: it then covers 10^4 units
+whose rounding is independent, and 100 whatever it is (`engines.batched`)."""
 
 
 def certificate(task: Task, shape: PassShape, form: Forms) -> Certificate | str:

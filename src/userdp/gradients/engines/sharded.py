@@ -111,7 +111,8 @@ def _sum_of_parts(task: Task) -> ClippedSum:
             hint="prepare the store with a smaller --seq-len, or train on one process",
         )
     with let_go(task.model):
-        state, step = State(task.model, task.loss), _Step(task)
+        state = State(task.model, task.loss)
+        step = _Step(task, state)
         mine = step.cut()
         for number in range(_most(len(mine), task.units.lengths.device)):
             step.take(mine[number] if number < len(mine) else None)
@@ -138,14 +139,14 @@ other numbers than the first, or memory ran out. Clears ``.grad``.
 class _Step:
     """What the passes of one clipped sum share."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, state: State) -> None:
         self._task = task
         self._two = _all_sharded(task.parameters)
         self.narrow = any(map(is_narrow, task.dtypes))
         wide = {p.dtype for p in task.parameters.values() if not is_narrow(p.dtype)}
         self._margin = margin(wide or {torch.float32})
         self._nobody = nobody(task.model, masked=task.masked)
-        self._workspace = Workspace()
+        self._workspace = Workspace(state.tensors())
         self._device = task.units.lengths.device
         self.total = task.zero()
 
@@ -333,6 +334,7 @@ def _require_agreement(task: Task, *, two: bool) -> None:
     device = next(iter(task.parameters.values())).device
     require_rows_apart(task.model, task.loss, masked=task.masked, gradients=False)
     reshard(task.model)
+    workspace = Workspace(State(task.model, task.loss).tensors())
     with known_randomness("made-up rows"):  # the same masks on every process
         for shape in RAGGED:
             units = made_up(task.model, shape, masked=task.masked, device=device)
@@ -341,21 +343,21 @@ def _require_agreement(task: Task, *, two: bool) -> None:
                 probe = task.but(units=one.of(units), item_clip_norm=None)
                 try:
                     if two:
-                        _require_same_norms(probe)
+                        _require_same_norms(probe, workspace)
                     else:
-                        _Pass(probe, probe.units, Workspace(), Form.FORMED)
+                        _Pass(probe, probe.units, workspace, Form.FORMED)
                 except NotCoveredError as error:
                     raise _not_covered(error.names) from None
     known[task.masked] = True
 
 
-def _require_same_norms(probe: Task) -> None:
+def _require_same_norms(probe: Task, workspace: Workspace) -> None:
     """Compare norms with gradients of each unit, of the same graph and of another pass."""
     units, parameters = probe.units, probe.parameters
     states = GeneratorStates.read()
     for unit in range(len(units)):
         states.load()
-        with norms_of(probe.model, probe.loss, units, parameters, Workspace()) as norms:
+        with norms_of(probe.model, probe.loss, units, parameters, workspace) as norms:
             with unwatched():
                 alone = torch.zeros_like(norms.squares)
                 alone[unit] = 1

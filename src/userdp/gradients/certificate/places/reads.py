@@ -28,7 +28,15 @@ READS_KINDS = frozenset(
 )
 """What tells of a tensor's kind, which is the same whatever it holds and however long it is."""
 
-ASKS = READS_SHAPES | READS_KINDS | {torch.device}
+_profiler = torch.ops.profiler
+TIMES = {
+    _profiler._record_function_enter_new,
+    _profiler._record_function_exit,
+    _profiler._record_function_exit._RecordFunction,
+}
+"""What `torch.profiler.record_function` calls, as sharding does in backward passes."""
+
+ASKS = READS_SHAPES | READS_KINDS | TIMES | {torch.device}
 """What is asked without a look at numbers; libraries name a device once and keep it."""
 
 HANDS_OUT = frozenset([*named("data_ptr set_ share_memory_"), getter("data"), setter("data")])
