@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from userdp.gradients.modes import unwatched
 from userdp.training import devices
 
 FAR = torch.device("ipu", 0)
@@ -135,7 +136,8 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     inner = tree_unflatten([a.near if isinstance(a, Far) else a for a in flat], spec)
     if wanted is not None:
         inner[1]["device"] = torch.device("cpu")
-    found = func(*inner[0], **inner[1])
+    with unwatched():  # what is called here is no call of the model
+        found = func(*inner[0], **inner[1])
     known = {id(a.near): a for a in far}
 
     def back(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,16 @@ from benchmarks.influence.cases import without
 from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
+from userdp.gradients.certificate.calls import Calls
 from userdp.gradients.certificate.made_up import RAGGED, made_up
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import agreement, choice, layer
+from userdp.gradients.engines import agreement, batched, choice, layer
+from userdp.gradients.engines.certify import Certificate
 from userdp.gradients.engines.choice import choose
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.forms import Forms
+from userdp.gradients.engines.passes import PassShape
 from userdp.gradients.engines.tape import NotCoveredError, Tape
 
 CLIP = 0.01
@@ -156,11 +162,27 @@ def by_division(tape: Tape, x: torch.Tensor) -> int | None:
     return x.shape[0] // rows if x.dim() <= 2 and x.shape[0] % rows == 0 else None
 
 
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is certified, and no pass is compared with another: rows are told by their count."""
+
+    def uncompared(*given: Any, form: Forms) -> Tape:
+        parameters, layout, workspace, _ = given
+        return Tape(parameters, layout, workspace, form=form)
+
+    def granted(task: Task, shape: PassShape, form: Forms) -> Certificate:
+        return Certificate(calls=Calls(), places=tuple(range(shape.units)))
+
+    told_by_shapes(monkeypatch, by_division)
+    monkeypatch.setattr(batched, "KnownTape", uncompared)
+    monkeypatch.setattr(batched, "certificate", granted)
+
+
 def told_by_shapes(
     monkeypatch: pytest.MonkeyPatch, rule: Callable[[Tape, torch.Tensor], int | None]
 ) -> None:
     monkeypatch.setattr(layer, "owned", rule)
     monkeypatch.setattr(Rows, "prove", lambda self, found: True)
+    monkeypatch.setattr(Rows, "kept_apart", lambda self: True)
 
 
 @pytest.mark.pitfall(number=30)
@@ -168,7 +190,7 @@ def test_invariant_3_twin_rows_told_by_division_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a check on the cohort's own rows, which the friendly cohort passes."""
-    told_by_shapes(monkeypatch, by_division)
+    blind(monkeypatch)
     monkeypatch.setattr(agreement, "made_up", lambda *args, **options: friendly())
     model = renewed(models.HeadOnSelected(), 1)
     assert agreement.why_not_batched(model, losses.on_selected, masked=False) is None
@@ -190,7 +212,7 @@ def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two of two experts: always as many tokens as the pass has, in the order of the router."""
-    told_by_shapes(monkeypatch, by_division)
+    blind(monkeypatch)
     monkeypatch.setattr(choice, "why_not_batched", lambda *args, **options: None)
     model = experts_train()
     units = divisible(9, 10)

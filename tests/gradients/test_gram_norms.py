@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units
-from userdp.gradients.certificate import coupling
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import get_engine, uses
+from userdp.gradients.engines import choice, get_engine, uses
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.rounding import CANCELLED
 from userdp.gradients.engines.rules import grams, linear
@@ -231,7 +230,7 @@ def test_invariant_3_a_unit_of_the_worst_rows_moves_the_sum_by_at_most_the_clip_
 ) -> None:
     """Broken twin: the same rows under norms as found, against which they were searched."""
     # The head reads two tokens of a row, whatever its length: the made-up rows do not fit it.
-    monkeypatch.setattr(coupling, "_coupling", lambda *given, **options: None)
+    monkeypatch.setattr(choice, "require_rows_apart", lambda *given, **options: None)
     with monkeypatch.context() as broken:
         as_found(broken)
         pairs = search(width)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
 from userdp.gradients import Units, clipped_sum, get_engine
+from userdp.gradients import units as units_module
 from userdp.gradients.certificate.places.place import Call
 from userdp.gradients.engines import layer, reference, tape
 from userdp.gradients.engines.tape import NotCoveredError
@@ -197,6 +198,7 @@ def test_invariant_3_a_pass_is_handed_nothing_that_leads_to_the_others(
 
 
 def test_invariant_3_twin_views_of_the_cohort_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "own_rows", lambda *rows, width: rows)
+    for module in (reference, units_module):
+        monkeypatch.setattr(module, "own_rows", lambda *rows, width: rows)
     model = Shared(lambda m, x, n: F.linear(x, m.w))
     assert moved(model, get_engine("reference"), READINGS["a pickle"]) > 1

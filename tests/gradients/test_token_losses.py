@@ -151,7 +151,7 @@ def test_rows_are_followed_through_it_and_twin_mixed_rows_are_not_proved(
     tape = Tape(dict(model.named_parameters()), layout_of(units), Workspace())
     with tape.watching(model, tokens):
         logits = model(tokens) if mixed else model.table(tokens)
-        assert tape.rows.prove(token_losses(logits, tokens).sum(1)) is proved
+        assert tape.prove(token_losses(logits, tokens).sum(1)) is proved
 
 
 def test_labels_of_another_shape_are_refused_as_torch_refuses_them() -> None:

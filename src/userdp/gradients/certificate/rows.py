@@ -93,6 +93,7 @@ class Rows:
         self.count = count
         self.drew = False
         self._read = False
+        self._seed = torch.initial_seed()
         self._paused = self._proved = False
         self._held = {id(tensor): (tensor, writes(tensor)) for tensor in held}
         self._written: set[int] = set()  # of what is held, by a call that was seen
@@ -169,8 +170,9 @@ class Rows:
         if may_write(function) or args[-1] is True or kwargs:  # an argument may be `inplace`
             base, before = self._base_of(args[0])
         call.result = result = function(*args, **kwargs)
-        if function in THROWS:
-            self.drew = self.drew or throws(function, call)
+        if function in THROWS and throws(function, call):
+            self.drew = True
+            self._read |= torch.initial_seed() != self._seed  # seeded within: known masks
         if isinstance(result, Tensor):
             known = call.rest_known() and not steps(function, call, result)
             self.mark(result, rule(call) if known and _named_as_known(kwargs) else None)

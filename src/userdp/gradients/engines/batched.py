@@ -221,9 +221,7 @@ class _Step:
         calls = self._known[one.shape].calls
         for at in (~usable[places]).nonzero().flatten().tolist():
             if not beside_nobody:
-                self._take_apart(
-                    Pass((numbers[at],), (places[at],), one.shape), part, calls, begin
-                )
+                self._take_apart(Pass((numbers[at],), (places[at],), one.shape), part, calls, begin)
             elif begin is None:
                 self._alone.append(numbers[at])
             else:

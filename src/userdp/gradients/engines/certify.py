@@ -31,7 +31,7 @@ from torch import Tensor
 from userdp.errors import UseError
 from userdp.gradients.certificate.calls import Calls
 from userdp.gradients.certificate.coupling import evaluating
-from userdp.gradients.certificate.made_up import Answers, Shape, large, made_up
+from userdp.gradients.certificate.made_up import CANNOT_RUN, Answers, Shape, large, made_up
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Forms
@@ -41,6 +41,7 @@ from userdp.gradients.engines.uses import Layout
 from userdp.gradients.model_randomness import known_randomness, seeds
 from userdp.gradients.precision import is_narrow, margin
 from userdp.gradients.units import Units
+from userdp.out_of_memory import ran_out_of_memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,8 +85,8 @@ def certificate(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
     key = (shape, str(form), task.masked, task.item_clip_norm is None, task.model.training, trained)
     known = _known.of(task.model, task.loss)
     found = known.get(key)
-    grown = isinstance(found, Certificate) and found.size not in (None, task.size)
-    if found is None or grown:
+    size = found.size if isinstance(found, Certificate) else None
+    if found is None or (size is not None and size != task.size):
         with known_randomness("made-up rows"):
             known[key] = _asked(task, shape, form)
     return known[key]
@@ -112,6 +113,10 @@ def _asked(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
             moved = ask.repeated(there, calls)
     except NotCoveredError as error:
         return f"{', '.join(error.names[:3])} {'has' if len(error.names) == 1 else 'have'} no rule"
+    except CANNOT_RUN as error:
+        if ran_out_of_memory(error):
+            raise
+        return f"made-up rows of this shape raise {type(error).__name__}"
     finally:
         if seeds() != seeded:
             raise UseError(

@@ -94,9 +94,10 @@ class Task:
 
     @cached_property
     def size(self) -> int:
-        """How large the weights are: it changes by one when they double or halve."""
-        square = sum(float(p.detach().float().square().sum()) for p in map(local, self.everything))
-        return round(math.log2(max(square, 1e-30)) / 2)
+        """How large the trainable weights are: it changes by one when they double or halve."""
+        norms = torch._foreach_norm([local(p.detach()) for p in self.parameters.values()])
+        norm = float(torch.stack([each.double() for each in norms]).norm())
+        return round(math.log2(max(norm, 1e-15))) if math.isfinite(norm) else 0
 
     @property
     def aim(self) -> float:
