@@ -110,7 +110,6 @@ OUTPUTS = (
         "*run/model/*",
     ),
     _anyones("the plan of `userdp plan`", "plan.json"),
-    _operators("`~/.cache/userdp/checks.json`: self-checks that passed", "*/userdp/checks.json"),
     _operators(
         "the norms of `userdp probe` and the scores of `userdp score`",
         "norms.json",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +11,13 @@ import torch.distributed as dist
 
 from tests.gradients.far_device import FAR, far_machine
 from tests.training.checks.jobs import FAULTS
-from tests.training.distributed_jobs import plan_of, weights_of
+from tests.training.checks.subjects import failures, subject_of
+from tests.training.distributed_jobs import model_of, plan_of, weights_of
 from tests.training.toy import CONFIG
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
 from userdp.gradients.engines import sharded as sharded_engine
-from userdp.gradients.shards import zeros_like_parts
+from userdp.gradients.shards import shard, zeros_like_parts
 from userdp.training.config import Averaging
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing
@@ -34,8 +34,6 @@ def trained(
     sum lies.
     """
     told, several, honest = [], dist.get_world_size() > 1, Dealing.together
-    # The server that forks this process has the environment of the test that it was started for.
-    os.environ["XDG_CACHE_HOME"] = str(store.parent / "cache")
 
     def together(self, summed, rows, **options):
         summed = replace(summed, value={n: v.cpu() for n, v in summed.value.items()})
@@ -67,20 +65,15 @@ def trained(
     return told, machine.products
 
 
-def checked(
-    store: Path, out: Path, lora: bool, sharded: bool, broken: bool
-) -> tuple[list[float], int]:
-    """`trained`, after the self-check of all processes on their accelerators."""
-    return trained(store, out, lora, sharded, broken)
-
-
-def faulty(store: Path, out: Path, fault: str, sharded: bool) -> tuple[list[float], int]:
-    """`checked`, with a fault that is planted."""
+def checked(store: Path, fault: str | None, lora: bool, sharded: bool) -> list[str]:
+    """What did not hold of processes with an accelerator each, with a fault that is planted."""
     FAULTS[fault]()
-    return trained(store, out, lora=False, sharded=sharded, broken=False)
-
-
-checked.self_check = faulty.self_check = True
+    with far_machine(index=current_world().rank):
+        model = model_of(UserStore.open(store), lora=lora, sharded=False).to(FAR)
+        if sharded:
+            shard(model)
+        current_world().broadcast_model(model)
+        return failures(subject_of(model, plan_of("uls")))
 
 
 def saved(store: Path, out: Path, lora: bool, sharded: bool) -> int:

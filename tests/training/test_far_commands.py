@@ -22,7 +22,6 @@ from tests.auditing.toy import audit_plan
 from tests.cli.test_demo import TINY
 from tests.gradients.far_device import FAR, Far, MixedDevicesError, far_machine, on_far
 from tests.plans import changed_plan, els_plan, uls_plan
-from tests.self_check import assumed_passed
 from tests.speed import fast_then_slow
 from tests.sweeping.launch import InProcess
 from tests.training.toy import CONFIG, cycles, toy_model, toy_store
@@ -171,8 +170,7 @@ def made(prepared, tmp_path_factory) -> Path:
     shutil.copytree(prepared, folder / "store")
     store = UserStore.open(folder / "store")
     toy_model(store).save_pretrained(folder / "base")
-    with assumed_passed():
-        loop.train(store, uls_plan(steps=3), CONFIG, out=folder / "run", tensorboard=False)
+    loop.train(store, uls_plan(steps=3), CONFIG, out=folder / "run", tensorboard=False)
     return folder
 
 

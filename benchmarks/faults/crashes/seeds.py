@@ -19,7 +19,7 @@ from userdp.training.optimizers import MovementCheck
 
 
 def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None:
-    """Seed every step from now on; what the self-check before the first draws stays secret.
+    """Seed every step from now on.
 
     Args:
         witness: knows which step was charged last.

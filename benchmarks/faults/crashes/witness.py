@@ -49,7 +49,7 @@ class Witness:
 
     @property
     def stepping(self) -> bool:
-        """Whether a step was charged yet: the self-check before the first draws and adds, too.
+        """Whether a step was charged yet.
 
         Who draws before the first charge is seen by the second step, which comes too early as well.
         """

@@ -1,4 +1,4 @@
-"""``userdp selftest``: the self-check of a run, of every engine, on this machine and model."""
+"""``userdp selftest``: every check of the mechanism, of every engine, on this machine and model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from userdp.training.selftest import SelftestConfig, run_selftest
 
 
 def selftest(*, config: Annotated[SelftestConfig | None, Parameter(name="*")] = None) -> Answer:
-    """Check here what a run checks before its first charge, for every engine, and time it.
+    """Check that private steps are right on this machine, for every engine, and time them.
 
     It uses random tokens and no data: gradients against plain autograd, the sensitivity, infinite
     gradients, the noise's deviation, distribution, tail and grid, cohorts, masks, and under

@@ -136,5 +136,4 @@ _SETTINGS = {
     "lora_rank": "of the adapters trained in place of all weights",
     "selection": "which of a user's examples train, where there are more than G",
     "averaging": "of the weights released; free post-processing",
-    "self_check": "of the mechanism on the machine that trained, on made-up rows",
 }

@@ -45,7 +45,6 @@ _ALLOWED = (
     "steps",
     "batch_size",
     "plan_basis",
-    "self_check",
 )
 """Settings that a public page may show: all fixed before the run, none of them a path or a count.
 

@@ -19,7 +19,6 @@ import hashlib
 import os
 import platform
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,6 @@ from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sampling.coins import secret_generator
 from userdp.strict_json import parse
 from userdp.training.base_facts import base_facts
-from userdp.training.checks.before_charge import require_right_here
-from userdp.training.checks.subject import Subject
 from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
@@ -74,7 +71,6 @@ from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
 from userdp.training.questions import (
     device_of,
-    engine_of,
     on_made_up_rows,
     require_fit_for_steps,
 )
@@ -172,8 +168,8 @@ def make_private(
             (`userdp.gradients.models.require_uncoupled`), another open run trains this model, the
             folder is not new (or, to resume, something changed), or a value is out of range.
             Nothing has been charged then.
-        FailureError: another process holds the folder, the disk refused, or the mechanism is not
-            right on this machine (`userdp.training.checks`); nothing has been charged then.
+        FailureError: another process holds the folder, or the disk refused; nothing has been
+            charged then.
     """
     users, plan = declared_users(plan), as_plan(plan)
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
@@ -246,28 +242,6 @@ def make_private(
             masked=opened.meta.loss_mask,
         )
 
-        checked = require_right_here(
-            Subject(
-                model=model,
-                loss=loss,
-                masked=opened.meta.loss_mask,
-                engine=engine_of(model, engine),
-                clip=plan.clip,
-                sampling=plan.sampling,
-                law=plan.noise,
-                noise_std=plan.noise_std,
-                noise=partial(
-                    source_for, world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed
-                ),
-                coins=lambda: secret_generator(shared_secret(world)),
-                known_noise=unsafe_noise_seed is not None,
-                micro_batch=rows,
-                longest=opened.meta.seq_len,
-                world=world,
-            ),
-            engine=engine,
-        )
-
     # A process holds a part of a sharded model alone.
     sharded = any(is_sharded(tensor) for tensor in model.parameters())
     trained = frozenset(trainable_parameters(model))
@@ -305,7 +279,6 @@ def make_private(
                 "selection": str(strategy),
                 "store_facts": store_facts(opened),
                 "base_model": base_facts(model, weights=opened_with),
-                "self_check": checked.public,
                 **(facts or {}),
             },
             train=train,
@@ -323,10 +296,8 @@ def make_private(
         return run
 
     run = SharedRun(world, RunFolder(Path(out)), begin)
-    if world.rank == 0:
-        run.folder.log({"kind": "self-check", **checked.operators})
-        if run.logged:
-            run.folder.log({"kind": "selection", "examples_over_the_cap": collator.left_out})
+    if world.rank == 0 and run.logged:
+        run.folder.log({"kind": "selection", "examples_over_the_cap": collator.left_out})
     return PrivateRun(
         run,
         model=model,

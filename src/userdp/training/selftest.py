@@ -1,8 +1,7 @@
-"""``userdp selftest``: the self-check in its long form, of every engine; and the price of a step.
+"""``userdp selftest``: every check of the mechanism, of every engine; and the price of a step.
 
-The checks are those that a run asks before its first charge (`userdp.training.checks`): here they
-are asked of every engine, on more units, the random ones in several rounds, and all of them
-whatever the first ones say.
+The random checks (`userdp.training.checks`) are asked in several rounds, and all of them whatever
+the first ones say.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The page on engines lists every fault that is planted, by the invariant that refuses it."""
+"""The page on the selftest lists every fault that is planted, by the invariant that sees it."""
 
 from pathlib import Path
 
 from tests.training.checks import test_planted_faults, test_processes
 
-PAGE = Path(__file__).parents[3] / "docs" / "engines.md"
+PAGE = Path(__file__).parents[3] / "docs" / "results" / "selftest.md"
 
 
 def table() -> str:

@@ -1,48 +1,33 @@
-"""The self-check of several processes, whole and sharded; and what it refuses."""
+"""The checks of several processes, whole and sharded; and what they see."""
 
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
 
 from tests.speed import fast_then_slow
 from tests.training.checks import jobs
-from tests.training.worlds import results_of, run_world, start_world
-from userdp.errors import FailureError
-from userdp.ledger import StoreLedger
-
-pytestmark = pytest.mark.self_check
-
-
-@pytest.fixture
-def folders(prepared, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    shutil.copytree(prepared, tmp_path / "store")
-    return tmp_path / "store", tmp_path / "run", tmp_path / "world"
-
+from tests.training.worlds import run_world
 
 HONEST = [
     {"sharded": True},
     {},
     {"lora": True, "sharded": True},
     {"lora": True},
-    {"sharded": True, "unsafe_seed": 5, "unsafe_noise_seed": 6},
+    {"sharded": True, "unsafe_noise_seed": 6},
 ]
 
 
 @pytest.mark.parametrize("options", fast_then_slow(HONEST), ids=str)
-def test_honest_processes_pass_and_agree_that_they_do(folders, options):
-    store, run, world = folders
-    (told, weights, same), (_, others, other_same) = run_world(
-        2, jobs.opens, world, store, run, None, options
+def test_honest_processes_pass(prepared, tmp_path, options):
+    (told, weights, same), (others_told, others, other_same) = run_world(
+        2, jobs.asked, tmp_path, prepared, None, options
     )
-    assert told.startswith("passed before the first charge: invariants 2, 3, 5")
+    assert told == others_told == []
     assert weights == others
     assert same
     assert other_same
-    assert len(StoreLedger(store).charges()) == 1
 
 
 CAUGHT = [
@@ -67,16 +52,9 @@ CAUGHT = [
 @pytest.mark.parametrize(
     ("fault", "sharded", "number", "says"), fast_then_slow(CAUGHT), ids=[case[0] for case in CAUGHT]
 )
-def test_a_fault_of_one_process_is_refused_on_all_before_the_charge(
-    folders, fault, sharded, number, says
-):
-    store, run, world = folders
+def test_a_fault_of_one_process_is_seen_by_all(prepared, tmp_path, fault, sharded, number, says):
     options = {"sharded": True} if sharded else {}
-    processes = start_world(2, jobs.opens, world, store, run, fault, options)
-    for result in results_of(processes, world):
-        assert isinstance(result, FailureError), result
-        assert "self-check" in str(result)
-        assert f"invariant {number} " in str(result)
-        assert re.search(says, str(result)), str(result)
-    assert StoreLedger(store).charges() == []
-    assert not run.exists()
+    for told, _, _ in run_world(2, jobs.asked, tmp_path, prepared, fault, options):
+        assert any(
+            one.startswith(f"invariant {number} ") and re.search(says, one) for one in told
+        ), told

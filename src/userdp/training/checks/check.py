@@ -70,6 +70,13 @@ class Verdict:
     check: Check
     worst: Measured | None
 
+    def __str__(self) -> str:
+        """What did not hold."""
+        worst = self.worst
+        measured = "" if worst is None else f": {worst.what} came to {worst.value:.6g}, "
+        most = "" if worst is None else f"where at most {worst.bound:.6g} is right"
+        return f"invariant {self.check.invariant} asks that {self.check.claim}{measured}{most}"
+
     @property
     def passed(self) -> bool:
         """Whether nothing speaks against it."""
