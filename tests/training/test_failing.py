@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from torch import Tensor, nn
@@ -13,8 +14,9 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import attempts, cycles, sgd, toy_model, toy_store
 from userdp.data.store import UserStore
-from userdp.gradients import causal_lm_loss
-from userdp.gradients.engines import choice
+from userdp.gradients import ClippedSum, causal_lm_loss
+from userdp.gradients.engines import reference
+from userdp.gradients.engines.engine import Task
 from userdp.training.private import make_private
 
 STEPS = 4
@@ -92,8 +94,9 @@ def test_invariant_9_every_step_has_its_update_whoever_is_drawn(
 def test_invariant_9_twin_an_error_that_leaves_the_engine_costs_an_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        choice, "sum_despite_errors", lambda task, *, together, alone: together(task)
-    )
+    def raised(task: Task, total: ClippedSum, unit: int, error: Exception) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(reference, "count_failed", raised)
     assert updates(tmp_path / "without", ann=False) == (STEPS, 0)
     assert updates(tmp_path / "with", ann=True)[0] < STEPS

@@ -154,7 +154,7 @@ class State:
 
     def _function(self, function: types.FunctionType, depth: int) -> None:
         """What a function of the operator's own holds: attributes, closure, defaults, globals."""
-        if function.__module__.partition(".")[0] in _LIBRARIES:
+        if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
             return
         for cell in function.__closure__ or ():
             value = _contents(cell)
