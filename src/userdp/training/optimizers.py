@@ -5,6 +5,7 @@ Every optimizer sees only the noisy gradient, so each is post-processing, free o
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import torch
@@ -91,12 +92,23 @@ def learning_rate(config: TrainConfig, *, step: int, steps: int) -> float:
 def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer that holds other tensors than the model trains, in either direction.
 
+    Frozen weights of the model may be among them (``AdamW(model.parameters())``): an optimizer
+    leaves alone whatever has no gradient, so those that an earlier loop left there are dropped.
+
     Raises:
         UseError: names what is missing. An ε would be spent on parameters that never move, or
-            something would move that never was clipped.
+            something would move that never was clipped. Or a step needs a closure.
     """
     ours = {id(p): name for name, p in trainable_parameters(model).items()}
     theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise UseError(
+            f"{type(optimizer).__name__} computes the loss again within its step, by a closure: "
+            "a private step has one gradient, for which it paid",
+            hint="take an optimizer that steps by gradients, such as torch.optim.AdamW",
+        )
     missing = [name for key, name in ours.items() if key not in theirs]
     if missing:
         raise UseError(
@@ -106,12 +118,15 @@ def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) 
             hint="build the optimizer after adapters were attached and the model was moved: "
             "it must hold the model's own tensors",
         )
-    if theirs - set(ours):
+    others = theirs - set(ours) - set(frozen)
+    if others:
         raise UseError(
-            f"the optimizer holds {len(theirs - set(ours))} tensors that are not trainable "
-            "parameters of the model: they would move without clipping or noise",
-            hint="give the optimizer only the parameters with requires_grad of this model",
+            f"the optimizer holds {len(others)} tensors that are no parameters of the model: they "
+            "would move without clipping or noise",
+            hint="give the optimizer only parameters of this model",
         )
+    for key in theirs & set(frozen):
+        frozen[key].grad = None
 
 
 def rounded_away(optimizer: torch.optim.Optimizer) -> str | None:

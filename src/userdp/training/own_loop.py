@@ -277,7 +277,7 @@ def _groups(
             encode(options)
         except UseError:
             return None
-        held = tuple(names[parameter] for parameter in group["params"])
+        held = tuple(names[parameter] for parameter in group["params"] if parameter in names)
         groups.append(OptimizerGroup(parameters=held, options=options))
     return tuple(groups)
 

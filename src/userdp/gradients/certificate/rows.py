@@ -55,6 +55,7 @@ from userdp.gradients.certificate.places.reads import (
 )
 from userdp.gradients.certificate.places.steps import steps
 from userdp.gradients.certificate.places.writes import assigned, may_write, whole, written_to
+from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.modes import unwatched
 
 _KEY = "_userdp_place"
@@ -87,11 +88,14 @@ class Rows:
     Attributes:
         count: as given.
         drew: whether coins were thrown by a function that has a rule.
+        strangers: tensors that no call of this pass made and nothing that is ``held`` holds, such
+            as a mask in a cache: constants, if a second pass is given the very same ones.
     """
 
     def __init__(self, count: int, held: Iterable[Tensor] = ()) -> None:
         self.count = count
         self.drew = False
+        self.strangers: list[Tensor] = []
         self._read = False
         self._seed = torch.initial_seed()
         self._paused = self._proved = False
@@ -151,6 +155,9 @@ class Rows:
             return function(*args, **kwargs)
         if function in ASKS:
             return self._ask(function, args, kwargs)
+        if not self._read:  # from the first result of unknown place on, nothing is followed
+            given = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, Tensor)]
+            self.strangers += [one for one in given if self.place_of(one) is None]
         self._read |= (
             function in KEEPS_STATISTICS
             or any(isinstance(value, _OWN) for value in (*args, *kwargs.values()))
@@ -161,8 +168,13 @@ class Rows:
         if rule is None or not args:  # a rule looks for its tensor where the function has it first
             if function is _SET:
                 return self._set(args)
+            begin = self._begin_of_constants(function, args, kwargs)
             result = function(*args, **kwargs)
             self._note_reading(function, args, kwargs, result)
+            if begin is not None and GeneratorStates.read() == begin:
+                for part in result if isinstance(result, tuple | list) else (result,):
+                    if isinstance(part, Tensor):
+                        self.mark(part, CONSTANT)
             self._end_if_unknown(result)
             return result
         call = Call(self.place_of, args, kwargs)
@@ -193,6 +205,23 @@ class Rows:
                 return result
         self._end_if_unknown(result)
         return result
+
+    def _begin_of_constants(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> GeneratorStates | None:
+        """The generators' states before a function without a rule makes something of constants.
+
+        What it makes is constant too, unless it draws, or hands out memory that held other numbers.
+        """
+        given = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, Tensor)]
+        name = getattr(function, "__name__", "empty")
+        if "empty" in name or "resize" in name or not given:
+            return None
+        return GeneratorStates.read() if all(self._is_constant(one) for one in given) else None
+
+    def _is_constant(self, tensor: Tensor) -> bool:
+        place = self.place_of(tensor)
+        return place is not None and place.constant
 
     def _end_if_unknown(self, result: object) -> None:
         """Note a tensor of unknown place: what a model does with it is not followed any further."""
@@ -342,8 +371,8 @@ class Rows:
 
     def _note_learned(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note that Python learned something of what was given, unless all of it is constant."""
-        places = [self.place_of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        self._read |= any(place is None or not place.constant for place in places)
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        self._read |= not all(map(self._is_constant, given))
 
 
 _OTHER_NAMES = frozenset(["axis", "keepdims", "x", "a", "x1", "x2"])

@@ -134,6 +134,7 @@ class _Step:
             found = certificate(self._task, shape, self._form)
         if isinstance(found, Certificate):
             self._known[shape] = found
+            self._workspace.strangers += [tensor for tensor, _ in found.held]
             return found.places
         if self._strict and shape.units > 1:
             raise NotCoveredError([found])
@@ -151,7 +152,7 @@ class _Step:
             self._states.load_next()
         begin = GeneratorStates.read() if calls.drew else None
         try:
-            done = self._run(part, calls)
+            done = self._run(part, self._known[one.shape])
         except Exception as error:  # whatever the model's and the loss's code raise
             if not may_be_of_rows(error):
                 raise
@@ -172,20 +173,20 @@ class _Step:
         if begin is not None:
             begin.load()
         try:
-            done = self._run(with_copies(part, one.places[0], ()), calls)
+            done = self._run(with_copies(part, one.places[0], ()), self._known[one.shape])
         except Exception as error:  # whatever the model's and the loss's code raise
             self._state.put_back()
             reference.count_failed(self._task, self._total, one.numbers[0], error)
         else:
             self._add(one, part, done, begin, beside_nobody=True)
 
-    def _run(self, part: Units, calls: Calls) -> _Pass | None:
+    def _run(self, part: Units, known: Certificate) -> _Pass | None:
         """A pass over ``part``; None where it did something else than was certified."""
         try:
-            done = _Pass(self._task, part, self._workspace, self._form, calls)
+            done = _Pass(self._task, part, self._workspace, self._form, known.calls)
         except NotCoveredError:
             done = None
-        if done is not None and not self._state.changed():
+        if done is not None and not self._state.changed() and known.unwritten:
             return done
         self._state.put_back()
         return None

@@ -21,7 +21,7 @@ torch's functions are what they are documented to be; the operator hides no code
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -32,12 +32,14 @@ from userdp.errors import UseError
 from userdp.gradients.certificate.calls import Calls
 from userdp.gradients.certificate.coupling import evaluating
 from userdp.gradients.certificate.made_up import CANNOT_RUN, Answers, Shape, large, made_up
+from userdp.gradients.certificate.rows import writes
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Forms
 from userdp.gradients.engines.passes import Pass, PassShape, layout_of
 from userdp.gradients.engines.tape import KnownTape, NotCoveredError, Tape, Workspace
 from userdp.gradients.engines.uses import Layout
+from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import known_randomness, seeds
 from userdp.gradients.precision import is_narrow, margin
 from userdp.gradients.units import Units
@@ -51,13 +53,20 @@ class Certificate:
     Attributes:
         calls: what each of them must do.
         places: that are used; at least two.
+        held: tensors out of sight (in a cache, say) that passes must be given, and their versions.
         size: of the weights (`Task.size`) at which places were found to round alike; None where a
             unit's bits are the same in each of them, at any weights.
     """
 
     calls: Calls
     places: tuple[int, ...]
+    held: tuple[tuple[Tensor, int], ...] = ()
     size: int | None = None
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether nothing was written to what is held out of sight."""
+        return all(writes(tensor) == version for tensor, version in self.held)
 
 
 _known: Answers[Certificate | str] = Answers()
@@ -93,14 +102,17 @@ def certificate(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
 
 
 def _asked(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
-    state = State(task.model, task.loss)
-    units, ask = _made_up(task, shape), _Question(task, form, Workspace(state.tensors()))
-    first = tuple(range(shape.units))
+    units, first = _made_up(task, shape), tuple(range(shape.units))
     here, there = (
         Pass(order, first, shape).of(units) for order in (first, (shape.units, *first[:-1]))
     )
-    host, seeded = _host_generators(), seeds()
+    cold, host, seeded = State(task.model, task.loss), _host_generators(), seeds()
+    kept = cold
     try:
+        # A cache that is filled once for a shape (a mask, a rotary table) is then no change.
+        row_losses(task.loss, task.model, *here.all_rows())
+        state = State(task.model, task.loss)
+        ask = _Question(task, form, Workspace(state.tensors()))
         squares, calls = ask.proved(here)
         if _host_generators() != host:
             return "it draws from Python's or NumPy's generator, whose numbers all rows share"
@@ -111,6 +123,7 @@ def _asked(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
                 squares, moved = (ask.proved(each)[0] for each in (here, there))
         else:
             moved = ask.repeated(there, calls)
+        kept = state
     except NotCoveredError as error:
         return f"{', '.join(error.names[:3])} {'has' if len(error.names) == 1 else 'have'} no rule"
     except CANNOT_RUN as error:
@@ -123,20 +136,21 @@ def _asked(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
                 "the model or the loss seeds a random number generator: masks are then known",
                 hint="do not seed inside the model or the loss",
             )
-        state.put_back()
+        kept.put_back()
     rows = 1 if task.item_clip_norm is None else shape.rows
     one, other = squares[:, :-rows], moved[:, rows:]
     same = (one == other) | (one.isnan() & other.isnan())
+    found = Certificate(calls=calls, places=first, held=ask.held)
     if bool(same.all()):
-        return Certificate(calls=calls, places=first)
+        return found
     if not any(map(is_narrow, task.dtypes)):
         apart = (one.sum(0).sqrt() / other.sum(0).sqrt() - 1).abs().nan_to_num()
         if float(apart.max()) <= _ROUNDING * margin(task.dtypes):
-            return Certificate(calls=calls, places=first, size=task.size)
+            return replace(found, size=task.size)
     places = _longest_run(same.all(0).view(-1, rows).all(1).tolist())
     if len(places) < 2:
         return "a unit's last bits hang on its place in a pass on this machine"
-    return Certificate(calls=calls, places=places)
+    return replace(found, places=places)
 
 
 def _longest_run(equal: list[bool]) -> tuple[int, ...]:
@@ -156,10 +170,25 @@ class _Question:
     def __init__(self, task: Task, form: Forms, workspace: Workspace) -> None:
         self._task, self._form, self._workspace = task, form, workspace
 
+    @property
+    def held(self) -> tuple[tuple[Tensor, int], ...]:
+        """What was given out of sight, and its versions."""
+        return tuple((tensor, writes(tensor)) for tensor in self._workspace.strangers)
+
     def proved(self, units: Units) -> tuple[Tensor, Calls]:
-        """Squared norms by parameter and unit, of a pass that is followed; and what it did."""
+        """Squared norms by parameter and unit, of a pass that is followed; and what it did.
+
+        Where it was given tensors that nothing in sight holds, once more, with these as constants:
+        the same ones must come again.
+        """
         tape = Tape(self._task.parameters, self._layout(units), self._workspace, form=self._form)
-        squares = self._squares(tape, units)
+        try:
+            squares = self._squares(tape, units)
+        except NotCoveredError:
+            if not tape.strangers or self._workspace.strangers:
+                raise
+            self._workspace.strangers = list({id(one): one for one in tape.strangers}.values())
+            return self.proved(units)
         tape.calls.drew = tape.drew
         return squares, tape.calls
 

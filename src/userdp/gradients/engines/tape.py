@@ -88,10 +88,14 @@ class Workspace:
 
     Args:
         held: tensors of model and loss, which are constants.
+
+    Attributes:
+        strangers: further constants, which passes must be given by identity (`Rows.strangers`).
     """
 
     def __init__(self, held: Iterable[Tensor] = ()) -> None:
         self.held = list(held)
+        self.strangers: list[Tensor] = []
         self._buffers: dict[tuple[str, int], Tensor] = {}
         self._bytes = 0
         self._model: nn.Module | None = None
@@ -158,6 +162,7 @@ class Tape:
         self.calls = Calls()
         self._rows = Rows(layout.rows)
         self._names = {id(p): name for name, p in parameters.items()}
+        self._told_names = self._names | {id(t): f"(at {id(t)})" for t in workspace.strangers}
         self._parameters = parameters
         self._workspace = workspace
         self._form = form
@@ -177,6 +182,11 @@ class Tape:
         """Whether coins were thrown."""
         return self._rows.drew
 
+    @property
+    def strangers(self) -> list[Tensor]:
+        """See `userdp.gradients.certificate.rows.Rows`."""
+        return self._rows.strangers
+
     def place_of(self, tensor: Tensor) -> Place | None:
         """Where rows lie in ``tensor``, as a rule asks; None where that is unknown."""
         place = self._rows.place_of(tensor)
@@ -189,7 +199,7 @@ class Tape:
 
     def told(self, args: Iterable[object], kwargs: Mapping[str, object]) -> tuple[object, ...]:
         """What a call was given, as it is compared with a later one."""
-        return told(self._names, args, kwargs)
+        return told(self._told_names, args, kwargs)
 
     def note_made(self, result: object) -> bool:
         """Name ``result`` if parameters and constants alone made it, and it passes gradients on."""
@@ -251,7 +261,7 @@ class Tape:
 
     def rows_of(self) -> Rows:
         """What follows the rows of a pass."""
-        return Rows(self.layout.rows, self._workspace.held)
+        return Rows(self.layout.rows, [*self._workspace.held, *self._workspace.strangers])
 
     def _following(
         self, model: nn.Module, by_row: Iterable[Tensor | None]
@@ -504,7 +514,7 @@ class KnownTape(Tape):
             seen = self.calls.seen[self._at]
             self._at += 1
             # Equal, where each look at an attribute (`Tensor.T`) makes a function anew.
-            if seen.function == function and seen.given == told(self._names, args, kwargs):
+            if seen.function == function and seen.given == self.told(args, kwargs):
                 return seen
         raise self._other()
 
