@@ -41,6 +41,7 @@ from userdp.gradients.engines.tape import KnownTape, NotCoveredError, Tape, Work
 from userdp.gradients.engines.uses import Layout
 from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import known_randomness, seeds
+from userdp.gradients.modes import eagerly
 from userdp.gradients.precision import is_narrow, margin
 from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
@@ -110,7 +111,8 @@ def _asked(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
     kept = cold
     try:
         # A cache that is filled once for a shape (a mask, a rotary table) is then no change.
-        row_losses(task.loss, task.model, *here.all_rows())
+        with eagerly():
+            row_losses(task.loss, task.model, *here.all_rows())
         state = State(task.model, task.loss)
         ask = _Question(task, form, Workspace(state.tensors()))
         squares, calls = ask.proved(here)
@@ -127,7 +129,7 @@ def _asked(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
     except NotCoveredError as error:
         return f"{', '.join(error.names[:3])} {'has' if len(error.names) == 1 else 'have'} no rule"
     except CANNOT_RUN as error:
-        if ran_out_of_memory(error):
+        if isinstance(error, UseError) or ran_out_of_memory(error):
             raise
         return f"made-up rows of this shape raise {type(error).__name__}"
     finally:
