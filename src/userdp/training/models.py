@@ -144,9 +144,12 @@ def read_model(
 
 
 def say_what_is_widened(name: str) -> None:
-    """Warn where the weights of ``name`` are stored in half precision, and train in float32."""
+    """Warn where the weights of ``name`` are stored in half precision, and train in float32.
+
+    Nobody chose the precision of the bundled model's.
+    """
     stored = transformers.AutoConfig.from_pretrained(resolve(name), trust_remote_code=False).dtype
-    if stored in (torch.bfloat16, torch.float16):
+    if name != BUNDLED and stored in (torch.bfloat16, torch.float16):
         warn(
             f"the weights of {name!r} are stored as {str(stored).removeprefix('torch.')}: they are "
             "trained and released as float32, since half precision rounds most updates away"
