@@ -16,8 +16,9 @@ into one part for each row, and these share nothing but constants. So the deriva
 by another row's element is zero, and a layer's gradient, cut at the places of its input, is each
 row's own: in this pass, whatever its data and shapes and the branches taken.
 
-A function without a rule makes its result unknown, and a tensor of unknown place ends the proof:
-all that a missing rule can do is to let the reference engine compute. A write in place is seen by
+A function without a rule makes its result unknown, unless all that it was given is constant and it
+drew nothing; and a tensor of unknown place ends the proof: all that a missing rule can do is to let
+the reference engine compute. A write in place is seen by
 the version that a tensor shares with its views. What Python reads from data passes by the proof: a
 number, the length of a selection, also the condition of a branch, since a row's loss is then a
 function of whatever chose the branch. So does a step: a choice of experts, a rounding to integers
