@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.errors import UseError
-from userdp.withheld import in_kind
+from userdp.errors import UseError, kind_of
 
 
 def read_array(path: Path, *, what: str) -> NDArray[np.float64]:
@@ -28,7 +27,7 @@ def read_array(path: Path, *, what: str) -> NDArray[np.float64]:
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
         values = np.array(mapped)
     except Exception as error:  # the header is parsed as Python, which raises of many kinds
-        raise UseError(f"cannot read {what} from {path}: {in_kind(error)}") from error
+        raise UseError(f"cannot read {what} from {path}: {kind_of(error)}") from error
     if values.ndim != 1 or values.dtype != np.float64:
         raise UseError(f"cannot read {what} from {path}: it holds an array of another kind")
     return values

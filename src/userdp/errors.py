@@ -11,6 +11,8 @@ import warnings
 from userdp.hints import in_python
 
 MOST_LETTERS = 1900
+_LONGEST = 200
+"""Letters of another library's words in a message of ours."""
 
 
 def printable(text: str) -> str:
@@ -26,7 +28,33 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
-def _in_short(text: str) -> str:
+def kind_of(error: BaseException) -> str:
+    """What kind of error of another library it is, for the middle of a message of ours.
+
+    Of an error of the operating system its own words, without a path; of any other its class: a
+    library's words on a file of records may quote the records, and our messages quote no text. The
+    error itself is the cause of ours, in full.
+
+    >>> kind_of(FileNotFoundError(2, "No such file or directory", "mail/ann.mbox"))
+    'No such file or directory'
+    >>> kind_of(ValueError("cannot convert 'Dear Ann'"))
+    'ValueError'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__
+
+
+def in_short(error: BaseException) -> str:
+    """The first line of a library's own words on a file that is nobody's text, such as a model.
+
+    >>> in_short(ValueError("no such layer\\nsee the docs"))
+    'no such layer'
+    """
+    return (str(error).splitlines() or [type(error).__name__])[0][:_LONGEST]
+
+
+def _shortened(text: str) -> str:
     """Its beginning and its end, which mostly says what to do."""
     if len(text) <= MOST_LETTERS:
         return text
@@ -49,8 +77,8 @@ class UserdpError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = _in_short(printable(message))
-        self.hint = None if hint is None else _in_short(printable(hint))
+        self.message = _shortened(printable(message))
+        self.hint = None if hint is None else _shortened(printable(hint))
 
     def __str__(self) -> str:
         told = in_python(self.message)

@@ -13,7 +13,6 @@ from tests.plans import uls_plan
 from tests.training.toy import CONFIG, toy_store
 from userdp.cli.app import run
 from userdp.training.loop import train
-from userdp.withheld import WithheldError
 
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]
 BUDGET = "--epsilon 4 --population 2000"
@@ -124,7 +123,6 @@ def test_a_fault_of_the_program_keeps_its_trace(place, monkeypatch, tmp_path):
 
     shutil.copytree(place / "store", tmp_path / "store")
     monkeypatch.setattr("userdp.data.store.UserStore.open", broken)
-    with pytest.raises(WithheldError) as fault:
+    with pytest.raises(ZeroDivisionError) as fault:
         run(["stats", str(tmp_path / "store")])
-    assert isinstance(fault.value.withheld, ZeroDivisionError)
     assert fault.traceback[-1].name == "broken"

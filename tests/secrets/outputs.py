@@ -53,7 +53,11 @@ OPERATORS_SCREEN = Output(
     holds=OF_A_STORE,
     why="counts, losses, norms",
 )
-ERRORS = Output(name="errors, their traces and causes, warnings, logs, progress", reader=ANYONE)
+ERRORS = Output(
+    name="userdp's own errors and warnings, logs, progress; not the traces and words of other "
+    "libraries' errors, which are the operator's",
+    reader=ANYONE,
+)
 PROCESSES = Output(
     name="command lines and environments of processes, names of temporary files and what "
     "stays of them",

@@ -1,12 +1,10 @@
-"""What fails, deep within and by the operator's own mistakes, quotes no text and no id."""
+"""What is said of the operator's own mistakes quotes no text and no id."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import logging
 import pickle
-import pkgutil
 import shlex
 from pathlib import Path
 
@@ -14,18 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.secrets.commands import SMALL
 from tests.secrets.conftest import PLAN
-from tests.secrets.faults import ERRORS, ID, TEXT, raising
 from tests.secrets.planted import MARKS, PEOPLE, Kind, rows
 from tests.secrets.scan import findings
 from tests.secrets.watch import listen
 from userdp.cli.app import run as userdp
-from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import FailureError, Interrupted, UseError, UserdpWarning
 from userdp.gradients.losses import LossError
 from userdp.planning.noise import OutOfReach
-from userdp.withheld import WithheldError, withheld, withholding
+
+ID, TEXT = PEOPLE[17].id, PEOPLE[17].texts[0]
 
 
 def found(said, secrets) -> list[str]:
@@ -35,31 +31,6 @@ def found(said, secrets) -> list[str]:
         for channel, data in said.channels.items()
         for one in findings(data, secrets)
     ]
-
-
-@pytest.mark.parametrize("error", ERRORS)
-def test_words_of_a_foreign_error_are_withheld(error, planted, tmp_path, capfd):
-    def call():
-        with withheld():
-            raising(error)()
-
-    said = listen(call, capfd, tmp_path)
-    assert isinstance(said.error, WithheldError)
-    assert found(said, planted.secrets) == []
-    assert "faults.py" in said.channels["trace"].decode(), "the place of the fault is told"
-    assert type(said.error.withheld) is type(ERRORS[error]())
-
-
-@pytest.mark.parametrize("error", ERRORS)
-def test_to_another_process_goes_what_an_error_tells_and_nothing_else(error, planted):
-    """However the error itself is made: a reader that cannot make it again would wait for ever."""
-    with pytest.raises(WithheldError) as caught, withheld():
-        raising(error)()
-    sent = pickle.dumps(caught.value)
-    assert findings(sent, planted.secrets) == []
-    got = pickle.loads(sent)
-    assert (type(got), str(got), got.hint) == (WithheldError, str(caught.value), caught.value.hint)
-    assert got.withheld is None
 
 
 @pytest.mark.parametrize(
@@ -79,85 +50,6 @@ def test_an_error_of_our_own_tells_the_same_in_another_process(error):
     assert (type(got), str(got), vars(got)) == (type(error), str(error), vars(error))
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_an_error_of_our_own_loses_causes_that_are_not(error, planted, tmp_path, capfd):
-    @withholding
-    def call():
-        try:
-            raising(error)()
-        except Exception as cause:
-            raise UseError("records cannot be read", hint="look at them") from cause
-
-    said = listen(call, capfd, tmp_path)
-    assert type(said.error) is UseError
-    assert found(said, planted.secrets) == []
-
-
-def test_twin_without_the_boundary_every_one_of_them_is_caught(planted, tmp_path, capfd):
-    for name in ERRORS:
-        said = listen(raising(name), capfd, tmp_path / name)
-        assert found(said, planted.secrets), name
-
-
-def test_what_python_says_of_a_wrong_call_and_the_machine_of_a_file_stays():
-    @withholding
-    def call(*, seed: int) -> None:
-        Path("/nowhere/at/all").read_bytes()
-
-    with pytest.raises(TypeError, match="unexpected keyword argument 'sead'"):
-        call(sead=1)
-    with pytest.raises(FileNotFoundError, match="/nowhere/at/all"):
-        call(seed=1)
-
-
-def test_a_log_with_the_trace_holds_no_words_either(planted, tmp_path, capfd):
-    def call():
-        try:
-            with withheld():
-                raising("a cause")()
-        except WithheldError:
-            logging.getLogger("somebody").exception("it failed")
-
-    said = listen(call, capfd, tmp_path)
-    assert "WithheldError" in said.channels["log"].decode()
-    assert found(said, planted.secrets) == []
-
-
-EMBEDDING = "torch.nn.Embedding.forward"
-WITHIN = {
-    "prepare INPUT --user author --text message --out made": (
-        "userdp.data.tokenize.StoreTokenizer._batch", "userdp.data.grouping._rows_of",
-        "userdp.data.sources.jsonl._parse",
-    ),
-    "stats STORE": ("userdp.data.statistics.describe",),
-    "members STORE --user nobody": (
-        "userdp.data.store.UserStore.user_ids", "userdp.data.segment.Segment.open",
-    ),
-    "verify STORE": ("userdp.data.verify._check_index",),
-    f"train STORE --out run --plan PLAN {SMALL}": (
-        "userdp.data.store.StoreSplit.gather", EMBEDDING,
-    ),
-    "evaluate RUN --store STORE": (EMBEDDING,),
-    "generate RUN --records 2 --max-tokens 4": (EMBEDDING,),
-    "personalize RUN --store STORE --most-users 3": (EMBEDDING,),
-    "audit RUN --store STORE --no-repeat --most-users 20": (EMBEDDING,),
-    "probe STORE --out norms.json --users 6 --max-group-size 2": (EMBEDDING,),
-    "score STORE --out scores.arrow": (EMBEDDING,),
-    "federate INPUT --user author --text message --out federation --silos 2 --rounds 1 --runtime "
-    "in-process --seq-len 16 --model new --layers 1 --width 8 --heads 2 --items-per-silo 2000 "
-    "--subjects-per-silo 400 --batch-size 5": (EMBEDDING,),
-}  # fmt: skip
-SLOW = ("federate", "audit", "probe", "score", "personalize")
-DEEP = [
-    pytest.param(
-        line, place, id=f"{line.split()[0]}-{place.rpartition('.')[2]}",
-        marks=[pytest.mark.slow] if line.split()[0] in SLOW else [],
-    )
-    for line, places in WITHIN.items()
-    for place in places
-]  # fmt: skip
-
-
 def words(line: str, planted) -> list[str]:
     meant = {
         "STORE": planted.folder / "store",
@@ -166,17 +58,6 @@ def words(line: str, planted) -> list[str]:
         "PLAN": planted.folder / "plan.json",
     }
     return [str(meant.get(word, word)) for word in shlex.split(line)]
-
-
-@pytest.mark.parametrize(("line", "place"), DEEP)
-def test_a_command_in_which_something_raises(line, place, planted, tmp_path, monkeypatch, capfd):
-    (tmp_path / "place").mkdir()
-    monkeypatch.chdir(tmp_path / "place")
-    PLAN.save(planted.folder / "plan.json")
-    monkeypatch.setattr(place, raising("a cause", pkgutil.resolve_name(place)))
-    said = listen(lambda: userdp(words(line, planted)), capfd, tmp_path / "temporary")
-    assert said.error is not None or said.status != 0, "nothing failed"
-    assert found(said, planted.secrets) == []
 
 
 def _jsonl(path: Path, *lines: str) -> None:
@@ -264,7 +145,3 @@ def test_a_file_that_is_named_after_a_person_is_told_by_its_place(
         assert said.status == 2
         assert str(folder) in said.channels["stderr"].decode()
         assert found(said, planted.secrets) == []
-
-
-def test_the_tokenizer_that_is_patched_above_is_the_one_that_is_used():
-    assert StoreTokenizer.load().encode([PEOPLE[0].texts[0]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -15,17 +14,6 @@ from tests.secrets.conftest import PLAN
 from tests.secrets.scan import findings
 from tests.secrets.watch import listen
 
-QUOTING = """
-import torch
-
-def forward(self, ids):
-    raise IndexError(f"cannot look up {ids.tolist()}")
-
-torch.nn.Embedding.forward = forward
-"""
-"""Put where every process imports it: a model that quotes the tokens that it is handed."""
-
-
 NOBODYS = re.compile(
     rb"\bline \d+|\.py:\d+|\bpid:? ?\d+|\d+-\d+-\d+[T_ ]\d+:\d+:\d+\S*"
     rb"|made-up rows failed \(.*?\);"
@@ -34,7 +22,7 @@ NOBODYS = re.compile(
 and tokens that were drawn to try a model, of which one may happen to be a count of the store."""
 
 
-def torchrun(*arguments: str, environment: dict[str, str]) -> int:
+def torchrun(*arguments: str) -> int:
     launch = [
         sys.executable,
         "-m",
@@ -43,30 +31,21 @@ def torchrun(*arguments: str, environment: dict[str, str]) -> int:
         "--nproc-per-node",
         "2",
     ]
-    done = subprocess.run(
-        [*launch, "-m", "userdp", *arguments], env=os.environ | environment, timeout=500
-    )
+    done = subprocess.run([*launch, "-m", "userdp", *arguments], timeout=500)
     return done.returncode
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [False, True], ids=["done", "failed"])
-def test_two_processes_that_train_one_model(fault, planted, tmp_path, capfd):
-    environment = {}
-    if fault:
-        (tmp_path / "sitecustomize.py").write_text(QUOTING)
-        environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+def test_two_processes_that_train_one_model(planted, tmp_path, capfd):
     PLAN.save(tmp_path / "plan.json")
     line = f"train {planted.folder / 'store'} --out {tmp_path / 'run'} {SMALL}"
     plan = ["--plan", str(tmp_path / "plan.json")]
     said = listen(
-        lambda: torchrun(*line.split(), *plan, environment=environment),
+        lambda: torchrun(*line.split(), *plan),
         capfd,
         tmp_path / "temporary",
     )
-    assert (said.status != 0) == fault, said.channels["stderr"].decode()
-    if fault:
-        assert b"IndexError" in said.channels["stderr"], "the fault is told by its class"
+    assert said.status == 0, said.channels["stderr"].decode()
     assert b"torch.distributed.run" in said.channels["processes"]
     for channel, data in said.channels.items():
         assert findings(NOBODYS.sub(b"", data), planted.secrets) == [], channel

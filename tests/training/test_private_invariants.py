@@ -25,7 +25,6 @@ from userdp.gradients import NoiseSource, get_engine
 from userdp.ledger import RunLedger
 from userdp.training import private_run as private_module
 from userdp.training.private import make_private
-from userdp.withheld import WithheldError
 
 # Invariant 1: the claim is the run.
 
@@ -244,7 +243,7 @@ def test_invariant_7_a_step_that_fails_stays_charged_and_is_not_redone(
         raise MemoryError
 
     with (
-        pytest.raises(WithheldError, match="MemoryError"),
+        pytest.raises(MemoryError),
         make_private(model, sgd(model), store, plan, out=tmp_path / "run") as private,
         monkeypatch.context() as patch,
     ):
@@ -319,7 +318,7 @@ def test_invariant_7_the_step_after_one_that_failed_draws_a_cohort_of_its_own(
         seen = drawn_of_steps(private, monkeypatch)
         with monkeypatch.context() as patch:
             patch.setattr(private, "_engine", out_of_memory)
-            with pytest.raises(WithheldError, match="MemoryError"):
+            with pytest.raises(MemoryError):
                 next(iter(private))
         for _ in private:
             optimizer.step()

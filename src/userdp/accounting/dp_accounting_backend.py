@@ -12,9 +12,8 @@ from typing import Any
 
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.contour import Phase
-from userdp.errors import FailureError
+from userdp.errors import FailureError, kind_of
 from userdp.extras import library
-from userdp.withheld import in_kind
 
 NAME = "dp-accounting"
 
@@ -62,7 +61,7 @@ def epsilon(event: Any, delta: float) -> Bracket:
         Exception
     ) as error:  # its grids have no room for little noise, which it says in many ways
         raise FailureError(
-            f"dp-accounting cannot price this mechanism ({in_kind(error)})", hint=hint
+            f"dp-accounting cannot price this mechanism ({kind_of(error)})", hint=hint
         ) from error
     if math.isnan(upper):
         raise FailureError("dp-accounting answered NaN: no bound can be claimed", hint=hint)

@@ -15,7 +15,6 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.interrupts import told
 from userdp.vocabulary import require_count
-from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
@@ -49,7 +48,6 @@ class Audited:
         return {"run": str(self.run), "operator_only": True, **self.values}
 
 
-@withholding
 def audit(
     run: Place,
     *,

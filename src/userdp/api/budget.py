@@ -14,7 +14,6 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.overview import Overview, overview
-from userdp.withheld import withholding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +34,6 @@ class BudgetView:
         return {**values, "claim": None if self.claim is None else self.claim.to_dict()}
 
 
-@withholding
 def budget(
     store: UserStore | str | Path,
     *,

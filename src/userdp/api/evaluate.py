@@ -18,7 +18,6 @@ from userdp.interrupts import told
 from userdp.training.devices import choose_device
 from userdp.training.evaluate_run import evaluate_splits, held_out_splits, release_evaluation
 from userdp.vocabulary import require_count
-from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +60,6 @@ class Evaluated:
         return pd.json_normalize(rows, sep=".")
 
 
-@withholding
 def evaluate(
     run: Place,
     *,

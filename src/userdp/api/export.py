@@ -34,7 +34,6 @@ from userdp.reporting.model_card import (
 )
 from userdp.reporting.run_facts import RunFacts, read_run
 from userdp.version import __version__
-from userdp.withheld import withholding
 
 REPORT = "report.html"
 _LINES = {"run", "open", "copied", "lost", "attempt", "finish", "chosen", "release"}
@@ -77,7 +76,6 @@ class Exported:
         }
 
 
-@withholding
 def export(
     run: Place,
     *,

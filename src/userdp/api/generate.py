@@ -22,7 +22,6 @@ from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file,
 from userdp.interrupts import told
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.generation import GenerateConfig, GeneratedText, TextGenerator
-from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +69,6 @@ class Generated:
         return pd.DataFrame({"text": self.texts, GENERATED: _writer(self.claim.lineage)})
 
 
-@withholding
 def generate(
     run: Place,
     *,

@@ -16,7 +16,6 @@ from userdp.ledger.charges import Charge
 from userdp.people.forget import Forgotten, forget_user, statement_for
 from userdp.people.membership import Intake, intakes, state_number
 from userdp.people.statement import Statement
-from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
@@ -57,7 +56,6 @@ class Members:
         }
 
 
-@withholding
 def members(store: UserStore | str | Path) -> Members:
     """Who was in a store for what was charged, and what each user was charged in all.
 
@@ -83,7 +81,6 @@ def members(store: UserStore | str | Path) -> Members:
     )
 
 
-@withholding
 def statement(
     store: UserStore | str | Path,
     user: str,
@@ -115,7 +112,6 @@ def statement(
     return made
 
 
-@withholding
 def forget(
     store: UserStore | str | Path,
     user: str,

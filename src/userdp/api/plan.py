@@ -21,13 +21,11 @@ from userdp.planning.planner import propose
 from userdp.planning.proposal import Proposal
 from userdp.plans.small_delta import require_small_delta
 from userdp.queries.ownership import require_one_owner
-from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
 
 
-@withholding
 def plan(
     store: UserStore | str | Path,
     *,

@@ -24,13 +24,11 @@ from userdp.errors import UseError, warn
 from userdp.interrupts import held, told
 from userdp.ledger import StoreLedger
 from userdp.ledger.place import Place, linked_anew
-from userdp.withheld import withholding
 
 REQUIRED = "required"
 """In place of a ledger's path: refuse to prepare a store that shares none."""
 
 
-@withholding
 def prepare(
     data: Any,
     *,

@@ -14,13 +14,11 @@ from userdp.interrupts import told
 from userdp.planning.norms import GradientNorms, NormSource
 from userdp.training.config import TrainConfig
 from userdp.training.probe import probe_store
-from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
 
 
-@withholding
 def probe(
     store: UserStore | str | Path,
     *,

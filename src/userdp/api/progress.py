@@ -26,7 +26,6 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 
 from userdp.data.progress import Note, Progress
-from userdp.withheld import calling
 
 stderr = Console(stderr=True, highlight=False)
 """The one console for all that is no result: a bar moves on below what is printed to it."""
@@ -38,12 +37,9 @@ _SECONDS, _STEPS = 30.0, 20
 
 @contextmanager
 def shown(progress: Progress | None = None) -> Iterator[Progress]:
-    """What is given; by default whatever suits the place where stderr goes.
-
-    What somebody gave may stop the work by an error of its own, which reaches them as it is.
-    """
+    """What is given; by default whatever suits the place where stderr goes."""
     if progress is not None:
-        yield Given(progress)
+        yield progress
     elif _in_notebook():
         yield NotebookBar()
     elif stderr.is_terminal:
@@ -52,27 +48,6 @@ def shown(progress: Progress | None = None) -> Iterator[Progress]:
     else:
         with Lines() as lines:
             yield lines
-
-
-class Given:
-    """A progress of whoever called userdp: it is told numbers and names of stages, and no text.
-
-    Args:
-        to: theirs.
-    """
-
-    def __init__(self, to: Progress) -> None:
-        self._to = to
-
-    def stage(
-        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
-    ) -> None:
-        """Tell them of the stage."""
-        calling(self._to.stage, name, total, unit=unit, note=note)
-
-    def at(self, done: int) -> None:
-        """Tell them how far it is."""
-        calling(self._to.at, done)
 
 
 class StepBar(Bars):

@@ -20,7 +20,6 @@ from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import RunFacts, read_runs
 from userdp.reporting.store_total import read_store_total
 from userdp.reporting.summary import render_summary
-from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +68,6 @@ class Reported:
         return pd.DataFrame(rows).set_index("run")
 
 
-@withholding
 def report(
     runs: Place | Sequence[Place],
     *,

@@ -11,7 +11,6 @@ from userdp.claims import claim as claim_at
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
-from userdp.withheld import withholding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +82,6 @@ def folder_of(run: Place) -> Path:
     return path
 
 
-@withholding
 def claim(place: Place | UserStore, *, delta: float | None = None) -> Claim:
     """``userdp.claim``: the claim of a run, of a store, or of a ledger.
 

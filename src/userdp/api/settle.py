@@ -11,7 +11,6 @@ from userdp.claims import claim as claim_at
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.budget import cost_of
 from userdp.ledger.ending import Ended, end_early
-from userdp.withheld import withholding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +45,6 @@ class Settled:
         return f"{in_words(self)}."
 
 
-@withholding
 def settle(run: Place) -> Settled:
     """End an unfinished run: nobody goes on with it, and its price is final.
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from userdp.data.sources import InputOptions, SourceOptions
 from userdp.data.splits import SplitRule
-from userdp.errors import UseError
+from userdp.errors import UseError, kind_of
 from userdp.files import read_json
-from userdp.withheld import in_kind
 
 _PAPER_SPLITS = {
     "c4": SplitRule.FIRST_PART,
@@ -51,7 +50,7 @@ def _chat_template(tokenizer: Path | None) -> tuple[str | None, tuple[tuple[str,
         try:
             template = beside.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UseError(f"cannot read a chat template: {beside}: {in_kind(error)}") from error
+            raise UseError(f"cannot read a chat template: {beside}: {kind_of(error)}") from error
     tokens = []
     for name in _SPECIAL:
         value = config.get(name)

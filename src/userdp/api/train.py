@@ -19,13 +19,11 @@ from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.config import PlainPlan, TrainConfig, train_config
-from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
 
 
-@withholding
 def train(
     store: UserStore | str | Path,
     plan: Plan | Proposal | PlainPlan | str | Path | None = None,
@@ -156,7 +154,6 @@ def train(
     )
 
 
-@withholding
 def declare(
     store: UserStore | str | Path,
     plan: Plan | Proposal | PlainPlan | str | Path | None,

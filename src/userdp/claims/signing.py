@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims.attestation import PAYLOAD_TYPE, strict_json
-from userdp.errors import UseError
+from userdp.errors import UseError, in_short
 from userdp.extras import library
-from userdp.withheld import in_short
 
 _KINDS = "an Ed25519 key, or an ECDSA key on the curve P-256 or P-384"
 _MAKE = "openssl genpkey -algorithm ed25519 -out key.pem && chmod 600 key.pem"

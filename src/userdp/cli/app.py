@@ -17,7 +17,6 @@ from userdp.errors import Interrupted, UseError, UserdpWarning
 from userdp.hints import closest
 from userdp.interrupts import terminable
 from userdp.waiting import PASSIVE_WAITING
-from userdp.withheld import withheld
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -45,8 +44,7 @@ def run(arguments: Sequence[str]) -> int:
 
         failure = failure_of(error, app, tokens)
         if failure is None:  # a fault of the program: its trace is what helps to mend it
-            with withheld():
-                raise
+            raise
         return fail(failure, json=json)
 
 

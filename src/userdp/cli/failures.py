@@ -23,7 +23,7 @@ from userdp.cli.commands import names
 from userdp.cli.program import options_of
 from userdp.errors import UserdpError
 from userdp.hints import closest, in_shell
-from userdp.withheld import WithheldError
+from userdp.out_of_memory import ran_out_of_memory
 
 _REFUSED = {
     **dict.fromkeys(
@@ -112,13 +112,17 @@ def failure_of(error: Exception, app: App, tokens: Sequence[str]) -> Failure | N
             _REFUSED[error.errno],
             1,
         )
+    if ran_out_of_memory(error):  # its words tell how much: the size of a cohort, say
+        return Failure(
+            "memory ran out; what was charged before stays charged",
+            "go on, or begin again, with more memory for this process",
+            1,
+        )
     return None
 
 
 def _ours(error: BaseException) -> UserdpError | None:
     """The error of userdp's own, also where the command-line library met it in a dataclass."""
-    if isinstance(error, WithheldError):
-        return None
     if isinstance(error, UserdpError):
         return error
     cause = error.__cause__ if isinstance(error, CycloptsError) else None

@@ -26,8 +26,7 @@ from userdp.data import format as layout
 from userdp.data.files import checksum, read_table, write_arrow
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.store import UserStore
-from userdp.errors import UseError
-from userdp.withheld import in_kind
+from userdp.errors import UseError, kind_of
 
 BLOCK = 2**18
 DIGEST_BYTES = 16
@@ -146,7 +145,7 @@ def _first_difference(path: Path, meta: StoreMeta) -> str | None:
     except UseError as error:
         return error.message
     except OSError as error:
-        return in_kind(error)
+        return kind_of(error)
 
 
 def refusal(path: Path, wrong: str) -> UseError:

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.errors import UseError
-from userdp.withheld import in_kind
+from userdp.errors import UseError, kind_of
 
 
 def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> None:
@@ -49,7 +48,7 @@ def read_table(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
         raise
     # The library's own errors have no common kind but this, and are of the system's kinds too.
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UseError(f"{path.name} is no file of Arrow: {in_kind(error)}") from error
+        raise UseError(f"{path.name} is no file of Arrow: {kind_of(error)}") from error
     if dict(zip(table.column_names, table.schema.types, strict=True)) != dict(kinds):
         raise UseError(f"{path.name} has other columns than a store's has")
     if any(one.num_chunks > 1 or one.null_count for one in table.columns):

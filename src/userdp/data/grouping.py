@@ -30,8 +30,7 @@ from userdp.data.columns import (
     large_binary,
     offsets_of,
 )
-from userdp.errors import FailureError, UseError
-from userdp.withheld import in_kind
+from userdp.errors import FailureError, UseError, kind_of
 
 MEMORY_LIMIT = "1GB"
 _SIZE = re.compile(r"([1-9]\d{0,8}(?:\.\d+)?)\s?([KMGT])(i?)B", re.IGNORECASE)
@@ -279,7 +278,7 @@ def _told(error: Exception) -> BaseException:
 
 def _failure(error: duckdb.Error | pa.ArrowException | OSError) -> FailureError:
     return FailureError(
-        f"grouping records by user failed: {in_kind(error)}",
+        f"grouping records by user failed: {kind_of(error)}",
         hint="is the disk full, or memory_limit too small? Working files lie beside the store "
         "and are as large as the text",
     )

@@ -32,10 +32,9 @@ from userdp.data.sources.table import FileTable
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
-from userdp.errors import FailureError, UseError
+from userdp.errors import FailureError, UseError, kind_of
 from userdp.version import __version__
 from userdp.vocabulary import require_count
-from userdp.withheld import in_kind
 
 
 def prepare_store(
@@ -345,7 +344,7 @@ def _disk_errors(store: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise FailureError(
-            f"the store at {store} could not be written: {in_kind(error)}; "
+            f"the store at {store} could not be written: {kind_of(error)}; "
             "what was there before is unchanged",
             hint="is the disk full, or the folder read-only?",
         ) from error

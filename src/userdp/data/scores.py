@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError
+from userdp.errors import UseError, kind_of
 from userdp.files import OPERATOR_FILE, digest_of_file, whole_file
-from userdp.withheld import in_kind
 
 _CONTENT, _SPLIT, _LINEAGE = b"content_sha256", b"split", b"lineage"
 _FIRST = b"written_as"
@@ -139,7 +138,7 @@ def _table(path: Path) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise UseError(f"{path} is not a file of scores: {in_kind(error)}") from error
+        raise UseError(f"{path} is not a file of scores: {kind_of(error)}") from error
     names, kinds = table.column_names, table.schema.types
     splits = [str(split).encode() for split in Split]
     facts = table.schema.metadata or {}
@@ -173,5 +172,5 @@ def lineage_of_scores(path: Path) -> str:
         with pa.memory_map(str(path)) as file:
             metadata = pa.ipc.open_file(file).schema.metadata or {}
     except (OSError, pa.ArrowInvalid) as error:
-        raise UseError(f"{path} is not a file of scores: {in_kind(error)}") from error
+        raise UseError(f"{path} is not a file of scores: {kind_of(error)}") from error
     return bytes(metadata.get(_LINEAGE, b"")).decode()

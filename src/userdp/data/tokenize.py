@@ -21,9 +21,8 @@ from tokenizers import Tokenizer
 
 from userdp.data.format import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
 from userdp.data.records import MARKUP
-from userdp.errors import UseError
+from userdp.errors import UseError, in_short
 from userdp.strict_json import parse
-from userdp.withheld import in_short
 
 BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "tokenizer.json"
 

@@ -15,11 +15,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from userdp.errors import UserdpError
+from userdp.errors import UserdpError, kind_of
 from userdp.federated.models import shared_model, weights_of
 from userdp.federated.rounds import Weights
 from userdp.federated.silo import Silo, read_silo, silo_folder
-from userdp.withheld import in_code
 
 ARRAYS, CONFIG = "arrays", "config"
 REFUSALS = ("another federation", "another model", "not in the plan", "failed")
@@ -45,7 +44,7 @@ def client_app(federation: Path | None = None) -> ClientApp:
             plan = read_silo(folder, index)
             model = describe(weights_of(shared_model(plan.model)[0]))
         except Exception as error:  # its words may hold data: neither server nor log gets them
-            _log.error("silo %d cannot take part: %s", index, in_code(error))
+            _log.error("silo %d cannot take part: %s", index, kind_of(error))
             return _refuse(message, "failed", index)
         if message.content[CONFIG]["plan"] != plan.digest:
             return _refuse(message, "another federation", index)
@@ -79,7 +78,7 @@ def client_app(federation: Path | None = None) -> ClientApp:
             _log.warning("silo %d refused: %s", index, error.message)
             return _refuse(message, reason, index)
         except Exception as error:  # its words may hold data: neither server nor log gets them
-            _log.error("silo %d failed: %s", index, in_code(error))
+            _log.error("silo %d failed: %s", index, kind_of(error))
             return _refuse(message, "failed", index)
         record = ArrayRecord({name: Array(array) for name, array in update.items()})
         return Message(RecordDict({ARRAYS: record}), reply_to=message)

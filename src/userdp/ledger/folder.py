@@ -32,10 +32,9 @@ from typing import Any, TypeVar
 
 from userdp import files
 from userdp.codec import decode
-from userdp.errors import UseError
+from userdp.errors import UseError, in_short, kind_of
 from userdp.ledger.journal import read_entries, read_first
 from userdp.strict_json import parse
-from userdp.withheld import in_kind, in_short
 
 Line = TypeVar("Line")
 _RESUME: Mapping[str, Any] = {
@@ -211,7 +210,7 @@ def read_lines(
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if torn and number == len(lines):
                 break
-            raise UseError(f"line {number} of {path} is damaged: {in_kind(error)}") from error
+            raise UseError(f"line {number} of {path} is damaged: {kind_of(error)}") from error
         if value is not None:
             values.append(value)
     return values

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from userdp.codec import decode
-from userdp.errors import UseError
+from userdp.errors import UseError, kind_of
 from userdp.ledger.folder import RunFolder
 from userdp.strict_json import parse
-from userdp.withheld import in_kind
 
 CANARIES = "canaries in one more run (Steinke et al. 2023)"
 STEPS = "noise and draws of its steps, watched"
@@ -95,7 +94,7 @@ def read_audited(run: RunFolder) -> Audited:
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UseError(
-            f"{path} is damaged: {in_kind(error)}",
+            f"{path} is damaged: {kind_of(error)}",
             hint="audit again: userdp audit RUN --store STORE",
         ) from error
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from userdp.codec import decode
-from userdp.errors import UseError
+from userdp.errors import UseError, kind_of
 from userdp.ledger.folder import RunFolder
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import releases_of
 from userdp.reporting.table import Table, table_of
 from userdp.vocabulary import epsilon_up
-from userdp.withheld import in_kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +68,7 @@ def read_releases(run: Path) -> tuple[ReleasedLoss, ...]:
         return tuple(itertools.chain.from_iterable(map(_of_line, releases_of(entries))))
     except (KeyError, TypeError) as error:
         raise UseError(
-            f"the ledger of {run} holds a release that is none: {in_kind(error)}"
+            f"the ledger of {run} holds a release that is none: {kind_of(error)}"
         ) from error
 
 

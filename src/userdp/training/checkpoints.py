@@ -26,13 +26,12 @@ from torch import Tensor, nn
 
 from userdp import files
 from userdp.codec import decode
-from userdp.errors import FailureError, UseError
+from userdp.errors import FailureError, UseError, in_short, kind_of
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
 from userdp.ledger.folder import NOISE
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.averaging import WeightAverage
-from userdp.withheld import in_kind, in_short
 
 _KEPT = 2
 _STEP = "step"
@@ -177,7 +176,7 @@ def restore(
         if ran_out_of_memory(error):  # no fault of the checkpoint, which somebody would remove
             raise
         raise FailureError(
-            f"the checkpoint does not fit the run: {in_kind(error)}",
+            f"the checkpoint does not fit the run: {kind_of(error)}",
             hint="remove the last checkpoint to resume from the one before",
         ) from error
 

@@ -10,11 +10,10 @@ import torch
 import transformers
 from torch import nn
 
-from userdp.errors import UseError
+from userdp.errors import UseError, in_short
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.models import NEW, new_model, resolve
-from userdp.withheld import in_short
 
 
 def models_by_depth(

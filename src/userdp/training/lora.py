@@ -13,12 +13,11 @@ from torch import nn
 from userdp import files
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe
-from userdp.errors import UseError
+from userdp.errors import UseError, in_short
 from userdp.extras import library
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.config import TrainConfig
 from userdp.training.published import require_settled, tidy
-from userdp.withheld import in_short
 
 
 def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:

@@ -19,13 +19,12 @@ from userdp import files
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe
 from userdp.data.store import UserStore
-from userdp.errors import FailureError, UseError, warn
+from userdp.errors import FailureError, UseError, in_short, warn
 from userdp.gradients.shards import local
 from userdp.ledger import RunFolder
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.published import require_settled, tidy
-from userdp.withheld import in_short
 
 BUNDLED = "bundled"
 NEW = "new"

@@ -34,7 +34,7 @@ from userdp.data.scores import digest_of_scores, lineage_of_scores, read_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError, warn
+from userdp.errors import UseError, kind_of, warn
 from userdp.gradients import (
     Loss,
     causal_lm_loss,
@@ -79,10 +79,8 @@ from userdp.training.shared_noise import source_for
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
 from userdp.waiting import warn_of_spinning
-from userdp.withheld import in_kind, withholding
 
 
-@withholding
 def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -371,5 +369,5 @@ def _lineage_of_scores(path: Path) -> Lineage:
     try:
         values = parse(text)
     except ValueError as error:
-        raise UseError(f"the lineage in {path} is damaged: {in_kind(error)}") from error
+        raise UseError(f"the lineage in {path} is damaged: {kind_of(error)}") from error
     return lineage_from(values, what=f"the lineage in {path}")

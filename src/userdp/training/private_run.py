@@ -46,7 +46,6 @@ from userdp.training.questions import device_of, engine_of, rule_of
 from userdp.training.releasing import release, unsharded
 from userdp.training.steps import NoExactLog, Step, operator_facts, set_gradients
 from userdp.training.stray_gradients import StrayGradients
-from userdp.withheld import withholding
 
 
 class PrivateRun:
@@ -173,7 +172,6 @@ class PrivateRun:
             place = f"after step {self.done}" if self.done else "before step 1"
             raise signals.interrupted(f"{place} of {self.plan.steps}", resume=True)
 
-    @withholding
     def _step(self) -> Step:
         """One step: charge, draw, clip, add noise, divide by the public denominator."""
         begin = time.monotonic()

@@ -18,13 +18,12 @@ import transformers
 from torch import Tensor, nn
 
 from userdp.claims.lineage import Lineage
-from userdp.errors import UseError, warn
+from userdp.errors import UseError, in_short, warn
 from userdp.gradients.shards import whole
 from userdp.ledger import RunFolder
 from userdp.training.distributed import current_world
 from userdp.training.lora import save_adapter
 from userdp.training.models import save_model
-from userdp.withheld import in_short
 
 
 def release(

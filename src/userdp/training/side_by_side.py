@@ -24,7 +24,6 @@ from userdp.ledger.journal import exclusive
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.devices import Seat, seats
-from userdp.withheld import WithheldError
 
 
 class Process(Protocol):
@@ -203,7 +202,6 @@ def last_words(log: Path) -> str:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         return "it left no word"
-    fault = f"{WithheldError.__module__}.{WithheldError.__qualname__}: "
-    said = [line for line in lines if line.startswith(("error: ", fault))]
+    said = [line for line in lines if line.startswith("error: ")]
     last = (said or lines or ["it left no word"])[-1]
-    return last.removeprefix("error: ").removeprefix(fault)[:500]
+    return last.removeprefix("error: ")[:500]

@@ -24,9 +24,8 @@ from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.provenance import provenance
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import TableSource
-from userdp.errors import UseError
+from userdp.errors import UseError, kind_of
 from userdp.extras import library
-from userdp.withheld import in_kind
 
 _BATCH = 1024
 _MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
@@ -90,7 +89,7 @@ class _HubTable(TableSource):
                 )
         except (OSError, ValueError) as error:
             raise UseError(
-                f"the data set {name} cannot be read: {in_kind(error)}",
+                f"the data set {name} cannot be read: {kind_of(error)}",
                 hint="a folder must be what `save_to_disk` wrote; a name must be on the hub",
             ) from error
         if isinstance(data, dict):

@@ -25,8 +25,7 @@ from userdp.data.records import Drop, Record
 from userdp.data.sources.base import FileSource, SourceOptions
 from userdp.data.sources.paths import beginning, expand
 from userdp.data.sources.rows import record_of
-from userdp.errors import UseError
-from userdp.withheld import in_kind
+from userdp.errors import UseError, kind_of
 
 
 def build(paths: list[str], options: SourceOptions) -> _Leaf:
@@ -71,7 +70,7 @@ def _user_data(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise UseError(f"{path} cannot be read as JSON: {in_kind(error)}") from error
+        raise UseError(f"{path} cannot be read as JSON: {kind_of(error)}") from error
     data = content.get("user_data") if isinstance(content, dict) else None
     if not isinstance(data, dict):
         raise UseError(

@@ -29,8 +29,7 @@ from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.paths import expand
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import FileTable
-from userdp.errors import UseError
-from userdp.withheld import in_kind
+from userdp.errors import UseError, kind_of
 
 SUFFIXES = (".parquet", ".pq")
 _BATCH = 2**13
@@ -102,7 +101,7 @@ class _ParquetFiles(FileTable):
                         yield batch_rows(batch)
             except (pa.ArrowException, OSError) as error:
                 raise UseError(
-                    f"{path} cannot be read to its end: {in_kind(error)}",
+                    f"{path} cannot be read to its end: {kind_of(error)}",
                     hint="is it a whole Parquet file?",
                 ) from error
 

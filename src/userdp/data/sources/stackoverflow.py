@@ -24,8 +24,7 @@ from userdp.data.records import Drop, Record
 from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.data.sources.paths import beginning, expand
 from userdp.data.sources.rows import owners_of, record_of
-from userdp.errors import UseError
-from userdp.withheld import in_kind
+from userdp.errors import UseError, kind_of
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS = (
@@ -75,7 +74,7 @@ def _rows(path: Path) -> Iterator[tuple[Any, Any, Any]]:
         yield from database.execute(_ROWS)
     except (sqlite3.Error, UnicodeError) as error:  # damaged names are no UTF-8
         raise UseError(
-            f"{path} cannot be read as Stack Overflow's SQLite file: {in_kind(error)}",
+            f"{path} cannot be read as Stack Overflow's SQLite file: {kind_of(error)}",
             hint="expected the table `examples` of TensorFlow Federated's data set",
         ) from error
     finally:

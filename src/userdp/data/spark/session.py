@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from userdp.data.columns import BLOCK_BYTES
-from userdp.errors import FailureError, UseError
+from userdp.errors import FailureError, UseError, kind_of
 from userdp.extras import library
-from userdp.withheld import in_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,7 +117,7 @@ def told() -> Iterator[None]:
 def failure(error: Any) -> FailureError:
     """What an error of Spark is called here."""
     return FailureError(
-        f"preparing with Spark failed: {in_kind(error)}",
+        f"preparing with Spark failed: {kind_of(error)}",
         hint="is the disk full, or --memory-limit too small? Working files lie beside the store",
     )
 

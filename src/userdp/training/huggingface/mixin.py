@@ -67,7 +67,6 @@ from userdp.training.origin import digest_of_weights, lineage_of_weights
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
 from userdp.training.steps import Step
-from userdp.withheld import withheld
 
 
 class UserLevelMixin(Looks):
@@ -161,16 +160,15 @@ class UserLevelMixin(Looks):
         super().__init__(model=model, args=args, train_dataset=train_dataset, **trainer_options)
         require_plain_accelerator(self.accelerator)
         prepared: Any = self.train_dataset  # by the trainer: TRL tokenizes
-        with withheld():
-            self._store = store_of(
-                prepared,
-                store,
-                processing_class=self.processing_class,
-                user_column=user_column,
-                text_column=text_column,
-                seq_len=default_seq_len(self.model, seq_len),
-                lost=lost,
-            )
+        self._store = store_of(
+            prepared,
+            store,
+            processing_class=self.processing_class,
+            user_column=user_column,
+            text_column=text_column,
+            seq_len=default_seq_len(self.model, seq_len),
+            lost=lost,
+        )
         # From here on the private run is the one reader of people's text.
         self.train_dataset: Any = None
 
