@@ -11,7 +11,7 @@ import pytest
 
 from tests.plans import els_plan, uls_plan
 from tests.reporting.conftest import run_maker, users_plan
-from tests.training.toy import sgd, toy_model, toy_store
+from tests.training.toy import private_run, sgd, toy_model, toy_store
 from userdp.cli.app import run as userdp
 from userdp.codec import encode
 from userdp.data.store import UserStore
@@ -84,7 +84,7 @@ def test_make_private_refuses_before_it_charges_and_warns_in_between(store, tmp_
         pass
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        make_private(
+        private_run(
             model, sgd(model), store, large, out=tmp_path / "c", allow_large_delta=True
         ).close()
         make_private(model, sgd(model), store, large, out=tmp_path / "c", resume=True).close()

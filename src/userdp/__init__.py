@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from userdp.noise import Gaussian
     from userdp.plans import Plan
     from userdp.sampling import PoissonExamples, PoissonUsers
-    from userdp.training.config import PlainPlan, TrainConfig
+    from userdp.training.config import PlainPlan, PrivateOptions, TrainConfig
     from userdp.training.huggingface import (
         UserLevelMixin,
         UserLevelSFTTrainer,
@@ -66,7 +66,7 @@ _PUBLIC = {
     "noise": ("Gaussian",),
     "plans": ("Plan",),
     "sampling": ("PoissonExamples", "PoissonUsers"),
-    "training.config": ("PlainPlan", "TrainConfig"),
+    "training.config": ("PlainPlan", "PrivateOptions", "TrainConfig"),
     "training.huggingface": ("UserLevelMixin", "UserLevelSFTTrainer", "UserLevelTrainer"),
     "training.private": ("make_private",),
 }
@@ -79,6 +79,7 @@ __all__ = [
     "Plan",
     "PoissonExamples",
     "PoissonUsers",
+    "PrivateOptions",
     "Run",
     "TrainConfig",
     "UseError",

@@ -9,7 +9,7 @@ import pytest
 import userdp
 from tests.huggingface.toy import arguments, rows, tokenized, toy_model, toy_tokenizer
 from tests.planning.conftest import synthetic_norms
-from tests.training.toy import CONFIG, sgd, toy_store
+from tests.training.toy import CONFIG, private_run, sgd, toy_store
 from tests.training.toy import toy_model as new_model
 from userdp.sweeping.request import grid
 
@@ -56,7 +56,7 @@ def test_train_make_private_and_sweeps(given, made, tmp_path):
     assert candidate.plan == plan
     model = new_model(store)
     options = {"out": tmp_path / "loop", "allow_large_delta": True}
-    with userdp.make_private(model, sgd(model), store, form, **options) as private:
+    with private_run(model, sgd(model), store, form, **options) as private:
         assert private.plan == plan
     userdp.declare(store, form, config=CONFIG)
     run = userdp.train(

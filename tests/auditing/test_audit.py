@@ -14,6 +14,7 @@ from tests.auditing import toy
 from tests.ledgers import forget, run_with
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
+from tests.training.toy import private_run
 from userdp.auditing.audit_run import audit_run, contradictions, price_of_steps
 from userdp.auditing.canaries import copy_with, make_canaries
 from userdp.auditing.observer import Directions, watch
@@ -25,9 +26,8 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.training.config import PlainPlan
+from userdp.training.config import PlainPlan, UnsafeSeeds
 from userdp.training.loop import train
-from userdp.training.private import make_private
 
 CLAIMED = toy.audit_plan().guarantee().epsilon
 
@@ -100,9 +100,9 @@ def test_watching_changes_nothing(store, tmp_path):
     for number, copy in enumerate(copies):
         torch.manual_seed(0)
         model = toy_model(copy)
-        seeds = {"unsafe_seed": 1, "unsafe_noise_seed": 2}
+        seeds = {"unsafe_seeds": UnsafeSeeds(draws=1, noise=2)}
         plan = toy.audit_plan(steps=3)
-        with make_private(
+        with private_run(
             model, sgd(model), copy, plan, out=tmp_path / f"r{number}", **seeds
         ) as run:
             if number:

@@ -24,7 +24,7 @@ from tests.planning.conftest import synthetic_norms
 from tests.plans import changed_plan
 from tests.sweeping.launch import InProcess
 from tests.training.processes import start
-from tests.training.toy import CONFIG, cycles, toy_model, toy_store
+from tests.training.toy import CONFIG, cycles, private_run, toy_model, toy_store
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims.lineage import Lineage
 from userdp.data.prepare import append_records
@@ -455,7 +455,7 @@ class Life:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
         options = {"out": self.folder / run, "base": Lineage(), "exact_log": steered}
-        with make_private(model, optimizer, opened, PLAN, **options) as private:
+        with private_run(model, optimizer, opened, PLAN, **options) as private:
             for step in private:
                 optimizer.step()
                 loss = step.operator["loss"] if steered else 1.0

@@ -13,7 +13,7 @@ import userdp
 from tests.claims.lives import PLAN, Teller, begin
 from tests.speed import fast_then_slow
 from tests.sweeping.test_sweep import request, sweep
-from tests.training.toy import toy_model
+from tests.training.toy import private_run, toy_model
 from userdp.api import export as export_module
 from userdp.claims import claims as claims_module
 from userdp.errors import UseError
@@ -136,7 +136,7 @@ def loop(store, out: Path, **options) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
     best, least = None, math.inf
-    with userdp.make_private(model, optimizer, store, PLAN, out=out, **options) as private:
+    with private_run(model, optimizer, store, PLAN, out=out, **options) as private:
         for step in private:
             optimizer.step()
             loss = step.operator["loss"]

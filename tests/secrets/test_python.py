@@ -17,6 +17,7 @@ from tests.secrets.planted import PEOPLE, Kind, measured_in, rows
 from tests.secrets.scan import findings
 from tests.secrets.test_commands import files, leaks_in_files
 from tests.secrets.watch import listen
+from tests.training.toy import private_run
 from userdp.data.tokenize import BUNDLED_TOKENIZER
 from userdp.training.models import new_model
 
@@ -28,7 +29,7 @@ EXCEPT_NUMBERS = frozenset(Kind) - OF_A_STORE
 def own_loop(planted: Planted, **options: Any) -> None:
     model = new_model(CONFIG, vocab_size=planted.store.meta.vocab_size, seq_len=16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    made = userdp.make_private(model, optimizer, planted.store, PLAN, out="own-run", **options)
+    made = private_run(model, optimizer, planted.store, PLAN, out="own-run", **options)
     with made as private:
         for _ in private:
             optimizer.step()

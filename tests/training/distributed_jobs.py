@@ -19,7 +19,7 @@ from torch import nn
 
 from tests.memory import Memory, MemoryLoss
 from tests.plans import changed_plan, els_plan, uls_plan
-from tests.training.toy import CONFIG
+from tests.training.toy import CONFIG, private_run
 from userdp.clip import AdaptiveClipping
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, Interrupted, UseError
@@ -32,13 +32,12 @@ from userdp.gradients import noise as noise_module
 from userdp.gradients.shards import ShardNoise, reshard, shard, whole, zeros_like_parts
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
-from userdp.training.config import Averaging
+from userdp.training.config import Averaging, UnsafeSeeds
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters
 from userdp.training.models import new_model
-from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
 from userdp.training.shared_noise import SharedNoise
 
@@ -73,7 +72,7 @@ def open_run(store: Path, out: Path, plan: Plan, **options) -> tuple[nn.Module, 
     model = model_of(opened, **how)
     parameters = list(trainable_parameters(model).values())
     optimizer = torch.optim.SGD(parameters, lr=0.1)
-    return model, make_private(model, optimizer, opened, plan, out=out, exact_log=True, **options)
+    return model, private_run(model, optimizer, opened, plan, out=out, exact_log=True, **options)
 
 
 def trained(store: Path, out: Path, kind: str, lora: bool, sharded: bool) -> torch.Tensor:
@@ -84,8 +83,7 @@ def trained(store: Path, out: Path, kind: str, lora: bool, sharded: bool) -> tor
         plan_of(kind),
         lora=lora,
         sharded=sharded,
-        unsafe_seed=5,
-        unsafe_noise_seed=6,
+        unsafe_seeds=UnsafeSeeds(draws=5, noise=6),
     )
     with run:
         for _ in run:
@@ -98,7 +96,7 @@ def trained_where_memory_runs_out(
 ) -> tuple[torch.Tensor, int]:
     """The weights after 20 steps, and halvings; process ``short`` has memory for one example."""
     memory = Memory()
-    seeds = {"unsafe_seed": 5, "unsafe_noise_seed": 6}
+    seeds = {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}
     options = {"engine": "reference", "micro_batch": 4, "loss": MemoryLoss(memory)}
     model, run = open_run(store, out, plan_of("uls"), **seeds, **options)
     halvings = 0
@@ -381,7 +379,7 @@ def released(store: Path, out: Path, sharded: bool, stop_at: int | None, lora: b
             resume=resume,
             sharded=sharded,
             tensorboard=False,
-            **({} if secret else {"unsafe_seed": 5, "unsafe_noise_seed": 6}),
+            **({} if secret else {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}),
         )
     finally:
         PrivateRun._step = step

@@ -18,7 +18,7 @@ from userdp.data.store import UserStore
 from userdp.errors import FailureError
 from userdp.gradients.engines import sharded as sharded_engine
 from userdp.gradients.shards import shard, zeros_like_parts
-from userdp.training.config import Averaging
+from userdp.training.config import Averaging, UnsafeSeeds
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing
 from userdp.training.loop import train
@@ -59,8 +59,7 @@ def trained(
             device=FAR.type if several else "cpu",
             sharded=sharded and several,
             tensorboard=False,
-            unsafe_seed=5,
-            unsafe_noise_seed=6,
+            unsafe_seeds=UnsafeSeeds(draws=5, noise=6),
         )
     return told, machine.products
 

@@ -9,7 +9,7 @@ import transformers
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import toy_model
+from tests.training.toy import private_run, toy_model
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.errors import UseError
@@ -63,7 +63,7 @@ def steps_elsewhere(model, count=2):
 
 def begun(model, store, out, **options):
     """The claim of a run that has taken no step yet: it pays for its whole plan."""
-    with make_private(model, sgd(model), store, PLAN, out=out, **options):
+    with private_run(model, sgd(model), store, PLAN, out=out, **options):
         pass
     return claim(out)
 
@@ -204,7 +204,7 @@ def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_adapters(store, b
     begun(model, store, tmp_path / "run")
     other = trained(adapted(base), store, tmp_path / "other")
     options = {"out": tmp_path / "run", "resume": True}
-    with make_private(model, sgd(model), store, PLAN, **options) as private:
+    with private_run(model, sgd(model), store, PLAN, **options) as private:
         peft.set_peft_model_state_dict(model, peft.load_peft_weights(str(other / "adapter")))
         with pytest.raises(UseError, match="released by another run"):
             next(iter(private))

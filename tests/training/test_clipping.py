@@ -19,6 +19,7 @@ from userdp.gradients.counts import centred_count
 from userdp.ledger.journal import append_entries
 from userdp.plans import StepRecord
 from userdp.training import private_run as private_module
+from userdp.training.config import UnsafeSeeds
 from userdp.training.private import make_private
 
 
@@ -174,7 +175,9 @@ def test_invariant_7_a_resumed_run_goes_on_at_the_clip_norm_of_its_ledger(store,
 
 
 def seeded_gradient(store, out, plan):
-    ((_, grad),) = run_all(toy_model(store), store, plan, out, unsafe_seed=1, unsafe_noise_seed=2)
+    ((_, grad),) = run_all(
+        toy_model(store), store, plan, out, unsafe_seeds=UnsafeSeeds(draws=1, noise=2)
+    )
     return grad
 
 

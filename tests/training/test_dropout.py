@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training import distributed_jobs as jobs
-from tests.training.toy import CONFIG, attempts, gradient, sgd, weights
+from tests.training.toy import CONFIG, attempts, gradient, private_run, sgd, weights
 from tests.training.worlds import run_world
 from userdp.errors import FailureError, UseError
 from userdp.gradients import causal_lm_loss
+from userdp.training.config import UnsafeSeeds
 from userdp.training.models import new_model
 from userdp.training.private import make_private
 
@@ -54,7 +55,7 @@ def steps(store, out, plan, **options):
     model = model_with_dropout(store)
     optimizer = sgd(model)
     found = []
-    with make_private(model, optimizer, store, plan, out=out, **options) as private:
+    with private_run(model, optimizer, store, plan, out=out, **options) as private:
         for _ in private:
             found.append(gradient(model))
             optimizer.step()
@@ -77,8 +78,14 @@ def test_after_a_public_seed_masks_are_not_what_the_seed_gives(
         model = model_with_dropout(store)
         optimizer, out = sgd(model), tmp_path / f"run{number}"
         seed_all(0)
-        with make_private(
-            model, optimizer, store, make_plan(steps=3), out=out, engine=engine, unsafe_seed=3
+        with private_run(
+            model,
+            optimizer,
+            store,
+            make_plan(steps=3),
+            out=out,
+            engine=engine,
+            unsafe_seeds=UnsafeSeeds(draws=3),
         ) as private:
             for step in private:
                 if step.number > 1:  # the first one tries the model out on a few rows
@@ -184,8 +191,8 @@ def test_only_test_seeds_repeat_a_run_with_dropout(store, tmp_path):
         torch.manual_seed(7)
         return steps(store, tmp_path / name, uls_plan(steps=3), **seeds)[1]
 
-    same = [run(f"same{n}", unsafe_seed=1, unsafe_noise_seed=2) for n in range(2)]
-    other = run("other", unsafe_seed=1, unsafe_noise_seed=3)
+    same = [run(f"same{n}", unsafe_seeds=UnsafeSeeds(draws=1, noise=2)) for n in range(2)]
+    other = run("other", unsafe_seeds=UnsafeSeeds(draws=1, noise=3))
     assert all(map(torch.equal, *same))
     assert not any(map(torch.equal, same[0], other))
 

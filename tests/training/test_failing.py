@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from benchmarks.words import WORDS
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import attempts, cycles, sgd, toy_model, toy_store
+from tests.training.toy import attempts, cycles, private_run, sgd, toy_model, toy_store
 from userdp.data.store import UserStore
 from userdp.gradients import ClippedSum, causal_lm_loss
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
-from userdp.training.private import make_private
+from userdp.training.config import UnsafeSeeds
 
 STEPS = 4
 ANN = {b"ann": [" ".join([WORDS[5]] * 6)]}
@@ -52,7 +52,7 @@ def updates(folder: Path, *, ann: bool, dropout: bool = False) -> tuple[int, int
                 module.p = 0.1
     optimizer = sgd(model)
     plan = uls_plan(population=10, cohort_size=8, steps=STEPS)
-    with make_private(
+    with private_run(
         model,
         optimizer,
         store,
@@ -60,7 +60,7 @@ def updates(folder: Path, *, ann: bool, dropout: bool = False) -> tuple[int, int
         out=folder / "run",
         loss=Parses(folder),
         exact_log=True,
-        unsafe_seed=1,
+        unsafe_seeds=UnsafeSeeds(draws=1),
         engine="reference",
     ) as private:
         while True:

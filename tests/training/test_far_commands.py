@@ -39,13 +39,13 @@ from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
 from userdp.training import loop, side_by_side
 from userdp.training.averaging import WeightAverage
-from userdp.training.config import PlainPlan, TrainConfig, train_config
+from userdp.training.config import PlainPlan, TrainConfig, UnsafeSeeds, train_config
 from userdp.training.evaluate_run import evaluate_splits
 from userdp.training.models import load_model
 from userdp.training.private_run import PrivateRun
 
 DEVICES = ("cpu", FAR.type)
-SEEDS = {"unsafe_seed": 5, "unsafe_noise_seed": 6}
+SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}
 
 
 def on(device: str, arguments: list[Any], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

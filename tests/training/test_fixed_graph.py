@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from benchmarks.words import write_tokenizer
 from tests.data.corpora import ListSource
 from tests.plans import as_plan, els_plan, uls_plan
-from tests.training.toy import sgd
+from tests.training.toy import private_run, sgd
 from userdp.accounting import Accountant
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
@@ -100,9 +100,7 @@ def first_sum(store: UserStore, plan: Plan, out: Path, monkeypatch) -> float:
 
     monkeypatch.setattr(private_module, "engine_of", lambda model, name: watched)
     model = Signed()
-    run = make_private(
-        model, sgd(model), store, plan, out=out, loss=signed_loss, engine="reference"
-    )
+    run = private_run(model, sgd(model), store, plan, out=out, loss=signed_loss, engine="reference")
     with run as private:
         next(iter(private))
     return found[0]

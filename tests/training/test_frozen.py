@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.plans import uls_plan
-from tests.training.toy import toy_model
+from tests.training.toy import private_run, toy_model
 from userdp.claims import claim
 from userdp.claims.conditions import ConditionKind
 from userdp.errors import UseError
@@ -36,7 +36,7 @@ def train_beside(model) -> None:
 
 def run_of(model, store, out, *, at_end, **options):
     optimizer = sgd(model)
-    with make_private(model, optimizer, store, PLAN, out=out, **options) as private:
+    with private_run(model, optimizer, store, PLAN, out=out, **options) as private:
         for _ in private:
             optimizer.step()
         at_end(model)

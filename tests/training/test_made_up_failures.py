@@ -9,7 +9,7 @@ import torch
 import userdp
 from tests.huggingface.toy import toy_model
 from tests.plans import uls_plan
-from tests.training.toy import toy_store
+from tests.training.toy import private_run, toy_store
 from userdp.errors import MadeUpRowsError
 from userdp.ledger import StoreLedger
 
@@ -63,7 +63,7 @@ def test_nothing_is_charged_and_the_words_are_told(case, engine, store, tmp_path
     before = StoreLedger(store.path).history().lines
 
     def take_all() -> None:
-        with userdp.make_private(
+        with private_run(
             model, optimizer, store, uls_plan(), out=tmp_path / "run", engine=engine,
             allow_large_delta=True, **options,
         ) as private:  # fmt: skip
@@ -84,7 +84,7 @@ def test_adapters_that_can_be_merged_are_trained_and_saved(store, tmp_path):
     model.resize_token_embeddings(store.meta.vocab_size)
     model = adapted(model, peft.IA3Config)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    with userdp.make_private(
+    with private_run(
         model, optimizer, store, uls_plan(), out=tmp_path / "run", allow_large_delta=True
     ) as private:
         for _ in private:

@@ -14,7 +14,7 @@ import torch
 from tests.noise_with_memory import AutoRegressive, AutoRegressiveSource
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import sgd, toy_model
+from tests.training.toy import private_run, sgd, toy_model
 from userdp.clip import AdaptiveClipping, Clip
 from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
@@ -25,7 +25,7 @@ from userdp.plans import Plan
 from userdp.sampling import ShuffleUsers
 from userdp.training import opened as opened_module
 from userdp.training import private_run as private_module
-from userdp.training.private import make_private
+from userdp.training.config import UnsafeSeeds
 
 LAW = AutoRegressive(multiplier=1.0)
 STEPS = 6
@@ -48,9 +48,9 @@ class Stopped(BaseException):
 def noise_of_steps(store, out, *, until=STEPS, resume=False, seed=7):
     """The noise that each step was released with, of a run that stops before step ``until + 1``."""
     model = toy_model(store)
-    options = {"unsafe_noise_seed": seed, "allow_large_delta": True}
+    options = {"unsafe_seeds": UnsafeSeeds(noise=seed), "allow_large_delta": True}
     seen = []
-    with make_private(model, sgd(model), store, plan(), out=out, resume=resume, **options) as run:
+    with private_run(model, sgd(model), store, plan(), out=out, resume=resume, **options) as run:
         while run.done < until:
             next(iter(run))
             last = run._noise.last

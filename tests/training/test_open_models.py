@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tests.plans import uls_plan
-from tests.training.toy import sgd, toy_model, toy_store
+from tests.training.toy import private_run, sgd, toy_model, toy_store
 from userdp.errors import UseError
 from userdp.gradients import causal_lm_loss
 from userdp.ledger import RunFolder, StoreLedger
@@ -119,7 +119,7 @@ def test_invariant_7_two_threads_take_no_step_at_the_same_time(store, tmp_path):
     errors, taken = [], []
     WITHIN.clear()
     GO_ON.clear()
-    private = make_private(
+    private = private_run(
         model, sgd(model), store, PLAN, out=tmp_path / "run", loss=slow_loss, engine="reference"
     )
 

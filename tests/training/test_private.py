@@ -15,6 +15,7 @@ from tests.training.toy import (
     attempts,
     cycles,
     lines,
+    private_run,
     run_all,
     sgd,
     toy_model,
@@ -30,6 +31,7 @@ from userdp.ledger import StoreLedger
 from userdp.queries import release
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import Collator
+from userdp.training.config import UnsafeSeeds
 from userdp.training.opened import OpenRun
 from userdp.training.private import make_private
 
@@ -128,7 +130,7 @@ def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_model(store, tmp_
         next(iter(private))
     run_all(other, store.path, uls_plan(), tmp_path / "other")
     options = {"out": tmp_path / "run", "resume": True}
-    with make_private(model, sgd(model), store, uls_plan(), **options) as private:
+    with private_run(model, sgd(model), store, uls_plan(), **options) as private:
         model.load_state_dict(other.state_dict())
         with pytest.raises(UseError, match="released by another run"):
             next(iter(private))
@@ -151,7 +153,7 @@ def test_invariant_7_a_closed_run_takes_no_step(store, tmp_path, how):
             files.enter_context(path.open("w"))
         if how != "closed":
             options = {"out": tmp_path / "run", "resume": True}
-            files.enter_context(make_private(model, sgd(model), store, plan, **options))
+            files.enter_context(private_run(model, sgd(model), store, plan, **options))
         before = weights(model)
         for again in (steps, iter(private)):
             with pytest.raises(UseError, match="was closed"):
@@ -291,7 +293,7 @@ def test_els_rows_are_those_of_the_fixed_selection(store, tmp_path):
 def test_invariant_10_examples_over_the_cap_are_counted_for_the_operator(store, tmp_path, capped):
     plan = els_plan(group_size=2, population=60, batch_size=60) if capped else uls_plan()
     model, folder = toy_model(store), tmp_path / "run"
-    with make_private(model, sgd(model), store, plan, out=folder, exact_log=True):
+    with private_run(model, sgd(model), store, plan, out=folder, exact_log=True):
         pass
     (line,) = (line for line in lines(folder / "operator.jsonl") if line["kind"] == "selection")
     over = (store.split(Split.TRAIN).counts - 2).clip(min=0).sum()
@@ -335,8 +337,7 @@ def moved_by_the_last_user(folder, counts, loss):
             folder / f"run {kept}",
             loss=loss,
             engine="auto",
-            unsafe_seed=1,
-            unsafe_noise_seed=2,
+            unsafe_seeds=UnsafeSeeds(draws=1, noise=2),
         )
         sums.append(found * plan.denominator)  # with the same noise, which cancels
     return float((sums[0] - sums[1]).norm()) / plan.clip.l2_norm

@@ -24,6 +24,7 @@ from userdp.errors import FailureError
 from userdp.gradients import NoiseSource, get_engine
 from userdp.ledger import RunLedger
 from userdp.training import private_run as private_module
+from userdp.training.config import UnsafeSeeds
 from userdp.training.private import make_private
 
 # Invariant 1: the claim is the run.
@@ -99,7 +100,7 @@ def whole_population_gradients(tmp_path, texts, name):
     plan = uls_plan(population=50, cohort_size=50, steps=1, group_size=100)
     model = toy_model(store)
     ((_, grad),) = run_all(
-        model, store, plan, tmp_path / f"run-{name}", unsafe_seed=1, unsafe_noise_seed=2
+        model, store, plan, tmp_path / f"run-{name}", unsafe_seeds=UnsafeSeeds(draws=1, noise=2)
     )
     return plan, grad
 
@@ -151,8 +152,7 @@ def noise_of_a_step(tmp_path, store, name, micro_batch):
         tmp_path / name,
         micro_batch=micro_batch,
         exact_log=True,
-        unsafe_seed=5,
-        unsafe_noise_seed=6,
+        unsafe_seeds=UnsafeSeeds(draws=5, noise=6),
     )
     assert step.operator["units"] > 5
     return plan, grad
@@ -263,7 +263,7 @@ def test_invariant_7_repetition_exists_only_under_unsafe_seeds(store, tmp_path):
         run_all(model, store, uls_plan(), tmp_path / name, **seeds)
         return weights(model)
 
-    seeds = {"unsafe_seed": 3, "unsafe_noise_seed": 4}
+    seeds = {"unsafe_seeds": UnsafeSeeds(draws=3, noise=4)}
     assert torch.equal(final("a", **seeds), final("b", **seeds))
     assert not torch.equal(final("c"), final("d"))
     assert lines(tmp_path / "a" / "ledger.jsonl")[0]["facts"]["unsafe_seeds"] is True

@@ -18,7 +18,7 @@ import transformers
 from tests.memory import ERRORS, Memory, MemoryLoss
 from tests.plans import uls_plan
 from tests.training import distributed_jobs as jobs
-from tests.training.toy import attempts, sgd, toy_model, toy_store, weights
+from tests.training.toy import attempts, private_run, sgd, toy_model, toy_store, weights
 from tests.training.worlds import run_world
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
@@ -26,12 +26,12 @@ from userdp.gradients import ClippedSum, Units, causal_lm_loss, trainable_parame
 from userdp.ledger import StoreLedger
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.checkpoints import restore
+from userdp.training.config import UnsafeSeeds
 from userdp.training.models import read_model, resolve
-from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
 
 STEPS = 6
-SEEDS = {"unsafe_seed": 1, "unsafe_noise_seed": 2}
+SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=1, noise=2)}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def run(
     model, memory = toy_model(store).train(), Memory()
     optimizer = sgd(model)
     facts = []
-    with make_private(
+    with private_run(
         model, optimizer, store, uls_plan(population=40, cohort_size=4, steps=STEPS),
         out=out, loss=MemoryLoss(memory), micro_batch=micro_batch, exact_log=True, **SEEDS,
     ) as private:  # fmt: skip
@@ -150,7 +150,7 @@ def test_one_example_that_does_not_fit_is_refused_before_anything_is_charged(
     model, memory = toy_model(store).train(), Memory(most=0)
     plan = uls_plan(population=40, cohort_size=4, steps=STEPS)
     with pytest.raises(FailureError, match="one example of 8 tokens") as error:
-        make_private(
+        private_run(
             model, sgd(model), store, plan, out=tmp_path / "run", loss=MemoryLoss(memory), **SEEDS
         )
     assert "nothing was charged" in error.value.message
@@ -169,14 +169,14 @@ def test_memory_that_runs_out_elsewhere_is_told_without_how_much_it_was(
         raise MemoryError("Unable to allocate 1234 bytes")
 
     options: dict[str, Any] = {"out": tmp_path / "run", "loss": causal_lm_loss, **SEEDS}
-    with make_private(model, optimizer, store, plan, **options) as private:
+    with private_run(model, optimizer, store, plan, **options) as private:
         with monkeypatch.context() as patch:
             patch.setattr("userdp.data.store.StoreSplit.gather", gather)
             with pytest.raises(FailureError, match="memory ran out") as error:
                 next(iter(private))
         assert "1234" not in str(error.value)
         assert private.done == 1
-    with make_private(model, optimizer, store, plan, resume=True, **options) as private:
+    with private_run(model, optimizer, store, plan, resume=True, **options) as private:
         assert private.remaining == STEPS - 1
 
 
@@ -230,6 +230,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.engines.room import _room
 from userdp.gradients.model_randomness import secret_randomness
+from userdp.training.config import UnsafeSeeds
 
 torch.set_num_threads(1)
 torch.manual_seed(0)

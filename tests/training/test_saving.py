@@ -14,7 +14,7 @@ from benchmarks.influence.models import HeadOnSelected
 from tests.ledgers import forget
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import run_all, sgd, toy_model, weights
+from tests.training.toy import private_run, run_all, sgd, toy_model, weights
 from userdp.claims import claim
 from userdp.claims.exported import verify_export
 from userdp.claims.lineage import Lineage
@@ -51,7 +51,7 @@ def trained(model, store, out, plan=None, *, save=True, optimizer=None, **option
     if optimizer is None:
         optimizer = torch.optim.SGD(trainable_parameters(model).values(), lr=0.1)
     plan = plan or uls_plan(steps=2)
-    with make_private(model, optimizer, store, plan, out=out, **options) as private:
+    with private_run(model, optimizer, store, plan, out=out, **options) as private:
         for _ in private:
             optimizer.step()
         if save:
@@ -165,7 +165,7 @@ def test_a_run_that_was_closed_unsettled_saves_nothing_until_it_is_resumed(store
     with pytest.raises(UseError, match="closed before it settled"):
         private.save()
     options = {"out": run, "resume": True}
-    with make_private(model, sgd(model), store, uls_plan(steps=2), **options) as resumed:
+    with private_run(model, sgd(model), store, uls_plan(steps=2), **options) as resumed:
         assert resumed.remaining == 0
         resumed.save()
     assert verify_run(run).problems == ()
@@ -194,7 +194,7 @@ def test_invariant_13_a_resumed_run_without_steps_saves_no_other_runs_model(stor
     private.close()
     run_all(other, store.path, uls_plan(), tmp_path / "other")
     options = {"out": tmp_path / "run", "resume": True}
-    with make_private(model, sgd(model), store, uls_plan(steps=2), **options) as resumed:
+    with private_run(model, sgd(model), store, uls_plan(steps=2), **options) as resumed:
         model.load_state_dict(other.state_dict())
         for save in (resumed.save, resumed.finish, resumed.save):
             with pytest.raises(UseError, match="released by another run"):

@@ -12,7 +12,7 @@ import torch
 
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, gradient, sgd, toy_model
+from tests.training.toy import CONFIG, gradient, private_run, sgd, toy_model
 from userdp.claims import Lineage, claim
 from userdp.claims.conditions import ConditionKind
 from userdp.cli.app import run as userdp
@@ -149,7 +149,7 @@ def test_random_chunks_cross_records_and_stay_within_the_user(prepared):
 def test_example_sampling_refuses_what_draws_at_each_step(store, tmp_path, strategy):
     model = toy_model(store)
     with pytest.raises(UseError, match="draws anew at each step"):
-        make_private(model, sgd(model), store, els_plan(), out=tmp_path / "r", selection=strategy)
+        private_run(model, sgd(model), store, els_plan(), out=tmp_path / "r", selection=strategy)
     assert not (tmp_path / "r").exists()
     assert StoreLedger(store.path).charges() == []
 
@@ -181,7 +181,7 @@ def test_a_resumed_run_keeps_its_selection_and_its_scores(scored, store, tmp_pat
 
     def opened(**options):
         model = toy_model(store)
-        return make_private(model, sgd(model), store, plan, out=tmp_path / "run", **options)
+        return private_run(model, sgd(model), store, plan, out=tmp_path / "run", **options)
 
     chosen = {"selection": "highest-perplexity", "scores": path}
     with opened(**chosen) as private:
@@ -212,7 +212,7 @@ def test_selections_that_mean_nothing_are_refused(scored, store, tmp_path, optio
         options = {**options, "scores": scored[2]}
     model = toy_model(store)
     with pytest.raises(UseError, match=message):
-        make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run", **options)
+        private_run(model, sgd(model), store, uls_plan(), out=tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
 
 
@@ -230,7 +230,7 @@ def test_scores_of_a_model_of_unknown_origin_are_a_condition(scored, store, tmp_
     """The fixture's model is none that a run released: it may have learned from anybody."""
     model = toy_model(store)
     options = {"selection": "highest-perplexity", "scores": scored[2], "base": Lineage()}
-    with make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run", **options):
+    with private_run(model, sgd(model), store, uls_plan(), out=tmp_path / "run", **options):
         pass
     told = {one.kind for one in claim(tmp_path / "run").conditions}
     assert ConditionKind.BASE in told

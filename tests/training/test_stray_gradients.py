@@ -9,13 +9,14 @@ import torch
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import run_all, sgd, toy_model, weights
+from tests.training.toy import private_run, run_all, sgd, toy_model, weights
 from userdp.errors import UseError
 from userdp.gradients import causal_lm_loss
+from userdp.training.config import UnsafeSeeds
 from userdp.training.private import make_private
 from userdp.training.stray_gradients import StrayGradients
 
-SEEDS = {"unsafe_seed": 1, "unsafe_noise_seed": 2}
+SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=1, noise=2)}
 
 
 def exact_loss(model):
@@ -56,12 +57,12 @@ def moved_beside_the_noise(store, out, turn):
     stray, honest = toy_model(store), toy_model(store)
     optimizer, other = sgd(stray), sgd(honest)
     plan = uls_plan(steps=1)
-    for _ in make_private(honest, other, store, plan, out=out / "honest", **SEEDS):
+    for _ in private_run(honest, other, store, plan, out=out / "honest", **SEEDS):
         other.step()
     before = weights(stray)
     refused = None
     try:
-        with make_private(stray, optimizer, store, plan, out=out / "stray", **SEEDS) as private:
+        with private_run(stray, optimizer, store, plan, out=out / "stray", **SEEDS) as private:
             for _ in private:
                 turn(stray, optimizer)
     except UseError as error:

@@ -14,9 +14,11 @@ from tests.data.corpora import ListSource, interleaved
 from userdp.data.prepare import prepare_store
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.training.config import TrainConfig
+from userdp.gradients import causal_lm_loss
+from userdp.training.config import PrivateOptions, TrainConfig
 from userdp.training.models import new_model
-from userdp.training.private import make_private
+from userdp.training.private import open_private
+from userdp.training.runs import TrainerNotes
 
 CONFIG = TrainConfig(model="new", layers=1, width=16, heads=2, learning_rate=0.01)
 
@@ -81,10 +83,38 @@ def attempts(run: Path) -> int:
     return lost + sum(line["kind"] == "attempt" for line in entries)
 
 
+def private_run(
+    model,
+    optimizer,
+    store,
+    plan,
+    *,
+    out,
+    loss=causal_lm_loss,
+    micro_batch=32,
+    resume=False,
+    base=None,
+    **options,
+):
+    """`make_private`, with each option by its name, and what the weights descend from."""
+    return open_private(
+        model,
+        optimizer,
+        store,
+        plan,
+        out=out,
+        loss=loss,
+        micro_batch=micro_batch,
+        resume=resume,
+        options=PrivateOptions(**options),
+        notes=TrainerNotes(base=base),
+    )
+
+
 def run_all(model, store, plan, out, **options):
     optimizer = sgd(model)
     seen = []
-    with make_private(model, optimizer, store, plan, out=out, **options) as private:
+    with private_run(model, optimizer, store, plan, out=out, **options) as private:
         for step in private:
             seen.append((step, gradient(model)))
             optimizer.step()

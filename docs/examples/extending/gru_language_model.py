@@ -41,8 +41,9 @@ def train(store: userdp.UserStore, plan: userdp.Plan, out: str) -> GruLanguageMo
     """Train by the plan; the weights satisfy what `userdp.claim(out)` says."""
     model = GruLanguageModel(store.meta.vocab_size, width=16)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    alone = userdp.PrivateOptions(engine="reference")
     with userdp.make_private(
-        model, optimizer, store, plan, out=out, loss=next_token_loss, engine="reference"
+        model, optimizer, store, plan, out=out, loss=next_token_loss, options=alone
     ) as private:
         for _ in private:
             optimizer.step()

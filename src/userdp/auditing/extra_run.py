@@ -24,6 +24,7 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.plans import Plan
+from userdp.training.config import PrivateOptions
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
@@ -124,9 +125,11 @@ def extra_run(
             out=work / "run",
             loss=recipe.loss(model),
             micro_batch=recipe.micro_batch,
-            engine=recipe.engine,
-            selection=Strategy.RANDOM if recipe.selection.scored else recipe.selection,
-            allow_large_delta=True,  # the audited run's own affair
+            options=PrivateOptions(
+                engine=recipe.engine,
+                selection=Strategy.RANDOM if recipe.selection.scored else recipe.selection,
+                allow_large_delta=True,  # the audited run's own affair
+            ),
         ) as run:
             if sabotage is not None:
                 sabotage(run)

@@ -26,11 +26,13 @@ from userdp.files import read_json, sweep, write_json
 from userdp.gradients import Loss, trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.plans import Plan
+from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.models import require_fit
 from userdp.training.origin import lineage_of_named
 from userdp.training.plain import PlainRun
-from userdp.training.private import make_private
+from userdp.training.private import open_private
 from userdp.training.private_run import PrivateRun
+from userdp.training.runs import TrainerNotes
 
 BEGUN_FILE, RELEASED_FILE = "begun.json", "released.safetensors"
 
@@ -176,25 +178,27 @@ class Silo:
         """Begin the silo's run, or go on with it."""
         out, steps = self.folder / RUN, self.plan.of_silo(self.index)
         resume = RunFolder(out).resume.exists()
-        facts = {"federation": self.plan.digest, "silo": self.index}
-        base = self._origin()
+        notes = TrainerNotes(
+            facts={"federation": self.plan.digest, "silo": self.index}, base=self._origin()
+        )
         if isinstance(steps, Plan):
-            private = make_private(
+            private = open_private(
                 self._model,
                 self._optimizer,
                 self.store,
                 steps,
                 out=out,
                 loss=self._loss,
-                # A server may choose weights at which a batch rounds everybody's gradient by who is
-                # in it. Nor may whom the silo drew decide what is asked of the model.
-                engine="reference",
+                micro_batch=32,
                 resume=resume,
-                facts=facts,
-                base=base,
-                allow_large_delta=True,  # judged for all silos together, when the plan was made
-                unsafe_seed=self._unsafe_seed,
-                unsafe_noise_seed=self._unsafe_seed,
+                options=PrivateOptions(
+                    # A server may choose weights at which a batch rounds everybody's gradient by
+                    # who is in it. Nor may whom the silo drew decide what is asked of the model.
+                    engine="reference",
+                    allow_large_delta=True,  # judged for all silos together, with the plan
+                    unsafe_seeds=UnsafeSeeds(draws=self._unsafe_seed, noise=self._unsafe_seed),
+                ),
+                notes=notes,
             )
             # Each round begins at the server's weights, whose claim is the federation's.
             private.share_model()
@@ -209,8 +213,7 @@ class Silo:
             loss=self._loss,
             clip_norm=None,
             resume=resume,
-            facts=facts,
-            base=base,
+            notes=notes,
         )
         earlier = sum(self.index in self.plan.schedule(r) for r in range(1, number))
         run.done = earlier * self.plan.local.steps

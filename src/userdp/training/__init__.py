@@ -13,7 +13,14 @@ from userdp.lazily import attribute
 
 _PUBLIC = {
     "averaging": ("build_average",),
-    "config": ("Averaging", "OptimizerName", "PlainPlan", "TrainConfig", "train_config"),
+    "config": (
+        "Averaging",
+        "OptimizerName",
+        "PlainPlan",
+        "PrivateOptions",
+        "TrainConfig",
+        "train_config",
+    ),
     "distributed": ("current_world", "joined"),
     "evaluate_run": ("evaluate_splits", "held_out_splits", "release_evaluation"),
     "evaluation": ("Evaluation", "evaluate", "user_losses"),

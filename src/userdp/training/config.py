@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from userdp.codec import decode, digest, encode
@@ -49,6 +50,52 @@ class Precision(StrEnum):
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnsafeSeeds:
+    """FOR TESTS ONLY: seeds that somebody knows. A run with any of them claims nothing.
+
+    Args:
+        draws: fixes the cohorts, which voids the amplification.
+        noise: fixes the noise and the dropout masks, which voids all privacy.
+    """
+
+    draws: int | None = None
+    noise: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.draws is not None or self.noise is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrivateOptions:
+    """What few callers of `userdp.make_private` need to say.
+
+    Args:
+        engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
+        selection: which of a user's examples train, see `userdp.data.selections`; fixed once for
+            ELS, anew per step for ULS where it draws. A resumed run must share it.
+        scores: the file of `userdp.training.scores`, for the perplexity selections alone.
+        exact_log: whether `Step.operator` holds exact numbers (losses, norms, counts). A loop that
+            follows them (ReduceLROnPlateau, the best weights by loss) tells what no ε covers: they
+            are a look of this run, in the store's ledger, and a condition of its claim. A resumed
+            run does as it did when it was charged.
+        allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
+            not warn of one above n^-1.1 (`userdp.plans.small_delta`); for toys, and for callers who
+            know a smaller number of users. To resume needs no leave.
+        charge_again: with ``resume``, in a folder that is not the one that was opened last (a copy,
+            or one that was put back): charge the whole plan once more.
+        unsafe_seeds: FOR TESTS ONLY.
+    """
+
+    engine: str = "auto"
+    selection: str = Strategy.RANDOM
+    scores: Path | None = None
+    exact_log: bool = False
+    allow_large_delta: bool = False
+    charge_again: bool = False
+    unsafe_seeds: UnsafeSeeds = UnsafeSeeds()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ from userdp.training.averaging import build_average
 from userdp.training.base_facts import base_facts
 from userdp.training.checkpoint_times import CheckpointTimes
 from userdp.training.checkpoints import Position, read_checkpoint, restore, save_checkpoint
-from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.config import PlainPlan, PrivateOptions, TrainConfig, UnsafeSeeds
 from userdp.training.devices import AUTO, choose_device, machine_facts
 from userdp.training.distributed import World, current_world
 from userdp.training.evaluation import evaluate
@@ -44,10 +44,13 @@ from userdp.training.origin import (
     require_made_for,
 )
 from userdp.training.plain import PlainRun
-from userdp.training.private import make_private
+from userdp.training.private import open_private
 from userdp.training.private_run import PrivateRun
+from userdp.training.runs import TrainerNotes
 from userdp.training.steps import Step
 from userdp.training.store_facts import store_facts
+
+_SECRET = UnsafeSeeds()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,8 +84,7 @@ def train(
     charge_again: bool = False,
     slot: str | None = None,
     allow_large_delta: bool = False,
-    unsafe_seed: int | None = None,
-    unsafe_noise_seed: int | None = None,
+    unsafe_seeds: UnsafeSeeds = _SECRET,
 ) -> TrainResult:
     """Train a model on a store's training split and release it in ``out``.
 
@@ -107,11 +109,10 @@ def train(
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
         base_of_others: nobody whose text the base model learned from is in this store: its price is
             none of theirs, and the claim says so as a condition.
-        charge_again: see `make_private`.
-        slot: see `make_private`.
-        allow_large_delta: see `make_private`.
-        unsafe_seed: FOR TESTS ONLY, see `make_private`.
-        unsafe_noise_seed: FOR TESTS ONLY, see `make_private`.
+        charge_again: see `PrivateOptions`.
+        slot: see `userdp.training.runs.TrainerNotes`.
+        allow_large_delta: see `PrivateOptions`.
+        unsafe_seeds: FOR TESTS ONLY.
 
     Raises:
         UseError, FailureError: as `make_private`.
@@ -154,40 +155,53 @@ def train(
             shard(model)
         # Adapters, the device and sharding all replace tensors, so the optimizer comes after them.
         optimizer = build_optimizer(model, config)
-        opening: dict[str, Any] = {
-            "out": out,
-            "loss": build_loss(config, model),
-            "micro_batch": config.micro_batch,
-            "resume": resume,
-            "identity": identity,
-            "facts": {
+        loss = build_loss(config, model)
+        said = TrainerNotes(
+            identity=identity,
+            facts={
                 "seq_len": store.meta.seq_len,
                 "store_facts": store_facts(store),
                 "base_model": began_from,
             },
-            "train": {"device": device, **encode(config)},
-            "base": base,
-        }
+            train={"device": device, **encode(config)},
+            base=base,
+            slot=slot,
+        )
         with interrupts.held() as signals:
             if isinstance(plan, PlainPlan):
                 _require_plain(config, processes=world.size, scores=scores)
-                run = PlainRun(model, optimizer, store, plan, seed=config.seed, **opening)
-            else:
-                run = make_private(
+                run = PlainRun(
                     model,
                     optimizer,
                     store,
                     plan,
-                    engine=config.engine,
-                    selection=config.selection,
-                    scores=scores,
-                    charge_again=charge_again,
-                    slot=slot,
-                    exact_log=not config.no_exact_log,
-                    allow_large_delta=allow_large_delta,
-                    unsafe_seed=unsafe_seed,
-                    unsafe_noise_seed=unsafe_noise_seed,
-                    **opening,
+                    seed=config.seed,
+                    out=out,
+                    loss=loss,
+                    micro_batch=config.micro_batch,
+                    resume=resume,
+                    notes=said,
+                )
+            else:
+                run = open_private(
+                    model,
+                    optimizer,
+                    store,
+                    plan,
+                    out=out,
+                    loss=loss,
+                    micro_batch=config.micro_batch,
+                    resume=resume,
+                    options=PrivateOptions(
+                        engine=config.engine,
+                        selection=config.selection,
+                        scores=scores,
+                        exact_log=not config.no_exact_log,
+                        allow_large_delta=allow_large_delta,
+                        charge_again=charge_again,
+                        unsafe_seeds=unsafe_seeds,
+                    ),
+                    notes=said,
                 )
             with run:
                 _take_steps(

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +29,12 @@ from userdp.training.losses import losses_of
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.origin import digest_of_weights, lineage_of_weights
 from userdp.training.releasing import release
-from userdp.training.runs import open_run
+from userdp.training.runs import TrainerNotes, open_run
 from userdp.training.steps import Step
 
 _GRADIENT_NORM = 1.0
 """The usual clip of a whole batch's gradient in language-model training; no user's is bounded."""
+_NONE = TrainerNotes()
 
 
 class PlainRun(AbstractContextManager["PlainRun"]):
@@ -53,10 +53,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         micro_batch: most rows in one pass.
         clip_norm: of a step's mean gradient, so that no step runs away; None leaves it as it is.
         resume: go on with the interrupted run in ``out``.
-        identity: digests of what a resumed run must share.
-        facts: public constants to note in the ledger's first line.
-        train: options of ``userdp train`` to note in train.toml.
-        base: see `userdp.make_private`.
+        notes: of the trainer.
 
     Attributes:
         folder: where the run lies.
@@ -76,10 +73,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         micro_batch: int = 32,
         clip_norm: float | None = _GRADIENT_NORM,
         resume: bool = False,
-        identity: Mapping[str, str] | None = None,
-        facts: Mapping[str, Any] | None = None,
-        train: Mapping[str, Any] | None = None,
-        base: Lineage | None = None,
+        notes: TrainerNotes = _NONE,
     ) -> None:
         require_same_parameters(model, optimizer)
         if store.meta.loss_mask:
@@ -94,10 +88,10 @@ class PlainRun(AbstractContextManager["PlainRun"]):
             out,
             store,
             None,
-            identity={"training length": canonical(plan), **(identity or {})},
-            facts=facts or {},
-            train={**plan.options, **(train or {})},
-            base=lineage_of_weights(model, store) if base is None else base,
+            identity={"training length": canonical(plan), **notes.identity},
+            facts=notes.facts,
+            train={**plan.options, **(notes.train or {})},
+            base=lineage_of_weights(model, store) if notes.base is None else notes.base,
             resume=resume,
         )
         self._model = model

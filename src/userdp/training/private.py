@@ -18,9 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -52,6 +50,7 @@ from userdp.sampling.coins import secret_generator
 from userdp.strict_json import parse
 from userdp.training.base_facts import base_facts
 from userdp.training.collate import Collator
+from userdp.training.config import PrivateOptions
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import SharedRun, shared_secret
@@ -74,11 +73,13 @@ from userdp.training.questions import (
     on_made_up_rows,
     require_fit_for_steps,
 )
-from userdp.training.runs import open_run
+from userdp.training.runs import TrainerNotes, open_run
 from userdp.training.shared_noise import source_for
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
 from userdp.waiting import warn_of_spinning
+
+_USUAL = PrivateOptions()
 
 
 def make_private(
@@ -90,21 +91,8 @@ def make_private(
     out: str | os.PathLike[str],
     loss: Loss = causal_lm_loss,
     micro_batch: int = 32,
-    engine: str = "auto",
-    selection: str = Strategy.RANDOM,
-    scores: Path | None = None,
     resume: bool = False,
-    identity: Mapping[str, str] | None = None,
-    facts: Mapping[str, Any] | None = None,
-    train: Mapping[str, Any] | None = None,
-    base: Lineage | None = None,
-    charge_again: bool = False,
-    slot: str | None = None,
-    exact_log: bool = False,
-    log_only: bool = False,
-    allow_large_delta: bool = False,
-    unsafe_seed: int | None = None,
-    unsafe_noise_seed: int | None = None,
+    options: PrivateOptions = _USUAL,
 ) -> PrivateRun:
     """Reserve ``plan`` in the store's ledger and open a run; iterate over it to train.
 
@@ -115,6 +103,10 @@ def make_private(
     Where `torch.distributed` has joined several processes, all of them call this with the same
     arguments, and train one model together (`userdp.training.distributed_run`): the first one holds
     the folder. A model sharded by `userdp.gradients.shards.shard` stays sharded.
+
+    What the model's weights descend from is looked up: by the weights themselves in the store's
+    ledger, and in the folder that ``model.name_or_path`` names. Weights that neither knows, and
+    adapters of `peft` that are not new, make the claim conditional.
 
     Args:
         model: its parameters with ``requires_grad`` are trained; on any device.
@@ -127,37 +119,10 @@ def make_private(
             store with a loss mask (conversations) it must take ``targets`` too, see
             `userdp.gradients.MaskedLoss`.
         micro_batch: most rows in one pass; memory, never privacy.
-        engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
-        selection: which of a user's examples train, see `userdp.data.selections`; fixed once for
-            ELS, anew per step for ULS where it draws. A resumed run must share it.
-        scores: the file of `userdp.training.scores`, for the perplexity selections alone.
         resume: go on with the interrupted run in ``out``: the steps that its ledger does not hold
             yet, with fresh cohorts and noise. Restoring the weights is the caller's part; attempts
             whose update was lost stay charged.
-        identity: digests of anything else that a resumed run must share.
-        facts: public constants to note in the ledger's first line.
-        train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
-            are all the constants. Of any other loop the claim would leave out what it followed.
-        base: what the model's weights descend from, adapters included. By default that is looked
-            up: by the weights themselves in the store's ledger, and in the folder that
-            ``model.name_or_path`` names. Weights that neither knows, and adapters of `peft` that
-            are not new, make the claim conditional.
-        charge_again: with ``resume``, in a folder that is not the one that was opened last (a copy,
-            or one that was put back): charge the whole plan once more.
-        slot: of a private selection in the store's ledger, which pays for this run; the run then
-            claims nothing by itself (`userdp.sweeping.sweep`).
-        exact_log: whether `Step.operator` holds exact numbers (losses, norms, counts). A loop that
-            follows them (ReduceLROnPlateau, the best weights by loss) tells what no ε covers: they
-            are a look of this run, in the store's ledger, and a condition of its claim. A resumed
-            run does as it did when it was charged.
-        log_only: for trainers here, which write exact numbers down and let nothing follow them:
-            they are a look at the run's end, and no condition of its own claim.
-        allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
-            not warn of one above n^-1.1 (`userdp.plans.small_delta`); for toys, and for callers who
-            know a smaller number of users. To resume needs no leave.
-        unsafe_seed: FOR TESTS ONLY: fixes the cohorts, which voids the amplification.
-        unsafe_noise_seed: FOR TESTS ONLY: fixes the noise and the dropout masks, which voids all
-            privacy.
+        options: what few callers need to say.
 
     Raises:
         UseError: δ is 1 over the declared population or more, the plan's adjacency is not the
@@ -169,6 +134,52 @@ def make_private(
         FailureError: another process holds the folder, or the disk refused; nothing has been
             charged then.
     """
+    return open_private(
+        model,
+        optimizer,
+        store,
+        plan,
+        out=out,
+        loss=loss,
+        micro_batch=micro_batch,
+        resume=resume,
+        options=options,
+        notes=TrainerNotes(),
+    )
+
+
+def open_private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    store: UserStore | str | os.PathLike[str],
+    plan: Plan | Proposal | str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    loss: Loss,
+    micro_batch: int,
+    resume: bool,
+    options: PrivateOptions,
+    notes: TrainerNotes,
+) -> PrivateRun:
+    """`make_private` for the trainers of this package, which say more of the run than a loop can.
+
+    Args:
+        model: see `make_private`, as for all others but one.
+        optimizer: as there.
+        store: as there.
+        plan: as there.
+        out: as there.
+        loss: as there.
+        micro_batch: as there.
+        resume: as there.
+        options: as there.
+        notes: of the trainer.
+
+    Raises:
+        UseError, FailureError: as there.
+    """
+    scores, engine = options.scores, options.engine
+    unsafe_seed, unsafe_noise_seed = options.unsafe_seeds.draws, options.unsafe_seeds.noise
     users, plan = declared_users(plan), as_plan(plan)
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if device_of(model).type == "cpu":
@@ -185,14 +196,14 @@ def make_private(
         store if isinstance(store, UserStore) else UserStore.open(Path(store), fixed_graph=True)
     )
     require_covered(opened, plan)
-    if not (resume or allow_large_delta):
+    if not (resume or options.allow_large_delta):
         total = StoreLedger(opened.path).history().total_delta
         warn(plan_with_small_delta(plan, users=users, total_delta=total))
     if opened.meta.loss_mask:
         require_masked(loss)
     world = current_world()
     split = opened.split(Split.TRAIN)
-    strategy = _strategy(selection)
+    strategy = _strategy(options.selection)
     collator = Collator(
         split,
         plan,
@@ -208,12 +219,11 @@ def make_private(
         raise
     secret = shared_secret(world) if unsafe_seed is None else unsafe_seed
     sampler = plan.sampling.sampler(collator.counts, secret_generator(secret))
-    unsafe = unsafe_seed is not None or unsafe_noise_seed is not None
     same = {
         "model": shape_digest(model),
-        "kind of seeds": "unsafe" if unsafe else "secret",
+        "kind of seeds": "unsafe" if options.unsafe_seeds else "secret",
         "selection": str(strategy) if scores is None else f"{strategy} {digest_of_scores(scores)}",
-        **(identity or {}),
+        **notes.identity,
     }
     machine = machine_facts(device_of(model))
     world.require_same(
@@ -244,13 +254,13 @@ def make_private(
     sharded = any(is_sharded(tensor) for tensor in model.parameters())
     trained = frozenset(trainable_parameters(model))
     frozen = None if sharded else digest_of_frozen(model, trained)
-    if train is None and frozen is not None:  # `userdp train` compares the whole base model
+    if notes.train is None and frozen is not None:  # `userdp train` compares the whole base model
         same["frozen weights"] = frozen
     opened_with = None if resume else digest_of_weights(model)
     # What `userdp train` began with stands in train.toml.
     loop = (
         None
-        if opened_with is None or train is not None
+        if opened_with is None or notes.train is not None
         else own_loop(
             model,
             optimizer,
@@ -263,7 +273,7 @@ def make_private(
     )
 
     def origin() -> Lineage:
-        known = lineage_of_weights(model, opened) if base is None else base
+        known = lineage_of_weights(model, opened) if notes.base is None else notes.base
         known += lineage_of_text(opened)
         return known if scores is None else known + _lineage_of_scores(scores)
 
@@ -277,19 +287,19 @@ def make_private(
                 "selection": str(strategy),
                 "store_facts": store_facts(opened),
                 "base_model": base_facts(model, weights=opened_with),
-                **(facts or {}),
+                **notes.facts,
             },
-            train=train,
+            train=notes.train,
             loop=None if loop is None else encode(loop),
             base=origin(),
-            unsafe_seeds=unsafe,
+            unsafe_seeds=bool(options.unsafe_seeds),
             resume=resume,
-            charge_again=charge_again,
-            slot=slot,
+            charge_again=options.charge_again,
+            slot=notes.slot,
             scores=scores,
-            exact_log=exact_log,
+            exact_log=options.exact_log,
         )
-        if run.logged and run.steered and not log_only:
+        if run.logged and run.steered and not notes.log_only:
             run.store.look("make_private(exact_log=True)")
         return run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,32 @@ from userdp.training.constants import constants_digest
 from userdp.training.opened import OpenRun, settle_finished
 from userdp.training.opening import Opening
 from userdp.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerNotes:
+    """What a trainer of this package says of the run that it opens; a loop of somebody's own, none.
+
+    Args:
+        identity: digests of anything else that a resumed run must share.
+        facts: public constants to note in the ledger's first line.
+        train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
+            are all the constants. Of any other loop the claim would leave out what it followed.
+        base: what the model's weights descend from, adapters included; None where that is to be
+            looked up: by the weights themselves in the store's ledger, and in the folder that
+            ``model.name_or_path`` names.
+        slot: of a private selection in the store's ledger, which pays for this run; the run then
+            claims nothing by itself (`userdp.sweeping.sweep`).
+        log_only: exact numbers are written down and nothing follows them: they are a look at the
+            run's end, and no condition of its own claim.
+    """
+
+    identity: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] | None = None
+    base: Lineage | None = None
+    slot: str | None = None
+    log_only: bool = False
 
 
 def open_run(

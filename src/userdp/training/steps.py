@@ -39,7 +39,7 @@ class NoExactLog(dict[str, Any]):
             "follows one (a learning rate by the loss, the best weights by it) tells something of "
             "the people that no epsilon covers",
             hint="follow step.number, the noisy gradient, or data that is nobody's private text; "
-            "make_private(…, exact_log=True) shows them, and makes the claim conditional",
+            "PrivateOptions(exact_log=True) shows them, and makes the claim conditional",
         )
 
 

@@ -45,6 +45,7 @@ from userdp.ledger.run import count_attempts
 from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
+from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.huggingface.checkpoints import last_sealed, require_own, rotate, seal
 from userdp.training.huggingface.dataset import default_seq_len, store_of
 from userdp.training.huggingface.guards import (
@@ -64,9 +65,12 @@ from userdp.training.huggingface.release import copy_released, describe_saved, r
 from userdp.training.huggingface.stopping import StopWhenAsked
 from userdp.training.huggingface.tickets import tickets
 from userdp.training.origin import digest_of_weights, lineage_of_weights
-from userdp.training.private import make_private
+from userdp.training.private import open_private
 from userdp.training.private_run import PrivateRun
+from userdp.training.runs import TrainerNotes
 from userdp.training.steps import Step
+
+_SECRET = UnsafeSeeds()
 
 
 class UserLevelMixin(Looks):
@@ -92,14 +96,13 @@ class UserLevelMixin(Looks):
         text_column: the column of the text, of a data set without ``input_ids``.
         seq_len: most tokens of an example; by default 1024, or less if the model reads less.
         loss: per-row loss, see `userdp.make_private`.
-        engine: see `userdp.make_private`.
-        selection: see `userdp.make_private`.
+        engine: see `userdp.PrivateOptions`.
+        selection: see `userdp.PrivateOptions`.
         base: what the weights descend from, where that cannot be looked up.
         public_eval: the evaluation data is nobody's private text: it may be evaluated on during
             training, and its numbers may be logged and may choose a checkpoint.
-        allow_large_delta: see `userdp.make_private`.
-        unsafe_seed: FOR TESTS ONLY, see `userdp.make_private`.
-        unsafe_noise_seed: FOR TESTS ONLY, see `userdp.make_private`.
+        allow_large_delta: see `userdp.PrivateOptions`.
+        unsafe_seeds: FOR TESTS ONLY.
         trainer_options: all other arguments of the trainer.
 
     Raises:
@@ -124,8 +127,7 @@ class UserLevelMixin(Looks):
         base: Lineage | None = None,
         public_eval: bool = False,
         allow_large_delta: bool = False,
-        unsafe_seed: int | None = None,
-        unsafe_noise_seed: int | None = None,
+        unsafe_seeds: UnsafeSeeds = _SECRET,
         **trainer_options: Any,
     ) -> None:
         self._plan, self._users = as_plan(plan), declared_users(plan)
@@ -138,14 +140,12 @@ class UserLevelMixin(Looks):
         self._released = False
         self._epsilon: dict[str, float] = {}
         self._options: dict[str, Any] = {
-            "loss": loss,
             "engine": engine,
             "selection": selection,
-            "base": base,
             "allow_large_delta": allow_large_delta,
-            "unsafe_seed": unsafe_seed,
-            "unsafe_noise_seed": unsafe_noise_seed,
+            "unsafe_seeds": unsafe_seeds,
         }
+        self._loss, self._given_base = loss, base
         if args is None:
             raise UseError("the trainer has no args", hint="give TrainingArguments(OUTPUT_DIR)")
         require_plain(type(self), trainer_options)
@@ -331,24 +331,29 @@ class UserLevelMixin(Looks):
                 "claim would say nothing of the steps that it was made by",
                 hint="make a new trainer, and resume with that",
             )
-        options = {**self._options, "base": self._base()}
+        options = dict(self._options)
         if not (self._resumes or options["allow_large_delta"]):
             total = StoreLedger(self._store.path).history().total_delta
             warn(plan_with_small_delta(self._plan, users=self._users, total_delta=total))
             options["allow_large_delta"] = True  # judged by the number of users, if there is one
-        self._private = make_private(
+        self._private = open_private(
             self.model,
             inner,
             self._store,
             self._plan,
             out=self.args.output_dir,
+            loss=self._loss,
             micro_batch=self.args.per_device_train_batch_size,
             resume=self._resumes,
-            identity=self._identity(),
-            facts={"trainer": f"{type(self).__name__}, transformers {transformers.__version__}"},
-            exact_log=True,
-            log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
-            **options,
+            options=PrivateOptions(exact_log=True, **options),
+            notes=TrainerNotes(
+                identity=self._identity(),
+                facts={
+                    "trainer": f"{type(self).__name__}, transformers {transformers.__version__}"
+                },
+                base=self._base(),
+                log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
+            ),
         )
         close_curves(self.callback_handler.callbacks, self._private.folder.path)
         self._steps = iter(self._private)
@@ -376,8 +381,7 @@ class UserLevelMixin(Looks):
 
     def _lineage_of_base(self) -> Lineage | None:
         """What the weights descend from, where this class knows more than `make_private` can."""
-        given: Lineage | None = self._options["base"]
-        return given
+        return self._given_base
 
     def _base(self) -> Lineage | None:
         """The same, with what was declared of the evaluation data."""
