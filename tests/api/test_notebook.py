@@ -1,4 +1,4 @@
-"""What a notebook shows of a plan, a claim and a proposal, and how far a cell is."""
+"""What a notebook shows of a plan, a claim and a proposal."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,6 @@ import pytest
 
 from tests.planning.conftest import request
 from tests.plans import els_plan, uls_plan
-from userdp.api.progress import NotebookBar, shown
 from userdp.claims.claims import Claim
 from userdp.claims.lineage import of_parts
 from userdp.claims.parts import Query, Steps
@@ -66,41 +65,3 @@ def test_what_is_shown_is_escaped():
     page = html_of("<script>", [("<b>", "&")], columns=("<i>", "x"), below=("<u>",))
     for tag in ("<script>", "<b></", "<i>", "<u>"):
         assert tag not in page
-
-
-def test_a_line_is_redrawn_and_tells_the_time_left(monkeypatch):
-    display = pytest.importorskip("IPython.display")
-    lines = []
-
-    class Handle:
-        def update(self, line):
-            lines.append(line.data)
-
-    def show(line, *, display_id):
-        lines.append(line.data)
-        return Handle()
-
-    monkeypatch.setattr(display, "display", show)
-    bar = NotebookBar()
-    bar.stage("training", 4)
-    for done in range(1, 5):
-        bar.at(done)
-    assert "0 of 4" in lines[0]
-    assert "4 of 4" in lines[-1]
-    assert len(lines) < 5, "twice a second at most"
-
-
-def test_what_is_given_is_told_all():
-    told = []
-
-    class Given:
-        def stage(self, name, total, *, unit="", note=None):
-            told.append((name, total, unit, note(0)))
-
-        def at(self, done):
-            told.append(done)
-
-    with shown(Given()) as bar:
-        bar.stage("train", 3, unit="step", note=str)
-        bar.at(2)
-    assert told == [("train", 3, "step", "0"), 2]

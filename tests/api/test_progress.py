@@ -1,97 +1,91 @@
-"""Progress where there is no terminal: lines, by steps and by the clock; and no private count."""
+"""Progress where there is no terminal, in one, and of what answers under DP: no private count."""
+
+import contextlib
+import io
 
 import pytest
 
 from tests.heard import Heard
 from userdp.api import progress as module
-from userdp.api.progress import Lines, shown
+from userdp.api.progress import say, shown
 from userdp.data.progress import Uncounted
 
 
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
 
 @pytest.fixture
-def clock():
-    return Clock()
+def told(monkeypatch, capsys):
+    """What is written to stderr, with a line for each step."""
+    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    return lambda: capsys.readouterr().err
 
 
-@pytest.fixture
-def told():
-    return []
+def test_a_line_tells_the_step_the_time_left_and_epsilon(told):
+    with shown() as bar:
+        bar.stage("train", 4, unit="step", note=lambda done: f"epsilon {done} of 4 reserved")
+        bar.at(0)
+        bar.at(1)
+    line = told().splitlines()[-1]
+    assert line.startswith("train: step 1 of 4, ")
+    assert line.endswith("left, epsilon 1 of 4 reserved")
 
 
-@pytest.fixture
-def lines(told, clock):
-    return Lines(told.append, clock)
+def test_each_drawing_is_a_line_of_its_own_where_nothing_can_be_redrawn(told):
+    with shown() as bar:
+        bar.stage("train", 3, unit="step")
+        for done in range(4):
+            bar.at(done)
+    written = told()
+    assert "\r" not in written
+    assert written.splitlines()[-1].startswith("train: step 3 of 3, ")
 
 
-def test_twenty_steps_are_a_line_with_epsilon_and_the_time_left(lines, told, clock):
-    lines.stage("train", 100, unit="step", note=lambda done: f"epsilon {done} of 100 reserved")
-    for step in range(41):
-        clock.now = float(step)
-        lines.at(step)
-    assert told == [
-        "step 20 of 100, epsilon 20 of 100 reserved, 1 min 20 s left",
-        "step 40 of 100, epsilon 40 of 100 reserved, 1 min 0 s left",
-    ]
+def test_a_resumed_run_counts_from_where_it_goes_on(told):
+    with shown() as bar:
+        bar.stage("train", 100, unit="step")
+        bar.at(90)
+        assert bar._bar.initial == 90
+        bar.at(96)
+        assert bar._bar.n == 96
 
 
-def test_thirty_seconds_are_a_line_whatever_the_steps(lines, told, clock):
-    lines.stage("train", 100, unit="step")
-    lines.at(0)
-    clock.now = 31.0
-    lines.at(1)
-    clock.now = 45.0
-    lines.at(2)
-    assert told == ["step 1 of 100, 51 min 9 s left"]
+def test_a_stage_of_unknown_size_says_that_it_has_begun_and_no_number(told):
+    with shown() as bar:
+        bar.stage("evaluate", None)
+        bar.at(41)
+    written = told()
+    assert written.startswith("evaluate: ")
+    assert "41" not in written
 
 
-def test_a_resumed_run_counts_from_where_it_goes_on(lines, told, clock):
-    lines.stage("train", 100, unit="step")
-    lines.at(90)
-    clock.now = 10.0
-    lines.at(95)
-    assert told == []
-    clock.now = 30.0
-    lines.at(96)
-    assert told == ["step 96 of 100, 20 s left"]
+def test_a_short_stage_is_no_line(told, monkeypatch):
+    monkeypatch.setattr(module, "_SECONDS", 30.0)
+    with shown() as bar:
+        bar.stage("train", 3, unit="step")
+        bar.at(0)
+        bar.at(1)
+    assert told() == ""
 
 
-def test_a_stage_that_takes_minutes_is_not_silent(lines, told, clock):
-    lines.stage("grouping", None)
-    clock.now = 29.0
-    assert lines.beat() == pytest.approx(1.0)
-    clock.now = 95.0
-    assert lines.beat() == pytest.approx(30.0)
-    assert told == ["grouping: 1 min 35 s so far"]
+def test_a_sentence_stands_above_the_bar_of_a_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    with contextlib.redirect_stderr(Terminal()) as written, shown() as bar:
+        bar.stage("train", 3, unit="step")
+        bar.at(0)
+        say("The noise is halved [not].")
+        bar.at(3)
+    shown_lines = written.getvalue().replace("\r", "\n").splitlines()
+    assert "The noise is halved [not]." in shown_lines
+    assert any(line.startswith("train: 100%") for line in shown_lines)
 
 
-def test_the_thread_writes_while_nobody_calls(monkeypatch, told):
-    monkeypatch.setattr(module, "_SECONDS", 0.05)
-    with Lines(told.append) as lines:
-        lines.stage("grouping", None)
-        while not told:
-            pass
-    assert told[0].startswith("grouping: ")
-
-
-def test_units_without_a_name_are_a_fraction(lines, told, clock):
-    lines.stage("tokenizing", 4000)
-    lines.at(0)
-    clock.now = 60.0
-    lines.at(1000)
-    assert told == ["tokenizing: 25% done, 3 min 0 s left"]
-
-
-def test_without_a_terminal_lines_are_shown():
-    with shown() as progress:
-        assert isinstance(progress, Lines)
+def test_what_is_given_is_told_all():
+    given = Heard()
+    with shown(given) as bar:
+        assert bar is given
 
 
 def measure(progress, users):

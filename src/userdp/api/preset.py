@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from userdp.api.progress import stderr
+from userdp.api.progress import say
 from userdp.errors import UseError
 from userdp.planning.preset import Preset, preset
 from userdp.plans import Plan
@@ -41,17 +40,7 @@ def by_preset(
     )
     given = {"learning_rate"} & options.keys() if config is None else {"learning_rate"}
     made = chosen.plan()
-    say(chosen, given | ({"delta"} if delta is not None else set()))
+    say(chosen.sentence(given | ({"delta"} if delta is not None else set())))
     if not given:
         options = options | {"learning_rate": chosen.learning_rate}
     return made, options
-
-
-def say(chosen: Preset, given: Collection[str]) -> None:
-    """Say on stderr, before training, what was chosen and from what.
-
-    Args:
-        chosen: by the preset.
-        given: fields that the operator chose.
-    """
-    stderr.print(chosen.sentence(given), soft_wrap=True, markup=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from userdp.api.preset import by_preset
-from userdp.api.progress import shown, stderr
+from userdp.api.progress import say, shown
 from userdp.api.run import Run
 from userdp.claims import claim
 from userdp.claims.foreseen import foreseen, foreseen_in_words
@@ -121,7 +121,7 @@ def train(
         to_come = foreseen(history, chosen, base=base, at=fixed)
         if slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
             told = foreseen_in_words(to_come)
-            stderr.print(f"The model will claim {told}.", soft_wrap=True, markup=False)
+            say(f"The model will claim {told}.")
     with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
         if verify:
             world.on_rank_zero(lambda: require_every_byte(people.path, progress=bar))

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Drawn
 
-from userdp.api.progress import stderr
+from userdp.api.progress import say, stderr
 from userdp.errors import UserdpWarning
 from userdp.files import finite
 from userdp.reporting.table import Table
@@ -133,4 +133,4 @@ def show_warning(
 
 def print_note(message: str) -> None:
     """Something that happens, or is to be known beside the result."""
-    stderr.print(message, soft_wrap=True, markup=False)
+    say(message)

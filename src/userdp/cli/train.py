@@ -90,9 +90,9 @@ def train(
     from userdp.api import train as api
 
     if chosen_by is not None:
-        from userdp.api.preset import say
+        from userdp.api.progress import say
 
-        say(chosen_by, given(options, learning_rate))
+        say(chosen_by.sentence(given(options, learning_rate)))
 
     if declare:
         api.declare(store, chosen, config=learning, scores=scores)
