@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from userdp.api.progress import say
 from userdp.errors import UseError
-from userdp.planning.preset import Preset, preset
+from userdp.planning.preset import preset
 from userdp.plans import Plan
 
 if TYPE_CHECKING:
