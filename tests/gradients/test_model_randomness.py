@@ -21,11 +21,10 @@ from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.model_randomness import (
     GeneratorStates,
-    full_state,
     known_randomness,
-    require_reachable_randomness,
     secret_randomness,
 )
+from userdp.gradients.models import require_uncoupled
 
 UNITS = Units.from_rows(build_rows((2, 1)))
 
@@ -175,18 +174,6 @@ def test_who_seeds_within_is_stopped(seed):
     assert GeneratorStates.read() == before
 
 
-def test_a_philox_state_is_a_random_key_and_a_place_that_is_a_multiple_of_four():
-    states = [full_state("cuda", 16, random.SystemRandom().randbytes) for _ in range(200)]
-    places = [int.from_bytes(state[8:], "little") for state in states]
-    assert all(place % 4 == 0 and place < 1 << 62 for place in places)
-    assert max(places) > 1 << 60
-    assert len({state[:8] for state in states}) == 200
-    with pytest.raises(UseError, match="not known"):
-        full_state("hpu", 16, random.SystemRandom().randbytes)
-    with pytest.raises(UseError, match="not known"):
-        full_state("cpu", 5000, random.SystemRandom().randbytes)
-
-
 # Generators that no state of ours reaches.
 
 
@@ -276,10 +263,10 @@ def test_recomputation_under_other_masks_moves_the_sum_by_at_most_the_clip_norm(
 def test_transformers_checkpointing_without_states_is_refused_before_anything_runs():
     model = build_model("gpt2")
     model.gradient_checkpointing_enable()
-    require_reachable_randomness(model)  # states are kept unless somebody says otherwise
+    require_uncoupled(model)  # states are kept unless somebody says otherwise
     model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
     with pytest.raises(UseError, match="preserve_rng_state"):
-        require_reachable_randomness(model)
+        require_uncoupled(model)
 
 
 def test_known_states_are_for_made_up_rows_and_go_again():

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from userdp.errors import UseError
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.losses import Loss, require_masked, row_losses
-from userdp.gradients.model_randomness import secretly
+from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.units import Units
 from userdp.vocabulary import require_count
@@ -74,7 +74,7 @@ class ProbedNorms:
         return _median(self.examples[rank < group_size])
 
 
-@secretly
+@secret_randomness()
 def probe_norms(
     model: nn.Module,
     loss: Loss,

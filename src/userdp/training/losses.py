@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from userdp.data.store import StoreSplit
 from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses
-from userdp.gradients.model_randomness import secretly
+from userdp.gradients.model_randomness import secret_randomness
 from userdp.training.collate import gather_units
 from userdp.training.config import Precision, TrainConfig
 from userdp.vocabulary import require_count
@@ -48,7 +48,7 @@ def losses_of(
     return row_losses(loss, model, units.input_ids[rows, :width], units.lengths[rows], targets)
 
 
-@secretly
+@secret_randomness()
 @torch.no_grad()
 def split_losses(
     model: nn.Module,

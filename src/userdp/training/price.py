@@ -22,7 +22,7 @@ from userdp.gradients.engines.coverage import Coverage, coverage
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.gradients.losses import row_losses
-from userdp.gradients.model_randomness import secretly
+from userdp.gradients.model_randomness import secret_randomness
 from userdp.out_of_memory import ran_out_of_memory
 
 _WORTH_SAYING = 1.3
@@ -32,7 +32,7 @@ _LONG = 2.0
 """Seconds of a pass beyond which one measurement must do."""
 
 
-@secretly
+@secret_randomness()
 def warn_if_one_at_a_time(
     model: nn.Module,
     loss: Loss,

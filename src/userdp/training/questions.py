@@ -27,7 +27,7 @@ from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.engines import reference, sharded
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.model_randomness import secretly
+from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import sharded_parts
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.plans import Plan
@@ -97,7 +97,7 @@ def require_fit_for_steps(
         )
 
 
-@secretly
+@secret_randomness()
 def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -> None:
     """Refuse a model that memory has no room to train on one example; nothing is charged then.
 

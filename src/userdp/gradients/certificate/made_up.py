@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from userdp.errors import UseError
-from userdp.gradients.hooks import hooks_of
 from userdp.gradients.losses import Loss
+from userdp.gradients.models import hook_numbers
 from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
 
@@ -112,7 +112,7 @@ class Answers(Generic[T]):
     def of(self, model: nn.Module, loss: Loss) -> dict[Any, T]:
         """By whatever else the answer hangs on."""
         if model not in _hooks:
-            _hooks[model] = _numbers_of_hooks(model)
+            _hooks[model] = hook_numbers(model)
         return self._known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
 
 
@@ -122,11 +122,7 @@ def hooks_changed(model: nn.Module) -> bool:
     A hook takes part in each pass, so that an answer found without it says nothing. Asked once a
     step, where no engine's own hooks are in the model.
     """
-    return model in _hooks and _hooks[model] != _numbers_of_hooks(model)
-
-
-def _numbers_of_hooks(model: nn.Module) -> tuple[int, ...]:
-    return tuple(hook.number for hook in hooks_of(model))
+    return model in _hooks and _hooks[model] != hook_numbers(model)
 
 
 _LIMITS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")

@@ -26,7 +26,7 @@ from userdp.gradients.shards import sharded_parts
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 _TENSORS: Final = ("_parameters", "_buffers")
 _OF_TORCH: Final = frozenset(vars(nn.Module())) - {*_TENSORS, "_modules"}
-"""Modes and hooks: the operator's, who changes them between steps (`userdp.gradients.hooks`)."""
+"""Modes and hooks: the operator's, who changes them between steps (`gradients.models`)."""
 _CLOSED: Final = (type, types.ModuleType, torch.dtype, torch.device, torch.Generator)
 _DEPTH: Final = 6
 """How deep objects are followed into one another."""

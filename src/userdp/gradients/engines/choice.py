@@ -17,7 +17,7 @@ from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.room import sum_that_fits
 from userdp.gradients.losses import Loss
-from userdp.gradients.model_randomness import GeneratorStates, secretly
+from userdp.gradients.model_randomness import GeneratorStates, secret_randomness
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
@@ -36,7 +36,7 @@ class Choice:
     reason: str
 
 
-@secretly
+@secret_randomness()
 def choose(
     model: nn.Module,
     loss: Loss,

@@ -62,7 +62,7 @@ from userdp.gradients.engines.passes import (
 )
 from userdp.gradients.engines.tape import NotCoveredError, Workspace
 from userdp.gradients.losses import checked_losses
-from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
+from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secret_randomness
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.modes import unwatched
 from userdp.gradients.precision import is_narrow, margin
@@ -248,7 +248,7 @@ class _Step:
         self.total.non_finite += int((~squares[:taken].isfinite()).sum())
 
 
-@secretly
+@secret_randomness()
 def require_supported(task: Task) -> None:
     """Refuse what `clipped_sum` cannot do, before anything is charged; a collective.
 
