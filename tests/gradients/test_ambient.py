@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
@@ -14,11 +13,9 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
 from userdp.errors import UseError
-from userdp.gradients import ENGINES, Units, get_engine, losses
+from userdp.gradients import ENGINES, Units, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import engine
-from userdp.gradients.engines.rules.linear import Linear
-from userdp.gradients.engines.tape import NotCoveredError, Tape
 
 CLIP = 0.05
 ROW = [3, 7]
@@ -86,26 +83,6 @@ def test_invariant_3_an_autocast_that_is_left_on_is_refused(name: str) -> None:
         get_engine(name)(Words(), left_on, alike(3), l2_clip_norm=CLIP)
 
 
-def test_what_leaves_autocast_otherwise_is_named() -> None:
-    with autocast_restored(), pytest.raises(UseError, match="left it so"):
-        losses.row_losses(left_on, Words(), torch.tensor([ROW]), torch.tensor([2]), None)
-
-
-def test_invariant_3_no_norm_is_taken_in_a_backward_pass_under_autocast(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As where a hook of that pass turns it on, of which nothing is seen before or after."""
-    backward = Linear.backward
-
-    def turning_on(self: Linear, *given: Any) -> Tensor | None:
-        torch.set_autocast_enabled("cpu", True)
-        return backward(self, *given)
-
-    monkeypatch.setattr(Linear, "backward", turning_on)
-    with autocast_restored(), pytest.raises(NotCoveredError, match="autocast"):
-        batched_sum(Words(), loss, alike(3), l2_clip_norm=CLIP)
-
-
 @pytest.mark.parametrize("name", ["auto", "reference"])
 def test_an_autocast_in_the_loss_is_the_users_choice(name: str) -> None:
     found = get_engine(name)(Words(), within, alike(3), l2_clip_norm=CLIP)
@@ -118,7 +95,6 @@ def test_invariant_3_twin_under_autocast_a_unit_counts_for_more_than_the_clip_no
 ) -> None:
     """Gram matrices in bfloat16 make some norms too small by more than the margin."""
     monkeypatch.setattr(engine, "require_no_autocast", lambda device: None)
-    monkeypatch.setattr(Tape, "require_full_precision", lambda tape, name: None)
     model = Words()
 
     def value(rows: list[list[int]]) -> dict[str, Tensor]:

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from userdp.errors import UseError
-from userdp.gradients.ambient import autocast_now, require_left
 from userdp.gradients.token_losses import IGNORED, token_losses
 
 Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -51,19 +50,10 @@ class MaskedLoss(Protocol):
 def row_losses(
     loss: Loss, model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None
 ) -> Tensor:
-    """What ``loss`` says of each row, (rows,); ``targets`` is passed on where it is not None.
-
-    Raises:
-        UseError: the loss leaves autocast on or off (`userdp.gradients.ambient`).
-    """
-    device = lengths.device
-    before = autocast_now(device)
+    """What ``loss`` says of each row, (rows,); ``targets`` is passed on where it is not None."""
     if targets is None:
-        losses = loss(model, input_ids, lengths)
-    else:
-        losses = cast(MaskedLoss, loss)(model, input_ids, lengths, targets)
-    require_left(before, device)
-    return losses
+        return loss(model, input_ids, lengths)
+    return cast(MaskedLoss, loss)(model, input_ids, lengths, targets)
 
 
 def checked_losses(

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 unwatched = torch._C.DisableTorchFunction
 """Within it no function mode is told: what is asked there, the model did not ask."""
@@ -26,6 +25,15 @@ def eagerly() -> AbstractContextManager[None]:
     return stance
 
 
+_OFF: tuple[tuple[Any, str], ...] = (
+    (torch.backends.cudnn, "benchmark"),  # picks kernels by how fast they were
+    (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+    (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
+    (torch.utils.deterministic, "fill_uninitialized_memory"),  # costs time, and changes nothing
+)
+"""What `deterministic` switches off."""
+
+
 @contextmanager
 def deterministic(device: torch.device) -> Iterator[None]:
     """Within, kernels of an accelerator add in one order: a unit's bits are its own then.
@@ -37,14 +45,15 @@ def deterministic(device: torch.device) -> Iterator[None]:
         return
     before = torch.are_deterministic_algorithms_enabled()
     warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    flags: Any = torch.utils.deterministic  # torch types part of it
-    filled = flags.fill_uninitialized_memory
+    held = [getattr(*switch) for switch in _OFF]
     torch.use_deterministic_algorithms(True, warn_only=True)
-    flags.fill_uninitialized_memory = False  # costs time, and changes nothing
+    for switch in _OFF:
+        setattr(*switch, False)
     try:
         yield
     finally:
-        flags.fill_uninitialized_memory = filled
+        for switch, value in zip(_OFF, held, strict=True):
+            setattr(*switch, value)
         torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
@@ -103,19 +112,4 @@ class FunctionMode(TorchFunctionMode):
 
     @abstractmethod
     def ran(self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Run ``func`` and return what it returns."""
-
-
-class DispatchMode(TorchDispatchMode):
-    """Within, each operation goes through `ran`, those below autograd and in fused kernels too."""
-
-    def __init__(self) -> None:
-        initialise: Any = super().__init__  # torch gives it no types
-        initialise()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.ran(func, args, kwargs or {})
-
-    @abstractmethod
-    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Run ``func`` and return what it returns."""

@@ -1,9 +1,10 @@
 r"""Which precisions a model computes in: seen, not believed.
 
 Autocast may be entered by the loss, around the model, or inside any of its modules, and a module
-may cast by hand. (Around a whole sum it is refused: `userdp.gradients.ambient`.) `dtypes_of` looks
-at every operation of a forward pass over made-up rows, once for each model and loss. It is a
-property of the code, so the clip may depend on it.
+may cast by hand: that is the user's choice. Around norms, clip factors and sums it breaks the clip
+(one unit moved a sum by 1.78 C), and is refused: `require_no_autocast`. `dtypes_of` looks at every
+operation of a forward pass over made-up rows, once for each model and loss. It is a property of the
+code, so the clip may depend on it.
 
 **Fewer bits than float32: only where a unit's bits are its own.** Two ways to compute the same
 gradient in bfloat16 differ by a relative rho of 1e-3 to 1e-2. If who else is there decided which it
@@ -15,20 +16,21 @@ margin covers that. So passes have fixed shapes, only places of equal bits are u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from userdp.gradients.ambient import precisions_of_products
+from userdp.errors import UseError
 from userdp.gradients.certificate.made_up import CANNOT_RUN, RAGGED, Answers, made_up
 from userdp.gradients.certificate.state import State
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import known_randomness
 from userdp.gradients.models import require_uncoupled
-from userdp.gradients.modes import DispatchMode, eagerly
+from userdp.gradients.modes import eagerly
 from userdp.out_of_memory import ran_out_of_memory
 
 _EXACT = {"none", "ieee"}
@@ -65,7 +67,25 @@ def margin(dtypes: Iterable[torch.dtype]) -> float:
 
 def reduced_products() -> bool:
     """Whether products of float32 matrices are computed in fewer bits (TF32, bfloat16)."""
-    return not set(precisions_of_products()) <= _EXACT
+    backends: Any = torch.backends  # torch types part of it
+    places = (backends, backends.cuda.matmul, backends.mkldnn.matmul)
+    return not {place.fp32_precision for place in places} <= _EXACT
+
+
+def require_no_autocast(device: torch.device) -> None:
+    """Refuse to compute under autocast what the clip is made of.
+
+    Raises:
+        UseError: autocast is on, for ``device`` or for the CPU, where some numbers are added up.
+    """
+    if torch.is_autocast_enabled(device.type) or torch.is_autocast_enabled("cpu"):
+        raise UseError(
+            "torch.autocast is on around a private gradient: each user's norm and the clipped sum "
+            "would be computed in fewer bits too, and one user would count for more than the clip "
+            "norm",
+            hint="enter autocast in the loss, around the call of the model alone, or give "
+            "precision='bfloat16' to TrainConfig",
+        )
 
 
 def dtypes_of(model: nn.Module, loss: Loss, *, masked: bool) -> frozenset[torch.dtype]:
@@ -104,15 +124,15 @@ def _observed(model: nn.Module, loss: Loss, *, masked: bool) -> frozenset[torch.
     return frozenset(observed.narrow)
 
 
-class _Operations(DispatchMode):
+class _Operations(TorchDispatchMode):
     """Within, notes the narrow types of every operation, those inside torch's functions too."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.narrow: set[torch.dtype] = set()
 
-    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        answer = func(*args, **kwargs)
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = func(*args, **kwargs or {})
         for value in tree_leaves((args, answer)):
             if isinstance(value, Tensor) and is_narrow(value.dtype):
                 self.narrow.add(value.dtype)

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients.ambient import require_no_autocast
 from userdp.gradients.clip_rules import FLAT, ClipRule
 from userdp.gradients.clipping import require_clip_norm
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
-from userdp.gradients.precision import dtypes_of, margin
+from userdp.gradients.precision import dtypes_of, margin, require_no_autocast
 from userdp.gradients.shards import local
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
@@ -181,7 +180,7 @@ class Engine:
                 (`userdp.gradients.models.require_uncoupled`, `certificate.coupling`: one that does
                 gives no batched engine the same sum, so none accepts it), seeds a generator or
                 answers otherwise in another order of units; or autocast is on around this call
-                (`userdp.gradients.ambient`).
+                (`userdp.gradients.precision`).
             FailureError: the model seeded a generator.
 
         Source: Charles et al. 2024, Algorithm 2 and Eq. 4 (ULS); with one row per unit, Algorithm 1
@@ -202,5 +201,5 @@ class Engine:
                     parts=parts,
                 )
             )
-        require_no_autocast(device)  # nor had a hook of the backward pass turned it on
+        require_no_autocast(device)  # nor was it turned on within
         return found

@@ -125,7 +125,6 @@ class NormTape(Tape):
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use's norms; all of it where the parameter is shared."""
-        self.require_full_precision(name)
         if self._factors is not None:
             parameter = self._gathered[name]
             part = use.summed(self._factors).to(parameter.dtype)

@@ -35,7 +35,6 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients.ambient import autocast_now
 from userdp.gradients.certificate.calls import Calls, Seen, told
 from userdp.gradients.certificate.places.place import CONSTANT, FIRST, Place
 from userdp.gradients.certificate.places.reads import ASKS
@@ -225,7 +224,6 @@ class Tape:
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use that a rule hands over in the backward pass; see `Watcher.keep`."""
-        self.require_full_precision(name)
         uses = self._uses[name]
         use = use.chosen(
             self.form_of(name),
@@ -236,11 +234,6 @@ class Tape:
         if not uses and (isinstance(use, Dense) or not self._on_cpu):
             self._known[name] = use.squared_norms()
         uses.append(use)
-
-    def require_full_precision(self, name: str) -> None:
-        """Refuse norms that autocast reaches: a hook of the backward pass may turn it on."""
-        if autocast_now(self.anchor.device):
-            raise NotCoveredError([f"{name} (autocast is on in the backward pass)"])
 
     def form_of(self, name: str) -> Form | None:
         """The form of a linear layer's parameter; None chooses by cost."""

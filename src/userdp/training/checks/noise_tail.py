@@ -9,14 +9,14 @@ bits: such noise lies on a lattice that can tell the clean sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from userdp.gradients import noise as drawing
-from userdp.gradients.modes import DispatchMode
 from userdp.noise.gaussian import TAIL_BITS, NoiseSampler
 from userdp.sampling.coins import secret_generator
 from userdp.training.checks.check import Check, Measured
@@ -49,17 +49,17 @@ class _Words:
         return 0.0
 
 
-class _AllBits(DispatchMode):
+class _AllBits(TorchDispatchMode):
     """Within, the words that a generator fills on a device have all bits zero, or all bits one."""
 
     def __init__(self, word: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._word = word
 
-    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ == "random_":
             return args[0].fill_(self._word)
-        return func(*args, **kwargs)
+        return func(*args, **kwargs or {})
 
 
 def _measure(subject: Subject) -> Iterator[Measured]:
