@@ -219,7 +219,7 @@ def _clip(model: nn.Module, units: Units) -> ClippedSum:
 def _finish(model: nn.Module, summed: ClippedSum) -> None:
     from userdp.gradients import NoiseSource
 
-    NoiseSource(threads=1).add_(summed.value, 1.0)
+    NoiseSource().add_(summed.value, 1.0)
     set_gradients(model, summed.value, denominator=USERS)
 
 

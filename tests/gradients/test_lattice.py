@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 import userdp
+from benchmarks.gpu.noise import DeviceNoise
 from benchmarks.lattice import STDS, Gain, candidates, float32_release, grid_of, lattice_gain
 from userdp.gradients import NoiseSource
 from userdp.gradients import noise as noise_module
@@ -26,7 +27,7 @@ COUNT = 200_000
 ENOUGH = 4.0
 Floats = NDArray[np.float64]
 
-WAYS = pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+WAYS = pytest.mark.parametrize("kind", [NoiseSource, DeviceNoise], ids=["host", "device"])
 
 
 def gain_of(release: Floats, std: float, truth: Floats, other: Floats) -> Gain:
@@ -34,13 +35,13 @@ def gain_of(release: Floats, std: float, truth: Floats, other: Floats) -> Gain:
     return lattice_gain(release, truth=truth, other=other, std=std)
 
 
-def noised(std: float, *, on_device: bool, from_moved: bool = False) -> Gain:
+def noised(std: float, kind: type[NoiseSource], *, from_moved: bool = False) -> Gain:
     """The gain from one release of a noise source; from either candidate."""
     truth, other = candidates(COUNT)
     if from_moved:
         truth, other = other, truth
     value = {"w": torch.from_numpy(truth.copy())}
-    NoiseSource(unsafe_noise_seed=3, on_device=on_device).add_(value, std)
+    kind(unsafe_noise_seed=3).add_(value, std)
     return gain_of(value["w"].numpy(), std, truth, other)
 
 
@@ -49,9 +50,9 @@ def noised(std: float, *, on_device: bool, from_moved: bool = False) -> Gain:
 @pytest.mark.parametrize("from_moved", [False, True], ids=["from 0", "from elsewhere"])
 @pytest.mark.pitfall(number=26)
 def test_invariant_5_a_release_tells_nothing_by_its_lattice(
-    std: float, on_device: bool, from_moved: bool
+    std: float, kind: type[NoiseSource], from_moved: bool
 ) -> None:
-    assert abs(noised(std, on_device=on_device, from_moved=from_moved).errors) < ENOUGH
+    assert abs(noised(std, kind, from_moved=from_moved).errors) < ENOUGH
 
 
 @pytest.mark.parametrize("std", STDS)
@@ -65,7 +66,7 @@ def test_invariant_5_twin_float32_noise_tells_the_clean_sum(std: float) -> None:
 
 @WAYS
 def test_invariant_5_twin_noise_that_passes_through_float32_is_caught(
-    on_device: bool, monkeypatch: pytest.MonkeyPatch
+    kind: type[NoiseSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two draws in float64 whose sum is kept in float32 before it is scaled."""
     host, device = noise_module.draw_on_host, noise_module.draw_on_device
@@ -93,14 +94,14 @@ def test_invariant_5_twin_noise_that_passes_through_float32_is_caught(
     monkeypatch.setattr(noise_module, "draw_on_device", device_narrow)
     truth, other = candidates(COUNT)
     value = {"w": torch.from_numpy(truth.copy())}
-    NoiseSource(unsafe_noise_seed=3, threads=1, on_device=on_device).add_(value, std)
+    kind(unsafe_noise_seed=3).add_(value, std)
     assert gain_of(value["w"].numpy(), std, truth, other).errors > 3 * ENOUGH
 
 
 def test_invariant_5_a_released_count_has_the_noise_of_a_source_and_no_other() -> None:
     """So what is found above of a source's releases holds for counts, number by number."""
     std, norms = 13.37, torch.zeros(7)
-    source, same = (NoiseSource(unsafe_noise_seed=3, threads=1) for _ in range(2))
+    source, same = (NoiseSource(unsafe_noise_seed=3) for _ in range(2))
     found, expected = [], []
     for _ in range(200):
         found.append(noisy_count(norms, l2_clip_norm=1.0, count_noise_std=std, noise=source))
@@ -134,5 +135,5 @@ def test_invariant_5_gaussian_noise_is_drawn_in_one_module_only() -> None:
         for path in root.rglob("*.py")
         if drawing.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {"gradients/gaussian.py"} | SIMULATIONS | ELSEWHERE
+    assert found == {"gradients/noise.py"} | SIMULATIONS | ELSEWHERE
     assert drawing.search("noise = torch.randn(3)")  # twin: this is what a second way looks like

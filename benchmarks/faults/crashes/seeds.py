@@ -7,6 +7,7 @@ last bit, and one that lost some with those of a run that left the updates of th
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,14 @@ def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None
         text = f"{kind}/{witness.ledger}/{witness.step}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest())
 
-    def seed(source: NoiseSource, call: int, block: int, drawn: int) -> np.random.SeedSequence:
+    drawn: Counter[int] = Counter()
+
+    def seed(source: NoiseSource) -> np.random.SeedSequence:
         if not witness.stepping:
-            return own_seed(source, call, block, drawn)
-        return np.random.SeedSequence(words("noise"), spawn_key=(block, drawn), pool_size=8)
+            return own_seed(source)
+        step = words("noise")
+        drawn[step] += 1
+        return np.random.SeedSequence(step, spawn_key=(drawn[step],), pool_size=8)
 
     def draw_again(sampler: Sampler) -> Any:
         if not witness.stepping:

@@ -58,7 +58,7 @@ PARTS = (
     ),
     Part(
         name="noise",
-        paths=("noise", "gradients/noise.py", "gradients/gaussian.py", "gradients/draws.py"),
+        paths=("noise", "gradients/noise.py"),
         count=40,
     ),
 )

@@ -1,12 +1,12 @@
 r"""Gaussian noise: once per logical step, freshly seeded by the operating system, block by block.
 
-Each number's noise is the sum of two independent float64 draws over √2 (Holohan & Braghin 2021), by
-`userdp.gradients.gaussian`. **On a CPU** each of the two draws of a block of 2^18 numbers has a
-generator of its own (NumPy's PCG64DXSM) with 256 fresh bits of seed, on several threads. **On a
-CUDA device** each of the two draws of a block of 2^24 numbers is made there by a generator of its
-own (`torch.Generator`, a Philox counter) with 64 fresh bits of seed: as many as that interface
-takes. No state of `NoiseSource` outlives a call: nothing to checkpoint, leak, replay after a crash,
-or share between forked processes. The source of a law with memory has a state
+Each number's noise is the sum of two independent float64 draws over √2 (Holohan & Braghin 2021).
+**On a CPU** each of the two draws of a block of 2^18 numbers has a generator of its own (NumPy's
+PCG64DXSM) with 256 fresh bits of seed, on several threads (`draw_on_host`). **On a CUDA device**
+each of the two draws of a block of 2^24 numbers is made there by a generator of its own
+(`torch.Generator`, a Philox counter) with 64 fresh bits of seed: as many as that interface takes
+(`draw_on_device`). No state of `NoiseSource` outlives a call: nothing to checkpoint, leak, replay
+after a crash, or share between forked processes. The source of a law with memory has a state
 (`userdp.noise.NoiseLaw`), which training writes to disk before a step is released.
 
 **What the seeds are worth.** Neither generator is cryptographic; only the seeds are. Whoever knows
@@ -15,9 +15,7 @@ a block's clean sum could look for its two seeds in the noisy one. On an acceler
 2^128 trials without; on a CPU 2^256 and more, or a weakness of PCG64DXSM. It would tell that
 block's noise and nothing of any other: no one seed covers a release. Against an adversary of
 bounded effort the noise is as good as random as far as is known; information-theoretically no
-seeded noise is. Who needs 256 bits on an accelerator passes ``on_device=False``: the noise is then
-drawn on the CPU and copied. torch's own CPU generator keeps 32 bits of a seed, so
-``on_device=True`` over tensors on a CPU is refused outside tests.
+seeded noise is. (torch's own CPU generator keeps 32 bits of a seed, and is never used.)
 
 **Floating point** (Mironov 2012, "On significance of the least significant bits"; Haney et al.
 2022; Holohan & Braghin 2021). A Gaussian sampled in floating point hits only some of the
@@ -36,16 +34,19 @@ within the ends are a Gaussian's. Adding two draws is what makes a difference ha
 smears the lattice of the other. The assumption is
 `userdp.noise.gaussian.FLOATING_POINT_ASSUMPTION`, of grade "theoretical": no attack on this
 construction is known to us, and no proof excludes one. Timing is not considered.
+
+Source: Marsaglia and Tsang 2000, "The Ziggurat Method"; Marsaglia 1964, "Generating a variable from
+the tail of the normal distribution"; Box and Muller 1958.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial, singledispatch
 from typing import Protocol
 
 import numpy as np
@@ -54,7 +55,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from userdp.errors import UseError
-from userdp.gradients.gaussian import draw_on_device, draw_on_host
 from userdp.noise import Gaussian, NoiseLaw
 from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, NoiseSampler
 from userdp.vocabulary import require_count
@@ -64,6 +64,23 @@ _DEVICE_BLOCK = 1 << 24
 _CHUNK = 1 << 15
 _GRID_BITS = 20
 _LEAST_STD, _MOST_STD = 1e-30, 1e30
+
+_WORDS = 3
+r"""Words w of 63 independent bits in a uniform U = (w₁ + (w₂ + (w₃ + ½) 2^-63) 2^-63) 2^-63.
+
+That is the middle of one of 2^189 equal intervals of (0, 1), rounded to float64. So U has all its
+53 bits however small it is, and so has its logarithm. A device draws w₂ and w₃ where w₁ < 2^53
+alone (one number in 1,024), and takes ½ for what they say elsewhere: beyond the 53 bits that w₁
+fills there. In both samplers P(|X| > end) <= e^{-end²/2} <= 2^-190 (`userdp.noise.gaussian`)."""
+
+_SCALE = 2.0**-63  # a word as a number in [0, 1)
+_FILLED = 1 << 53  # from here on a word alone fills float64's bits
+_FAR = 6.0
+"""Where a draw on the CPU is redrawn: far inside the ziggurat's own tail, where its 53-bit uniforms
+still have 2^40 values to a unit, and so rare (2e-9) that it costs no time."""
+
+Seeds = tuple[np.random.SeedSequence, ...]
+"""Of the draws of one block."""
 
 
 class Noise(Protocol):
@@ -104,12 +121,9 @@ class NoiseSource:
     Args:
         unsafe_noise_seed: FOR TESTS ONLY: noise that anybody who knows the seed can subtract. Two
             sources with one seed repeat each other, so a resumed run must not use the same seed.
-        threads: most threads to draw with; None takes up to 8. The result does not depend on it.
-        on_device: where noise is drawn: True on the tensor's own device, False on the CPU. None: on
-            CUDA devices, and on the CPU for all others.
 
     Raises:
-        UseError: a seed or a number of threads out of range.
+        UseError: a seed out of range.
 
     >>> value = {"w": torch.zeros(3, dtype=torch.float64)}
     >>> NoiseSource().add_(value, noise_std=1.0)
@@ -117,21 +131,11 @@ class NoiseSource:
     True
     """
 
-    def __init__(
-        self,
-        *,
-        unsafe_noise_seed: int | None = None,
-        threads: int | None = None,
-        on_device: bool | None = None,
-    ) -> None:
+    def __init__(self, *, unsafe_noise_seed: int | None = None) -> None:
         if unsafe_noise_seed is not None:
             require_count("unsafe_noise_seed", unsafe_noise_seed, at_least=0, at_most=2**256 - 1)
-        if threads is None:
-            threads = min(8, os.cpu_count() or 1)
-        self._threads = require_count("threads", threads, at_most=1024)
         self._unsafe_seed = unsafe_noise_seed
-        self._on_device = on_device
-        self._calls = 0
+        self._seeds = 0
 
     @property
     def unsafe(self) -> bool:
@@ -140,9 +144,7 @@ class NoiseSource:
 
     def sampler_on(self, device: torch.device) -> NoiseSampler:
         """What draws the noise of a sum that lies on ``device``, for the ledger."""
-        if self._on_device is None:
-            return usual_sampler(device)
-        return NoiseSampler.DEVICE if self._on_device else NoiseSampler.HOST
+        return usual_sampler(device)
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """Add N(0, ``noise_std``²) to every coordinate of ``value``, in place. Once per step.
@@ -168,110 +170,147 @@ class NoiseSource:
                     f"noise is added in float32 or float64 only, {name} is {tensor.dtype}",
                     hint="add noise to ClippedSum.value, then round to the parameter's dtype",
                 )
-            if not tensor.is_contiguous():
-                raise UseError(f"{name} is not contiguous, so noise cannot be added in place")
-            if self._on_device and tensor.device.type == "cpu" and not self.unsafe:
-                raise UseError(
-                    f"{name} lies on a CPU, where torch's generator keeps 32 bits of its seed: "
-                    "its noise could be guessed",
-                    hint="leave on_device out; NumPy then draws the noise",
-                )
         require_priced(sum(tensor.numel() for tensor in value.values()))
-        call, self._calls = self._calls, self._calls + 1
+        scale = noise_std / math.sqrt(DRAWS)
         # The greatest power of two that is at most noise_std (a logarithm may round up to it), over
         # 2^20; scaling by a power of two is exact.
         grid = 2.0 ** (math.frexp(noise_std)[1] - 1 - _GRID_BITS)
-        block = 0
-        with torch.no_grad(), ThreadPoolExecutor(self._threads) as pool:
-            for tensor in value.values():
-                flat = tensor.view(-1)
-                if self.sampler_on(tensor.device) is NoiseSampler.DEVICE:
-                    block += self._add_on_device(flat, noise_std, grid, call=call, first=block)
-                elif flat.device.type == "cpu" and flat.dtype == torch.float64:
-                    block += self._add(pool, flat.numpy(), noise_std, grid, call=call, first=block)
-                else:
-                    # float32 parts are noised and rounded in float64 too; that a part then cannot
-                    # hold all of it is post-processing.
-                    wide = flat.to("cpu", torch.float64)
-                    block += self._add(pool, wide.numpy(), noise_std, grid, call=call, first=block)
+        with torch.no_grad(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            for flat in [tensor.view(-1) for tensor in value.values()]:
+                if self.sampler_on(flat.device) is NoiseSampler.DEVICE:
+                    for block in torch.split(flat, _DEVICE_BLOCK):
+                        _add_on_device(block, self._block_seeds(), scale, grid)
+                    continue
+                # float32 parts are noised and rounded in float64 too; that a part then cannot hold
+                # all of it is post-processing.
+                wide = flat.to("cpu", torch.float64)
+                blocks = [block.numpy() for block in torch.split(wide, _BLOCK)]
+                seeds = [self._block_seeds() for _ in blocks]
+                list(pool.map(partial(_add_on_host, scale=scale, grid=grid), blocks, seeds))
+                if wide is not flat:
                     flat.copy_(wide)
 
     def state(self) -> dict[str, Tensor]:
-        """Nothing: every draw is new. In tests with a known seed, how many calls there were."""
-        return {"calls": torch.tensor(self._calls)} if self.unsafe else {}
+        """Nothing: every draw is new. In tests with a known seed, how many draws there were."""
+        return {"seeds": torch.tensor(self._seeds)} if self.unsafe else {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """In tests with a known seed: go on behind the calls that there were."""
-        self._calls = int(state.get("calls", torch.tensor(0)))
+        """In tests with a known seed: go on behind the draws that there were."""
+        self._seeds = int(state.get("seeds", torch.tensor(0)))
 
-    def _add(
-        self,
-        pool: ThreadPoolExecutor,
-        flat: NDArray[np.float64],
-        noise_std: float,
-        grid: float,
-        *,
-        call: int,
-        first: int,
-    ) -> int:
-        """Noise ``flat`` in place, block by block on all threads; how many blocks there were."""
-        blocks = [flat[begin : begin + _BLOCK] for begin in range(0, flat.size, _BLOCK)]
-        scale = noise_std / math.sqrt(DRAWS)
+    def _block_seeds(self) -> Seeds:
+        return tuple(self._seed() for _ in range(DRAWS))
 
-        def add(number: int) -> None:
-            one, other = (
-                np.random.Generator(np.random.PCG64DXSM(self._seed(call, first + number, draw)))
-                for draw in range(DRAWS)
-            )
-            block = blocks[number]
-            room = np.empty((DRAWS, min(_CHUNK, block.size)), dtype=np.float64)
-            for begin in range(0, block.size, _CHUNK):  # chunks stay in the cache
-                part = block[begin : begin + _CHUNK]
-                noise, second = room[0, : part.size], room[1, : part.size]
-                draw_on_host(one, noise)
-                draw_on_host(other, second)
-                noise += second
-                noise *= scale
-                part += noise
-                part *= 1 / grid
-                np.rint(part, out=part)
-                part *= grid
-
-        if len(blocks) == 1:
-            add(0)
-        else:
-            list(pool.map(add, range(len(blocks))))
-        return len(blocks)
-
-    def _add_on_device(
-        self, flat: Tensor, noise_std: float, grid: float, *, call: int, first: int
-    ) -> int:
-        """Noise ``flat`` where it lies, by the same arithmetic as `_add`; how many blocks."""
-        starts = range(0, flat.numel(), _DEVICE_BLOCK)
-        for number, begin in enumerate(starts):
-            block = flat[begin : begin + _DEVICE_BLOCK]
-            noise: Tensor | None = None
-            for draw in range(DRAWS):
-                seed = self._seed(call, first + number, draw).generate_state(1, np.uint64)[0]
-                generator = torch.Generator(device=flat.device).manual_seed(int(seed))
-                drawn = draw_on_device(generator, block.numel())
-                noise = drawn if noise is None else noise.add_(drawn)
-            assert noise is not None
-            # In place where it can be: memory is what takes the time.
-            noisy = block.double().add_(noise, alpha=noise_std / math.sqrt(DRAWS))
-            noisy.mul_(1 / grid).round_().mul_(grid)
-            if noisy is not block:
-                block.copy_(noisy)
-        return len(starts)
-
-    def _seed(self, call: int, block: int, draw: int) -> np.random.SeedSequence:
+    def _seed(self) -> np.random.SeedSequence:
         """256 fresh bits for each draw of a block; or, in tests, what the known seed says."""
         if self._unsafe_seed is None:
             return np.random.SeedSequence(secrets.randbits(256), pool_size=8)
-        return np.random.SeedSequence(self._unsafe_seed, spawn_key=(call, block, draw), pool_size=8)
+        self._seeds += 1
+        return np.random.SeedSequence(self._unsafe_seed, spawn_key=(self._seeds,), pool_size=8)
 
 
-@functools.singledispatch
+def _add_on_host(block: NDArray[np.float64], seeds: Seeds, scale: float, grid: float) -> None:
+    """Noise ``block`` in place, by NumPy's generators."""
+    one, other = (np.random.Generator(np.random.PCG64DXSM(seed)) for seed in seeds)
+    room = np.empty((DRAWS, min(_CHUNK, block.size)), dtype=np.float64)
+    for begin in range(0, block.size, _CHUNK):  # chunks stay in the cache
+        part = block[begin : begin + _CHUNK]
+        noise, second = room[0, : part.size], room[1, : part.size]
+        draw_on_host(one, noise)
+        draw_on_host(other, second)
+        noise += second
+        noise *= scale
+        part += noise
+        part *= 1 / grid
+        np.rint(part, out=part)
+        part *= grid
+
+
+def _add_on_device(block: Tensor, seeds: Seeds, scale: float, grid: float) -> None:
+    """Noise ``block`` where it lies, by the same arithmetic and torch's generators."""
+    draws = []
+    for seed in seeds:
+        words = seed.generate_state(1, np.uint64)
+        generator = torch.Generator(device=block.device).manual_seed(int(words[0]))
+        draws.append(draw_on_device(generator, len(block)))
+    # In place where it can be: memory is what takes the time.
+    noisy = block.double().add_(draws[0].add_(draws[1]), alpha=scale)
+    noisy.mul_(1 / grid).round_().mul_(grid)
+    if noisy is not block:
+        block.copy_(noisy)
+
+
+def draw_on_host(generator: np.random.Generator, out: NDArray[np.float64]) -> None:
+    """Fill ``out`` with standard Gaussian numbers, of at most 17.31 in absolute value.
+
+    By NumPy's ziggurat. Its own tail, beyond 3.654, is 3.654 + x with x = -log(1-U)/3.654 for a U
+    of 53 bits, kept if -2 log(1-V) > x². So V's bits bound x by √(2·53·log 2) = 8.572 and the value
+    by 12.226, which an exact Gaussian passes with probability 2.3e-34; and near that end only few
+    values occur. A draw beyond 6 is therefore drawn again, by Marsaglia's tail:
+    R = √(36 - 2 log U), which has the density of r e^{-r²/2} beyond 6, is kept with probability
+    6/R, which leaves that of e^{-r²/2}. With U >= 2^-190 it ends at 17.30.
+    """
+    generator.standard_normal(out=out)
+    if out.size and max(out.max(), -out.min()) > _FAR:
+        redraw_far(generator, out, beyond=_FAR)
+
+
+def redraw_far(
+    generator: np.random.Generator, values: NDArray[np.float64], *, beyond: float
+) -> None:
+    """Draw each value beyond ±``beyond`` again, in place, given that it is and given its sign.
+
+    Guarantee: leaves the law of Gaussian ``values`` what it is, for any ``beyond`` > 0.
+    """
+    far = np.flatnonzero(np.abs(values) > beyond)
+    values[far] = np.copysign([_far_value(generator, beyond) for _ in far], values[far])
+
+
+def _far_value(generator: np.random.Generator, beyond: float) -> float:
+    """|X| given |X| > ``beyond``: Marsaglia 1964."""
+    while True:
+        uniform = 0.5
+        for word in generator.integers(1 << 63, size=_WORDS):
+            uniform = (uniform + float(word)) * _SCALE
+        value = math.sqrt(beyond**2 - 2 * math.log(uniform))
+        if generator.random() * value <= beyond:
+            return value
+
+
+def draw_on_device(generator: torch.Generator, count: int) -> Tensor:
+    """``count`` standard Gaussian numbers in float64 on the generator's device, at most 16.23.
+
+    By Box and Muller's transform of 63-bit integers, √(-2 log U) (cos φ, sin φ). As U >= 2^-190,
+    the radius ends at √(2·190·log 2) = 16.229. The float64 normals that torch draws on CUDA come
+    from uniforms of 53 bits and end near 8.6, which over 1e8 coordinates and 1e3 steps an exact
+    Gaussian passes with probability 1e-6.
+
+    Works alike on every device that has float64, a CPU included. The host waits for the device
+    once. Memory moves more numbers here than arithmetic units do, so each pass over them counts.
+    """
+    pairs = -(-count // 2)
+    device = generator.device
+    # `random_` without a range gives an int64 tensor 63 independent bits.
+    word = torch.empty(pairs, dtype=torch.int64, device=device).random_(generator=generator)
+    uniform = _scaled(word, _SCALE).add_(0.5 * _SCALE)
+    few = (word < _FILLED).nonzero().view(-1)
+    if len(few):
+        rest = torch.full((len(few),), 0.5, dtype=torch.float64, device=device)
+        more = torch.empty(len(few), dtype=torch.int64, device=device)
+        for _ in range(_WORDS - 1):
+            rest.add_(more.random_(generator=generator)).mul_(_SCALE)
+        uniform[few] = rest.add_(word[few]).mul_(_SCALE)
+    radius = uniform.log_().mul_(-2.0).sqrt_()
+    angle = _scaled(word.random_(generator=generator), 2 * math.pi * _SCALE)
+    return torch.view_as_real(torch.polar(radius, angle)).view(-1)[:count]
+
+
+def _scaled(word: Tensor, scale: float) -> Tensor:
+    """Words as float64, times ``scale``, in one pass over them."""
+    return word.mul(torch.full((), scale, dtype=torch.float64, device=word.device))
+
+
+@singledispatch
 def source_of(law: NoiseLaw, *, unsafe_noise_seed: int | None = None) -> Noise:
     """What draws the noise of this law. A law's own file registers its source here.
 

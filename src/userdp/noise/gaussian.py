@@ -1,6 +1,6 @@
 r"""The noise as it is drawn: which sampler, where it ends, and how far from a Gaussian that is.
 
-No torch and no NumPy: the samplers of `userdp.gradients.gaussian`, the price of a plan
+No torch and no NumPy: the samplers of `userdp.gradients.noise`, the price of a plan
 (`userdp.accounting.implemented`), the ledger and the report all read these constants.
 
 A coordinate's noise is σ(X₁ + X₂)/√2 with two independent draws of a standard Gaussian, which is

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.gpu.noise import DeviceNoise
 from benchmarks.influence import losses
 from benchmarks.influence.models import HeadOnSelected
 from tests.gradients.far_device import FAR, Accelerator, on_far
@@ -24,7 +25,6 @@ from tests.training.test_price import experts
 from tests.training.toy import CONFIG, toy_model
 from userdp.clip import AdaptiveClipping, ClipForm, LayerSplit
 from userdp.data.store import UserStore
-from userdp.gradients import NoiseSource, gaussian
 from userdp.gradients import noise as drawing
 from userdp.plans import Plan
 from userdp.sampling import FixedSizeExamples, FixedSizeUsers, TruncatedUsers
@@ -147,7 +147,7 @@ def test_an_accelerator_passes_and_no_check_mixes_devices(store):
 
 def tails(store: UserStore) -> list[Measured]:
     """What is measured of the sampler of accelerators, here on a CPU."""
-    source = partial(NoiseSource, on_device=True, unsafe_noise_seed=1)
+    source = partial(DeviceNoise, unsafe_noise_seed=1)
     return list(noise_tail.CHECK.measure(subject_of(toy_model(store), uls_plan(), noise=source)))
 
 
@@ -156,7 +156,7 @@ def test_the_sampler_of_accelerators_passes_twins_that_are_cut_or_narrow_are_cau
 ):
     assert len(tails(store)) == 5
     assert all(one.passed for one in tails(store))
-    honest = gaussian.draw_on_device
+    honest = drawing.draw_on_device
     for broken in (
         lambda generator, count: honest(generator, count).clamp(-8.6, 8.6),
         lambda generator, count: honest(generator, count).float().double(),
