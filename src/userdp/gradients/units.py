@@ -6,7 +6,6 @@ single example (ELS). The gradient engines clip per unit, and that is all they n
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,37 +48,26 @@ class Units:
     host_lengths: Tensor | None = None
 
     def __post_init__(self) -> None:
-        fields = (
-            ("input_ids", self.input_ids, 2),
-            ("lengths", self.lengths, 1),
-            ("offsets", self.offsets, 1),
+        rows, width = self.input_ids.shape if self.input_ids.dim() == 2 else (-1, -1)
+        fits = (
+            rows >= 0
+            and self.lengths.shape == (rows,)
+            and self.offsets.dim() == 1
+            and {self.input_ids.dtype, self.lengths.dtype, self.offsets.dtype} == {torch.int64}
+            and (self.targets is None or self.targets.dtype == torch.bool)
+            and (self.targets is None or self.targets.shape == (rows, width))
         )
-        for name, tensor, dimensions in fields:
-            if tensor.dtype != torch.int64 or tensor.dim() != dimensions:
-                raise UseError(
-                    f"{name} must be an int64 tensor with {dimensions} dimension(s), "
-                    f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
-                )
-        if self.targets is not None and (
-            self.targets.dtype != torch.bool or self.targets.shape != self.input_ids.shape
-        ):
+        if not fits:
             raise UseError(
-                f"targets must be a bool tensor of input_ids' shape {tuple(self.input_ids.shape)}, "
-                f"got {self.targets.dtype} of shape {tuple(self.targets.shape)}"
+                "input_ids, lengths and offsets must be int64 tensors of shapes (rows, width), "
+                "(rows,) and (units + 1,), and targets a bool tensor of the shape of input_ids"
             )
-        rows, width = self.input_ids.shape
-        if self.lengths.shape[0] != rows:
-            raise UseError(f"{rows} rows of tokens came with {self.lengths.shape[0]} lengths")
         if self.host_lengths is None:
             object.__setattr__(self, "host_lengths", self.lengths.cpu())
         if rows and not (self._lengths.min() >= 0 and self._lengths.max() <= width):
             raise UseError(f"each row's length must be in [0, {width}], the width of input_ids")
-        if not (
-            self.offsets.shape[0] >= 1
-            and self.offsets[0] == 0
-            and self.offsets[-1] == rows
-            and bool((self.offsets.diff() >= 0).all())
-        ):
+        ends = self.offsets.tolist()
+        if not ends or ends != sorted(ends) or (ends[0], ends[-1]) != (0, rows):
             raise UseError(
                 f"offsets must rise from 0 to the number of rows ({rows}); a row that belongs to "
                 "no unit, or to two, would be clipped wrongly"
@@ -96,19 +84,16 @@ class Units:
         return self.offsets.shape[0] - 1
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Each unit's ``(input_ids, lengths, targets)``, cut to the unit's own longest row.
-
-        The shape depends on that unit's data alone: what others hold cannot reach its gradient, not
-        even through rounding.
-        """
-        for begin, end in itertools.pairwise(self.offsets.tolist()):
-            lengths = self.lengths[begin:end]
-            width = int(self._lengths[begin:end].max()) if end > begin else 0
-            targets = None if self.targets is None else self.targets[begin:end, :width]
-            yield self.input_ids[begin:end, :width], lengths, targets
+        """What `cut` gives of each unit alone."""
+        for unit in range(len(self)):
+            yield self.select(unit, unit + 1).cut()
 
     def cut(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """``(input_ids, lengths, targets)`` of all rows, as wide as the longest: `own_rows`."""
+        """``(input_ids, lengths, targets)`` of all rows, as wide as the longest: `own_rows`.
+
+        Of a unit alone the shape depends on that unit's data: what others hold cannot reach its
+        gradient, not even through rounding.
+        """
         width = int(self._lengths.max()) if len(self.lengths) else 0
         return own_rows(self.input_ids, self.lengths, self.targets, width=width)
 
@@ -178,26 +163,18 @@ class Units:
             unit_offsets: (units + 1,); unit k is rows ``unit_offsets[k]:unit_offsets[k + 1]``.
             targets: bool, parallel to ``tokens``, or None where every token counts.
             width: least one of ``input_ids``; else that of the longest row.
+
+        Raises:
+            ValueError: the rows do not cover the tokens.
         """
-        bounds = np.asarray(row_offsets, dtype=np.int64)
-        if not (
-            bounds.ndim == 1
-            and bounds.size >= 1
-            and bounds[0] == 0
-            and bounds[-1] == len(tokens)
-            and bool((np.diff(bounds) >= 0).all())
-        ):
-            raise UseError(f"row offsets must rise from 0 to the number of tokens ({len(tokens)})")
-        lengths = np.diff(bounds)
-        width = max(width, int(lengths.max()) if lengths.size else 0)
-        input_ids = np.zeros((lengths.size, width), dtype=np.int64)
+        lengths = np.diff(np.asarray(row_offsets, dtype=np.int64))
+        width = max(width, int(lengths.max(initial=0)))
         held = np.arange(width) < lengths[:, None]
-        input_ids[held] = tokens
+        input_ids = np.zeros(held.shape, dtype=np.int64)
+        input_ids[held] = tokens  # NumPy's error if the rows do not cover them
         counted = None
         if targets is not None:
-            if targets.shape != tokens.shape:
-                raise UseError(f"{len(tokens)} tokens came with {len(targets)} targets")
-            counted = np.zeros((lengths.size, width), dtype=np.bool_)
+            counted = np.zeros(held.shape, dtype=np.bool_)
             counted[held] = targets
         return cls(
             input_ids=torch.from_numpy(input_ids),
@@ -210,10 +187,10 @@ class Units:
 def own_rows(
     input_ids: Tensor, lengths: Tensor, targets: Tensor | None, *, width: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Copies of these rows, cut to ``width``, that of the longest, as a model may be handed them.
+    """Copies of these rows, cut to ``width``, as a model may be handed them.
 
-    Copies, since a view leads to what it is a view of: whoever pickles it, or reads its storage,
-    has the tokens of the whole cohort.
+    Copies, since a loss may write to them (``labels = input_ids; labels[padding] = -100``), and
+    since what is saved of a view is the whole cohort.
     """
     marks = None if targets is None else targets[:, :width].clone()
     return input_ids[:, :width].clone(), lengths.clone(), marks
