@@ -27,8 +27,8 @@ from userdp.data.store import UserStore
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
 from userdp.training.config import TrainConfig
-from userdp.training.evaluate_run import evaluate_splits
-from userdp.training.generation import GenerateConfig, TextGenerator
+from userdp.training.evaluation import evaluate_splits
+from userdp.training.generation import GenerateConfig, sampled_texts
 from userdp.training.loop import train
 from userdp.training.personalization import LocalTraining, personalize_run
 from userdp.training.probe import probe_store
@@ -100,7 +100,7 @@ def _score(place: Place, device: str) -> Numbers:
 def _generate(place: Place, device: str) -> Numbers:
     count = 4 if place.tiny else 64
     how = GenerateConfig(max_tokens=4 if place.tiny else 32, prompt=("def", "class A:"))
-    texts = list(TextGenerator(place.run, how, device=device).texts(count))
+    texts = list(sampled_texts(place.run, how, count, device=device))
     return {"texts": len(texts)}
 
 

@@ -14,7 +14,7 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.gradients import causal_lm_loss
 from userdp.ledger import StoreLedger
-from userdp.training.models import save_model
+from userdp.training.releasing import save_model
 
 SMALL = {"canaries": toy.CANARIES, "most_users": 100}
 

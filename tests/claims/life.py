@@ -32,8 +32,8 @@ from userdp.data.store import UserStore
 from userdp.plans import Plan
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
-from userdp.training.models import save_model
 from userdp.training.private import make_private
+from userdp.training.releasing import save_model
 
 EPSILON = PLAN.guarantee().epsilon
 ADAPTERS = peft.LoraConfig(

@@ -19,8 +19,8 @@ from userdp.cli.evaluate import _compared
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.ledger import RunFolder
-from userdp.training.evaluation import user_losses
 from userdp.training.loop import train
+from userdp.training.losses import user_losses
 from userdp.training.run_models import released_models
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)

@@ -9,7 +9,8 @@ from tests.cli.test_train import MODEL, PLAN, prepared, store, train  # noqa: F4
 from tests.speed import fast_then_slow
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
-from userdp.training.generation import GenerateConfig, TextGenerator
+from userdp.training import generation
+from userdp.training.generation import GenerateConfig, sampled_texts
 
 
 @pytest.fixture
@@ -81,22 +82,28 @@ def test_texts_of_a_run_without_a_claim_are_the_operators(store, capsys, tmp_pat
 def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):
     prompts = ("w1", "w2 w3 w4", "w5 w6")
     one = {"max_tokens": 4, "top_p": 1e-9}  # always the likeliest token
-    together = list(TextGenerator(run, GenerateConfig(prompt=prompts, **one)).texts(3))
+    together = list(sampled_texts(run, GenerateConfig(prompt=prompts, **one), 3))
     alone = [
-        next(TextGenerator(run, GenerateConfig(prompt=(prompt,), **one)).texts(1))
-        for prompt in prompts
+        next(sampled_texts(run, GenerateConfig(prompt=(prompt,), **one), 1)) for prompt in prompts
     ]
     assert together == alone
 
 
-def test_a_token_is_read_once_even_if_the_models_configuration_says_no_cache(run):
-    generator = TextGenerator(run, GenerateConfig(max_tokens=4, prompt=("w1 w2",)))
-    model, widths = generator._model, []
-    model.config.use_cache = model.generation_config.use_cache = False
-    model.register_forward_pre_hook(
-        lambda model, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
-    )
-    texts = list(generator.texts(8))  # eight, as one alone may end before its first token
+def test_a_token_is_read_once_even_if_the_models_configuration_says_no_cache(run, monkeypatch):
+    widths, read = [], generation.read_model
+
+    def without_cache(name):
+        model = read(name)
+        model.config.use_cache = model.generation_config.use_cache = False
+        model.register_forward_pre_hook(
+            lambda model, args, kwargs: widths.append(kwargs["input_ids"].shape[1]),
+            with_kwargs=True,
+        )
+        return model
+
+    monkeypatch.setattr(generation, "read_model", without_cache)
+    # Eight, as one alone may end before its first token.
+    texts = list(sampled_texts(run, GenerateConfig(max_tokens=4, prompt=("w1 w2",)), 8))
     assert widths[0] == 2
     assert widths[1:] == [1] * (len(widths) - 1)
     assert len(widths) >= max(len(text.tokens) for text in texts) > 0
@@ -105,8 +112,8 @@ def test_a_token_is_read_once_even_if_the_models_configuration_says_no_cache(run
 @pytest.mark.slow
 def test_a_seed_repeats_and_its_absence_does_not(run):
     def sampled(seed):
-        generator = TextGenerator(run, GenerateConfig(prompt=("w1",), max_tokens=6, seed=seed))
-        return [text.tokens for text in generator.texts(8)]
+        how = GenerateConfig(prompt=("w1",), max_tokens=6, seed=seed)
+        return [text.tokens for text in sampled_texts(run, how, 8)]
 
     assert sampled(3) == sampled(3) != sampled(4)
     assert sampled(None) != sampled(None)

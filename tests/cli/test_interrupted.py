@@ -59,7 +59,7 @@ def test_any_command_ends_with_130_and_its_own_line(monkeypatch, capsys, number)
         ("probe {store} --out {out}/n.json", "api.probe.probe_store", "no norms were written"),
         ("evaluate {store} --store {store}", "api.evaluate.evaluate_splits", "before its end"),
         ("audit {store} --store {store}", "api.audit.audit_run", "reference runs that are fin"),
-        ("generate {store}", "api.generate.TextGenerator.texts", "no text was written"),
+        ("generate {store}", "api.generate.sampled_texts", "no text was written"),
         ("prepare {out}/m.jsonl --out {out}/s", "api.prepare.prepare_store", "no store was"),
     ],
 )
@@ -70,7 +70,6 @@ def test_long_commands_say_what_is_left(store, tmp_path, monkeypatch, capsys, co
         monkeypatch.setattr(f"userdp.api.{module}.folder_of", lambda run: run)
     for name, value in (("claim", None), ("require_released_files", None)):
         monkeypatch.setattr(f"userdp.api.generate.{name}", lambda *_, value=value: value)
-    monkeypatch.setattr("userdp.api.generate.TextGenerator.__init__", lambda *_, **__: None)
     line = command.format(store=store.path, out=tmp_path)
     assert userdp(line.split()) == 130
     said = capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import stat
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tests.speed import fast_then_slow
 from tests.training.toy import cycles, toy_model, toy_store
@@ -21,8 +23,8 @@ from userdp.gradients import Units, causal_lm_loss
 from userdp.ledger import StoreLedger
 from userdp.planning.norms import GradientNorms, NormSource
 from userdp.training import probe as probe_module
-from userdp.training.models import save_model
-from userdp.training.probe import power_grid, probe_store
+from userdp.training.probe import power_grid, probe_norms, probe_store
+from userdp.training.releasing import save_model
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,51 @@ def test_the_largest_group_is_every_users_whole_gradient(folder, tmp_path, capsy
     assert printed["operator_only"] == (source != "public")
     mode = stat.S_IMODE(out.stat().st_mode)
     assert mode == (0o644 if source == "public" else 0o600)
+
+
+def plain_norm(model: nn.Module, rows: list[list[int]]) -> float:
+    """The norm of ``.grad`` after one ordinary backward pass over the mean of the rows' losses."""
+    model.zero_grad()
+    one = Units.from_rows([rows])
+    causal_lm_loss(model, one.input_ids, one.lengths).mean().backward()
+    norm = torch.stack([p.grad.double().square().sum() for p in model.parameters()]).sum().sqrt()
+    model.zero_grad()
+    return float(norm)
+
+
+def test_norms_equal_plain_autograd_for_every_group_size_and_every_example(folder) -> None:
+    model, grid = toy_model(UserStore.open(folder / "store")), (1, 2, 4)
+    users = [
+        [[2, 3, 4]],
+        [[5, 6], [7, 8, 9], [2, 4]],
+        [[3, 2, 5, 4], [6, 7], [8, 9], [2, 3], [4, 5]],
+    ]
+    done: list[int] = []
+    of_users, of_rows = probe_norms(
+        model, causal_lm_loss, Units.from_rows(users), grid, done=done.append
+    )
+    for user, rows in enumerate(users):
+        for column, size in enumerate(grid):
+            expected = plain_norm(model, rows[:size])
+            assert float(of_users[user, column]) == pytest.approx(expected, rel=1e-5)
+    singles = [plain_norm(model, [row]) for rows in users for row in rows]
+    assert of_rows.tolist() == pytest.approx(singles, rel=1e-5)
+    assert done == [1, 2, 3, 4]
+    averaged = of_rows[-5:].mean()  # the twin misses that gradients cancel
+    assert averaged > 1.05 * of_users[-1, -1]
+
+
+def test_a_gradient_that_is_not_finite_leaves_its_user_out(folder) -> None:
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        bad = torch.where(input_ids[:, 0] == 9, math.inf, 1.0)
+        return causal_lm_loss(model, input_ids, lengths) * bad
+
+    model = toy_model(UserStore.open(folder / "store"))
+    units = Units.from_rows([[[2, 3, 4], [9, 2, 3]], [[4, 5, 6], [7, 8, 2]]])
+    of_users, of_rows = probe_norms(model, loss, units, (1, 2))
+    assert of_users.isfinite().tolist() == [[True, False], [True, True]]
+    assert of_rows.isfinite().tolist() == [True, False, True, True]
+    assert probe_module._median(of_users[:, 1]) == float(of_users[1, 1])
 
 
 @pytest.mark.slow
@@ -176,7 +223,7 @@ def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, tmp_path, monkeypat
         ([*RELEASE], "needs the declared number of users"),
         ([*RELEASE, "--population", "100", "--epsilon", "1", "--seed", "3"], "no seed"),
         ([*RELEASE, "--population", "100", "--epsilon", "-1"], "epsilon"),
-        (["--source", "public", "--epsilon", "1"], "for DP releases"),
+        (["--source", "public", "--epsilon", "1"], "no other source takes them"),
     ],
 )
 def test_bad_releases_charge_nobody(charged, tmp_path, capsys, options, says) -> None:

@@ -146,7 +146,7 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     """
     from tests.training.toy import CONFIG, toy_store
     from userdp.training.constants import constants_digest
-    from userdp.training.evaluate_run import evaluate_splits, held_out_splits
+    from userdp.training.evaluation import evaluate_splits, held_out_splits
     from userdp.training.loop import train
 
     folder = tmp_path_factory.mktemp("six")

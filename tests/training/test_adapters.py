@@ -16,9 +16,10 @@ from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.training import origin as origin_module
 from userdp.training.config import PlainPlan
-from userdp.training.models import BASE_MODEL, save_model
+from userdp.training.models import BASE_MODEL
 from userdp.training.plain import PlainRun
 from userdp.training.private import make_private
+from userdp.training.releasing import save_model
 
 PLAN = uls_plan(steps=1)
 PRICE = PLAN.guarantee().epsilon
@@ -107,7 +108,7 @@ def test_invariant_13_adapters_that_learned_elsewhere_are_a_condition(store, bas
 def test_invariant_13_twin_adapters_that_are_always_taken_for_new_are_caught(
     store, base, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(origin_module, "are_fresh", lambda model, adapters: True)
+    monkeypatch.setattr(origin_module, "are_fresh", lambda model: True)
     assert not told(begun(steps_elsewhere(adapted(base)), store, tmp_path / "run"))
 
 
@@ -156,7 +157,7 @@ def initialised_by_corda(base):
 
 
 @pytest.mark.parametrize(
-    ("name", "make"), [("EVA", initialised_by_eva), ("CorDA", initialised_by_corda)]
+    ("name", "make"), [("eva", initialised_by_eva), ("corda", initialised_by_corda)]
 )
 def test_invariant_13_an_initialisation_from_data_is_a_condition(store, base, tmp_path, name, make):
     """EVA's product is zero, and its other factor is a statistic of the data."""

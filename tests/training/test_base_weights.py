@@ -16,7 +16,7 @@ from tests.plans import uls_plan
 from tests.training.toy import toy_model
 from userdp.claims.lineage import Lineage
 from userdp.ledger import StoreLedger
-from userdp.training.models import save_model
+from userdp.training.releasing import save_model
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
@@ -41,14 +41,12 @@ def begun(store, base: Path, tmp_path, **options):
     )
 
 
-WTE, LN = "transformer.wte.weight", "transformer.ln_f.weight"
+LN = "transformer.ln_f.weight"
 UNFIT = {
     "of torch.compile": (lambda w: {f"_orig_mod.{k}": v for k, v in w.items()}, "missing"),
     "of DataParallel": (lambda w: {f"module.{k}": v for k, v in w.items()}, "missing"),
     "without a norm": (lambda w: {k: v for k, v in w.items() if "ln_1" not in k}, "h.0.ln_1"),
-    "of another shape": (lambda w: {**w, LN: torch.ones(4)}, "of another shape transformer.ln_f"),
-    "of more layers": (lambda w: {**w, "transformer.h.7.ln_1.bias": w[LN].clone()}, "h.7.ln_1"),
-    "of another head": (lambda w: {**w, "lm_head.bias": torch.ones(len(w[WTE]))}, "lm_head.bias"),
+    "of another shape": (lambda w: {**w, LN: torch.ones(4)}, "transformer.ln_f"),
     "not a number": (lambda w: {**w, LN: w[LN] * torch.nan}, "NaN or infinite"),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from tests.training.toy import cycles, toy_model, toy_store
 from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.gradients import causal_lm_loss
-from userdp.training.evaluation import evaluate, user_losses, users_by_hash
+from userdp.training.losses import evaluate, user_losses, users_by_hash
 
 
 def one_by_one(model, store, split) -> tuple[np.ndarray, np.ndarray]:
@@ -37,11 +37,13 @@ def test_losses_per_token_per_user_and_their_quantiles_are_those_of_one_row_at_a
     for split in (Split.HELD_OUT_USERS, Split.HELD_OUT_EXAMPLES):
         sums, targets = one_by_one(model, store, split)
         each = sums[targets > 0] / targets[targets > 0]
-        found = evaluate(model, store, split, batch=5)
-        assert found.loss == pytest.approx(sums.sum() / targets.sum(), rel=1e-5)
-        assert found.user_loss == pytest.approx(each.mean(), rel=1e-5)
-        assert found.user_quantiles["p50"] == pytest.approx(np.median(each), rel=1e-5)
-        assert list(found.user_quantiles.values()) == sorted(found.user_quantiles.values())
+        found, of_users = evaluate(model, store, split, batch=5)
+        assert found["loss"] == pytest.approx(sums.sum() / targets.sum(), rel=1e-5)
+        assert found["user_loss"] == pytest.approx(each.mean(), rel=1e-5)
+        assert found["user_quantiles"]["p50"] == pytest.approx(np.median(each), rel=1e-5)
+        quantiles = list(found["user_quantiles"].values())
+        assert quantiles == sorted(quantiles)
+        assert of_users == pytest.approx(each, rel=1e-5)
         assert user_losses(model, store, split, batch=3) == pytest.approx(each, rel=1e-5)
 
 
@@ -53,9 +55,9 @@ def test_some_users_are_those_of_the_smallest_hashes_whatever_their_names(store)
     assert chosen.tolist() == sorted(smallest)
     assert chosen.tolist() != list(range(9))
     assert len(users_by_hash(part, None)) == len(users_by_hash(part, 10**6)) == len(words)
-    found = evaluate(toy_model(store), store, Split.TRAIN, most_users=9)
-    assert found.users == 9
-    assert found.examples == part.counts[chosen].sum()
+    found, _ = evaluate(toy_model(store), store, Split.TRAIN, most_users=9)
+    assert found["users"] == 9
+    assert found["examples"] == part.counts[chosen].sum()
     with pytest.raises(UseError, match="most_users"):
         users_by_hash(part, 0)
 
@@ -68,11 +70,10 @@ def coupled_loss(model, input_ids, lengths, targets=None):
 
 def pooled_losses(model, store, split, *, loss) -> list[float]:
     """The broken twin: all users' rows in one pass."""
-    from userdp.training.evaluation import _rows_of
-    from userdp.training.losses import split_losses
+    from userdp.training.losses import rows_of, split_losses
 
     part = store.split(split)
-    users, examples = _rows_of(part, users_by_hash(part, None))
+    users, examples = rows_of(part, users_by_hash(part, None))
     losses, targets = split_losses(model, part, users, examples, loss=loss, batch=10**6)
     sums = np.bincount(users, weights=losses * targets)
     return list(sums / np.bincount(users, weights=targets))

@@ -40,7 +40,7 @@ from userdp.sweeping.sweep import run_sweep
 from userdp.training import loop, side_by_side
 from userdp.training.averaging import WeightAverage
 from userdp.training.config import PlainPlan, TrainConfig, UnsafeSeeds, train_config
-from userdp.training.evaluate_run import evaluate_splits
+from userdp.training.evaluation import evaluate_splits
 from userdp.training.models import load_model
 from userdp.training.private_run import PrivateRun
 

@@ -26,9 +26,9 @@ from userdp.training.config import (
     TrainConfig,
     train_config,
 )
-from userdp.training.evaluate_run import evaluate_splits
-from userdp.training.evaluation import evaluate
+from userdp.training.evaluation import evaluate_splits
 from userdp.training.loop import train
+from userdp.training.losses import evaluate
 from userdp.training.models import read_model
 from userdp.training.optimizers import learning_rate
 from userdp.training.origin import digest_of_weights
@@ -55,7 +55,7 @@ def changed(**values) -> TrainConfig:
     ids=["ULS", "ELS", "no privacy"],
 )
 def test_the_held_out_loss_falls_on_an_easy_problem(store, tmp_path, plan):
-    before = evaluate(toy_model(store), store, Split.HELD_OUT_USERS).loss
+    before = evaluate(toy_model(store), store, Split.HELD_OUT_USERS)[0]["loss"]
     train(store, plan, changed(learning_rate=0.03), out=tmp_path / "run", tensorboard=False)
     (after,) = evaluate_splits(tmp_path / "run", store, [Split.HELD_OUT_USERS])
     assert after["base"]["loss"] == pytest.approx(before, abs=1e-5)
@@ -213,8 +213,9 @@ def test_the_average_is_what_is_released_and_measured(store, tmp_path):
     assert not torch.equal(released[name], state[f"weights.{name}"])
     log = lines(tmp_path / "run" / "operator.jsonl")
     measured = [line["loss"] for line in log if line["kind"] == "evaluation"]
-    found = evaluate(read_model(str(tmp_path / "run" / "model")), store, Split.HELD_OUT_USERS)
-    assert measured[-1] == pytest.approx(found.loss, abs=1e-5)
+    model = read_model(str(tmp_path / "run" / "model"))
+    found, _ = evaluate(model, store, Split.HELD_OUT_USERS)
+    assert measured[-1] == pytest.approx(found["loss"], abs=1e-5)
 
 
 def test_a_model_that_would_misread_the_store_is_refused(store, tmp_path):
@@ -255,7 +256,7 @@ def test_user_loss_weighs_users_alike_and_loss_weighs_tokens_alike(tmp_path):
     texts[b"user000"] = ["w1 " * 7] * 9
     store = toy_store(tmp_path, texts, held_out=0.0)
     model = toy_model(store)
-    found = evaluate(model, store, Split.TRAIN, batch=3)
+    found, _ = evaluate(model, store, Split.TRAIN, batch=3)
     split = store.split(Split.TRAIN)
     sums, targets = [], []
     for user, count in enumerate(split.counts):
@@ -267,10 +268,10 @@ def test_user_loss_weighs_users_alike_and_loss_weighs_tokens_alike(tmp_path):
             tokens += row.shape[1] - 1
         sums.append(total)
         targets.append(tokens)
-    assert found.loss == pytest.approx(sum(sums) / sum(targets), rel=1e-5)
+    assert found["loss"] == pytest.approx(sum(sums) / sum(targets), rel=1e-5)
     per_user = [s / t for s, t in zip(sums, targets, strict=True)]
-    assert found.user_loss == pytest.approx(sum(per_user) / len(per_user), rel=1e-5)
-    assert found.tokens == sum(targets)
+    assert found["user_loss"] == pytest.approx(sum(per_user) / len(per_user), rel=1e-5)
+    assert found["tokens"] == sum(targets)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.training import private_run as private_module
 from userdp.training.config import PlainPlan
-from userdp.training.evaluation import evaluate
+from userdp.training.losses import evaluate
 from userdp.training.plain import PlainRun
 from userdp.training.private import make_private
 
@@ -92,7 +92,7 @@ def test_a_private_step_counts_the_marked_tokens_of_each_example_alone(
 
 def test_held_out_loss_is_the_mean_over_marked_tokens(store):
     model = toy_model(store).double()
-    found = evaluate(model, store, Split.HELD_OUT_USERS, batch=3)
+    found, _ = evaluate(model, store, Split.HELD_OUT_USERS, batch=3)
     users, rows = rows_of(store, Split.HELD_OUT_USERS)
     sums, counts = np.zeros(users.max() + 1), np.zeros(users.max() + 1)
     for row, user in enumerate(users):
@@ -103,9 +103,9 @@ def test_held_out_loss_is_the_mean_over_marked_tokens(store):
             if rows.targets[here][place]:
                 sums[user] -= log_p[place - 1, tokens[place]].item()
                 counts[user] += 1
-    assert found.tokens == counts.sum()
-    assert found.loss == pytest.approx(sums.sum() / counts.sum(), rel=1e-9)
-    assert found.user_loss == pytest.approx(np.mean(sums / counts), rel=1e-9)
+    assert found["tokens"] == counts.sum()
+    assert found["loss"] == pytest.approx(sums.sum() / counts.sum(), rel=1e-9)
+    assert found["user_loss"] == pytest.approx(np.mean(sums / counts), rel=1e-9)
 
 
 def test_plain_training_counts_marked_tokens_whatever_the_micro_batch(store, tmp_path):

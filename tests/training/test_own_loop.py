@@ -20,11 +20,12 @@ from userdp.gradients import causal_lm_loss, trainable_parameters
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.adam_bc import AdamBC
 from userdp.training.config import TrainConfig
-from userdp.training.evaluate_run import evaluate_splits, release_evaluation
-from userdp.training.evaluation import evaluate
-from userdp.training.generation import GenerateConfig, TextGenerator
-from userdp.training.models import read_model, save_model
+from userdp.training.evaluation import evaluate_splits, release_evaluation
+from userdp.training.generation import GenerateConfig, sampled_texts
+from userdp.training.losses import evaluate
+from userdp.training.models import read_model
 from userdp.training.own_loop import Repeated, own_loop, read_own_loop
+from userdp.training.releasing import save_model
 from userdp.training.run_models import recipe_of, released_models
 
 HELD_OUT = ["held-out-users"]
@@ -57,9 +58,9 @@ def test_a_loops_run_is_compared_with_the_very_model_that_it_began_from(
     run = tmp_path / "run"
     trained(make(base), store, run)
     (measured,) = evaluate_splits(run, store, HELD_OUT)
-    expected = evaluate(read_model(str(base)), store, "held-out-users")
-    assert measured["base"]["loss"] == expected.loss
-    assert measured["model"]["loss"] != expected.loss
+    expected, _ = evaluate(read_model(str(base)), store, "held-out-users")
+    assert measured["base"]["loss"] == expected["loss"]
+    assert measured["model"]["loss"] != expected["loss"]
     assert stat.S_IMODE((run / "loop.json").stat().st_mode) == 0o600
 
 
@@ -94,7 +95,7 @@ def test_a_dp_release_is_made_beside_the_base_of_a_loop(store, base, tmp_path):
 @pytest.mark.slow
 def test_text_is_generated_from_a_loops_model(store, base, tmp_path):
     trained(loaded(base), store, tmp_path / "run")
-    texts = list(TextGenerator(tmp_path / "run", GenerateConfig(max_tokens=4)).texts(3))
+    texts = list(sampled_texts(tmp_path / "run", GenerateConfig(max_tokens=4), 3))
     assert len(texts) == 3
 
 

@@ -6,15 +6,23 @@ import numpy as np
 import pytest
 import torch
 
+from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import cycles, toy_model, toy_store
+from tests.training.toy import CONFIG, cycles, toy_model, toy_store
 from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.training import personalization
 from userdp.training.config import TrainConfig
+from userdp.training.loop import train as train_store
 from userdp.training.lora import add_adapters
-from userdp.training.personalization import LocalTraining, local_users, personalize, summary
+from userdp.training.personalization import (
+    LocalTraining,
+    halves,
+    personalize,
+    personalize_run,
+    summary,
+)
 
 HOW = LocalTraining(learning_rate=(0.3, 0.05), epochs=4, batch_size=2)
 
@@ -38,7 +46,8 @@ def losses_of(model, split, user, examples):
 
 @torch.no_grad()
 def mean_loss(model, split, user):
-    sums, targets = zip(*losses_of(model, split, user.user, user.test), strict=True)
+    _, test, _ = halves(split, user, HOW)
+    sums, targets = zip(*losses_of(model, split, user, test), strict=True)
     return float(sum(sums)) / max(1, sum(targets))
 
 
@@ -46,12 +55,18 @@ def oracle(model, split, user, rate):
     """The user's loss after SGD written out, on a copy of the model, one row in a pass."""
     own = copy.deepcopy(model).eval()
     weights = list(trainable_parameters(own).values())
-    for batch in user.batches:
-        rows = losses_of(own, split, user.user, user.train[batch])
+    train, _, batches = halves(split, user, HOW)
+    for batch in batches:
+        rows = losses_of(own, split, user, train[batch])
         mean = sum(loss / max(1, targets) for loss, targets in rows) / len(batch)
         for weight, slope in zip(weights, torch.autograd.grad(mean, weights), strict=True):
             weight.data -= rate * slope
     return mean_loss(own, split, user)
+
+
+def able(split):
+    """The users with two examples."""
+    return np.flatnonzero(split.counts >= 2)
 
 
 def adapted(held_out, *, lora):
@@ -63,7 +78,7 @@ def adapted(held_out, *, lora):
             for name, parameter in model.named_parameters():
                 if "lora_B" in name:
                     parameter.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
-    users = local_users(split, HOW)[0][:6]
+    users = able(split)[:6]
     expected = [[oracle(model, split, user, rate) for user in users] for rate in HOW.learning_rate]
     before = [mean_loss(model.eval(), split, user) for user in users]
     return personalize(model, split, users, HOW), np.array(before), np.array(expected)
@@ -81,8 +96,8 @@ def test_each_users_model_is_what_sgd_on_a_copy_of_the_weights_makes(held_out, l
 def test_twin_weights_that_one_user_leaves_to_the_next_are_caught(held_out, monkeypatch):
     honest = personalization._adapt
 
-    def leaving(model, split, user, optimizer):
-        honest(model, split, user, optimizer)
+    def leaving(model, *rest):
+        honest(model, *rest)
         for weight in trainable_parameters(model).values():
             weight.data = weight.data.clone()
             weight.copy_ = lambda value: None  # what puts the first weights back
@@ -94,25 +109,34 @@ def test_twin_weights_that_one_user_leaves_to_the_next_are_caught(held_out, monk
 
 def test_halves_are_disjoint_complete_and_the_users_own(held_out):
     _, split = held_out
-    users, dropped = local_users(split, HOW)
-    assert len(users) + dropped["users_without_two_examples"] == len(split.counts)
-    for user in users:
-        together = sorted([*user.train, *user.test])
-        assert together == list(range(split.counts[user.user]))
-        assert len(user.train) == split.counts[user.user] // 2
-        assert max(map(len, user.batches)) <= HOW.batch_size
-        passes = np.concatenate(user.batches)
-        assert np.array_equal(np.bincount(passes), np.full(len(user.train), HOW.epochs))
-    capped, dropped = local_users(split, LocalTraining(most_examples=3))
-    assert all(len(user.train) + len(user.test) <= 3 for user in capped)
-    assert dropped["examples_over_the_cap"] == np.maximum(split.counts - 3, 0).sum()
+    for user in able(split):
+        train, test, batches = halves(split, user, HOW)
+        assert sorted([*train, *test]) == list(range(split.counts[user]))
+        assert len(train) == split.counts[user] // 2
+        assert max(map(len, batches)) <= HOW.batch_size
+        passes = np.concatenate(batches)
+        assert np.array_equal(np.bincount(passes), np.full(len(train), HOW.epochs))
+        train, test, _ = halves(split, user, LocalTraining(most_examples=3))
+        assert len(train) + len(test) == min(3, split.counts[user])
+
+
+def test_whoever_is_left_out_is_counted(tmp_path):
+    store = toy_store(tmp_path, cycles(30), held_out=0.5)
+    train_store(store, uls_plan(steps=1), CONFIG, out=tmp_path / "run", tensorboard=False)
+    how = LocalTraining(learning_rate=(0.1,), epochs=1, most_examples=3)
+    found = personalize_run(tmp_path / "run", store, how, most_users=2, device="cpu")
+    counts = store.split(Split.HELD_OUT_USERS).counts
+    assert found["users"] == 2
+    left = found["users_left_unread"] + found["users_without_two_examples"]
+    assert 2 + left == len(counts)
+    assert found["examples_over_the_cap"] == np.maximum(counts - 3, 0).sum()
 
 
 def test_the_model_is_left_as_it_was(held_out):
     store, split = held_out
     model = toy_model(store)
     before = [p.detach().clone() for p in model.parameters()]
-    personalize(model, split, local_users(split, HOW)[0][:3], HOW)
+    personalize(model, split, able(split)[:3], HOW)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(p.grad is None for p in model.parameters())
 

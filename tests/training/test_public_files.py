@@ -13,7 +13,7 @@ from tests.training.toy import CONFIG, lines, sgd, toy_model
 from userdp.data.store import UserStore
 from userdp.training import loop
 from userdp.training.config import TrainConfig
-from userdp.training.evaluate_run import evaluate_splits
+from userdp.training.evaluation import evaluate_splits
 from userdp.training.loop import train
 from userdp.training.private import make_private
 

@@ -16,7 +16,7 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.interrupts import told
 from userdp.training.devices import choose_device
-from userdp.training.evaluate_run import evaluate_splits, held_out_splits, release_evaluation
+from userdp.training.evaluation import evaluate_splits, held_out_splits, release_evaluation
 from userdp.vocabulary import require_count
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from userdp.claims.attestation import ENVELOPE, STATEMENT, Statement, digests_of
 from userdp.claims.bound import ADAPTER_FILES, MODEL_FILES, bound_in, unbound
 from userdp.claims.chosen import followed
 from userdp.claims.conditions import ConditionKind
-from userdp.claims.copies import copy_weights, require_no_links
+from userdp.claims.copies import copy_bound, copy_weights, require_no_links
 from userdp.claims.exported import verify_export
 from userdp.claims.headline import why_nothing
 from userdp.claims.inheritance import run_lineage
@@ -175,8 +175,6 @@ def _released(folder: RunFolder) -> RunFacts:
 
 def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -> tuple[str, ...]:
     """All files but the statement; returns what was left behind."""
-    from userdp.training.published import publish
-
     ledger = target / LEDGER
     files.write_file(ledger, _lines(folder.ledger))
     append_entries(ledger, lambda entries: followed(folder.ledger, entries))
@@ -189,7 +187,7 @@ def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -
         notes.append(_HOW_TO_CHOOSE)
     if folder.model.is_dir():
         copy_weights(folder.model, target, lineage=lineage, only=str(digests["weights"]))
-    publish(folder.model, target, MODEL_FILES, bound=_within(bound, folder.model))
+    copy_bound(folder.model, target, MODEL_FILES, bound=_within(bound, folder.model))
     if others := [one for one in unbound(folder, bound) if not one.endswith(".safetensors")]:
         notes.append(
             f"{len(others)} file(s) of the run's folder stayed behind ({', '.join(others[:5])}): "
@@ -200,7 +198,7 @@ def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -
         place = target / folder.adapter.name
         place.mkdir()
         copy_weights(folder.adapter, place, lineage=lineage, only=str(digests["adapter"]))
-        publish(folder.adapter, place, ADAPTER_FILES, bound=_within(bound, folder.adapter))
+        copy_bound(folder.adapter, place, ADAPTER_FILES, bound=_within(bound, folder.adapter))
     elif folder.adapter.is_dir():
         notes.append(
             "The adapters stayed behind: the run's ledger does not speak of them. They are merged "

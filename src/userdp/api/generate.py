@@ -21,7 +21,7 @@ from userdp.data.verbatim import longest_copies
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
 from userdp.interrupts import told
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.training.generation import GenerateConfig, GeneratedText, TextGenerator
+from userdp.training.generation import GenerateConfig, GeneratedText, sampled_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,11 +107,11 @@ def generate(
     claimed = claim(path)
     require_released_files(RunFolder(path))
     store = None if check is None else opened(check)
-    generator = TextGenerator(path, config or GenerateConfig(**options), device=device)
+    how = config or GenerateConfig(**options)
     texts: list[GeneratedText] = []
     with told("before its end: no text was written", resume=False), shown(progress) as bar:
         bar.stage("sampling", records)
-        for text in generator.texts(records):
+        for text in sampled_texts(path, how, records, device=device):
             texts.append(text)
             bar.at(len(texts))
         checked = None if store is None else _check(path, store, texts, check_tokens, bar)

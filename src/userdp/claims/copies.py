@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from userdp import files
+from userdp.claims.bound import read_bound
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe, digest_of, read_header
 from userdp.errors import UseError
@@ -37,6 +38,28 @@ def require_no_links(paths: Iterable[Path]) -> None:
                 "so that no link is followed into a folder that others will read",
                 hint="put the file itself in its place",
             )
+
+
+def copy_bound(
+    source: Path, target: Path, names: Iterable[str], *, bound: Mapping[str, str]
+) -> None:
+    """Copy what may leave of the small files of a released model or adapter.
+
+    Guarantee: each file that is written has the digest in ``bound``.
+
+    Args:
+        source: the folder of the model or of the adapter, in a run's.
+        target: where to write.
+        names: of the files that may leave.
+        bound: SHA-256 by name, of the run's finishing line; a file that it does not name stays.
+
+    Raises:
+        UseError: a file is missing, is a link or is another one than the run released.
+    """
+    for name in names:
+        if name in bound:
+            require_no_links([source / name])
+            files.write_file(target / name, read_bound(source / name, bound[name]))
 
 
 def copy_weights(source: Path, target: Path, *, lineage: Lineage, only: str) -> list[Path]:

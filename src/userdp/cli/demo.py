@@ -62,7 +62,7 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     from userdp.data.splits import Split
     from userdp.ledger import RunFolder, StoreLedger
     from userdp.training.constants import constants_digest
-    from userdp.training.evaluate_run import evaluate_splits
+    from userdp.training.evaluation import evaluate_splits
     from userdp.training.loop import train
 
     with stages.next("prepare", "docstrings of installed packages to a user store") as bar:

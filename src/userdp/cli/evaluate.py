@@ -76,15 +76,19 @@ def evaluate(
     return Answer(values=measured.to_dict(), parts=parts)
 
 
+_MEASURES = {
+    "loss": ("loss", ".4f", "nats per token"),
+    "perplexity": ("perplexity", ".1f", "the exponential of the loss"),
+    "user_loss": ("loss per user", ".4f", "everybody counts the same"),
+}
+"""What of an evaluation is shown: the key, its heading, its format, and what it is."""
 _MODELS = {"base": "before", "model": "after"}
 _WIDTH = 80
 """Everything here fits a terminal of so many columns, and no line breaks inside a word."""
 
 
 def _exact(splits: list[dict[str, Any]]) -> Iterator[Table | str]:
-    from userdp.training.evaluation import MEASURES
-
-    quantiles, shown = list(splits[0]["model"]["user_quantiles"]), MEASURES.items()
+    quantiles, shown = list(splits[0]["model"]["user_quantiles"]), _MEASURES.items()
     words = "exact numbers about people's text, which no epsilon covers"
     yield f"{_wrapped(for_whom(operator_only=True, why=words))}\n"
     for part in splits:

@@ -37,7 +37,7 @@ from userdp.gradients import Units
 from userdp.interrupts import held
 from userdp.plans import Plan
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.evaluation import evaluate
+from userdp.training.losses import evaluate
 
 SPREAD_FILE = "spread.json"
 """Says that the items of all silos were spread here, by the plan's bound on a subject's silos."""
@@ -241,9 +241,9 @@ def measure(folder: Path, plan: FederationPlan, *, device: str = AUTO) -> dict[s
                 unreadable += int((units.input_ids[:, :1] >= plan.model.classes).sum())
             right += accuracy(model, held) * len(held)
         if len(held):
-            evaluation = evaluate(model, store, Split.HELD_OUT_EXAMPLES, loss=loss)
-            losses += evaluation.loss * evaluation.tokens
-            targets, items = targets + evaluation.tokens, items + evaluation.examples
+            evaluation, _ = evaluate(model, store, Split.HELD_OUT_EXAMPLES, loss=loss)
+            losses += evaluation["loss"] * evaluation["tokens"]
+            targets, items = targets + evaluation["tokens"], items + evaluation["examples"]
     measured = {
         "loss": losses / max(1, targets),
         "held_out_items": items,

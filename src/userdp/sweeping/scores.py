@@ -15,7 +15,7 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.queries.means import GRID, release_means, to_grid
 from userdp.queries.statistics import bounded_sum
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.evaluation import user_losses
+from userdp.training.losses import user_losses
 from userdp.training.models import read_model, require_fit
 
 

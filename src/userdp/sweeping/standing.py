@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.sweeping.scores import Score
-from userdp.training.evaluation import paired
+from userdp.training.losses import paired
 
 CERTAIN = 2.0
 """Standard errors from which on a difference is told apart from none."""
@@ -58,7 +58,7 @@ def standings(
             continue
         error = None
         if number in losses and best in losses and len(losses[number]) == len(losses[best]):
-            error = paired(losses[number], losses[best]).standard_error
+            error = paired(losses[number], losses[best])["standard_error"]
         elif score.error is not None and scores[best].error is not None:
             error = math.hypot(score.error, scores[best].error or 0.0)
         told[number] = Standing(behind=score.loss - winner, error=error)

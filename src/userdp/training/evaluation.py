@@ -1,227 +1,189 @@
-"""Loss and perplexity on a split of a store. Exact, so operator-only."""
+"""Loss and perplexity of a run's released model: exactly, for its operator, or under DP."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from torch import nn
-
-from userdp.data.progress import NoProgress, Progress
+from userdp.claims import Lineage, claim
+from userdp.claims.claims import compose
+from userdp.claims.verify import require_released_files
+from userdp.data.progress import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.gradients import Loss, causal_lm_loss
-from userdp.training.losses import split_losses
-from userdp.vocabulary import require_count
-
-QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
-"""Of the users' own losses: how unequally a model serves people."""
-
-
-MEASURES = {
-    "loss": ("loss", ".4f", "nats per token"),
-    "perplexity": ("perplexity", ".1f", "the exponential of the loss"),
-    "user_loss": ("loss per user", ".4f", "everybody counts the same"),
-}
-"""What of an `Evaluation` is shown: the field, its heading, its format, and what it is."""
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger.run import append_release
+from userdp.queries.comparison import DEFAULT_BOUND, release_comparison, require_difference_bound
+from userdp.queries.means import release_means
+from userdp.training.devices import AUTO, choose_device
+from userdp.training.losses import evaluate, paired, perplexity, user_losses
+from userdp.training.origin import for_people_of
+from userdp.training.run_models import released_models
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Evaluation:
-    """How well a model predicts the text of a split. Operator-only: no ε covers it.
-
-    Args:
-        split: which.
-        loss: mean over all target tokens, in nats.
-        perplexity: ``exp(loss)``.
-        user_loss: mean over users of each user's mean per target token: everybody counts the same.
-        user_quantiles: of the users' own means per target token, by the names of `QUANTILES`.
-        users: users read.
-        examples: examples read.
-        tokens: target tokens; with a loss mask, only the marked ones.
-    """
-
-    split: str
-    loss: float
-    perplexity: float
-    user_loss: float
-    user_quantiles: Mapping[str, float]
-    users: int
-    examples: int
-    tokens: int
+def held_out_splits(store: UserStore) -> tuple[Split, ...]:
+    """The held-out parts that the store has; `UseError` if it has none."""
+    held = (Split.HELD_OUT_USERS, Split.HELD_OUT_EXAMPLES)
+    splits = tuple(split for split in held if len(store.split(split).counts))
+    if not splits:
+        raise UseError(
+            f"the store at {store.path} holds nothing out: there is no loss to measure on text "
+            "that was not trained on",
+            hint="prepare it with --held-out-users 0.1, or measure on --split train",
+        )
+    return splits
 
 
-def evaluate(
-    model: nn.Module,
+def evaluate_splits(
+    run: Path,
     store: UserStore,
-    split: Split,
+    splits: Sequence[Split],
     *,
-    loss: Loss = causal_lm_loss,
+    with_base: bool = True,
     batch: int = 32,
     most_users: int | None = None,
+    device: str = AUTO,
     progress: Progress | None = None,
-) -> Evaluation:
-    """The model's loss on a split, in evaluation mode, without gradients; see `measure`."""
-    return measure(
-        model, store, split, loss=loss, batch=batch, most_users=most_users, progress=progress
-    )[0]
+) -> list[dict[str, Any]]:
+    """Loss and perplexity of ``run``'s released model, and of the model it began from.
 
-
-def measure(
-    model: nn.Module,
-    store: UserStore,
-    split: Split,
-    *,
-    loss: Loss = causal_lm_loss,
-    batch: int = 32,
-    most_users: int | None = None,
-    progress: Progress | None = None,
-) -> tuple[Evaluation, NDArray[np.float64]]:
-    """The model's loss on a split, and each user's own, in evaluation mode, without gradients.
+    The result, operator-only, is appended to the run's operator.jsonl.
 
     Args:
-        model: left in the mode it was in.
-        store: where the split is.
-        split: training users' held-out examples, held-out users, or the training split.
-        loss: mean per row over its own targets.
-        batch: examples in one pass, sorted by length.
-        most_users: reads only the users of the so many smallest hashes, see `users_by_hash`; all by
-            default.
+        run: a run's folder, finished.
+        store: with the tokenizer that the run was trained on.
+        splits: which parts to measure on.
+        with_base: also measure the model that the run began from.
+        batch: examples in one pass.
+        most_users: reads only so many users, chosen by hash.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many examples are done; operator-only.
 
     Returns:
-        The evaluation, and float64 (users,), the loss per target token of each user who has one,
-        in the store's order; operator-only.
-
-    Raises:
-        UseError: the split is empty, or the store has a loss mask that ``loss`` would ignore.
+        For each split ``split``, ``users``, ``examples``, and what `evaluate` says under ``model``
+        (and under ``base``, with what `paired` says under ``difference``).
     """
-    part = store.split(split)
-    chosen = users_by_hash(part, most_users)
-    if not part.counts[chosen].sum():
-        raise UseError(
-            f"the store holds nothing in split {split}: there is no loss to measure",
-            hint="prepare the store with a part held out, or choose another --split",
-        )
-    users, examples = _rows_of(part, chosen)
-    shown = progress or NoProgress()
-    shown.stage("evaluate", len(users))
-    row_losses, targets = split_losses(
-        model, part, users, examples, loss=loss, batch=batch, done=shown.at
-    )
-    sums = np.bincount(users, weights=row_losses * targets, minlength=len(part.counts))
-    tokens = np.bincount(users, weights=targets, minlength=len(part.counts))
-    measured = tokens > 0
-    if not measured.any():
-        raise UseError(f"no example of split {split} has a target: there is no loss to measure")
-    mean = float(sums.sum() / tokens.sum())
-    user_means = sums[measured] / tokens[measured]
-    evaluation = Evaluation(
-        split=str(split),
-        loss=mean,
-        perplexity=math.exp(min(mean, 700.0)),
-        user_loss=float(np.mean(user_means)),
-        user_quantiles={
-            name: float(np.quantile(user_means, level)) for name, level in QUANTILES.items()
-        },
-        users=len(chosen),
-        examples=len(users),
-        tokens=int(tokens.sum()),
-    )
-    return evaluation, user_means
+    folder = RunFolder(run)
+    models = released_models(folder, store, with_base=with_base, device=choose_device(device))
+    StoreLedger(store.path).look("evaluate")  # not before it is known that there is a model
+    results = []
+    for split in splits:
+        each, result = {}, {}
+        for of, model in models.items():
+            result[of], each[of] = evaluate(
+                model, store, split, batch=batch, most_users=most_users, progress=progress
+            )
+            folder.log({"kind": "final evaluation", "of": of, **result[of]})
+        counted = {name: result["model"][name] for name in ("split", "users", "examples")}
+        if with_base:
+            result["difference"] = paired(each["model"], each["base"])
+            line = {"kind": "paired difference", "split": str(split), **result["difference"]}
+            folder.log(line)
+        results.append({**counted, **result})
+    return results
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
-    """How much more a model loses than another on the same users. Operator-only: no ε covers it.
-
-    Args:
-        user_loss: mean over users of each one's loss less that under the other model, in nats per
-            token; negative where the model is better.
-        standard_error: of that mean, for other people of the same kind; None for a single user.
-        better_for: the share of users whose loss is smaller.
-    """
-
-    user_loss: float
-    standard_error: float | None
-    better_for: float
-
-
-def paired(model: NDArray[np.float64], other: NDArray[np.float64]) -> Difference:
-    """The difference of two models' losses of the same users, in the same order.
-
-    What makes one user's text harder than another's cancels in each pair, so that this tells
-    differences far below the standard error of either mean.
-    """
-    each = model - other
-    error = float(np.std(each, ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else None
-    return Difference(
-        user_loss=float(np.mean(each)),
-        standard_error=error,
-        better_for=float(np.mean(each < 0)),
-    )
-
-
-def users_by_hash(part: StoreSplit, most_users: int | None) -> NDArray[np.int64]:
-    """The users to read: all, or those of the ``most_users`` smallest public-salt hashes.
-
-    The order of a store is that of its users' ids, and the first of those may be alike (one
-    company, the earliest accounts). Hashes have nothing to do with what a user wrote.
-
-    Returns:
-        int64 (users,), ascending.
-    """
-    everybody = np.arange(len(part.counts), dtype=np.int64)
-    if most_users is None:
-        return everybody
-    require_count("most_users", most_users)
-    order = np.lexsort((part.user_hashes[:, 1], part.user_hashes[:, 0]))
-    return np.sort(everybody[order[:most_users]])
-
-
-def user_losses(
-    model: nn.Module,
+def release_evaluation(
+    run: Path,
     store: UserStore,
     split: Split,
     *,
-    loss: Loss = causal_lm_loss,
+    epsilon: float,
+    loss_bound: float | None = None,
+    difference_bound: float | None = None,
+    with_base: bool = True,
     batch: int = 32,
-) -> NDArray[np.float64]:
-    """Each user's mean loss per target token, each computed with nobody else's text in a pass.
+    device: str = AUTO,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The mean over users of each one's loss, under DP: a number that may be published.
 
-    Guarantee: a user's number is a function of the model and that user's examples alone, to the
-    last bit (a pass that pads one user's rows to another's would round otherwise), so that adding
-    or removing a user adds or removes one number. Users without a target have none.
+    With the base model, that of the difference of each one's losses, see
+    `userdp.queries.comparison`: the base model's own mean is not released, which would say less of
+    which of them is better, for as much.
+
+    Guarantee: (``epsilon``, 0)-DP per user of ``store``, add-or-remove, beyond what the run cost;
+    charged in the store's ledger before it is drawn. The result is a line of the run's ledger too.
 
     Args:
-        model: left in the mode it was in.
-        store: where the split is.
+        run: a run's folder, finished.
+        store: whose people are asked, and charged.
         split: whose users.
-        loss: mean per row over its own targets.
+        epsilon: of all released here together.
+        loss_bound: a public bound, in nats per token; larger losses count as so much. By default
+            the loss of guessing every token of the vocabulary alike.
+        difference_bound: a public bound on a user's difference, stated before any is looked at;
+            `DEFAULT_BOUND` by default.
+        with_base: also release the difference to the model which the run began from, at part of
+            ``epsilon``.
         batch: most examples in one pass.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told what is done, and no number of it: how many users there are is private.
 
-    Returns:
-        float64 (users,); not finite where the model's loss is not. Operator-only.
+    Raises:
+        UseError: bad arguments, a model of which nothing is claimed (its exact weights would be
+            measured at the price of their noise alone), or a store for which the mechanism
+            promises nothing.
+        FailureError: the disk refused; what was released is in the store's ledger.
     """
-    part = store.split(split)
-    means = []
-    for user, count in enumerate(part.counts):
-        rows = np.full(count, user)
-        losses, targets = split_losses(model, part, rows, np.arange(count), loss=loss, batch=batch)
-        if targets.sum():
-            means.append(float((losses * targets).sum() / targets.sum()))
-    return np.array(means, dtype=np.float64)
+    folder, computes = RunFolder(run), choose_device(device)
+    lineage = _claimed(folder, store)
+    bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
+    widest = DEFAULT_BOUND if difference_bound is None else difference_bound
+    require_difference_bound(widest)
+    require_released_files(folder)
+    models = released_models(folder, store, with_base=with_base, device=computes)
+    Uncounted(progress or NoProgress()).stage("evaluate", None)
+    values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
+    asked: dict[str, Any] = {"epsilon": epsilon, "subject": f"loss on {split}", "of": lineage}
+    result: dict[str, Any] = {
+        "what": "evaluation",
+        "split": str(split),
+        "statistic": "mean over users of each user's mean loss per token, in nats",
+        "loss_bound": bound,
+        "epsilon": epsilon,
+        "delta": 0.0,
+        "unit": "user",
+        "adjacency": "add-or-remove",
+    }
+    if with_base:
+        compared = release_comparison(
+            store, values["model"], values["base"],
+            loss_bound=bound, difference_bound=widest, **asked,
+        )  # fmt: skip
+        users, mean, query_ids = compared.users, compared.model, compared.query_ids
+        difference = asdict(compared.difference)
+        result["difference"] = {"user_loss": difference.pop("value"), **difference}
+    else:
+        means = release_means(store, values, bound=bound, **asked)
+        users, mean, query_ids = means.users, means.means["model"], means.query_ids
+    result |= {
+        "released_users": users,
+        "model": {
+            "user_loss": mean.value,
+            "standard_error": mean.standard_error,
+            "perplexity": perplexity(mean.value),
+        },
+        "query_ids": list(query_ids),
+    }
+    append_release(folder.ledger, result)
+    return result
 
 
-def _rows_of(
-    part: StoreSplit, chosen: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All examples of the chosen users, as pairs (user, example)."""
-    counts = part.counts[chosen]
-    users = np.repeat(chosen, counts)
-    firsts = np.repeat(np.cumsum(counts) - counts, counts)
-    return users, np.arange(len(users), dtype=np.int64) - firsts
+def _claimed(folder: RunFolder, store: UserStore) -> Lineage:
+    """What a run's model descends from; `UseError` where its exact weights have no price."""
+    claimed = claim(folder.path)
+    lineage = for_people_of(claimed.lineage, store)
+    if not (claimed.finite and math.isfinite(compose(lineage).epsilon)):
+        what = "a trial of a private selection" if claimed.trial else claimed.composition
+        raise UseError(
+            f"nothing is claimed of the model of {folder.path} ({what}) for the people of this "
+            "store: its weights may hold people's text as it is, so that the price of a release "
+            "would be no bound",
+            hint="evaluate it without --epsilon, for its operator alone",
+        )
+    return lineage

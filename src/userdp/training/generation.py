@@ -7,7 +7,7 @@ That holds while prompts are public: a prompt taken from a person's text carries
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.models import read_model, require_released
+from userdp.training.models import read_model
+from userdp.training.run_models import require_released
 from userdp.vocabulary import require_count, require_positive, require_probability
 
 
@@ -69,85 +70,69 @@ class GeneratedText:
     ended: bool
 
 
-class TextGenerator:
-    """Samples from the released model of a run.
+@torch.no_grad()
+def sampled_texts(
+    run: Path, config: GenerateConfig, count: int, *, device: str = AUTO
+) -> Iterator[GeneratedText]:
+    """Sample ``count`` texts from the released model of a run, batch after batch.
 
     Args:
         run: a run's folder, finished.
         config: how.
+        count: of the texts.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
 
     Raises:
         UseError: the run has released no model, the model has no end-of-text token and no prompt
-            is given, or a prompt leaves no room in the model's context.
+            is given, or a prompt is empty or leaves no room in the model's context.
     """
-
-    def __init__(self, run: Path, config: GenerateConfig, *, device: str = AUTO) -> None:
-        folder = RunFolder(run)
-        self._config, self._device = config, choose_device(device)
-        self._model: Any = read_model(require_released(folder)).to(self._device).eval()
-        self._tokenizer = StoreTokenizer.load(folder.model)
-        self._end = self._tokenizer.end_of_text_id
-        self._prompts = [(text, self._encode(text)) for text in config.prompt]
-        if not self._prompts:
-            if self._end is None:
-                raise UseError(
-                    "the model has no end-of-text token to begin from",
-                    hint="give a public --prompt",
-                )
-            self._prompts = [("", [self._end])]
-        longest = max(len(ids) for _, ids in self._prompts)
-        context = getattr(self._model.config, "max_position_embeddings", None) or 2**20
-        self._room = int(context) - longest
-        if self._room < 1:
-            raise UseError(
-                f"a prompt has {longest} tokens, which fills the model's context of {context}",
-                hint="give a shorter --prompt",
-            )
-
-    @torch.no_grad()
-    def texts(self, count: int) -> Iterator[GeneratedText]:
-        """Sample ``count`` texts, batch after batch."""
-        require_count("count", count)
-        with torch.random.fork_rng():
-            if self._config.seed is None:
-                torch.seed()
-            else:
-                torch.manual_seed(self._config.seed)
-            for begin in range(0, count, self._config.micro_batch):
-                here = range(begin, min(count, begin + self._config.micro_batch))
-                yield from self._batch([self._prompts[i % len(self._prompts)] for i in here])
-
-    def _batch(self, prompts: Sequence[tuple[str, list[int]]]) -> list[GeneratedText]:
-        width = max(len(ids) for _, ids in prompts)
-        pad = 0 if self._end is None else self._end
-        # Padded on the left, so that every text goes on from its prompt's last token.
-        rows = [[pad] * (width - len(ids)) + ids for _, ids in prompts]
-        seen = [[0] * (width - len(ids)) + [1] * len(ids) for _, ids in prompts]
-        sampled = self._model.generate(
-            input_ids=torch.tensor(rows, device=self._device),
-            attention_mask=torch.tensor(seen, device=self._device),
-            do_sample=True,
-            temperature=self._config.temperature,
-            top_p=self._config.top_p,
-            top_k=0,
-            max_new_tokens=min(self._config.max_tokens, self._room),
-            eos_token_id=self._end,
-            pad_token_id=pad,
-            use_cache=True,  # whoever trains under checkpointing saves a model that says no
+    require_count("count", count)
+    folder, computes = require_released(RunFolder(run)), choose_device(device)
+    model: Any = read_model(str(folder)).to(computes).eval()
+    tokenizer = StoreTokenizer.load(folder)
+    end = tokenizer.end_of_text_id
+    prompts = list(zip(config.prompt, tokenizer.with_end(None).encode(config.prompt), strict=True))
+    if not prompts and end is not None:
+        prompts = [("", [end])]
+    if not prompts or not all(ids for _, ids in prompts):
+        raise UseError(
+            "there is nothing to begin a text from: a prompt is empty, or none is given and the "
+            "model has no end-of-text token",
+            hint="give a public --prompt",
         )
-        return [
-            self._text(prompt, row[width:].tolist())
-            for (prompt, _), row in zip(prompts, sampled, strict=True)
-        ]
-
-    def _text(self, prompt: str, ids: list[int]) -> GeneratedText:
-        kept = ids[: ids.index(self._end)] if self._end in ids else ids  # no id is None
-        text = self._tokenizer.encoder.decode(kept, skip_special_tokens=True)
-        return GeneratedText(prompt, text, tuple(kept), len(kept) < len(ids))
-
-    def _encode(self, text: str) -> list[int]:
-        (ids,) = self._tokenizer.with_end(None).encode([text])
-        if not ids:
-            raise UseError("a prompt is empty", hint="leave --prompt out to begin from nothing")
-        return ids
+    longest = max(len(ids) for _, ids in prompts)
+    context = getattr(model.config, "max_position_embeddings", None) or 2**20
+    if longest >= context:
+        raise UseError(
+            f"a prompt has {longest} tokens, which fills the model's context of {context}",
+            hint="give a shorter --prompt",
+        )
+    pad = 0 if end is None else end
+    with torch.random.fork_rng():
+        if config.seed is None:
+            torch.seed()
+        else:
+            torch.manual_seed(config.seed)
+        for begin in range(0, count, config.micro_batch):
+            numbers = range(begin, min(count, begin + config.micro_batch))
+            here = [prompts[number % len(prompts)] for number in numbers]
+            width = max(len(ids) for _, ids in here)
+            # Padded on the left, so that every text goes on from its prompt's last token.
+            rows = [[pad] * (width - len(ids)) + ids for _, ids in here]
+            seen = [[0] * (width - len(ids)) + [1] * len(ids) for _, ids in here]
+            sampled = model.generate(
+                input_ids=torch.tensor(rows, device=computes),
+                attention_mask=torch.tensor(seen, device=computes),
+                do_sample=True,
+                temperature=config.temperature,
+                top_p=config.top_p,
+                top_k=0,
+                max_new_tokens=min(config.max_tokens, context - longest),
+                eos_token_id=end,
+                pad_token_id=pad,
+                use_cache=True,  # whoever trains under checkpointing saves a model that says no
+            )
+            for (prompt, _), row in zip(here, sampled[:, width:].tolist(), strict=True):
+                kept = row[: row.index(end)] if end in row else row
+                text = tokenizer.encoder.decode(kept, skip_special_tokens=True)
+                yield GeneratedText(prompt, text, tuple(kept), len(kept) < len(row))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,8 @@ from userdp.training.checkpoints import Position, read_checkpoint, restore, save
 from userdp.training.config import PlainPlan, PrivateOptions, TrainConfig, UnsafeSeeds
 from userdp.training.devices import AUTO, choose_device, machine_facts
 from userdp.training.distributed import World, current_world
-from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters
-from userdp.training.losses import build_loss
+from userdp.training.losses import build_loss, evaluate
 from userdp.training.models import NEW, enable_checkpointing, load_model, say_what_is_widened
 from userdp.training.opened import settle_finished
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
@@ -282,7 +281,7 @@ def _take_steps(
     def evaluate_now(step: int) -> None:
         """Note the loss on held-out users of the weights that would be released now."""
         with nullcontext() if average is None else average.applied():
-            evaluation = evaluate(
+            evaluation, _ = evaluate(
                 model,
                 store,
                 Split.HELD_OUT_USERS,
@@ -291,9 +290,8 @@ def _take_steps(
                 most_users=config.evaluate_users,
             )
             reshard(model)
-        # asdict, not encode, which refuses a loss that is not finite: no loss may end a run.
-        notes.write("evaluation", {"step": step, **asdict(evaluation)})
-        notes.draw({"held-out users/loss": evaluation.loss}, step)
+        notes.write("evaluation", {"step": step, **evaluation})
+        notes.draw({"held-out users/loss": evaluation["loss"]}, step)
 
     progress.stage("train", steps, unit="step", note=note)
     progress.at(run.done)

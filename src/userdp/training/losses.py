@@ -1,23 +1,32 @@
-"""The loss of a run, and the losses of single examples of a store.
+"""The loss of a run, and how well a model predicts a store: its examples, its users, its splits.
 
-The second is the one loop that measures: evaluation, personalization, scores and attacks use it.
+`split_losses` is the one loop that measures: evaluation, personalization, scores and attacks use
+it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.data.store import StoreSplit
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.splits import Split
+from userdp.data.store import StoreSplit, UserStore
+from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.training.collate import gather_units
 from userdp.training.config import Precision, TrainConfig
 from userdp.vocabulary import require_count
+
+QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
+"""Of the users' own losses: how unequally a model serves people."""
 
 
 def build_loss(config: TrainConfig, model: nn.Module) -> Loss:
@@ -46,6 +55,16 @@ def losses_of(
     width = int(units.lengths[rows].max())
     targets = None if units.targets is None else units.targets[rows, :width]
     return row_losses(loss, model, units.input_ids[rows, :width], units.lengths[rows], targets)
+
+
+def rows_of(
+    part: StoreSplit, chosen: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All examples of the chosen users, as pairs (user, example)."""
+    counts = part.counts[chosen]
+    users = np.repeat(chosen, counts)
+    firsts = np.repeat(np.cumsum(counts) - counts, counts)
+    return users, np.arange(len(users), dtype=np.int64) - firsts
 
 
 @secret_randomness()
@@ -101,3 +120,161 @@ def split_losses(
     finally:
         model.train(was_training)
     return losses, targets
+
+
+def mean_loss(
+    model: nn.Module,
+    part: StoreSplit,
+    users: NDArray[np.int64],
+    examples: NDArray[np.int64],
+    *,
+    loss: Loss = causal_lm_loss,
+    batch: int = 32,
+) -> tuple[float, int]:
+    """The mean loss per target token of some examples, 0 without a target; and the targets.
+
+    Args: as of `split_losses`.
+    """
+    losses, targets = split_losses(model, part, users, examples, loss=loss, batch=batch)
+    return float((losses * targets).sum() / max(1, targets.sum())), int(targets.sum())
+
+
+def evaluate(
+    model: nn.Module,
+    store: UserStore,
+    split: Split,
+    *,
+    loss: Loss = causal_lm_loss,
+    batch: int = 32,
+    most_users: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[dict[str, Any], NDArray[np.float64]]:
+    """How well a model predicts the text of a split, in evaluation mode, without gradients.
+
+    Operator-only: no ε covers it.
+
+    Args:
+        model: left in the mode it was in.
+        store: where the split is.
+        split: training users' held-out examples, held-out users, or the training split.
+        loss: mean per row over its own targets.
+        batch: examples in one pass, sorted by length.
+        most_users: reads only the users of the so many smallest hashes, see `users_by_hash`; all by
+            default.
+        progress: is told how many examples are done.
+
+    Returns:
+        ``split``; ``loss``, the mean over all target tokens (with a loss mask, the marked ones), in
+        nats; ``perplexity``, its exponential; ``user_loss``, the mean over users of each user's
+        mean per target token, in which everybody counts the same; ``user_quantiles`` of the users'
+        own means, by the names of `QUANTILES`; ``users``, ``examples`` and target ``tokens`` read.
+        And float64 (users,), the loss of each user who has a target, in the store's order.
+
+    Raises:
+        UseError: the split has no target, or the store has a loss mask that ``loss`` would ignore.
+    """
+    part = store.split(split)
+    chosen = users_by_hash(part, most_users)
+    users, examples = rows_of(part, chosen)
+    shown = progress or NoProgress()
+    shown.stage("evaluate", len(users))
+    losses, targets = split_losses(
+        model, part, users, examples, loss=loss, batch=batch, done=shown.at
+    )
+    sums = np.bincount(users, weights=losses * targets, minlength=len(part.counts))
+    tokens = np.bincount(users, weights=targets, minlength=len(part.counts))
+    measured = tokens > 0
+    if not measured.any():
+        raise UseError(
+            f"the store holds no target in split {split}: there is no loss to measure",
+            hint="prepare the store with a part held out, or choose another --split",
+        )
+    mean = float(sums.sum() / tokens.sum())
+    each = sums[measured] / tokens[measured]
+    evaluation = {
+        "split": str(split),
+        "loss": mean,
+        "perplexity": perplexity(mean),
+        "user_loss": float(np.mean(each)),
+        "user_quantiles": {name: float(np.quantile(each, q)) for name, q in QUANTILES.items()},
+        "users": len(chosen),
+        "examples": len(users),
+        "tokens": int(tokens.sum()),
+    }
+    return evaluation, each
+
+
+def paired(model: NDArray[np.float64], other: NDArray[np.float64]) -> dict[str, float | None]:
+    """How much more a model loses than another on the same users, in the same order.
+
+    What makes one user's text harder than another's cancels in each pair, so that this tells
+    differences far below the standard error of either mean. Operator-only: no ε covers it.
+
+    Returns:
+        ``user_loss``, the mean over users of each one's loss less that under the other model, in
+        nats per token, negative where the model is better; ``standard_error`` of that mean, for
+        other people of the same kind, None for a single user; ``better_for``, the share of users
+        whose loss is smaller.
+    """
+    each = model - other
+    error = float(np.std(each, ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else None
+    return {
+        "user_loss": float(np.mean(each)),
+        "standard_error": error,
+        "better_for": float(np.mean(each < 0)),
+    }
+
+
+def users_by_hash(part: StoreSplit, most_users: int | None) -> NDArray[np.int64]:
+    """The users to read: all, or those of the ``most_users`` smallest public-salt hashes.
+
+    The order of a store is that of its users' ids, and the first of those may be alike (one
+    company, the earliest accounts). Hashes have nothing to do with what a user wrote.
+
+    Returns:
+        int64 (users,), ascending.
+    """
+    if most_users is None:
+        return np.arange(len(part.counts), dtype=np.int64)
+    require_count("most_users", most_users)
+    order = np.lexsort((part.user_hashes[:, 1], part.user_hashes[:, 0]))
+    return np.sort(order[:most_users])
+
+
+def user_losses(
+    model: nn.Module,
+    store: UserStore,
+    split: Split,
+    *,
+    loss: Loss = causal_lm_loss,
+    batch: int = 32,
+) -> NDArray[np.float64]:
+    """Each user's mean loss per target token, each computed with nobody else's text in a pass.
+
+    Guarantee: a user's number is a function of the model and that user's examples alone, to the
+    last bit (a pass that pads one user's rows to another's would round otherwise), so that adding
+    or removing a user adds or removes one number. Users without a target have none.
+
+    Args:
+        model: left in the mode it was in.
+        store: where the split is.
+        split: whose users.
+        loss: mean per row over its own targets.
+        batch: most examples in one pass.
+
+    Returns:
+        float64 (users,); not finite where the model's loss is not. Operator-only.
+    """
+    part = store.split(split)
+    means = []
+    for user in range(len(part.counts)):
+        rows = rows_of(part, np.array([user]))
+        mean, targets = mean_loss(model, part, *rows, loss=loss, batch=batch)
+        if targets:
+            means.append(mean)
+    return np.array(means, dtype=np.float64)
+
+
+def perplexity(loss: float) -> float:
+    """The exponential of a loss, which no number holds beyond 700 nats."""
+    return math.exp(min(loss, 700.0))

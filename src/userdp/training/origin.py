@@ -19,7 +19,7 @@ from userdp.gradients.shards import is_sharded, local
 from userdp.ledger import StoreLedger
 from userdp.plans import MadeFor, Plan
 from userdp.training.config import TrainConfig
-from userdp.training.lora import adapters_of, are_fresh, data_of_adapters
+from userdp.training.lora import are_fresh, data_of_adapters, is_of_base
 from userdp.training.models import BASE_MODEL, NEW, resolve
 from userdp.training.releasing import is_adapted, uncompiled
 
@@ -63,8 +63,7 @@ def digest_of_adapters(model: nn.Module) -> str | None:
     inner = uncompiled(model)
     if not is_adapted(inner):
         return None
-    adapters = adapters_of(inner)
-    return digest_of_weights(inner, only=lambda name: not adapters.holds_base(name))
+    return digest_of_weights(inner, only=lambda name: not is_of_base(inner, name))
 
 
 def lineage_of_weights(
@@ -91,16 +90,15 @@ def lineage_of_weights(
     # A run of a model of peft that saved nothing has settled with base and adapters together.
     if digest is None or digest in released or not is_adapted(inner):
         return _among(store, noted if name is None else name, digest, loaded=name is not None)
-    adapters = adapters_of(inner)
-    of_base = weights_digest(one for name, one in tensors.items() if adapters.holds_base(name))
-    held = weights_digest(one for name, one in tensors.items() if not adapters.holds_base(name))
+    of_base = weights_digest(one for name, one in tensors.items() if is_of_base(inner, name))
+    held = weights_digest(one for name, one in tensors.items() if not is_of_base(inner, name))
     named = str(getattr(inner.get_base_model(), "name_or_path", "") or "")
     base = _among(store, named, of_base, loaded=False)
     if held in released:
         known = lineage_from(released[held], what="the lineage of adapters")
         return base + for_people_of(known, store)
     told = data_of_adapters(inner)
-    if not told and (held == made or (made is None and are_fresh(inner, adapters))):
+    if not told and (held == made or (made is None and are_fresh(inner))):
         return base
     changed = "no ledger knows them" if made is None else "changed since the trainer made them"
     told = f"initialised from data: {told}" if told else changed

@@ -27,7 +27,7 @@ from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder
 from userdp.training.adam_bc import AdamBC
 from userdp.training.averaging import WeightAverage
-from userdp.training.lora import adapters_of, attach_like
+from userdp.training.lora import attach_like, is_of_base
 from userdp.training.models import read_model, require_fit
 from userdp.training.origin import digest_of_weights
 from userdp.training.recipe import Recipe, require_began_from
@@ -119,12 +119,12 @@ def own_loop(
         selection: of the run.
     """
     inner = uncompiled(model)
-    adapters = adapters_of(inner) if is_adapted(inner) else None
+    adapted: Any = inner if is_adapted(inner) else None
     noted = str(getattr(inner, "name_or_path", "") or "")
     revision = getattr(getattr(inner, "config", None), "_commit_hash", None)
     digest: str | None = weights
-    if adapters is not None:
-        digest = digest_of_weights(inner, only=adapters.holds_base)
+    if adapted is not None:
+        digest = digest_of_weights(inner, only=lambda name: is_of_base(inner, name))
     if sharded_parts(model):
         digest = None
     names = {parameter: name for name, parameter in trainable_parameters(inner).items()}
@@ -134,7 +134,7 @@ def own_loop(
         revision=revision if isinstance(revision, str) else None,
         weights=digest,
         dtype=str(next(floating, torch.float32)).removeprefix("torch."),
-        adapters=None if adapters is None else adapters.name,
+        adapters=None if adapted is None else str(adapted.active_adapter),
         trained=tuple(names.values()),
         optimizer=type(optimizer).__name__,
         groups=_groups(optimizer, names),

@@ -33,7 +33,7 @@ from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
-from userdp.training.losses import losses_of, split_losses
+from userdp.training.losses import losses_of, mean_loss
 from userdp.training.run_models import released_models
 from userdp.vocabulary import require_count, require_positive
 
@@ -68,23 +68,6 @@ class LocalTraining:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LocalUser:
-    """One user's halves and local steps; a function of that user's hash and number of examples.
-
-    Args:
-        user: the index in the split.
-        train: int64, examples to adapt on; at least one.
-        test: int64, examples to measure on; at least one.
-        batches: int64 places in ``train``, one array for each local step.
-    """
-
-    user: int
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
-    batches: tuple[NDArray[np.int64], ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Personalized:
     """Each user's mean loss per target token on the half that was kept back. Operator-only.
 
@@ -99,37 +82,25 @@ class Personalized:
     tokens: NDArray[np.int64]
 
 
-def local_users(split: StoreSplit, how: LocalTraining) -> tuple[list[LocalUser], dict[str, int]]:
-    """The users who have two examples or more, and what was left out.
+def halves(
+    split: StoreSplit, user: int, how: LocalTraining
+) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]:
+    """A user's examples to adapt on and to measure on, and places in the first, for each step.
 
     Of n examples, in an order drawn from the user's public hash, the first ``n // 2`` train.
-
-    Returns:
-        The users, and the counts ``users_without_two_examples`` and ``examples_over_the_cap``.
     """
-    users = []
-    for user in np.flatnonzero(split.counts >= 2).tolist():
-        draw = np.random.default_rng([*split.user_hashes[user].tolist(), _SALT])
-        order = draw.permutation(split.counts[user])[: how.most_examples]
-        train, test = np.split(order, [len(order) // 2])
-        batches = [
-            batch
-            for _ in range(how.epochs)
-            for batch in np.split(
-                draw.permutation(len(train)), range(how.batch_size, len(train), how.batch_size)
-            )
-        ]
-        users.append(LocalUser(user=user, train=train, test=test, batches=tuple(batches)))
-    return users, {
-        "users_without_two_examples": int((split.counts < 2).sum()),
-        "examples_over_the_cap": int(np.maximum(split.counts - how.most_examples, 0).sum()),
-    }
+    draw = np.random.default_rng([*split.user_hashes[user].tolist(), _SALT])
+    order = draw.permutation(split.counts[user])[: how.most_examples]
+    train, test = np.split(order, [len(order) // 2])
+    ends = range(how.batch_size, len(train), how.batch_size)
+    epochs = [np.split(draw.permutation(len(train)), ends) for _ in range(how.epochs)]
+    return train, test, [batch for epoch in epochs for batch in epoch]
 
 
 def personalize(
     model: nn.Module,
     split: StoreSplit,
-    users: Sequence[LocalUser],
+    users: NDArray[np.int64],
     how: LocalTraining,
     *,
     progress: Progress | None = None,
@@ -146,7 +117,7 @@ def personalize(
     Args:
         model: its parameters with ``requires_grad`` are adapted (all, or only adapters).
         split: where the rows are.
-        users: from `local_users`.
+        users: int64, places in ``split``, each of a user with two examples or more.
         how: learning rates, epochs, sizes.
         progress: is told how many users are done.
 
@@ -160,42 +131,38 @@ def personalize(
     start = [weight.detach().clone() for weight in weights]
     before, tokens = np.zeros(len(users)), np.zeros(len(users), dtype=np.int64)
     after = np.zeros((len(how.learning_rate), len(users)))
-    progress = progress or NoProgress()
-    progress.stage("personalize", len(users))
+    shown = progress or NoProgress()
+    shown.stage("personalize", len(users))
     model.eval()
-    for number, user in enumerate(users):
-        before[number], tokens[number] = _mean_loss(model, split, user, how.batch_size)
+    for number, user in enumerate(users.tolist()):
+        train, test, steps = halves(split, user, how)
+        kept_back = np.full(len(test), user), test
+        before[number], tokens[number] = mean_loss(model, split, *kept_back, batch=how.batch_size)
         for which, rate in enumerate(how.learning_rate):
-            try:
-                _adapt(model, split, user, torch.optim.SGD(weights, lr=rate))
-                after[which, number], _ = _mean_loss(model, split, user, how.batch_size)
-            finally:
-                with torch.no_grad():
-                    for weight, value in zip(weights, start, strict=True):
-                        weight.copy_(value)
-                        weight.grad = None
-        progress.at(number + 1)
+            _adapt(model, split, user, train, steps, torch.optim.SGD(weights, lr=rate))
+            after[which, number], _ = mean_loss(model, split, *kept_back, batch=how.batch_size)
+            with torch.no_grad():
+                for weight, value in zip(weights, start, strict=True):
+                    weight.copy_(value)
+                    weight.grad = None
+        shown.at(number + 1)
     return Personalized(before=before, after=after, tokens=tokens)
 
 
 def _adapt(
-    model: nn.Module, split: StoreSplit, user: LocalUser, optimizer: torch.optim.Optimizer
+    model: nn.Module,
+    split: StoreSplit,
+    user: int,
+    train: NDArray[np.int64],
+    steps: Sequence[NDArray[np.int64]],
+    optimizer: torch.optim.Optimizer,
 ) -> None:
-    units = gather_units(split, np.full(len(user.train), user.user), user.train)
+    units = gather_units(split, np.full(len(train), user), train)
     units = units.to(next(model.parameters()).device)
-    for batch in user.batches:
+    for batch in steps:
         optimizer.zero_grad()
         losses_of(causal_lm_loss, model, units, batch).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-
-
-def _mean_loss(
-    model: nn.Module, split: StoreSplit, user: LocalUser, batch: int
-) -> tuple[float, int]:
-    """The mean loss per target token on the half kept back, 0 without a target; the targets."""
-    users = np.full(len(user.test), user.user)
-    losses, targets = split_losses(model, split, users, user.test, batch=batch)
-    return float((losses * targets).sum() / max(1, targets.sum())), int(targets.sum())
 
 
 def personalize_run(
@@ -237,8 +204,8 @@ def personalize_run(
     if most_users is not None:
         require_count("most_users", most_users)
     split = store.split(Split.HELD_OUT_USERS)
-    users, dropped = local_users(split, how)
-    if not users:
+    users = np.flatnonzero(split.counts >= 2)
+    if not len(users):
         raise UseError(
             "no held-out user has two examples: there is nobody to personalize to",
             hint="prepare the store with --held-out-users 0.1",
@@ -247,7 +214,8 @@ def personalize_run(
     result: dict[str, Any] = {
         "users": len(kept),
         "users_left_unread": len(users) - len(kept),
-        **dropped,
+        "users_without_two_examples": int((split.counts < 2).sum()),
+        "examples_over_the_cap": int(np.maximum(split.counts - how.most_examples, 0).sum()),
         "epochs": how.epochs,
         "batch_size": how.batch_size,
         "adapted": "all weights" if lora_rank is None else f"adapters of rank {lora_rank}",

@@ -1,24 +1,34 @@
-"""Measure gradient norms on a store's users, for the planner."""
+r"""Measure gradient norms on a store's users, for the planner.
+
+For a user's examples in random order, z_1, …, z_n, and the group sizes G of a grid,
+
+.. math:: \rho(G) = \Big\|\frac{1}{\min(G, n)} \sum_{j \le \min(G, n)} \nabla f(\theta, z_j)\Big\|
+
+The means of one user are over nested subsets of one random order: each is over a random subset, as
+Equation 8 asks, and the noise of the choice cancels in the ratios of Equation 11.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from userdp.claims.claims import compose
 from userdp.data.progress import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.gradients import Units
-from userdp.gradients.probe import ProbedNorms, probe_norms
+from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
 from userdp.ledger import StoreLedger
 from userdp.planning.norms import GradientNorms, NormSource
-from userdp.plans import MadeFor
 from userdp.queries.medians import charge_medians, draw_medians
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import gather_units
@@ -29,8 +39,6 @@ from userdp.training.losses import build_loss
 from userdp.training.models import load_model
 from userdp.training.origin import ledger_id, lineage_of_model, made_with
 from userdp.vocabulary import require_count
-
-_QUARTILES = {"p25": 0.25, "p75": 0.75}
 
 
 def probe_store(
@@ -52,9 +60,6 @@ def probe_store(
     add-or-remove: each training user is measured by a coin of their own, and the medians are drawn
     by `userdp.queries.medians`, charged before anything is measured. No other source promises
     anything.
-
-    Each user's examples are taken in a random order; one pass over the first ``max_group_size`` of
-    them gives the norms for every G.
 
     Args:
         store: whose users are measured: those held out (``HELD_OUT``), else its training users,
@@ -80,14 +85,10 @@ def probe_store(
     require_count("users", users)
     grid, computes = power_grid(max_group_size), choose_device(device)
     under_dp = source is NormSource.DP_RELEASE
-    if not under_dp and (population is not None or epsilon is not None):
+    if {under_dp} != {population is not None, epsilon is not None}:
         raise UseError(
-            f"a population and an epsilon are for DP releases, and the source is {source}",
-            hint="name the source dp-release, or leave both out",
-        )
-    if under_dp and (population is None or epsilon is None):
-        raise UseError(
-            "a DP release of gradient norms needs the declared number of users and an epsilon",
+            "a DP release of gradient norms needs the declared number of users and an epsilon, and "
+            "no other source takes them",
             hint="--source dp-release --population 20000 --users 2000 --epsilon 0.2",
         )
     if under_dp and seed is not None:
@@ -106,7 +107,9 @@ def probe_store(
         )
     # Before anything is charged: a model that does not fit must cost nothing.
     base = load_model(config, store)
-    weights = made_with(base, config)
+    made_for = made_with(base, config)
+    if source is not NormSource.PUBLIC:  # public people are not those of the store that is trained
+        made_for = replace(made_for, store=ledger_id(store))
     origin = lineage_of_model(base, config, store)
     if under_dp and not math.isfinite(compose(origin).epsilon) and origin.parts:
         raise UseError(
@@ -115,56 +118,93 @@ def probe_store(
             hint="measure another model, or other people: --source held-out-users",
         )
     model = add_adapters(base, config).to(computes)
-    loss = build_loss(config, model)
-    reporter = progress or NoProgress()
-    if under_dp:
-        reporter = Uncounted(reporter)
-    if source not in (NormSource.PUBLIC, NormSource.DP_RELEASE):
-        StoreLedger(store.path).look("probe")
-
-    def made_for() -> MadeFor:
-        """Public people are not those of the store that the norms will be used for."""
-        return weights if source is NormSource.PUBLIC else replace(weights, store=ledger_id(store))
-
-    def measure(chosen: NDArray[np.int64], draw: np.random.Generator) -> ProbedNorms:
-        """Each user's norms: a function of that user's examples and of coins."""
-        units = draw_units(split, chosen, most=grid[-1], draw=draw).to(computes)
-        reporter.stage("probe", len(units))
-        return probe_norms(model, loss, units, group_sizes=grid, done=reporter.at)
-
+    require_uncoupled(model)
+    told: dict[str, Any] = {"users": users}
     if population is not None and epsilon is not None:
         require_count("population", population)
         subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
         query_id = charge_medians(store, epsilon=epsilon, subject=subject, of=origin)
-        coins = secret_generator()
+        draw = secret_generator()
         # A coin for each user, not a sample of fixed size: whether one is measured depends on no
         # other user.
-        chosen = np.flatnonzero(coins.random(len(split.counts)) < min(1.0, users / population))
-        norms = measure(chosen, coins).users.numpy() if len(chosen) else np.zeros((0, len(grid)))
-        columns = {str(size): norms[:, column] for column, size in enumerate(grid)}
+        chosen = np.flatnonzero(draw.random(len(split.counts)) < min(1.0, users / population))
+    else:
+        if source is not NormSource.PUBLIC:
+            StoreLedger(store.path).look("probe")
+        draw = np.random.default_rng(seed)
+        chosen = draw.permutation(len(split.counts))[:users]
+    of_users, of_examples = torch.zeros(0, len(grid)), torch.zeros(0)
+    if len(chosen):
+        units = draw_units(split, chosen, most=grid[-1], draw=draw).to(computes)
+        shown = progress or NoProgress()
+        shown = Uncounted(shown) if under_dp else shown
+        shown.stage("probe", len(grid) + 1)
+        loss = build_loss(config, model)
+        of_users, of_examples = probe_norms(model, loss, units, grid, done=shown.at)
+    if epsilon is not None:
+        columns = {str(size): of_users[:, column].numpy() for column, size in enumerate(grid)}
         medians = draw_medians(columns, epsilon=epsilon, query_id=query_id).medians
-        return GradientNorms(
-            model=Path(config.model).name,
-            users=users,
-            user_norms={size: medians[str(size)] for size in grid},
-            example_norm=medians["1"],  # that of G = 1, so it costs nothing more
-            source=source,
-            ledger_line=query_id,
-            made_for=made_for(),
+        norms = {size: medians[str(size)] for size in grid}
+        # One example's norm is that of G = 1, so that it costs nothing more.
+        told |= {"example_norm": norms[1], "ledger_line": query_id}
+    else:
+        norms = {size: _median(of_users[:, column]) for column, size in enumerate(grid)}
+        examples = max(1, int(np.median(split.counts[chosen])))
+        told = {
+            "users": len(chosen),
+            "example_norm": _median(of_examples),
+            "median_examples_per_user": examples,
+        }
+    name = Path(config.model).name
+    return GradientNorms(model=name, user_norms=norms, source=source, made_for=made_for, **told)
+
+
+def probe_norms(
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    grid: Sequence[int],
+    *,
+    done: Callable[[int], None] = lambda passes: None,
+) -> tuple[Tensor, Tensor]:
+    """Norms of mean gradients over the first min(G, n) rows of each unit, for every G of a grid.
+
+    Args:
+        model: in training or evaluation mode; parameters that require a gradient count.
+        loss: per row.
+        units: the sampled users, each with its examples in random order.
+        grid: group sizes.
+        done: is told how many passes over the units are done, of one more than group sizes.
+
+    Returns:
+        float64 (units, group sizes), ρ(G) of Equation 8 for each user; and float64 (rows,), the
+        norm of each row's own gradient. Neither is finite where a gradient is not. Operator-only.
+
+    Source: Charles et al. 2024, Equation 8.
+    """
+    sizes = units.offsets.diff()
+    rank = torch.arange(len(units.lengths)) - units.offsets[:-1].repeat_interleave(sizes)
+    grouped = [(rank < size, sizes.clamp(max=size)) for size in grid]
+    grouped.append((rank >= 0, torch.ones_like(rank)))  # each row by itself
+    norms = []
+    for rows, of_each in grouped:
+        part = Units(
+            input_ids=units.input_ids[rows],
+            lengths=units.lengths[rows],
+            offsets=torch.cat([torch.zeros(1, dtype=torch.int64), of_each.cumsum(0)]),
+            targets=None if units.targets is None else units.targets[rows],
         )
-    draw = np.random.default_rng(seed)
-    chosen = draw.permutation(len(split.counts))[:users]
-    probed = measure(chosen, draw)
-    return GradientNorms(
-        model=Path(config.model).name,
-        users=len(chosen),
-        user_norms={size: probed.user_median(size) for size in grid},
-        example_norm=probed.example_median(),
-        source=source,
-        quantiles=None if source is NormSource.PUBLIC else _quartiles(probed),
-        median_examples_per_user=max(1, int(np.median(split.counts[chosen]))),
-        made_for=made_for(),
-    )
+        norms.append(clipped_sum(model, loss, part, l2_clip_norm=1.0).norms.cpu())
+        done(len(norms))
+    return torch.stack(norms[:-1], dim=1), norms[-1]
+
+
+def _median(norms: Tensor) -> float:
+    """The middle of the finite norms (the mean of both middle ones)."""
+    finite = norms[norms.isfinite()]
+    if not len(finite):
+        raise UseError("no gradient was finite, so that no norm can be planned with")
+    return float(finite.quantile(0.5))
 
 
 def draw_units(
@@ -186,14 +226,3 @@ def power_grid(largest: int) -> tuple[int, ...]:
     require_count("max_group_size", largest, at_most=10**6)
     powers = [2**power for power in range(largest.bit_length()) if 2**power < largest]
     return (*powers, largest)
-
-
-def _quartiles(probed: ProbedNorms) -> dict[str, dict[str, float]]:
-    """How far the norms of users spread, by group size; operator-only."""
-    return {
-        name: {
-            str(size): float(norms[norms.isfinite()].quantile(level))
-            for size, norms in zip(probed.group_sizes, probed.users.T, strict=True)
-        }
-        for name, level in _QUARTILES.items()
-    }

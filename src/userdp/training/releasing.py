@@ -4,26 +4,45 @@ A model of `transformers` becomes RUN/model in the layout of Hugging Face, with 
 store. A model with adapters of `peft` becomes RUN/adapter, and RUN/model with the adapters merged
 in. Any other module becomes the file of its weights alone, so that its lineage stays known and the
 ledger can be held against it; to build the module again is its owner's part.
+
+Of the small files beside the weights only settings are kept that the library's own classes know. A
+note, a place on this machine or ``auto_map`` (code that would run) that came with a base model ends
+here. The ledger then binds the files, and an export copies just these bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
+import json
+import shutil
 import sys
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import save_model as save_module
 from torch import Tensor, nn
 
+from userdp import files
 from userdp.claims.lineage import Lineage
+from userdp.claims.weights import describe
+from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError, in_short, warn
 from userdp.gradients.shards import whole
 from userdp.ledger import RunFolder
 from userdp.training.distributed import current_world
-from userdp.training.lora import save_adapter
-from userdp.training.models import save_model
+
+_NO_SETTINGS = {"_name_or_path", "id2label", "label2id", "task_specific_params"}
+"""Of every configuration of `transformers`: a place, and words of another task."""
+_OF_TOKENIZERS = {
+    "add_bos_token", "add_eos_token", "add_prefix_space", "bos_token", "cls_token", "eos_token",
+    "clean_up_tokenization_spaces", "mask_token", "model_max_length", "pad_token", "padding_side",
+    "sep_token", "split_special_tokens", "tokenizer_class", "truncation_side", "unk_token",
+}  # fmt: skip
 
 
 def release(
@@ -55,29 +74,83 @@ def release(
 
     Raises:
         UseError: the weights are not those that were settled.
-        FailureError: the disk refused.
     """
-    whole_model = uncompiled(model)
-    adapted = is_adapted(whole_model)
-    merged = _merged(whole_model) if adapted else whole_model
-    weights = ""
+    inner = uncompiled(model)
+    merged = _merged(inner) if is_adapted(inner) else inner
+    words: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "lineage": lineage,
+        "own_tokenizer": own_tokenizer,
+        "template": template,
+    }
+    weights = None
     if merged is not None:
-        weights = save_model(
-            merged,
-            folder.model,
-            tokenizer=tokenizer,
-            lineage=lineage,
-            only=settled,
-            own_tokenizer=own_tokenizer,
-            template=template,
-        )
-    if adapted:
+        weights = save_model(merged, folder.model, only=settled, **words)
+    if is_adapted(inner):
         only = settled if merged is None else None
-        adapters = save_adapter(
-            whole_model, folder.adapter, lineage, only=only, own_tokenizer=own_tokenizer
-        )
+        adapters = save_model(inner, folder.adapter, only=only, **words)
         weights = weights or adapters
+    assert weights is not None
     return weights
+
+
+def save_model(
+    model: nn.Module,
+    folder: Path,
+    *,
+    tokenizer: Path,
+    lineage: Lineage,
+    only: str | None = None,
+    own_tokenizer: Any = None,
+    template: str | None = None,
+) -> str:
+    """Write config, safetensors and tokenizer as a Hugging Face folder, whole or not at all.
+
+    What the weights descend from is written beside them and in their metadata. Of a module that is
+    no model of `transformers` there is no config to write; of one of `peft` the adapters are
+    written.
+
+    Args:
+        model: with the weights to write.
+        folder: to be made, or replaced.
+        tokenizer: the file to write beside them.
+        lineage: what the weights descend from.
+        only: the digest that the weights must have, if no others may be written.
+        own_tokenizer: one of `transformers`, whose files take the place of ``tokenizer``'s.
+        template: of chats, to be written beside the tokenizer.
+
+    Returns:
+        The digest of the weights (`userdp.claims.weights`).
+
+    Raises:
+        UseError: the weights are not those of ``only``.
+    """
+    with files.whole_folder(folder) as temporary:
+        if isinstance(model, transformers.PreTrainedModel):
+            model.save_pretrained(temporary)
+            _rewrite(temporary / "config.json", lambda given: _settings(given, model.config))
+        elif is_adapted(model):
+            model.save_pretrained(temporary)  # type: ignore[operator]
+            (temporary / "README.md").unlink(missing_ok=True)
+            _rewrite(temporary / "adapter_config.json", _of_adapter)
+        else:
+            save_module(model, str(temporary / "model.safetensors"))
+        _rewrite(temporary / "generation_config.json", _of_generation)
+        digest = describe(temporary, lineage)
+        if only not in (None, digest):
+            raise UseError(
+                f"these weights are not those that the run settled with, so that nothing was "
+                f"written to {folder}: the claim of the run would be of other weights",
+                hint="call private.save() within the block of the run: leaving it settles with the "
+                "weights as they then stand (adapters apart from their base)",
+            )
+        _write_tokenizer(temporary, tokenizer, own_tokenizer)
+        if template is not None:
+            files.write_file(temporary / "chat_template.jinja", template.encode())
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                path.chmod(files.SHAREABLE_FILE)
+    return digest
 
 
 def is_adapted(model: nn.Module) -> bool:
@@ -98,7 +171,7 @@ def unsharded(model: nn.Module) -> nn.Module:
     Only rank 0 has the result: any other process gets ``model`` back.
 
     Raises:
-        UseError: it is no causal language model of `transformers`, or has several adapters.
+        UseError: it is no causal language model of `transformers`.
     """
     on_rank_zero = current_world().rank == 0
     weights: dict[str, Tensor] = {}
@@ -110,51 +183,46 @@ def unsharded(model: nn.Module) -> nn.Module:
         return model
     adapted: Any = model if is_adapted(model) else None
     base: Any = model if adapted is None else adapted.get_base_model()
-    try:
-        built: Any = transformers.AutoModelForCausalLM.from_config(base.config)
-        if adapted is not None:
-            (settings,) = adapted.peft_config.values()
-            built = sys.modules["peft"].get_peft_model(built, copy.deepcopy(settings))
-    except (AttributeError, ValueError) as error:
+    if not isinstance(base, transformers.PreTrainedModel):
         raise UseError(
             "this sharded model cannot be built whole again, as it must be to be saved: it is no "
-            "causal language model of transformers, or it has several adapters",
+            "causal language model of transformers",
             hint="save it yourself and call finish() with userdp.claims.weights.digest_of(FOLDER)",
-        ) from error
+        )
+    built: Any = transformers.AutoModelForCausalLM.from_config(base.config)
+    plain = built
+    if adapted is not None:
+        (settings,) = adapted.peft_config.values()
+        built = sys.modules["peft"].get_peft_model(built, copy.deepcopy(settings))
     built.load_state_dict(weights, assign=True)  # in the dtype that they are in
-    (built if adapted is None else built.get_base_model()).tie_weights()
+    plain.tie_weights()
     whole_model: nn.Module = built
     return whole_model
 
 
 def _merged(model: nn.Module) -> nn.Module | None:
-    """A copy on the CPU with its adapters merged in: merging changes the base model in place.
+    """A copy on the CPU, in float32, with its adapters merged in.
 
-    It computes what the adapters compute, as is asked on made-up tokens: the two differ by a tenth
-    of what the adapters change at most. A base in half precision rounds small changes away, and is
-    then merged in float32. None, with a warning, where neither does it.
+    In float32, since half precision would round small changes away. None, with a warning, where
+    the copy does not compute what base and adapters compute, as is asked on made-up tokens (where
+    embeddings and head are tied and only one is adapted, say), or where it cannot be asked.
     """
     why = "the model with these adapters merged in computes something else"
-    for wide in (False, True):
-        try:
-            apart: Any = copy.deepcopy(model, _on_the_cpu(model)).eval()
-            if wide:
-                apart.float()
-            adapted = _answers(apart)
-            with apart.disable_adapter():
-                before = _answers(apart)
-            _untie(apart)
-            merged: nn.Module = apart.merge_and_unload()
-            after = _answers(merged)
-            if adapted is None or before is None or after is None:
-                return merged  # no language model, or one that does not run here
-            allowed = max(0.1 * (adapted - before).norm(), 1e-4 * adapted.norm())
-            if (after - adapted).norm() <= allowed:
-                return merged
-        # What a kind of adapter raises that cannot be copied or merged is documented nowhere, and
-        # what was trained is paid for.
-        except Exception as error:
-            why = f"adapters of this kind cannot be merged ({in_short(error)})"
+    try:
+        apart: Any = _on_the_cpu(model).float().eval()
+        last = apart.get_input_embeddings().weight.shape[0] - 1
+        tokens = torch.linspace(0, last, 8).long()[None]
+        with torch.no_grad():
+            told = apart(input_ids=tokens).logits
+            merged: Any = apart.merge_and_unload()
+            differs = merged(input_ids=tokens).logits - told
+        if differs.norm() <= _MERGED_LIKE * told.norm():
+            whole_model: nn.Module = merged
+            return whole_model
+    # What a kind of adapter raises that cannot be copied or merged is documented nowhere, and what
+    # was trained is paid for.
+    except Exception as error:
+        why = f"adapters of this kind cannot be merged ({in_short(error)})"
     warn(
         f"only the adapters are released, and no merged model: {why}. Load them over the base "
         "model with peft.PeftModel.from_pretrained(base, RUN/adapter)"
@@ -162,46 +230,64 @@ def _merged(model: nn.Module) -> nn.Module | None:
     return None
 
 
-@torch.no_grad()
-def _answers(model: Any) -> Tensor | None:
-    """A model's logits of made-up tokens; None if it is no language model, or does not run here."""
-    try:
-        most = model.get_input_embeddings().weight.shape[0] - 1
-        answers: Tensor = model(input_ids=torch.linspace(0, most, 8).long()[None]).logits.double()
-    except Exception:  # an attention kernel, say, that the CPU does not have
-        return None
-    return answers
+_MERGED_LIKE = 1e-4
+"""Of the norm of the logits; float32 differs by some 1e-6."""
 
 
-def _untie(adapted: Any) -> None:
-    """Give the head weights of its own, where it is tied to the embeddings and one is adapted.
-
-    The adapters change one of the two, and merging them would change both.
-    """
-    base = adapted.get_base_model()
-    if not isinstance(base, transformers.PreTrainedModel) or base.get_output_embeddings() is None:
-        return
-    first, last = base.get_input_embeddings(), base.get_output_embeddings()
-    adapted_ends = [one for one in (first, last) if hasattr(one, "base_layer")]
-    if adapted_ends and first.weight is last.weight:
-        head = getattr(last, "base_layer", last)
-        head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
-        base.config.tie_word_embeddings = False
-
-
-def _on_the_cpu(model: nn.Module) -> dict[int, Any]:
-    """What `copy.deepcopy` takes for the copies of a model's tensors: ones on the CPU.
-
-    A device that has room for one model only need not hold two. Tensors of other types, such as
-    quantized ones, know best how to copy themselves.
-    """
+def _on_the_cpu(model: nn.Module) -> nn.Module:
+    """A copy of a model on the CPU: a device that has room for one of it need not hold two."""
     memo: dict[int, Any] = {}
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if type(parameter) is nn.Parameter:
-                values = parameter.detach().to("cpu", copy=True)
-                memo[id(parameter)] = nn.Parameter(values, requires_grad=False)
-        for buffer in model.buffers():
-            if type(buffer) is Tensor:
-                memo[id(buffer)] = buffer.detach().to("cpu", copy=True)
-    return memo
+    for one in (*model.parameters(), *model.buffers()):
+        # Tensors of other types, such as quantized ones, know best how to copy themselves.
+        if type(one) in (nn.Parameter, Tensor):
+            values = one.detach().to("cpu", copy=True)
+            memo[id(one)] = nn.Parameter(values) if type(one) is nn.Parameter else values
+    return copy.deepcopy(model, memo)
+
+
+def _write_tokenizer(folder: Path, tokenizer: Path, own: Any) -> None:
+    """A tokenizer's files: those of the store's file, or of ``own``."""
+    shutil.copyfile(tokenizer, folder / "tokenizer.json")
+    known = StoreTokenizer.load(tokenizer)
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if known.end_of_text_id is not None:
+        settings["eos_token"] = known.encoder.id_to_token(known.end_of_text_id)
+    files.write_json(folder / "tokenizer_config.json", settings)
+    if own is not None:
+        own.save_pretrained(folder)
+    _rewrite(folder / "tokenizer_config.json", lambda given: _only(given, _OF_TOKENIZERS))
+
+
+def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    if path.exists():
+        given = files.read_json(path, what="settings", finite=False)
+        files.write_file(path, json.dumps(change(given), indent=2).encode())
+
+
+def _only(given: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in known}
+
+
+def _settings(given: dict[str, Any], config: transformers.PretrainedConfig) -> dict[str, Any]:
+    """Of a model's config what its class knows; configs within it by their own classes."""
+    known = {*inspect.signature(type(config)).parameters, *config.attribute_map}
+    known |= {"architectures", "dtype", "model_type", "quantization_config", "transformers_version"}
+    with contextlib.suppress(TypeError, ValueError):  # one that must be given something names it
+        known |= type(config)().to_dict().keys()
+    kept = _only(given, known - _NO_SETTINGS)
+    for name, inner in vars(config).items():
+        if name in kept and isinstance(inner, transformers.PretrainedConfig):
+            kept[name] = _settings(kept[name], inner)
+    return kept
+
+
+def _of_generation(given: dict[str, Any]) -> dict[str, Any]:
+    return _only(given, transformers.GenerationConfig().to_dict())
+
+
+def _of_adapter(given: dict[str, Any]) -> dict[str, Any]:
+    """An adapter's settings: the base by a hub's name only, since folders are of this machine."""
+    base = Path(given["base_model_name_or_path"] or "")
+    local = base.is_absolute() or base.exists()
+    name = None if local else given["base_model_name_or_path"]
+    return {**given, "auto_mapping": None, "base_model_name_or_path": name}

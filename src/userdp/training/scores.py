@@ -8,31 +8,28 @@ examples of another are trained on.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import nn
 
 from userdp.codec import canonical
 from userdp.data.places import Place, remember
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.scores import write_scores
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.files import require_new
 from userdp.ledger import StoreLedger
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.losses import split_losses
+from userdp.training.losses import rows_of, split_losses
 from userdp.training.models import read_model, require_fit, resolve
 from userdp.training.origin import lineage_of_weights
 from userdp.vocabulary import require_count
 
-_BLOCK = 8192
-"""Examples that are sorted by length together; their scores are one block of the file."""
+_LARGEST = math.log(np.finfo(np.float32).max)
+"""Of a loss whose perplexity the file can hold."""
 
 
 def score_store(
@@ -74,8 +71,8 @@ def score_store(
     computes = choose_device(device)
     require_new(out, overwrite=overwrite, name="scores.arrow")
     part = store.split(split)
-    total = int(part.counts.sum())
-    if not total:
+    users, examples = rows_of(part, np.arange(len(part.counts)))
+    if not len(users):
         raise UseError(f"the store holds nothing in split {split}: there is nothing to score")
     scorer = read_model(resolve(model))
     require_fit(scorer, model, store)
@@ -87,40 +84,15 @@ def score_store(
             hint="score with a model of public data, such as --model bundled",
         )
     StoreLedger(store.path).look("score")
-    scorer = scorer.to(computes)
     reporter = progress or NoProgress()
-    reporter.stage("score", total)
-    seen: list[NDArray[np.float32]] = []
-
-    def blocks() -> Iterator[NDArray[np.float32]]:
-        for begin in range(0, total, _BLOCK):
-            block = _scored(scorer, part, begin, min(begin + _BLOCK, total), batch, reporter)
-            seen.append(block)
-            yield block
-
-    remember(store.path, Place.SCORES, out)
-    written = write_scores(out, store, blocks(), split, lineage=canonical(lineage))
-    scores = np.concatenate(seen)
-    finite = scores[np.isfinite(scores)].astype(np.float64)
-    quantiles = np.quantile(finite, (0.25, 0.5, 0.75)).tolist() if len(finite) else []
-    return {
-        "examples": written,
-        "unscored": int(len(scores) - len(finite)),
-        "quantiles": dict(zip(("0.25", "0.5", "0.75"), quantiles, strict=False)),
-    }
-
-
-def _scored(
-    model: nn.Module, part: StoreSplit, begin: int, end: int, batch: int, progress: Progress
-) -> NDArray[np.float32]:
-    """The scores of examples ``begin:end``, numbered user by user."""
-    ends = np.cumsum(part.counts)
-    number = np.arange(begin, end)
-    users = np.searchsorted(ends, number, side="right")
-    examples = number - (ends - part.counts)[users]
+    reporter.stage("score", len(users))
     losses, targets = split_losses(
-        model, part, users, examples, batch=batch, done=lambda rows: progress.at(begin + rows)
+        scorer.to(computes), part, users, examples, batch=batch, done=reporter.at
     )
-    capped = np.minimum(losses, math.log(np.finfo(np.float32).max))
     known = (targets > 0) & np.isfinite(losses)
-    return np.where(known, np.exp(capped), np.nan).astype(np.float32)
+    scores = np.where(known, np.exp(np.minimum(losses, _LARGEST)), np.nan).astype(np.float32)
+    remember(store.path, Place.SCORES, out)
+    written = write_scores(out, store, iter([scores]), split, lineage=canonical(lineage))
+    finite = scores[known].astype(np.float64)
+    quantiles = {str(q): float(np.quantile(finite, q)) for q in (0.25, 0.5, 0.75) if len(finite)}
+    return {"examples": written, "unscored": int((~known).sum()), "quantiles": quantiles}

@@ -39,75 +39,6 @@ class Lineage(Target):
         assert checked.problems or digest == known, "verified, and the tensors are others"
 
 
-class Model(Target):
-    """A model that training begins from."""
-
-    name = "model"
-    what = "config.json, safetensors, generation_config.json: loaded, and its settings published"
-
-    def make(self, folder: Path) -> None:
-        shutil.copytree(CORPUS / "run" / "model", folder, dirs_exist_ok=True)
-
-    def files(self, folder: Path) -> list[str]:
-        return ["config.json", "generation_config.json", "model.safetensors"]
-
-    def read(self, folder: Path) -> None:
-        import torch
-
-        from userdp.training.models import read_model
-        from userdp.training.published import tidy
-
-        model = read_model(str(folder))
-        with torch.no_grad():
-            model(input_ids=torch.zeros((1, 4), dtype=torch.int64))
-        tidy(folder)
-
-
-class Published(Target):
-    """The small files of a model, as they are tidied before a release."""
-
-    name = "published"
-    what = "tokenizer, its settings, an adapter's settings: as they are published"
-
-    def make(self, folder: Path) -> None:
-        from transformers import PreTrainedTokenizerFast
-
-        shutil.copytree(CORPUS / "run" / "model", folder, dirs_exist_ok=True)
-        shutil.copyfile(
-            CORPUS / "adapted" / "adapter" / "adapter_config.json", folder / "adapter_config.json"
-        )
-        PreTrainedTokenizerFast.from_pretrained(folder).save_pretrained(folder)
-        (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
-
-    def files(self, folder: Path) -> list[str]:
-        names = ("tokenizer.json", "tokenizer_config.json", "adapter_config.json")
-        return [*names, "chat_template.jinja"]
-
-    def read(self, folder: Path) -> None:
-        from userdp.api.source_options import source_options
-        from userdp.training.published import tidy
-
-        source_options(None, folder)
-        tidy(folder)
-
-
-class Adapter(Target):
-    """Adapters over a model, as an evaluation loads them."""
-
-    name = "adapter"
-    what = "adapter_config.json: adapters like those of a folder"
-
-    def make(self, folder: Path) -> None:
-        name = "adapter_config.json"
-        shutil.copyfile(CORPUS / "adapted" / "adapter" / name, folder / name)
-
-    def read(self, folder: Path) -> None:
-        from userdp.training.lora import attach_like
-        from userdp.training.models import read_model
-
-        attach_like(read_model(str(CORPUS / "run" / "model")), folder, name="other")
-
-
 class Checkpoint(Target):
     """The state of an interrupted run."""
 
@@ -162,7 +93,7 @@ class Arrays(Target):
         assert values.nbytes <= (folder / "losses.npy").stat().st_size, "more than the file holds"
 
 
-TARGETS: tuple[type[Target], ...] = (Lineage, Model, Published, Adapter, Checkpoint, Arrays)
+TARGETS: tuple[type[Target], ...] = (Lineage, Checkpoint, Arrays)
 
 
 def _trained() -> tuple[Any, Any, Any]:

@@ -26,7 +26,7 @@ from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan
 from userdp.strict_json import parse
 from userdp.training.config import TrainConfig
-from userdp.training.personalization import LocalTraining, local_users, personalize, summary
+from userdp.training.personalization import LocalTraining, personalize, summary
 
 Row = dict[str, Any]
 _EVALUATION_BATCH = 32
@@ -139,8 +139,8 @@ def held_out_loss(model: nn.Module, split: StoreSplit, most_examples: int) -> tu
 
 def _gains(model: nn.Module, split: StoreSplit, how: LocalTraining) -> list[Row]:
     """Mean losses on the half kept back, before and after local training, at each rate."""
-    users, _ = local_users(split, how)
-    personalized = personalize(model, split, users[:_PERSONALIZED], how)
+    users = np.flatnonzero(split.counts >= 2)[:_PERSONALIZED]
+    personalized = personalize(model, split, users, how)
     return [
         {"learning_rate": rate, **summary(personalized, which)}
         for which, rate in enumerate(how.learning_rate)
