@@ -21,7 +21,7 @@ from userdp.clip import Clip, clip_form
 from userdp.data.records import Drop, Tally
 from userdp.errors import UseError
 from userdp.gradients import Units, get_engine
-from userdp.gradients.clip_rules import ClipRule
+from userdp.gradients.clipping import ClipRule
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.layer import RULES
 from userdp.plans import Plan

@@ -14,8 +14,7 @@ from tests.speed import fast_then_slow
 from userdp.clip import OWN_FORMS, ClipForm, LayerSplit
 from userdp.errors import UseError
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
-from userdp.gradients.clip_rules import layer_clip_norms, layers_of
-from userdp.gradients.clipping import CLIP_MARGIN, squared_norm
+from userdp.gradients.clipping import CLIP_MARGIN, layer_clip_norms, layers_of, squared_norm
 from userdp.gradients.engines import get_engine
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.models import trainable_parameters
@@ -129,7 +128,7 @@ def test_invariant_3_a_form_of_ones_own_moves_the_sum_by_at_most_the_clip_norm(
 def test_invariant_3_twin_each_layer_clipped_to_the_whole_norm_is_caught(
     name: str, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from userdp.gradients import clip_rules as rules
+    from userdp.gradients import clipping as rules
 
     def unsplit(sizes: dict[str, int], *, l2_clip_norm: float, split: LayerSplit) -> object:
         return dict.fromkeys(layers_of(sizes), l2_clip_norm)

@@ -53,7 +53,7 @@ PARTS = (
     Part(name="sampling", paths=("sampling",), count=40),
     Part(
         name="clip",
-        paths=("clip.py", "gradients/clip_rules.py", "gradients/clipping.py"),
+        paths=("clip.py", "gradients/clipping.py"),
         count=40,
     ),
     Part(

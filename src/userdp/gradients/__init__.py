@@ -5,8 +5,7 @@ and sums, `get_engine` names faster ways to the same sum; `NoiseSource` adds the
 after that is post-processing.
 """
 
-from userdp.gradients.clip_rules import ClipRule
-from userdp.gradients.clipping import CLIP_MARGIN
+from userdp.gradients.clipping import CLIP_MARGIN, ClipRule
 from userdp.gradients.engines import ENGINES, Engine, get_engine
 from userdp.gradients.losses import (
     Loss,

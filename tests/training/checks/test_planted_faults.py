@@ -17,7 +17,7 @@ import torch
 from tests.plans import els_plan, uls_plan
 from tests.training.checks.subjects import failures, subject_of
 from tests.training.toy import CONFIG, toy_model
-from userdp.gradients import clip_rules, model_randomness
+from userdp.gradients import clipping, model_randomness
 from userdp.gradients import noise as drawing
 from userdp.gradients.engines import ENGINES, Engine, reference
 from userdp.gradients.noise import NoiseSource
@@ -166,14 +166,14 @@ def test_invariant_3_twin_a_layer_whose_gradient_is_dropped_from_the_sum(
 
 
 def test_invariant_3_twin_a_norm_of_one_parameter_only(told, store, monkeypatch):
-    honest = clip_rules.ClipRule.factors
+    honest = clipping.ClipRule.factors
 
     def first(self, squared_norms, sizes, *, l2_clip_norm):
         name = list(squared_norms)[-1]
         one = honest(self, {name: squared_norms[name]}, sizes, l2_clip_norm=l2_clip_norm)
         return dict.fromkeys(squared_norms, one[name])
 
-    monkeypatch.setattr(clip_rules.ClipRule, "factors", first)
+    monkeypatch.setattr(clipping.ClipRule, "factors", first)
     assert "moves the clipped sum by more" in told(store)
 
 
@@ -191,12 +191,12 @@ def test_invariant_3_twin_norms_that_are_told_too_small(told, store, monkeypatch
 
 @pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_3_twin_a_margin_of_more_than_the_clip_norm(told, store, monkeypatch, name):
-    honest = clip_rules.clip_factors
+    honest = clipping.clip_factors
 
     def more(squares: Any, *, l2_clip_norm: float, stability: Any = None) -> Any:
         return honest(squares, l2_clip_norm=1.002 * l2_clip_norm, stability=stability)
 
-    monkeypatch.setattr(clip_rules, "clip_factors", more)
+    monkeypatch.setattr(clipping, "clip_factors", more)
     assert "by more than the clip norm" in told(store, engine=name)
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients.clip_rules import FLAT, ClipRule
-from userdp.gradients.clipping import require_clip_norm
+from userdp.gradients.clipping import FLAT, ClipRule, require_clip_norm
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
