@@ -1,4 +1,4 @@
-r"""By which factor a unit's gradient is clipped, such that the sensitivity holds in floating point too.
+r"""By which factor the gradient of a unit is clipped: a sensitivity that floating point keeps.
 
 **Per layer.** With :math:`\sum_l C_l^2 = C^2`, a public split, and each layer clipped to its own
 :math:`C_l`, the unit's contribution has squared norm at most :math:`\sum_l C_l^2 = C^2`: the
