@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from userdp.gradients import ClippedSum, Loss, Units, trainable_parameters
+from userdp.gradients import ClippedSum, Loss, Units, losses, trainable_parameters
 from userdp.gradients.engines import Engine, batched
 from userdp.gradients.engines.forms import Forms
 from userdp.gradients.engines.passes import Pass, PassShape
@@ -44,6 +46,11 @@ class _Called(nn.Module):
         return self.loss(self.model, input_ids, lengths).mean()
 
 
+def _torchs_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    flat = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
+    return flat.view(labels.shape)
+
+
 def vmap_norms(model: nn.Module, loss: Loss, units: Units) -> Tensor:
     """Norms of the units' gradients by torch.func, float64; all units have as many rows."""
     called, count = _Called(model, loss), len(units)
@@ -54,7 +61,8 @@ def vmap_norms(model: nn.Module, loss: Loss, units: Units) -> Tensor:
         return found
 
     ids = units.input_ids.view(count, -1, units.input_ids.shape[1])
-    gradients = vmap(grad(of_one), (None, 0, 0))(held, ids, units.lengths.view(count, -1))
+    with patch.object(losses, "token_losses", _torchs_losses):  # ``vmap`` traces torch's own
+        gradients = vmap(grad(of_one), (None, 0, 0))(held, ids, units.lengths.view(count, -1))
     squares = [g.double().flatten(1).square().sum(1) for g in gradients.values()]
     return torch.stack(squares).sum(0).sqrt()
 

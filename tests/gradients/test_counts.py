@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from userdp.gradients import NoiseSource
-from userdp.gradients.counts import COUNT_SENSITIVITY, centred_count, noisy_count
+from userdp.gradients.noise import COUNT_SENSITIVITY, centred_count, noisy_count
 
 NORMS = [0.2, 0.9999, 1.0, 1.0001, 50.0, math.nan, math.inf, 0.0]
 

@@ -21,7 +21,7 @@ from benchmarks.gpu.noise import DeviceNoise
 from benchmarks.lattice import STDS, Gain, candidates, float32_release, grid_of, lattice_gain
 from userdp.gradients import NoiseSource
 from userdp.gradients import noise as noise_module
-from userdp.gradients.counts import noisy_count
+from userdp.gradients.noise import noisy_count
 
 COUNT = 200_000
 ENOUGH = 4.0

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients import token_losses as module
+from userdp.gradients import losses as module
 from userdp.gradients.certificate.places.place import CONSTANT, PLACES, Call, Place
 from userdp.gradients.engines.engine import Engine
-from userdp.gradients.token_losses import IGNORED, token_losses
+from userdp.gradients.losses import IGNORED, token_losses
 
 CLOSE = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-2}
 

@@ -15,7 +15,7 @@ from userdp.claims import claim
 from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
-from userdp.gradients.counts import centred_count
+from userdp.gradients.noise import centred_count
 from userdp.ledger.journal import append_entries
 from userdp.plans import StepRecord
 from userdp.training import private_run as private_module

@@ -1,7 +1,11 @@
-"""How a pass is run and watched: as it is written, and under the eyes of modes of ours."""
+"""How a pass is run: as it is written, under the eyes of modes of ours, and on its device.
+
+Neither the host nor an accelerator should wait for the other (`moved`, `told`).
+"""
 
 from __future__ import annotations
 
+import gc
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -113,3 +117,39 @@ class FunctionMode(TorchFunctionMode):
     @abstractmethod
     def ran(self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Run ``func`` and return what it returns."""
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on ``device``, for which the host does not wait: by pinned memory."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def told(tensor: Tensor) -> Callable[[], Tensor]:
+    """What brings ``tensor`` to the host: it waits until the device has come to where it is now.
+
+    Not for what is asked of the device after this call.
+    """
+    if tensor.device.type != "cuda":
+        return tensor.cpu
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    stream: Any = torch.cuda.current_stream(tensor.device)  # torch gives it no types
+    arrived = stream.record_event()
+
+    def wait() -> Tensor:
+        arrived.synchronize()
+        return host
+
+    return wait
+
+
+def let_go_of_memory() -> None:
+    """Give back what an attempt that failed left: cycles of objects, and what devices keep.
+
+    Call it when the error is gone: its trace holds the frames of the attempt, and these hold the
+    tensors.
+    """
+    gc.collect()
+    torch.cuda.empty_cache()  # does nothing where no such device is in use

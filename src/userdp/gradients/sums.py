@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from userdp.gradients.modes import told
 from userdp.gradients.shards import zeros_like_parts
-from userdp.gradients.transfers import told
 
 
 class Pending(NamedTuple):
@@ -49,7 +49,7 @@ class ClippedSum:
         non_finite: units that counted as zero for a NaN or infinite gradient. Operator-only.
         sensitivity: the ``l2_clip_norm`` that was asked for.
         failed: units that counted as zero since their rows made the model or the loss raise an
-            error (`userdp.gradients.engines.failing`); their norm and loss are NaN. Operator-only.
+            error (`losses.may_be_of_rows`); their norm and loss are NaN. Operator-only.
         halvings: how often memory ran out, and passes were halved, before this was computed anew
             (`userdp.gradients.engines.room`). Operator-only.
         pending: of units that were added before anybody knew of them; see `settle`.
@@ -110,15 +110,6 @@ class ClippedSum:
         """Make ``value`` float64, one parameter after another: no second copy of all lives."""
         for name, value in self.value.items():
             self.value[name] = value.double()
-
-    def add_unit(self, unit: int, alone: ClippedSum) -> None:
-        """Add the sum of one unit, which was computed alone; its number here is ``unit``."""
-        self.norms[unit], self.losses[unit] = alone.norms[0], alone.losses[0]
-        self.non_finite += alone.non_finite
-        self.failed += alone.failed
-        self.widen()
-        for name, value in alone.value.items():
-            self.value[name] += value
 
     def append(self, more: ClippedSum) -> None:
         """Add the sum of other units, whose norms and losses come behind those that are here."""

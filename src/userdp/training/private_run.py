@@ -22,9 +22,8 @@ from userdp.gradients import (
     Units,
     trainable_parameters,
 )
-from userdp.gradients.counts import noisy_count
 from userdp.gradients.model_randomness import secret_randomness
-from userdp.gradients.noise import Noise
+from userdp.gradients.noise import Noise, noisy_count
 from userdp.gradients.precision import require_no_autocast
 from userdp.gradients.shards import is_sharded, sharded_parts
 from userdp.ledger import RunFolder

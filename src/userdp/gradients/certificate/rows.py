@@ -399,7 +399,7 @@ _OWN = (types.FunctionType, types.MethodType, torch.Generator)
 
 _TRUSTED = (
     "userdp.gradients.engines.",
-    "userdp.gradients.token_losses",
+    "userdp.gradients.losses",
     "torch.distributed.fsdp.",
     "transformers.models.bloom.",
 )

@@ -70,9 +70,9 @@ from userdp.gradients.engines.passes import (
 )
 from userdp.gradients.engines.running import running_dtype
 from userdp.gradients.engines.tape import KnownTape, NotCoveredError, Tape, Workspace
+from userdp.gradients.losses import may_be_of_rows
 from userdp.gradients.model_randomness import GeneratorStates, StatesApart
 from userdp.gradients.precision import reduced_products
-from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum, Pending
 from userdp.gradients.units import Units
 

@@ -29,9 +29,9 @@ from torch import Tensor
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.uses import Layout
+from userdp.gradients.modes import moved
 from userdp.gradients.precision import reduced_products
 from userdp.gradients.shards import local
-from userdp.gradients.transfers import moved
 from userdp.gradients.units import Units
 
 _CPU_TOKENS = 1024

@@ -22,10 +22,9 @@ from userdp.gradients.certificate.made_up import EQUAL, RAGGED, Answers, made_up
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import clip_factors, squared_norm, squared_norms
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.losses import DetachedLossError, checked_losses
+from userdp.gradients.losses import DetachedLossError, checked_losses, may_be_of_rows
 from userdp.gradients.model_randomness import StatesApart, known_randomness
 from userdp.gradients.modes import eagerly
-from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import own_rows
 

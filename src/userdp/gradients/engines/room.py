@@ -28,8 +28,8 @@ from userdp.gradients.certificate.made_up import Answers
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import largest_passes
-from userdp.gradients.memory import let_go_of_memory
 from userdp.gradients.model_randomness import GeneratorStates
+from userdp.gradients.modes import let_go_of_memory
 from userdp.gradients.precision import is_narrow
 from userdp.gradients.sums import ClippedSum
 from userdp.out_of_memory import ran_out_of_memory

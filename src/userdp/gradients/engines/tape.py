@@ -49,11 +49,11 @@ from userdp.gradients.modes import (
     FunctionMode,
     deterministic,
     eagerly,
+    moved,
     run_backward,
     run_batched_backward,
     unwatched,
 )
-from userdp.gradients.transfers import moved
 from userdp.gradients.units import Units
 
 NOT_BY_ROWS = "(losses of which it is not proved that rows were kept apart)"

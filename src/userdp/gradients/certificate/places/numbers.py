@@ -18,7 +18,7 @@ from userdp.gradients.certificate.places.place import (
     places,
     tensors_in,
 )
-from userdp.gradients.token_losses import token_losses
+from userdp.gradients.losses import token_losses
 
 _COUNTING = (torch.int64, torch.int32, torch.float64)
 """Types that hold every index of a dimension exactly."""
