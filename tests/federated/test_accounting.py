@@ -28,7 +28,7 @@ from userdp.papers.marathe.published import (
     group_target,
     paper_noise,
 )
-from userdp.sampling.poisson_subjects import subject_probability
+from userdp.sampling.poisson import subject_probability
 from userdp.vocabulary import PrivacyUnit
 
 FEDERATED_PAGE = Path(__file__).parents[2] / "docs" / "federated.md"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from userdp.sampling import FixedSizeExamples, FixedSizeUsers
-from userdp.sampling.poisson_pooled import PoissonPooled
-from userdp.sampling.poisson_subjects import PoissonSubjects, subject_probability
+from userdp.sampling import FixedSizeUsers
+from userdp.sampling.poisson import PoissonPooled, PoissonSubjects, subject_probability
 
 USERS = np.array([0, 0, 0, 4, 7, 7])
 
@@ -42,7 +41,3 @@ def test_a_subject_whose_examples_are_always_drawn_is_always_drawn():
 def test_a_batch_of_fixed_size_holds_each_unit_with_its_share(total, chance):
     sampling = FixedSizeUsers(batch_size=10, group_size=1, least_population=10)
     assert sampling.chance(total) == chance
-
-
-def test_a_user_has_one_example_in_batches_of_fixed_size_unless_a_group_size_says_more():
-    assert FixedSizeExamples(batch_size=10, least_population=10).group_size == 1

@@ -280,7 +280,7 @@ def test_els_rows_are_those_of_the_fixed_selection(store, tmp_path):
     assert not plan.sampling.by_user
     cohort = plan.sampling.sampler(split.counts, secret_generator()).draw()
     counts, selection = fixed_selection(split, 2)
-    assert cohort.units == cohort.rows == counts.sum()
+    assert cohort.units == len(cohort.users) == counts.sum()
     units = Collator(split, plan)(cohort)
     expected = split.gather(cohort.users, selection.map(cohort.users, cohort.examples))
     assert (split.counts > 2).any()

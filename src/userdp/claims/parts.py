@@ -9,7 +9,7 @@ from typing import ClassVar
 from userdp.accounting.filters import ACCOUNTANT as FILTER
 from userdp.accounting.filters import RenyiFilter
 from userdp.plans import Plan, Series, Tuning
-from userdp.sampling import poisson
+from userdp.sampling import PoissonUsers
 from userdp.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
 
 
@@ -139,7 +139,7 @@ class Query(Part):
             delta=0.0,
             unit=PrivacyUnit.USER,
             adjacency=Adjacency.ADD_OR_REMOVE,
-            sampling=poisson(PrivacyUnit.USER).kind,  # every user is asked: q = 1
+            sampling=PoissonUsers.kind,  # every user is asked: q = 1
             accountant="pure",
         )
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from userdp.clip import Clip
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
-from userdp.sampling import poisson
+from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.training.config import Averaging, OptimizerName, TrainConfig
-from userdp.vocabulary import PrivacyUnit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +49,7 @@ DEMO = Recipe(
         (
             "uls",
             Plan(
-                sampling=poisson(PrivacyUnit.USER)(sampling_probability=20 / _USERS, group_size=2),
+                sampling=PoissonUsers(sampling_probability=20 / _USERS, group_size=2),
                 clip=Clip(l2_norm=1.0),
                 noise=Gaussian(multiplier=0.4848),
                 steps=_STEPS,
@@ -61,9 +60,7 @@ DEMO = Recipe(
         (
             "els",
             Plan(
-                sampling=poisson(PrivacyUnit.EXAMPLE)(
-                    sampling_probability=40 / 3_800, group_size=8
-                ),
+                sampling=PoissonExamples(sampling_probability=40 / 3_800, group_size=8),
                 clip=Clip(l2_norm=1.0),
                 noise=Gaussian(multiplier=0.7706),
                 steps=_STEPS,

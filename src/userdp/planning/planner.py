@@ -20,8 +20,8 @@ from userdp.planning.options import Goals
 from userdp.planning.proposal import Candidates, Constant, Origin, Proposal, origins_of
 from userdp.planning.uls import Problem, UlsCell, estimate_and_double, optimum
 from userdp.plans import Budget, Plan, Series
-from userdp.sampling import poisson
-from userdp.vocabulary import PrivacyUnit, require_count
+from userdp.sampling import PoissonExamples, PoissonUsers
+from userdp.vocabulary import require_count
 
 _STEP_FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
 _NEAR = 1.1  # of the least averaged noise, when T is chosen
@@ -238,14 +238,15 @@ def _plan(
     request: Request, problem: Problem, cell: UlsCell | ElsCell
 ) -> tuple[Plan, tuple[Constant, ...]]:
     """The frozen plan of a configuration, and where each number that it rests on comes from."""
+    sampling: type[PoissonUsers | PoissonExamples]
     if isinstance(cell, UlsCell):
-        norm, population, unit = cell.user_norm, problem.population, PrivacyUnit.USER
+        norm, population, sampling = cell.user_norm, problem.population, PoissonUsers
     else:
-        norm, population, unit = request.norms.example_norm, cell.population, PrivacyUnit.EXAMPLE
+        norm, population, sampling = request.norms.example_norm, cell.population, PoissonExamples
     norm = norm if request.l2_clip_norm is None else request.l2_clip_norm
     constants = _constants(request, norm)
     return Plan(
-        sampling=poisson(unit)(
+        sampling=sampling(
             sampling_probability=cell.sampling_probability, group_size=cell.group_size
         ),
         clip=Clip(l2_norm=norm),

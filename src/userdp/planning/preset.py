@@ -16,9 +16,8 @@ from userdp.noise import Gaussian
 from userdp.planning.budget import delta_for
 from userdp.planning.options import MOST_NOISE
 from userdp.plans import Budget, Plan
-from userdp.sampling import poisson
+from userdp.sampling import PoissonUsers
 from userdp.vocabulary import (
-    PrivacyUnit,
     delta_up,
     epsilon_up,
     require_count,
@@ -69,7 +68,7 @@ class Preset:
             UseError: so much noise is needed that next to nothing could be learned.
         """
         plan = Plan(
-            sampling=poisson(PrivacyUnit.USER).of_size(
+            sampling=PoissonUsers.of_size(
                 self.cohort_size, population=self.population, group_size=self.group_size
             ),
             clip=Clip(l2_norm=self.l2_clip_norm),

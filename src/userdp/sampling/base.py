@@ -62,6 +62,8 @@ class Words:
 class Sampling(ABC):
     """How each step draws its units; public constants, fixed before any private look.
 
+    A subclass without fields of its own is a dataclass as it is.
+
     Guarantee: the steps that `sampler` draws are dominated by `price`, for neighbouring data sets
     of this ``adjacency``, provided that ``require_store`` accepts the store.
 
@@ -74,8 +76,8 @@ class Sampling(ABC):
     """
 
     kind: ClassVar[str]
-    algorithm: ClassVar[str]
-    unit: ClassVar[PrivacyUnit]
+    algorithm: ClassVar[str] = "ELS"
+    unit: ClassVar[PrivacyUnit] = PrivacyUnit.EXAMPLE
     words: ClassVar[Words]
     adjacency: ClassVar[Adjacency] = Adjacency.ADD_OR_REMOVE
     covered: ClassVar[bool] = True  # False: no ε is ever claimed for it
@@ -129,14 +131,11 @@ class Sampling(ABC):
             UseError: the pair of sampling and noise has no proven price.
         """
         multiplier = noise.independent_multiplier
-        if multiplier is None or (noise.memory and clip.adaptation is not None):
+        counted_with_memory = noise.memory and clip.adaptation is not None
+        if multiplier is None or counted_with_memory or not self.covered:
             raise UseError(
                 f"sampling {self.kind} has no price with noise {noise!r}: nothing could be claimed",
-                hint="take Gaussian noise, which is independent from step to step",
-            )
-        if not self.covered:
-            raise UseError(
-                f"no epsilon covers sampling {self.kind}", hint="sample users or examples"
+                hint="sample users or examples by Poisson's law, and take Gaussian noise",
             )
         return self._priced(multiplier, steps)
 
@@ -190,14 +189,3 @@ class Sampling(ABC):
         from userdp.sampling.cohort import Sampler
 
         return Sampler(self, counts, generator)
-
-
-def probability_of(size: float, population: int, *, name: str) -> float:
-    """``size / population``, where both are declared; `UseError` if that is no probability."""
-    require_count("population", population)
-    if not 0 < size <= population:
-        raise UseError(
-            f"{name} must be greater than 0 and at most population ({population}), got {size!r}: "
-            "it is an expectation over the declared population"
-        )
-    return size / population

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from userdp.errors import UseError
 from userdp.sampling.coins import Indices, distinct_indices
 
 if TYPE_CHECKING:
@@ -35,11 +34,6 @@ class Cohort:
         """How many units were drawn; operator-only, like everything counted here."""
         return len(self.offsets) - 1
 
-    @property
-    def rows(self) -> int:
-        """How many examples were drawn."""
-        return len(self.users)
-
     def part(self, begin: int, end: int) -> Cohort:
         """Units ``begin:end`` as a cohort of their own."""
         first, last = self.offsets[begin], self.offsets[end]
@@ -64,9 +58,6 @@ class Sampler:
     """
 
     def __init__(self, sampling: Sampling, counts: Indices, generator: np.random.Generator) -> None:
-        counts = np.asarray(counts, dtype=np.int64)
-        if counts.ndim != 1 or not (counts >= 1).all():
-            raise UseError("counts must be a vector of at least 1 example per user")
         self.sampling = sampling
         self._generator = generator
         self._counts = counts
@@ -85,10 +76,8 @@ class Sampler:
         """
         group = self.sampling.group_size
         picked = [
-            np.sort(distinct_indices(self._generator, int(count), group))
-            if count > group
-            else np.arange(count, dtype=np.int64)
-            for count in self._counts[users]
+            np.sort(distinct_indices(self._generator, count, min(count, group)))
+            for count in self._counts[users].tolist()
         ]
         sizes = np.array([len(rows) for rows in picked], dtype=np.int64)
         return Cohort(

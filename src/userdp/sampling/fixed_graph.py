@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from userdp.sampling.base import Assumed, Words
-from userdp.sampling.poisson_examples import OPTIONS, PoissonExamples
+from userdp.sampling.poisson import PoissonExamples
 from userdp.vocabulary import Adjacency
 
 if TYPE_CHECKING:
     from userdp.accounting.mechanisms import NoisySteps
 
 
-@dataclass(frozen=True, kw_only=True)
 class FixedGraph(PoissonExamples):
     """ELS over records of several owners: one user's examples are exchanged for others.
 
@@ -31,11 +30,12 @@ class FixedGraph(PoissonExamples):
 
     kind: ClassVar[str] = "fixed-graph"
     adjacency: ClassVar[Adjacency] = Adjacency.FIXED_GRAPH
-    words: ClassVar[Words] = Words(
-        title="Poisson sampling of examples",
-        draw="each example joins each step independently with probability p",
-        options=OPTIONS | {"group_size": "most examples that one user owns, whoever holds them"},
-        symbols={"sampling_probability": "p"},
+    words: ClassVar[Words] = replace(
+        PoissonExamples.words,
+        options={
+            **PoissonExamples.words.options,
+            "group_size": "most examples that one user owns, whoever holds them",
+        },
         assumes=(
             Assumed(
                 key="public-graph",
@@ -54,8 +54,6 @@ class FixedGraph(PoissonExamples):
     )
 
     def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:
-        from dataclasses import replace
-
         from userdp.accounting.mechanisms import Exchanged
 
         removed = self._mixture(noise_multiplier, steps)

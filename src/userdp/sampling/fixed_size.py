@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from userdp.errors import UseError
 from userdp.sampling.base import Assumed, Sampling, Words
@@ -56,11 +56,8 @@ class FixedSize(Sampling):
 
     @classmethod
     def of_size(cls, size: float, *, population: int, group_size: int, **bounds: Any) -> Self:
-        if size != int(size):
-            raise UseError(
-                f"the size of a step must be a whole number with sampling {cls.kind}, got {size!r}"
-            )
-        return cls(batch_size=int(size), group_size=group_size, **bounds)
+        whole = int(size) if size == int(size) else size  # what is not whole is refused
+        return cls(batch_size=cast(int, whole), group_size=group_size, **bounds)
 
     def chance(self, total: int) -> float:
         return min(1.0, self.batch_size / total) if total else 0.0
@@ -109,9 +106,9 @@ class FixedSize(Sampling):
         )
 
 
-def _words(units: str, *, title: str, scope: str, beside: str) -> Words:
+def _words(units: str, *, scope: str, beside: str) -> Words:
     return Words(
-        title=title,
+        title=f"batches of {units} of a fixed size",
         draw=f"each step draws exactly B {units} without replacement",
         options={
             "group_size": f"most examples of a user in {scope}",
@@ -123,7 +120,6 @@ def _words(units: str, *, title: str, scope: str, beside: str) -> Words:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class FixedSizeUsers(FixedSize):
     """Exactly B of at least n users per step, each with at most G of its examples.
 
@@ -135,12 +131,9 @@ class FixedSizeUsers(FixedSize):
     kind: ClassVar[str] = "fixed-cohort"
     algorithm: ClassVar[str] = "ULS"
     unit: ClassVar[PrivacyUnit] = PrivacyUnit.USER
-    words: ClassVar[Words] = _words(
-        "users", title="cohorts of a fixed size", scope="a step", beside="any one"
-    )
+    words: ClassVar[Words] = _words("users", scope="a step", beside="any one")
 
 
-@dataclass(frozen=True, kw_only=True)
 class FixedSizeExamples(FixedSize):
     """Exactly B of at least n examples per step; G examples per user in the training set.
 
@@ -150,14 +143,5 @@ class FixedSizeExamples(FixedSize):
     to the smaller data set of n). The bound is attained.
     """
 
-    group_size: int = 1
-
     kind: ClassVar[str] = "fixed-batch"
-    algorithm: ClassVar[str] = "ELS"
-    unit: ClassVar[PrivacyUnit] = PrivacyUnit.EXAMPLE
-    words: ClassVar[Words] = _words(
-        "examples",
-        title="batches of a fixed size",
-        scope="all training",
-        beside="any user",
-    )
+    words: ClassVar[Words] = _words("examples", scope="all training", beside="any user")

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from userdp.errors import UseError
 from userdp.sampling.base import Words
-from userdp.sampling.poisson_examples import PoissonExamples
-from userdp.sampling.poisson_users import Poisson, PoissonUsers
+from userdp.sampling.poisson import Poisson, PoissonExamples, PoissonUsers
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from userdp.accounting.mechanisms import NoisySteps
     from userdp.sampling.coins import Indices
 
 
-@dataclass(frozen=True, kw_only=True)
 class Shuffle(Poisson):
     """Passes over all units in a fresh order each, cut into batches; nothing is ever claimed.
 
@@ -39,9 +34,6 @@ class Shuffle(Poisson):
             drawn, queue = queue[:size], queue[size:]
             yield np.sort(drawn)
 
-    def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:
-        raise UseError(f"no epsilon covers sampling {self.kind}")
-
 
 def _words(units: str, options: Mapping[str, str]) -> Words:
     return Words(
@@ -51,7 +43,6 @@ def _words(units: str, options: Mapping[str, str]) -> Words:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShuffleUsers(Shuffle, PoissonUsers):
     """Shuffled passes over users."""
 
@@ -59,7 +50,6 @@ class ShuffleUsers(Shuffle, PoissonUsers):
     words: ClassVar[Words] = _words("users", PoissonUsers.words.options)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShuffleExamples(Shuffle, PoissonExamples):
     """Shuffled passes over examples."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from userdp.errors import UseError
 from userdp.sampling.base import Assumed, Words
-from userdp.sampling.poisson_examples import PoissonExamples
-from userdp.sampling.poisson_users import Poisson, PoissonUsers
+from userdp.sampling.poisson import Poisson, PoissonExamples, PoissonUsers
 from userdp.vocabulary import require_count
 
 if TYPE_CHECKING:
@@ -100,16 +99,15 @@ class Truncated(Poisson):
 
 
 def _words(units: str, whole: Words) -> Words:
-    return Words(
+    return replace(
+        whole,
         title=f"Poisson sampling of {units}, cut to a cap",
-        draw=whole.draw + "; of more than the cap so many stay, by chance",
+        draw=f"{whole.draw}; of more than the cap so many stay, by chance",
         options={**whole.options, **_OPTIONS},
-        symbols=whole.symbols,
         assumes=(_ASSUMES,),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class TruncatedUsers(Truncated, PoissonUsers):
     """ULS with at most ``cap`` users in a step."""
 
@@ -117,7 +115,6 @@ class TruncatedUsers(Truncated, PoissonUsers):
     words: ClassVar[Words] = _words("users", PoissonUsers.words)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TruncatedExamples(Truncated, PoissonExamples):
     """ELS with at most ``cap`` examples in a step."""
 

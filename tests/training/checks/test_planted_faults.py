@@ -21,7 +21,7 @@ from userdp.gradients import clipping, model_randomness
 from userdp.gradients import noise as drawing
 from userdp.gradients.engines import ENGINES, Engine, reference
 from userdp.gradients.noise import NoiseSource
-from userdp.sampling import coins, poisson_users
+from userdp.sampling import coins, poisson
 from userdp.training.models import new_model
 
 PLANTED = re.compile(r"test_invariant_(\d+)_twin_(\w+)")
@@ -253,7 +253,7 @@ def test_invariant_2_twin_a_sampler_that_draws_neighbours_together(told, store, 
             half = coins.poisson_indices(generator, total // 2, self.sampling_probability)
             yield np.sort(np.concatenate([2 * half, 2 * half + 1]))
 
-    monkeypatch.setattr(poisson_users.Poisson, "draws", pairs)
+    monkeypatch.setattr(poisson.Poisson, "draws", pairs)
     assert "neighbours" in told(store)
 
 
@@ -268,5 +268,5 @@ def test_invariant_2_twin_the_same_sampler_for_every_step(told, store, monkeypat
         while True:
             yield one
 
-    monkeypatch.setattr(poisson_users.Poisson, "draws", same)
+    monkeypatch.setattr(poisson.Poisson, "draws", same)
     assert "invariant 2" in told(store)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from userdp.federated.algorithms.base import Algorithm, Declared
-from userdp.sampling import Sampling, poisson
-from userdp.vocabulary import PrivacyUnit
+from userdp.sampling import PoissonSubjects, Sampling
 
 
 class HiGradAvg(Algorithm):
@@ -19,7 +18,7 @@ class HiGradAvg(Algorithm):
     """
 
     name: ClassVar[str] = "higradavg-dp"
-    sampling: ClassVar[type[Sampling]] = poisson(PrivacyUnit.SUBJECT)
+    sampling: ClassVar[type[Sampling]] = PoissonSubjects
     clips_items: ClassVar[bool] = True
 
     def population(self, declared: Declared) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from userdp.federated.algorithms.base import Algorithm
-from userdp.sampling import Sampling, poisson
-from userdp.vocabulary import PrivacyUnit
+from userdp.sampling import PoissonExamples, Sampling
 
 
 class LocalGroup(Algorithm):
@@ -16,4 +15,4 @@ class LocalGroup(Algorithm):
     """
 
     name: ClassVar[str] = "local-group-dp"
-    sampling: ClassVar[type[Sampling]] = poisson(PrivacyUnit.EXAMPLE)
+    sampling: ClassVar[type[Sampling]] = PoissonExamples

@@ -9,7 +9,7 @@ from userdp.accounting import gaussian_steps
 from userdp.accounting.implemented import implemented_epsilon
 from userdp.federated.algorithms.base import Algorithm
 from userdp.plans import Plan
-from userdp.sampling import Sampling, poisson
+from userdp.sampling import PoissonPooled, Sampling
 from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class UserLDP(Algorithm):
     """
 
     name: ClassVar[str] = "user-ldp"
-    sampling: ClassVar[type[Sampling]] = poisson(PrivacyUnit.SILO)
+    sampling: ClassVar[type[Sampling]] = PoissonPooled
 
     def further_claims(self, plan: FederationPlan, local: Plan) -> tuple[Guarantee, ...]:
         steps = plan.most_local_steps

@@ -54,7 +54,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
             micro_batch=subject.micro_batch,
             rule=subject.rule,
         )
-    together, _ = dealing.together(summed, mine.rows, scattered=subject.scattered)
+    together, _ = dealing.together(summed, len(mine.users), scattered=subject.scattered)
     yield Measured(
         what="how far the number of units that the processes clipped is from all",
         value=float(abs(len(together.norms) - len(subject))),
