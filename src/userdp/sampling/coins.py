@@ -11,6 +11,9 @@ from userdp.vocabulary import require_count, require_probability
 
 Indices = NDArray[np.int64]
 
+_POOL_WORDS = 8
+"""Words of 32 bits that a seed is mixed in: 256 bits."""
+
 
 def secret_generator(unsafe_seed: int | None = None) -> np.random.Generator:
     """A generator that the operating system seeds with 256 secret bits.
@@ -20,8 +23,8 @@ def secret_generator(unsafe_seed: int | None = None) -> np.random.Generator:
     that several processes share.
     """
     entropy = secrets.randbits(256) if unsafe_seed is None else unsafe_seed
-    # Eight words of 32 bits: NumPy's default pool of four would fold the 256 bits into 128.
-    seeds = np.random.SeedSequence(entropy, pool_size=8)
+    # NumPy's default pool of four words would fold the 256 bits into 128.
+    seeds = np.random.SeedSequence(entropy, pool_size=_POOL_WORDS)
     return np.random.Generator(np.random.PCG64DXSM(seeds))
 
 
