@@ -74,5 +74,5 @@ def test_units_refuse_tensors_that_do_not_fit_together(
 
 
 def test_ragged_arrays_that_do_not_cover_the_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="cannot assign"):
+    with pytest.raises(UseError, match="row offsets"):
         Units.from_flat(np.arange(5), np.array([0, 3]), np.array([0, 1]))

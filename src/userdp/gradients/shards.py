@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from userdp.errors import UseError
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.noise import NoiseSource, require_priced
-from userdp.noise.gaussian import NoiseSampler
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -66,16 +65,14 @@ def like(parameter: Tensor, part: Tensor) -> Tensor:
         return part
     from torch.distributed.tensor import DTensor
 
-    sharded: Any = parameter
-    made: Tensor = DTensor.from_local(
-        part.to(sharded.device),
-        sharded.device_mesh,
-        sharded.placements,
+    return DTensor.from_local(
+        part.to(parameter.device),
+        parameter.device_mesh,
+        parameter.placements,
         run_check=False,
-        shape=sharded.shape,
-        stride=sharded.stride(),
+        shape=parameter.shape,
+        stride=parameter.stride(),
     )
-    return made
 
 
 def part_of(parameter: Tensor, tensor: Tensor) -> Tensor:
@@ -85,12 +82,10 @@ def part_of(parameter: Tensor, tensor: Tensor) -> Tensor:
     """
     if not is_sharded(parameter):
         return tensor
-    sharded: Any = parameter
-    size, rank = sharded.device_mesh.size(), sharded.device_mesh.get_local_rank()
-    rows = -(-tensor.shape[0] // size)  # as torch.chunk cuts
-    part = tensor[min(rows * rank, len(tensor)) : min(rows * (rank + 1), len(tensor))]
-    assert part.shape == sharded.to_local().shape
-    return part
+    mesh = parameter.device_mesh
+    parts = tensor.chunk(mesh.size())  # fewer than processes where there are few rows
+    rank = mesh.get_local_rank()
+    return parts[rank] if rank < len(parts) else tensor[:0]
 
 
 def shard(model: nn.Module) -> nn.Module:
@@ -153,7 +148,7 @@ def let_go(model: nn.Module) -> Iterator[None]:
         reshard(model)
 
 
-class ShardNoise:
+class ShardNoise(NoiseSource):
     """Noise for a sharded sum: each process draws that of its own part.
 
     Guarantee: as `NoiseSource`'s, for the whole of the sum: every coordinate lies on one process,
@@ -165,32 +160,22 @@ class ShardNoise:
     """
 
     def __init__(self, model: nn.Module, *, unsafe_noise_seed: int | None = None) -> None:
+        super().__init__(unsafe_noise_seed=unsafe_noise_seed)
         self._parameters = trainable_parameters(model)
-        self._source = NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
         # The parts of all processes together are what one step releases.
         require_priced(sum(parameter.numel() for parameter in self._parameters.values()))
 
-    @property
-    def unsafe(self) -> bool:
-        """Whether the noise comes from a known seed, so that no privacy may be claimed."""
-        return self._source.unsafe
-
-    def sampler_on(self, device: torch.device) -> NoiseSampler:
-        """What draws the noise of parts that lie on ``device``."""
-        return self._source.sampler_on(device)
-
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """Add N(0, ``noise_std``²) to every coordinate of this process's parts, in place."""
-        if not self._source.unsafe:
-            self._source.add_(value, noise_std)
+        if not self.unsafe:
+            super().add_(value, noise_std)
             return
-        spread = {
-            name: torch.zeros(self._parameters[name].shape, dtype=torch.float64) for name in value
-        }
+        shapes = {name: self._parameters[name].shape for name in value}
+        spread = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
         parts = {name: part_of(self._parameters[name], spread[name]) for name in value}
         for name, part in parts.items():
             part.copy_(value[name])
-        self._source.add_(spread, noise_std)
+        super().add_(spread, noise_std)
         for name, part in parts.items():
             value[name].copy_(part)
 

@@ -165,13 +165,15 @@ class Units:
             width: least one of ``input_ids``; else that of the longest row.
 
         Raises:
-            ValueError: the rows do not cover the tokens.
+            UseError: the rows do not cover the tokens.
         """
         lengths = np.diff(np.asarray(row_offsets, dtype=np.int64))
+        if lengths.sum() != len(tokens) or not (targets is None or len(targets) == len(tokens)):
+            raise UseError("row offsets must cover all tokens, and targets be parallel to them")
         width = max(width, int(lengths.max(initial=0)))
         held = np.arange(width) < lengths[:, None]
         input_ids = np.zeros(held.shape, dtype=np.int64)
-        input_ids[held] = tokens  # NumPy's error if the rows do not cover them
+        input_ids[held] = tokens
         counted = None
         if targets is not None:
             counted = np.zeros(held.shape, dtype=np.bool_)
