@@ -25,19 +25,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from userdp.errors import UseError
-from userdp.gradients.certificate.made_up import CANNOT_RUN, RAGGED, Answers, made_up
+from userdp.gradients.certificate.made_up import RAGGED, Answers, if_it_runs, made_up
 from userdp.gradients.certificate.state import State
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import known_randomness
-from userdp.gradients.models import require_uncoupled
 from userdp.gradients.modes import eagerly
-from userdp.out_of_memory import ran_out_of_memory
 
 _EXACT = {"none", "ieee"}
 """What torch calls products of float32 matrices that keep all their bits."""
-
-_MARGINS = {torch.float64: 1e-5, torch.float32: 1e-3}
-"""How far below C, relatively, batches aim; public. `engines.batched` says what they cover."""
 
 _seen: Answers[frozenset[torch.dtype]] = Answers()
 
@@ -54,7 +49,7 @@ def is_narrow(dtype: torch.dtype) -> bool:
 
 
 def margin(dtypes: Iterable[torch.dtype]) -> float:
-    """The margin of batches where the model computes in these dtypes; see `engines.batched`.
+    """How far below C, relatively, batches aim; public. `engines.batched` says what it covers.
 
     It depends on dtypes alone: a margin that followed the number of units would itself move every
     contribution when one unit leaves. Norms and sums are float32 where the model is narrower.
@@ -62,7 +57,7 @@ def margin(dtypes: Iterable[torch.dtype]) -> float:
     >>> margin([torch.float32]), margin([torch.float32, torch.bfloat16])
     (0.001, 0.001)
     """
-    return max(_MARGINS.get(dtype, _MARGINS[torch.float32]) for dtype in set(dtypes))
+    return 1e-5 if set(dtypes) == {torch.float64} else 1e-3
 
 
 def reduced_products() -> bool:
@@ -108,17 +103,13 @@ def dtypes_of(model: nn.Module, loss: Loss, *, masked: bool) -> frozenset[torch.
 
 
 def _observed(model: nn.Module, loss: Loss, *, masked: bool) -> frozenset[torch.dtype]:
-    require_uncoupled(model)  # a pass of such a model may write to its weights
     device = next(model.parameters()).device
     units, state = made_up(model, RAGGED[0], masked=masked, device=device), State(model, loss)
     observed = _Operations()
     # Without a graph: gradients arrive in the dtypes of what they are gradients of.
     try:
-        with known_randomness("made-up rows"), torch.no_grad(), eagerly(), observed:
+        with if_it_runs(), known_randomness("made-up rows"), torch.no_grad(), eagerly(), observed:
             row_losses(loss, model, units.input_ids, units.lengths, units.targets)
-    except CANNOT_RUN as error:
-        if ran_out_of_memory(error):
-            raise
     finally:
         state.put_back()
     return frozenset(observed.narrow)
