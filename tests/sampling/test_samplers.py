@@ -87,7 +87,7 @@ def test_invariant_2_an_empty_draw_is_a_cohort_without_units():
     plan = uls_plan(population=10_000, cohort_size=1)
     empty = [cohort for cohort in draws(plan, np.array([3, 3]), 20) if cohort.units == 0]
     assert empty
-    assert all(cohort.rows == 0 for cohort in empty)
+    assert all(len(cohort.users) == 0 for cohort in empty)
 
 
 def test_invariant_2_empty_draws_come_as_often_as_independent_coins_give_them():
