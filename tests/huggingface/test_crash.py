@@ -18,8 +18,9 @@ from tests.plans import uls_plan
 from tests.training.toy import attempts, lines
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
-from userdp.training.huggingface import mixin
-from userdp.training.huggingface.checkpoints import SEAL
+from userdp.training.huggingface.checkpoints import sealed
+from userdp.training.huggingface.trainer import UserLevelMixin
+from userdp.training.private_run import PrivateRun
 
 KILLS = 20
 
@@ -31,9 +32,7 @@ def charged(output: Path) -> int:
 def whole(output: Path) -> dict[int, Path]:
     """Sealed checkpoints by the attempts at which they were written; read by name."""
     return {
-        int(path.name.split("-")[1]): path
-        for path in output.glob("checkpoint-*")
-        if (path / SEAL).exists()
+        int(path.name.split("-")[1]): path for path in output.glob("checkpoint-*") if sealed(path)
     }
 
 
@@ -147,15 +146,15 @@ def test_invariant_7_twin_a_resumed_run_that_counts_its_updates_alone_would_ask_
     with pytest.raises(Stop):
         stopping(tmp_path, at=4, arguments={"save_steps": 1}).train()
     run = trainer(tmp_path, arguments={"save_steps": 1})
-    prepare = mixin.UserLevelMixin._prepare_for_training
+    prepare = UserLevelMixin._prepare_for_training
 
     def forgetful(self, *arguments):
-        before = json.loads((self._checkpoint / "trainer_state.json").read_text())["global_step"]
+        before = self.state.global_step
         prepared = prepare(self, *arguments)
         self.state.global_step = before
         return prepared
 
-    monkeypatch.setattr(mixin.UserLevelMixin, "_prepare_for_training", forgetful)
+    monkeypatch.setattr(UserLevelMixin, "_prepare_for_training", forgetful)
     output = run.train(resume_from_checkpoint=True)
     assert output.global_step == 4, "the ledger refuses the attempt, and the count is wrong"
     assert attempts(tmp_path / "out") == 5
@@ -187,8 +186,8 @@ def test_half_a_checkpoint_counts_for_nothing(tmp_path):
     with pytest.raises(Stop):
         stopping(tmp_path, at=4, arguments={"save_steps": 1}).train()
     output = tmp_path / "out"
-    (output / "checkpoint-3" / SEAL).unlink()
-    (output / "checkpoint-3" / "model.safetensors").unlink()
+    state = output / "checkpoint-3" / "trainer_state.json"
+    state.write_text(state.read_text()[:100])
     run = trainer(tmp_path, arguments={"save_steps": 1})
     with pytest.raises(FailureError, match="not whole"):
         run.train(resume_from_checkpoint=str(output / "checkpoint-3"))
@@ -204,7 +203,7 @@ def test_invariant_13_a_checkpoint_of_another_run_is_refused(tmp_path):
     ours = tmp_path / "one" / "out" / "checkpoint-2"
     shutil.rmtree(ours)
     shutil.copytree(tmp_path / "two" / "out" / "checkpoint-2", ours)
-    with pytest.raises(FailureError, match="is not of this run"):
+    with pytest.raises(FailureError, match="not what this run wrote"):
         trainer(tmp_path / "one").train(resume_from_checkpoint=True)
     assert attempts(tmp_path / "one" / "out") == 4
 
@@ -228,11 +227,11 @@ def test_old_checkpoints_go_only_when_a_new_one_is_whole(tmp_path):
 
 @pytest.mark.slow
 def test_a_kill_between_the_last_step_and_the_release_loses_nothing(tmp_path, monkeypatch):
-    def killed(*whatever):
+    def killed(*whatever, **more):
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(mixin, "release", killed)
+        patch.setattr(PrivateRun, "save", killed)
         with pytest.raises(Stop):
             trainer(tmp_path).train()
     assert not (tmp_path / "out" / "model").exists()

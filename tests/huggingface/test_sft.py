@@ -10,7 +10,6 @@ from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe
-from userdp.data.records import Drop
 from userdp.data.splits import Split
 
 pytestmark = pytest.mark.slow  # TRL alone takes seconds to load
@@ -119,35 +118,21 @@ def test_long_rows_are_cut_and_not_truncated(tmp_path):
     assert totals["examples"] > totals["records_stored"]
 
 
-def test_invariant_10_rows_that_trl_cannot_read_or_would_filter_are_counted(tmp_path):
-    good = KINDS["messages"]("w1 w2")["messages"]
+def test_invariant_10_rows_that_the_loss_counts_nothing_of_are_counted(tmp_path):
+    """TRL would filter the second, whose prompt alone fills ``max_length``."""
     data = datasets.Dataset.from_list(
         [
-            {"author": "a", "messages": []},
-            {"author": "a", "messages": None},
-            {"author": "a", "messages": [said("user", "w1")]},
-            {"author": "b", "messages": good},
+            {"author": "a", "prompt": "w1 ", "completion": "w3 w4"},
+            {"author": "b", "prompt": "w1 w2 w3 w5 w6 w7 w8 w9 ", "completion": "w3"},
+            {"author": None, "prompt": "w1 ", "completion": "w3"},
         ]
     )
-    meta = private(tmp_path, data, assistant_only_loss=True).store.meta
-    assert meta.totals["records_read"] == 4
-    assert meta.totals["records_stored"] == 1
-    assert sum(meta.drops.values()) == 3
-
-
-def test_invariant_9_a_template_that_refuses_one_row_ends_nothing_and_quotes_nobody(tmp_path):
-    tokenizer = toy_tokenizer(tmp_path / "tokenizer")
-    tokenizer.chat_template = (
-        "{% if 'w9' in messages[0]['content'] %}{{ raise_exception(messages[0]['content']) }}"
-        "{% endif %}" + tokenizer.chat_template
-    )
-    rows = [{"author": "a", "messages": [said("user", text), said("assistant", "w1")]}
-            for text in ("w2", "w9 w9", "w3")]  # fmt: skip
-    data = datasets.Dataset.from_list(rows)
-    changes = {"options": {"processing_class": tokenizer}}
-    meta = private(tmp_path, data, assistant_only_loss=True, **changes).store.meta
-    assert meta.totals["records_stored"] == 2
-    assert meta.drops == {str(Drop.BAD_TEMPLATE): 1}
+    store = private(tmp_path, data, max_length=4).store
+    assert store.meta.totals["records_read"] == 3
+    assert store.meta.totals["records_stored"] == 2
+    assert sum(store.meta.drops.values()) == 1, "the row of nobody"
+    assert {user for user, _, _ in examples(store)} == {0, 1}, "what follows a prompt is there"
+    assert all(set(labels) != {-100} for _, _, labels in examples(store))
 
 
 @pytest.mark.parametrize("adapters", [False, True])
@@ -193,23 +178,3 @@ def test_trls_numbers_of_an_evaluation_on_private_text_are_not_logged(tmp_path):
     assert metrics["eval_loss"] > 0
     assert run._metrics["eval"], "TRL has computed them"
     assert not any(name.startswith("eval") for line in run.state.log_history for name in line)
-
-
-@pytest.mark.parametrize("private_run", [True, False], ids=["ours", "TRL alone"])
-def test_no_warning_quotes_what_somebody_wrote(tmp_path, caplog, private_run):
-    """TRL quotes the end of a prompt whose tokens differ where the completion follows."""
-    from trl import SFTTrainer
-
-    word = "w2" if private_run else "w1"  # TRL warns once of each
-    rows = [{"author": "a", "prompt": f"w5 {word}", "completion": "3 w4"}] * 3
-    data = datasets.Dataset.from_list(rows)
-    if private_run:
-        private(tmp_path, data)
-    else:
-        SFTTrainer(
-            toy_model(),
-            config(tmp_path),
-            train_dataset=data,
-            processing_class=toy_tokenizer(tmp_path / "t"),
-        )
-    assert (f"'{word}'" in caplog.text) is not private_run

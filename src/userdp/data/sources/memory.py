@@ -54,7 +54,7 @@ def build(table: Any, options: SourceOptions, *, kind: str | None = None) -> Mem
             f"a {type(table).__name__} is no table",
             hint="give a data set, a data frame, rows that are dicts, or the paths of files",
         )
-    columns = {str(name) for name in _column_names(table)}
+    columns = {str(name) for name in column_names(table)}
     if kind == "conversations" or is_conversation(columns, options):
         parser = conversation_parser(options)
         return MemoryTable(kind="conversations", parser=parser, loss_mask=True, table=table)
@@ -63,14 +63,14 @@ def build(table: Any, options: SourceOptions, *, kind: str | None = None) -> Mem
     )
 
 
-def is_transformed(table: Any) -> bool:
+def _is_transformed(table: Any) -> bool:
     """Whether it is a `datasets.Dataset` with a transform, such as a redaction, of its rows."""
     return _kind(table) == "datasets.Dataset" and table.format["type"] == "custom"
 
 
-def _column_names(table: Any) -> Iterable[Any]:
+def column_names(table: Any) -> list[Any]:
     """The names of its columns; none of rows that only come one by one."""
-    if is_transformed(table):
+    if _is_transformed(table):
         return list(next(iter(table), ()))
     for attribute in ("column_names", "columns"):
         names = getattr(table, attribute, None)
@@ -103,7 +103,7 @@ class MemoryTable(TableSource):
             progress.at(done)
 
     def _batches(self) -> Iterator[list[Row | Drop]]:
-        if is_transformed(self.table) or _kind(self.table) not in _COLUMNS:
+        if _is_transformed(self.table) or _kind(self.table) not in _COLUMNS:
             yield from self._rows_of_dicts()
             return
         for table in _COLUMNS[_kind(self.table)](self.table):

@@ -9,16 +9,13 @@ grouping sorts bytes whatever they say, and `TokenRows` turns the characters bac
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.columns import BlockBuilder
-from userdp.data.progress import Progress
 from userdp.data.records import TARGET, Drop
 from userdp.data.sources.memory import MemoryTable
 from userdp.data.sources.rows import Row, owners_of
@@ -76,32 +73,7 @@ def tokens_of(text: str) -> NDArray[np.int64]:
     return np.where(codes >= _SURROGATES.stop, codes - len(_SURROGATES), codes) - _FIRST
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenTable(MemoryTable):
-    """A table of tokens that a program holds.
-
-    Args:
-        lost: rows that whoever tokenized the table could not use, by reason: they count as read
-            and dropped.
-    """
-
-    lost: Mapping[Drop, int] = field(default_factory=Counter)
-
-    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
-        """The rows; see `TableSource.rows`."""
-        yield from MemoryTable.rows(self, progress)
-        for reason, rows in self.lost.items():
-            yield [reason] * rows
-
-
-def build(
-    table: Any,
-    *,
-    user: str,
-    labels: bool,
-    vocab_size: int,
-    lost: Mapping[Drop, int] | None = None,
-) -> TokenTable:
+def build(table: Any, *, user: str, labels: bool, vocab_size: int) -> MemoryTable:
     """The source for a table of tokens.
 
     Args:
@@ -109,15 +81,13 @@ def build(
         user: the column that names a row's user; a list of users where several own it.
         labels: whether the table has that column; then the store gets a loss mask.
         vocab_size: rows with a token that is not below it are dropped.
-        lost: see `TokenTable`.
     """
-    return TokenTable(
+    return MemoryTable(
         kind="tokens",
         parser=_TokenParser(user=user, labels=labels, vocab_size=vocab_size),
         several_owners=True,
         loss_mask=labels,
         table=table,
-        lost=lost or {},
     )
 
 

@@ -1,9 +1,9 @@
 """Private training with the trainers of Hugging Face: `transformers.Trainer`, TRL's `SFTTrainer`.
 
 The loop, its callbacks, its logs and its checkpoints are theirs; the gradient of each step is that
-of a private step (`userdp.make_private`). `mixin` is where the two meet, `refusals` lists what of
-the trainers' options would break the guarantee, and `userdp/training/huggingface/dataset.py` says
-how a data set becomes a user store.
+of a private step (`userdp.make_private`). `userdp/training/huggingface/trainer.py` is where the two
+meet, `trainer_settings` is the table of what is refused or overridden, and `dataset` says how a
+data set becomes a user store.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 from userdp.lazily import attribute
 
 _PUBLIC = {
-    "mixin": ("UserLevelMixin",),
     "sft": ("UserLevelSFTTrainer",),
-    "trainer": ("UserLevelTrainer",),
+    "trainer": ("UserLevelMixin", "UserLevelTrainer"),
 }
 __all__ = [name for names in _PUBLIC.values() for name in names]
 

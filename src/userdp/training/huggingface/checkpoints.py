@@ -1,106 +1,88 @@
-"""The trainer's ``checkpoint-N`` folders: sealed when whole, and asked whose they are when read.
+"""The trainer's ``checkpoint-N`` folders: whether they are whole, and which run wrote them.
 
-The trainer writes a checkpoint file by file. A process that is killed meanwhile leaves half of one,
-so each whole one gets a seal, written last and on the disk: which run it is of, how many attempts
-the run's ledger held, and the digest of each file, since other scripts write to the same names. A
-folder without a seal counts for nothing.
+The trainer writes a checkpoint file by file and ``trainer_state.json`` last, so that a process that
+is killed meanwhile leaves half of one. In that file stands a seal of ours, among the states of the
+trainer's callbacks: the run, and the digest of the weights, since other scripts write to the same
+names. A run goes on from nothing else: it would release what somebody else's steps have learned.
 
 What a checkpoint holds (weights, optimizer, schedule) is computed from noisy gradients, and so it
 is covered by the run's claim. No secret is in it: a resumed run draws new cohorts, noise and masks.
-It is operator-only (mode 0700) since nobody else needs it, and since a choice among checkpoints is
-a choice that should not follow private results.
+It is operator-only (mode 0700) since a choice among checkpoints should not follow private results.
 """
 
 from __future__ import annotations
 
-import re
-import shutil
 from pathlib import Path
+from typing import Any
 
-from userdp import files
+from transformers import TrainerCallback, TrainerState
+from transformers.trainer_utils import sort_checkpoints
+
+from userdp.claims.lineage import Lineage
+from userdp.claims.weights import describe, digest_of
 from userdp.errors import FailureError
+from userdp.interrupts import Held
 
-SEAL = "userdp-position.json"
-_NAME = re.compile(r"checkpoint-(\d+)")
+_SEAL = "userdp"
 
 
-def seal(folder: Path, *, run_id: str, attempts: int) -> None:
-    """Note whose checkpoint ``folder`` is; all that is in it is on the disk when this returns."""
-    for path in folder.iterdir():
-        if path.is_file():
-            files.sync(path)
-    files.sync(folder)
-    position = {"run_id": run_id, "attempts": attempts, "files": _digests(folder)}
-    files.write_json(folder / SEAL, position, mode=files.OPERATOR_FILE)
-    files.sync(folder.parent)
+def seal(state: TrainerState, folder: Path, *, run_id: str, lineage: Lineage) -> None:
+    """Have ``state`` say whose checkpoint ``folder`` is; its weights are there already.
+
+    Args:
+        state: of the trainer, which writes it as the last of the checkpoint.
+        folder: of the checkpoint.
+        run_id: of the run.
+        lineage: what the weights descend from, to be noted beside them and in their files.
+    """
+    state.stateful_callbacks[_SEAL] = {"run_id": run_id, "weights": describe(folder, lineage)}
+
+
+def sealed(folder: Path) -> dict[str, Any] | None:
+    """The seal of a checkpoint; None of half a one, and of one that no private run wrote."""
+    try:
+        state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
+    except (OSError, ValueError):
+        return None
+    found: dict[str, Any] | None = state.stateful_callbacks.get(_SEAL)
+    return found
 
 
 def last_sealed(output: Path) -> Path | None:
-    """The whole checkpoint of the most attempts; halves that a killed process left are removed."""
-    sealed: Path | None = None
-    for path in _all(output):
-        if (path / SEAL).exists():
-            sealed = path
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-    return sealed
+    """The whole checkpoint of the most attempts."""
+    for path in map(Path, reversed(sort_checkpoints(str(output)))):
+        if sealed(path) is not None:
+            return path
+    return None
 
 
-def require_own(folder: Path, *, run_id: str, attempts: int) -> None:
-    """Refuse a checkpoint that this run has not written.
-
-    Args:
-        folder: of the checkpoint.
-        run_id: of the run.
-        attempts: that the run's ledger holds.
-
-    Raises:
-        FailureError: it is half, another run's, or of a step that this run has not taken.
-    """
-    position = None
-    if (folder / SEAL).exists():
-        position = files.read_json(folder / SEAL, what="a checkpoint's position")
-    if position is None:
+def require_own(folder: Path, *, run_id: str) -> None:
+    """`FailureError` unless the run ``run_id`` has written the checkpoint, and just as it is."""
+    found = sealed(folder)
+    if found is None:
         raise FailureError(
             f"the checkpoint {folder} is not whole, or not of a private run",
             hint="resume with resume_from_checkpoint=True, which takes the last whole one",
         )
-    if position.get("files") != _digests(folder):
+    if found != {"run_id": run_id, "weights": digest_of(folder)}:
         raise FailureError(
-            f"the checkpoint {folder} is not what this run wrote: a file of it was changed, added "
-            "or removed, so that nobody knows what its weights have learned",
+            f"the checkpoint {folder} is not what this run wrote: another run did, or its weights "
+            "were changed, and going on from it would release what they have learned elsewhere",
             hint="put this run's own checkpoint back, or remove this one to go on from an older",
         )
-    if position.get("run_id") != run_id or not position.get("attempts", attempts + 1) <= attempts:
-        raise FailureError(
-            f"the checkpoint {folder} is not of this run: going on from it would release what "
-            "another run has learned, at the price of this one",
-            hint="put this run's own checkpoints back",
-        )
 
 
-def rotate(output: Path, *, limit: int | None, keep: str | None) -> None:
-    """Remove the oldest checkpoints beyond ``limit``, but never ``keep``, nor the last one."""
-    if not limit or limit < 0:
-        return
-    best = None if keep is None else Path(keep).name
-    paths = _all(output)
-    spare = [path for path in paths[:-1] if path.name != best]
-    for path in spare[: max(0, len(paths) - limit)]:
-        (path / SEAL).unlink(missing_ok=True)  # first: half a checkpoint is none
-        shutil.rmtree(path, ignore_errors=True)
+class StopWhenAsked(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """On Ctrl-C or SIGTERM have the loop save a checkpoint, and stop after the step.
 
+    Args:
+        signals: that are held back.
+    """
 
-def _digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of all files of a checkpoint but its seal, by name."""
-    return {
-        path.name: files.digest_of_file(path)
-        for path in sorted(folder.iterdir())
-        if path.is_file() and path.name != SEAL
-    }
+    def __init__(self, signals: Held) -> None:
+        self._signals = signals
 
-
-def _all(output: Path) -> list[Path]:
-    found = {path: _NAME.fullmatch(path.name) for path in output.glob("checkpoint-*")}
-    numbers = {path: int(match[1]) for path, match in found.items() if match and path.is_dir()}
-    return sorted(numbers, key=lambda path: numbers[path])
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """After the optimizer's step: what was charged is applied."""
+        if self._signals.heard:
+            control.should_save = control.should_training_stop = True

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from userdp import files
 from userdp.data.meta import is_store
-from userdp.data.records import Drop
 from userdp.data.sources import Source, SourceOptions, memory, tokens
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
@@ -38,7 +36,6 @@ def store_of(
     user_column: str,
     text_column: str,
     seq_len: int,
-    lost: Mapping[Drop, int] | None = None,
 ) -> UserStore:
     """The user store of a data set; see this file's head for the rules.
 
@@ -48,14 +45,13 @@ def store_of(
 
     Args:
         dataset: a `datasets.Dataset`, or whatever `userdp.prepare` takes for a table: with
-            ``input_ids`` (and perhaps ``labels``, ``attention_mask``), or with text; None for the
-            store as it is.
+            ``input_ids`` (and perhaps ``labels``, ``attention_mask``), or with text; read through
+            its transform, if it has one; None for the store as it is.
         store: where the store is or shall be, or one that is open.
         processing_class: the tokenizer that made ``input_ids``, or that is to read the text.
         user_column: the column that names a row's user.
         text_column: the column of the text, where there is no ``input_ids``.
         seq_len: most tokens of an example.
-        lost: rows that were left out of ``dataset`` before, by reason.
 
     Raises:
         UseError: there is nothing to train on, the columns do not fit, or another data set's store
@@ -70,36 +66,39 @@ def store_of(
         files.write_file(words, _tokenizer_file(processing_class), mode=files.OPERATOR_FILE)
         tokenizer = StoreTokenizer.load(words)
         source: Source
-        if tokens.IDS in _columns(dataset):
+        columns = memory.column_names(dataset)
+        if tokens.IDS in columns:
             tokenizer = tokens.TokenRows.of(tokenizer)
             source = tokens.build(
                 dataset,
                 user=user_column,
-                labels=tokens.LABELS in _columns(dataset),
+                labels=tokens.LABELS in columns,
                 vocab_size=tokenizer.vocab_size,
-                lost=lost,
             )
         else:
             source = memory.build(dataset, SourceOptions(user=user_column, text=text_column))
         # Grouping needs a database, and training as a whole must not.
         from userdp.data.prepare import prepare_store
 
-        def prepare(out: Path) -> str:
-            meta = prepare_store(
-                source,
-                out,
-                tokenizer=tokenizer,
-                seq_len=seq_len,
-                held_out_users=0.0,
-                held_out_examples=0.0,
-            )
-            return meta.content_sha256
-
-        if is_store(place):
-            _require_same(place, prepare, Path(beside) / "store")
-        else:
-            prepare(place)
-    return UserStore.open(place, fixed_graph=True)
+        meta = prepare_store(
+            source,
+            Path(beside) / "store" if is_store(place) else place,
+            tokenizer=tokenizer,
+            seq_len=seq_len,
+            held_out_users=0.0,
+            held_out_examples=0.0,
+        )
+    opened = UserStore.open(place, fixed_graph=True)
+    if opened.meta.content_sha256 != meta.content_sha256:
+        raise UseError(
+            f"the store at {place} holds another data set, or other examples of this one (its "
+            "users, rows, tokenizer and seq_len decide): its ledger would add up the prices of "
+            "other people's text",
+            hint="name another folder for other people. For more text of the same people use "
+            "userdp.prepare(..., append=True); to prepare them anew, overwrite=True, which keeps "
+            "the ledger. Then leave train_dataset out",
+        )
+    return opened
 
 
 def default_seq_len(model: Any, asked: int | None) -> int:
@@ -111,19 +110,6 @@ def default_seq_len(model: Any, asked: int | None) -> int:
         return asked
     most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     return _LONGEST if most is None else min(_LONGEST, int(most))
-
-
-def _require_same(place: Path, prepare: Callable[[Path], str], beside: Path) -> None:
-    """`UseError` unless the store at ``place`` holds what ``prepare`` writes."""
-    if prepare(beside) != UserStore.open(place, fixed_graph=True).meta.content_sha256:
-        raise UseError(
-            f"the store at {place} holds another data set, or other examples of this one (its "
-            "users, rows, tokenizer and seq_len decide): its ledger would add up the prices of "
-            "other people's text",
-            hint="name another folder for other people. For more text of the same people use "
-            "userdp.prepare(..., append=True); to prepare them anew, overwrite=True, which keeps "
-            "the ledger. Then leave train_dataset out",
-        )
 
 
 def _tokenizer_file(processing_class: Any) -> bytes:
@@ -142,9 +128,3 @@ def _tokenizer_file(processing_class: Any) -> bytes:
         )
     text: str = backend.to_str()
     return text.encode()
-
-
-def _columns(dataset: Any) -> list[str]:
-    """The columns of a table; of rows that are dicts, none is known beforehand."""
-    names = getattr(dataset, "column_names", None)
-    return list(names) if names is not None else list(getattr(dataset, "columns", ()))

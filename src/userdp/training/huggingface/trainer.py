@@ -1,8 +1,374 @@
-"""`UserLevelTrainer`: `transformers.Trainer` with user-level privacy."""
+"""`UserLevelMixin`: a `transformers.Trainer` whose gradient is that of private steps.
+
+The trainer's loop stays as it is. In place of data it gets the numbers of private steps;
+`training_step` takes the next step of the run, which fills ``.grad`` with the noisy gradient, and
+tells the loop a loss of zero; the optimizer, the schedule, the callbacks, the logs and the
+checkpoints follow as ever. Settings that would break the guarantee are in `trainer_settings`.
+
+The output folder is the run's folder (`userdp.ledger.folder`)::
+
+    OUTPUT_DIR/
+      ledger.jsonl, plan.json   the run's; userdp.claim(OUTPUT_DIR) reads them
+      model/ or adapter/        what was released, after the last step
+      checkpoint-N/             0700: see `checkpoints`
+      operator.jsonl            0600: the exact loss and norms of each step
+      runs/                     0700: TensorBoard's, which notes the time of each number
+"""
 
 from __future__ import annotations
 
-from userdp.training.huggingface.mixin import UserLevelMixin
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+from transformers import Trainer
+from transformers.trainer_utils import TrainOutput
+
+from userdp import files, interrupts
+from userdp.claims.claims import Claim, claim
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.lineage import Lineage
+from userdp.data.store import UserStore
+from userdp.errors import FailureError, UseError
+from userdp.gradients import Loss, causal_lm_loss
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.planning.proposal import Proposal, as_plan
+from userdp.plans import Plan
+from userdp.training.config import PrivateOptions
+from userdp.training.huggingface.checkpoints import StopWhenAsked, last_sealed, require_own, seal
+from userdp.training.huggingface.dataset import default_seq_len, store_of
+from userdp.training.huggingface.trainer_settings import EVALUATION, PUSH, private_args
+from userdp.training.origin import digest_of_adapters, digest_of_weights, lineage_of_weights
+from userdp.training.private import open_private
+from userdp.training.private_run import PrivateRun
+from userdp.training.runs import TrainerNotes
+from userdp.training.steps import Step
+
+LOGGED = {"learning_rate", "epoch", "grad_norm", "epsilon", "delta"}
+"""What a trainer may log: public constants, the claim, and the norm of the noisy gradient.
+
+Logs go to the console, to trainer_state.json and to trackers, and none of those is the operator's
+alone. It is a list of what may pass, so that a new number of the trainer's stays inside.
+"""
+
+_USUAL = PrivateOptions()
+
+
+class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its classes untyped
+    """Trains with user-level privacy; put it before a class that descends from `Trainer`.
+
+    Guarantee: the weights, the checkpoints and the logs satisfy the plan's guarantee (the claim of
+    the run adds what its base model and its constants descend from), as long as callbacks and
+    overridden methods read the training data in no other way. Exact numbers are in
+    ``operator.jsonl`` and in what `evaluate` and `predict` return, and nowhere else.
+
+    A run that was interrupted goes on with ``train(resume_from_checkpoint=True)``: the steps that
+    its ledger does not hold yet. Attempts whose update was lost stay charged, and ``global_step``
+    counts them.
+
+    Args:
+        model: of Hugging Face's; what of it requires a gradient is trained.
+        args: `transformers.TrainingArguments`; a copy is kept, see `trainer_settings`.
+        train_dataset: see `userdp.training.huggingface.dataset`; None for the store as it is.
+        plan: sampling, clip, noise and steps; see `userdp.make_private`.
+        store: the user store of these people, or where it lies or shall be prepared. Its ledger
+            adds up what all runs cost, so every script over the same people names the same one.
+        user_column: the column that names a row's user.
+        text_column: the column of the text, of a data set without ``input_ids``.
+        seq_len: most tokens of an example; by default the ``max_length`` of TRL's arguments, or
+            1024, or less if the model reads less.
+        loss: per-row loss, see `userdp.make_private`.
+        base: what the weights descend from, where that cannot be looked up.
+        public_eval: the evaluation data is nobody's private text: it may be evaluated on during
+            training, and its numbers may be logged and may choose a checkpoint.
+        options: see `userdp.make_private`; the exact numbers are always in ``operator.jsonl``.
+        trainer_options: all other arguments of the trainer.
+
+    Raises:
+        UseError: a setting is refused, or the data set or the store does not fit. Nothing was
+            charged then.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        args: Any,
+        train_dataset: Any = None,
+        *,
+        plan: Plan | Proposal | str | os.PathLike[str],
+        store: UserStore | str | os.PathLike[str],
+        user_column: str = "user",
+        text_column: str = "text",
+        seq_len: int | None = None,
+        loss: Loss = causal_lm_loss,
+        base: Lineage | None = None,
+        public_eval: bool = False,
+        options: PrivateOptions = _USUAL,
+        **trainer_options: Any,
+    ) -> None:
+        self._proposal, self._plan = plan, as_plan(plan)
+        self._loss, self._base, self._public_eval = loss, base, public_eval
+        self._options = replace(options, exact_log=True)
+        self._private: PrivateRun | None = None
+        self._steps: Iterator[Step] = iter(())
+        self._resumes = False
+        self._epsilon: dict[str, float] = {}
+        own_loss = type(self).compute_loss
+        asked = {"compute_loss": own_loss} | trainer_options
+        if own_loss.__module__.startswith(("transformers.", "trl.")):
+            del asked["compute_loss"]
+        args = private_args(args, asked, self._plan, public_eval=public_eval)
+        super().__init__(model=model, args=args, train_dataset=train_dataset, **trainer_options)
+        # Whoever loads other adapters before train() begins with what these have learned.
+        made_here = trainer_options.get("peft_config") is not None
+        self._made_adapters = digest_of_adapters(self.model) if made_here else None
+        prepared: Any = self.train_dataset  # by the trainer: TRL tokenizes
+        longest = getattr(args, "max_length", None) if seq_len is None else seq_len
+        self._store = store_of(
+            prepared,
+            store,
+            processing_class=self.processing_class,
+            user_column=user_column,
+            text_column=text_column,
+            seq_len=default_seq_len(self.model, longest),
+        )
+        # From here on the private run is the one reader of people's text.
+        self.train_dataset: Any = None
+
+    @property
+    def claim(self) -> Claim:
+        """The claim of the run in the output folder; `UseError` before training has begun."""
+        return claim(Path(self.args.output_dir))
+
+    @property
+    def store(self) -> UserStore:
+        """The user store that is trained on."""
+        return self._store
+
+    # The loop: where the private run opens, steps and ends.
+
+    def train(
+        self,
+        resume_from_checkpoint: str | os.PathLike[str] | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Take the plan's steps, or those that remain, and release the model.
+
+        Args:
+            resume_from_checkpoint: True goes on with the run in the output folder, from its last
+                whole checkpoint (from the base model's weights, if it was killed before the first);
+                a path names one of its checkpoints.
+            trial: as in `transformers.Trainer`, and always None: no search is possible.
+            ignore_keys_for_eval: as in `transformers.Trainer`.
+
+        Returns:
+            The attempts charged, and the claim's ε and δ. The loss is NaN: the exact one is the
+            operator's.
+
+        Raises:
+            UseError, FailureError: as `userdp.make_private`.
+            Interrupted: by Ctrl-C or SIGTERM, after a step that is in a checkpoint, whatever
+                ``save_strategy`` says.
+        """
+        folder = RunFolder(Path(self.args.output_dir))
+        self._resumes = bool(resume_from_checkpoint)
+        checkpoint: Path | None = None
+        if self._resumes:
+            if not folder.begun:
+                raise UseError(
+                    f"there is no private run in {folder.path} to resume",
+                    hint="leave resume_from_checkpoint out",
+                )
+            checkpoint = last_sealed(folder.path)
+            if isinstance(resume_from_checkpoint, str | os.PathLike):
+                checkpoint = Path(resume_from_checkpoint)
+            if checkpoint is not None:
+                require_own(checkpoint, run_id=folder.run_id)
+        with interrupts.held() as signals:
+            stop = StopWhenAsked(signals)
+            self.add_callback(stop)
+            try:
+                super().train(
+                    resume_from_checkpoint=None if checkpoint is None else str(checkpoint),
+                    trial=trial,
+                    ignore_keys_for_eval=ignore_keys_for_eval,
+                )
+                if self._run.remaining:
+                    place = f"after step {self._run.done} of {self._plan.steps}"
+                    signals.check(place, resume=True)
+                else:
+                    self._run.save(tokenizer=self.processing_class)
+                    signals.finished()
+            finally:
+                self.remove_callback(stop)
+                if self._private is not None:
+                    self._private.close()
+                self._private = None
+        return TrainOutput(self.state.global_step, float("nan"), dict(self._epsilon))
+
+    def get_train_dataloader(self) -> Any:
+        """Numbers of private steps in place of data.
+
+        An epoch has as many as draw everybody once on average; of the declared population, so that
+        its length says nothing of the real number.
+        """
+        steps = max(1, round(self._plan.population / self._plan.denominator))
+        return DataLoader([{"private step": number} for number in range(steps)])  # type: ignore[arg-type]
+
+    def get_batch_samples(self, *arguments: Any, **options: Any) -> tuple[list[Any], Any]:
+        """The next number, if a step remains; none for a run that was killed before its release."""
+        if not self._run.remaining:
+            return [], None
+        samples: tuple[list[Any], Any] = super().get_batch_samples(*arguments, **options)
+        return samples
+
+    def training_step(
+        self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """Take the next private step, which fills ``.grad``; the loss that is told is zero."""
+        model.train()
+        step = next(self._steps)
+        notes = {"step": step.number, **step.operator, "learning_rate": self._get_learning_rate()}
+        self._run.folder.log({"kind": "step", **notes})
+        return torch.zeros((), device=self.args.device)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """0: the true number tells how much the people wrote who were drawn."""
+        return 0
+
+    def _prepare_for_training(
+        self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None
+    ) -> tuple[Any, Any]:
+        """Open the private run, now that the model, the optimizer and the schedule are ready."""
+        prepared: tuple[Any, Any] = super()._prepare_for_training(
+            max_steps, train_dataloader, resume_from_checkpoint
+        )
+        loaded = resume_from_checkpoint is not None
+        optimizer: Any = self.optimizer  # in a wrapper of accelerate's
+        self._private = run = open_private(
+            self.model,
+            optimizer.optimizer,
+            self._store,
+            self._proposal,
+            out=self.args.output_dir,
+            loss=self._loss,
+            micro_batch=self.args.per_device_train_batch_size,
+            resume=self._resumes,
+            options=self._options,
+            notes=TrainerNotes(
+                # A resumed run must share it; what a checkpoint holds is known by its seal.
+                identity={} if loaded else {"base model": digest_of_weights(self.model)},
+                facts={
+                    "trainer": f"{type(self).__name__}, transformers {transformers.__version__}"
+                },
+                base=self._lineage_of_base(),
+                log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
+            ),
+        )
+        if self._resumes and not loaded and not run.remaining:
+            raise FailureError(
+                "every planned step was charged, and the process that took them was killed without "
+                "a checkpoint: nothing of what was learned is left to release",
+                hint="train again in another output folder, with a plan and a budget of its own, "
+                "and with save_steps",
+            )
+        files.operator_folder(run.folder.path / "runs")
+        self._steps = iter(run)
+        # A crash between a charge and the next checkpoint loses updates, but not their price.
+        lost, self.state.global_step = run.done - self.state.global_step, run.done
+        if isinstance(self.lr_scheduler, LambdaLR):  # all of theirs that need no metric
+            with warnings.catch_warnings(action="ignore"):  # that the optimizer has not stepped
+                for _ in range(lost):
+                    self.lr_scheduler.step()
+        guarantee = self.claim.guarantee
+        self._epsilon = {"epsilon": guarantee.epsilon, "delta": guarantee.delta}
+        return prepared
+
+    @property
+    def _run(self) -> PrivateRun:
+        assert self._private is not None, "the private run opens with the trainer's loop"
+        return self._private
+
+    def _lineage_of_base(self) -> Lineage:
+        """What the weights descend from, and what was declared of the evaluation data."""
+        known = self._base
+        if known is None:
+            known = lineage_of_weights(self.model, self._store, made=self._made_adapters)
+        if self._public_eval:
+            declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
+            known += Lineage(conditions=(declared,))
+        return known
+
+    # What is written and told.
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log what may be seen of ``logs`` (`LOGGED`), and the claim's ε."""
+        public = {
+            name: value
+            for name, value in {**logs, **self._epsilon}.items()
+            if name in LOGGED or (self._public_eval and name.startswith("eval_"))
+        }
+        # Not super(): TRL's own `log` would add its exact numbers behind the allow-list.
+        Trainer.log(self, public)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Copy what the run released: those weights, whatever the model has learned since.
+
+        Raises:
+            UseError: the run is not finished.
+        """
+        folder = RunFolder(Path(self.args.output_dir))
+        place = folder.path if output_dir is None else Path(output_dir)
+        if _internal_call:  # into a checkpoint
+            files.operator_folder(place)
+            super().save_model(str(place), _internal_call=True)
+            seal(self.state, place, run_id=folder.run_id, lineage=self._run.lineage)
+        elif folder.begun and folder.finished:
+            released = folder.adapter if folder.adapter.is_dir() else folder.model
+            shutil.copytree(released, place, dirs_exist_ok=True)
+        else:
+            raise UseError(
+                "planned steps remain: the model is released when the last of them is done, and a "
+                "run that stops early stays charged in full",
+                hint="go on with trainer.train(resume_from_checkpoint=True); checkpoints are saved "
+                "by save_steps",
+            )
+
+    def push_to_hub(self, *arguments: Any, **options: Any) -> Any:
+        """Refused: it uploads the output folder, the operator's files included."""
+        raise PUSH.refusal("push_to_hub")
+
+    def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
+        """As in `transformers.Trainer`; on private text it is a look, which the ledger notes.
+
+        What `evaluate` and `predict` return is exact, so it is the operator's: constants of later
+        runs that were chosen by it are no longer declared. On data that was declared public it is
+        no look.
+
+        Raises:
+            UseError: the text is private, and steps remain that its numbers could steer.
+        """
+        if not self._public_eval:
+            if self._private is not None:
+                raise EVALUATION.refusal("evaluation during training")
+            StoreLedger(self._store.path).look("evaluate")
+        return super().evaluation_loop(*arguments, **options)
+
+    def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
+        """As in `transformers.Trainer`; the files are the operator's (mode 0600)."""
+        super().save_metrics(split, metrics, combined=combined)
+        for path in Path(self.args.output_dir).glob("*_results.json"):
+            path.chmod(files.OPERATOR_FILE)
 
 
 class UserLevelTrainer(UserLevelMixin):

@@ -1,0 +1,198 @@
+"""Settings of the trainers that a private run refuses or overrides: one table.
+
+docs/huggingface.md shows the same table (a test compares them). Nothing has been prepared or
+charged when a setting is refused. What is not in the table is what it always was, or has no effect
+on a private step; the page says which.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from userdp.errors import UseError
+from userdp.plans import Plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """Settings that a private run takes where they are off, and at few other values.
+
+    Args:
+        names: of fields of `transformers.TrainingArguments` or `trl.SFTConfig`, of arguments and
+            methods of the trainer, or of variables of the environment.
+        taken: the values that are taken besides off (None, False, 0, empty, "no"); of objects,
+            the names of their classes or functions.
+        why: what any other value would do.
+        instead: the way out, where another value is refused.
+        becomes: the value that is put in place of any other, where none is refused.
+    """
+
+    names: tuple[str, ...]
+    taken: tuple[str | int, ...] = ()
+    why: str
+    instead: str = ""
+    becomes: str | float | None = None
+
+    def takes(self, value: Any) -> bool:
+        """Whether a private run takes ``value`` as it is."""
+        if not isinstance(value, str | int | float):
+            value = value and getattr(value, "__name__", type(value).__name__)
+        return not value or value == "no" or value in self.taken
+
+    def refusal(self, name: str) -> UseError:
+        """The error for whoever asked for ``name``."""
+        return UseError(f"{name} is refused here: {self.why}", hint=self.instead)
+
+
+EVALUATION = Setting(
+    names=("eval_strategy", "eval_on_start"),
+    why="exact losses of people's text would choose what is released (the best checkpoint, early "
+    "stopping, a schedule that follows a metric)",
+    instead="say public_eval=True if the evaluation data is nobody's private text; else call "
+    "trainer.evaluate() after training, which notes a look in the store's ledger",
+)
+"""Taken if the evaluation data is declared public."""
+
+PUSH = Setting(
+    names=("push_to_hub",),
+    why="it uploads the output folder, in which checkpoints and the operator's files lie too",
+    instead="upload OUTPUT_DIR/model: huggingface_hub.upload_folder(folder_path=…)",
+)
+
+SETTINGS = (
+    Setting(
+        names=("gradient_accumulation_steps",),
+        taken=(1,),
+        why="a private step draws the plan's whole cohort and is one update, so accumulating would "
+        "add up the noise of several",
+        instead="leave it at 1: the plan's cohort_size says how many users a step has, and "
+        "per_device_train_batch_size how many rows share a pass (memory, never privacy)",
+    ),
+    Setting(
+        names=("mixed_precision", "fp16"),
+        taken=("bf16",),
+        why="loss scaling (GradScaler) skips the update of a step whose numbers overflow, and what "
+        "people wrote decides whether they do",
+        instead="use bf16=True, or float32; `accelerate config` may have asked for fp16",
+    ),
+    Setting(
+        names=("packing", "padding_free"),
+        why="several users would share a sequence, and attend to each other",
+        instead="leave it out",
+    ),
+    Setting(
+        names=(
+            "compute_loss",
+            "compute_loss_func",
+            "loss_type",
+            "label_smoothing_factor",
+            "router_aux_loss_coef",
+        ),
+        taken=("nll",),
+        why="the gradient of a private step is that of loss=, on which it would have no effect",
+        instead="give a loss per row as loss=, see userdp.gradients.Loss",
+    ),
+    Setting(
+        names=("data_collator",),
+        taken=(
+            "default_data_collator",
+            "DataCollatorWithPadding",
+            "DataCollatorForLanguageModeling",
+            "DataCollatorForSeq2Seq",
+        ),
+        why="a private step builds its own rows from input_ids and labels, so a collator of your "
+        "own would have no effect",
+        instead="make input_ids and labels with dataset.map, and leave data_collator out",
+    ),
+    Setting(
+        names=("neftune_noise_alpha", "activation_offloading"),
+        why="it hangs hooks into the model, which the gradient engines do not know",
+        instead="leave it out; gradient_checkpointing=True saves memory",
+    ),
+    Setting(
+        names=("use_liger_kernel",),
+        why="the gradient engines have no rules for its fused layers, and its loss averages over "
+        "the users of a pass",
+        instead="leave it out",
+    ),
+    Setting(
+        names=("deepspeed", "deepspeed_plugin", "fsdp", "parallelism_config", "world_size"),
+        taken=(1,),
+        why="gradients would be added up over processes before users are clipped",
+        instead="use one process, or userdp.make_private under torchrun",
+    ),
+    Setting(
+        names=("n_gpu",),
+        taken=(1,),
+        why="with several GPUs in one process nn.DataParallel copies the model, and the gradient "
+        "engines would see none of the copies",
+        instead="make one GPU visible: CUDA_VISIBLE_DEVICES=0",
+    ),
+    Setting(
+        names=("auto_find_batch_size",),
+        why="it begins the training loop anew after memory ran out, and the steps so far stay "
+        "charged",
+        instead="give a smaller per_device_train_batch_size: memory, never privacy",
+    ),
+    Setting(
+        names=("model_init",),
+        why="each trial of a hyperparameter search has a price, and the choice among them another",
+        instead="give model=; userdp sweep pays for all trials with one private selection",
+    ),
+    Setting(
+        names=("WANDB_WATCH",),
+        taken=("false", "parameters"),
+        why="it records the gradients of single users, before they are clipped",
+        instead="unset it: grad_norm, of the noisy gradient, is logged",
+    ),
+    PUSH,
+    EVALUATION,
+    Setting(
+        names=("max_grad_norm",),
+        becomes=0.0,
+        why="the plan's clip bounds each user before noise is added, and scaling the noisy sum "
+        "again would only change the learning rate from step to step",
+    ),
+    Setting(
+        names=("include_num_input_tokens_seen",),
+        becomes="no",
+        why="the number of tokens and the time of a step tell how much the people wrote who were "
+        "drawn; operator.jsonl has them",
+    ),
+)
+
+
+def private_args(args: Any, options: Mapping[str, Any], plan: Plan, *, public_eval: bool) -> Any:
+    """A copy of a trainer's arguments, as a private run takes them.
+
+    Args:
+        args: `transformers.TrainingArguments`, or a class that descends from it.
+        options: other arguments of the trainer, and its own methods that replace theirs.
+        plan: decides the number of steps.
+        public_eval: the evaluation data is nobody's private text.
+
+    Raises:
+        UseError: names the setting that is refused, why, and what to do instead.
+    """
+    private = copy.copy(args)
+    for setting in SETTINGS:
+        if setting is EVALUATION and public_eval:
+            continue
+        for name in setting.names:
+            if setting.takes(options.get(name, getattr(args, name, os.environ.get(name)))):
+                continue
+            if setting.becomes is None:
+                raise setting.refusal(name)
+            setattr(private, name, setting.becomes)
+    if args.max_steps not in (-1, plan.steps):
+        raise UseError(
+            f"the arguments ask for {args.max_steps} steps (max_steps), and the plan has "
+            f"{plan.steps}: epsilon is the price of the plan's steps",
+            hint=f"leave max_steps out, or plan again with {args.max_steps} steps",
+        )
+    private.max_steps = plan.steps
+    return private

@@ -1,0 +1,167 @@
+"""Every setting that would break the guarantee: refused or overridden by name, never charged."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+
+from tests.huggingface.toy import arguments, toy_model, toy_tokenizer, trainer
+from tests.plans import uls_plan
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.training.huggingface import UserLevelMixin, UserLevelTrainer
+from userdp.training.huggingface.trainer_settings import SETTINGS, Setting, private_args
+
+DOCS = Path(__file__).parents[2] / "docs" / "huggingface.md"
+ASKED = {
+    "gradient_accumulation_steps": 4,
+    "mixed_precision": "fp16",
+    "fp16": True,
+    "packing": True,
+    "padding_free": True,
+    "loss_type": "dft",
+    "label_smoothing_factor": 0.1,
+    "router_aux_loss_coef": 0.01,
+    "neftune_noise_alpha": 5.0,
+    "activation_offloading": True,
+    "use_liger_kernel": True,
+    "deepspeed": "zero.json",
+    "deepspeed_plugin": object(),
+    "fsdp": "full_shard",
+    "parallelism_config": object(),
+    "world_size": 2,
+    "n_gpu": 2,
+    "auto_find_batch_size": True,
+    "push_to_hub": True,
+    "eval_strategy": "steps",
+    "eval_on_start": True,
+    "max_grad_norm": 1.0,
+    "include_num_input_tokens_seen": "all",
+}
+"""What asks for each setting of `TrainingArguments` or `SFTConfig`."""
+
+GIVEN = {
+    "compute_loss_func": print,
+    "model_init": toy_model,
+    "data_collator": lambda rows: rows,
+}
+"""What asks for each argument of the trainer."""
+
+
+class Asked:
+    """Arguments of a trainer of which some say something else, whether or not the machine could."""
+
+    def __init__(self, plain: TrainingArguments, **changes: object) -> None:
+        self._plain, self._changes = plain, changes
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._changes[name] if name in self._changes else getattr(self._plain, name)
+
+
+def taken(args, plan=None, *, public_eval=False, **options):
+    return private_args(args, options, plan or uls_plan(), public_eval=public_eval)
+
+
+def test_the_cases_are_the_table():
+    named = {name for setting in SETTINGS for name in setting.names}
+    assert {*ASKED, *GIVEN, "compute_loss", "WANDB_WATCH"} == named
+
+
+@pytest.mark.parametrize("name", [*ASKED, *GIVEN])
+def test_a_setting_of_the_table_is_refused_or_overridden_by_its_name(tmp_path, name):
+    (setting,) = (one for one in SETTINGS if name in one.names)
+    asked = Asked(arguments(tmp_path), **{name: ASKED[name]} if name in ASKED else {})
+    options = {name: GIVEN[name]} if name in GIVEN else {}
+    if setting.becomes is not None:
+        assert getattr(taken(asked, **options), name) == setting.becomes
+        assert getattr(asked, name) == ASKED[name], "the caller's own are left alone"
+        return
+    with pytest.raises(UseError, match=f"^{name} is refused here: ") as caught:
+        UserLevelTrainer(None, asked, plan=uls_plan(), store=tmp_path / "people", **options)
+    assert caught.value.hint
+    assert not (tmp_path / "people").exists(), "nothing was prepared, and nothing charged"
+
+
+def test_plain_arguments_are_taken(tmp_path):
+    collator = DataCollatorForLanguageModeling(toy_tokenizer(tmp_path / "t"), mlm=False)
+    assert taken(arguments(tmp_path), data_collator=collator).max_steps == 5
+    trl = Asked(arguments(tmp_path), loss_type="nll", packing=False, mixed_precision="bf16")
+    taken(trl)
+
+
+def test_public_data_may_be_evaluated_on(tmp_path):
+    taken(Asked(arguments(tmp_path), eval_strategy="steps"), public_eval=True)
+
+
+def test_wandb_may_not_watch_gradients(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_WATCH", "parameters")
+    taken(arguments(tmp_path))
+    monkeypatch.setenv("WANDB_WATCH", "gradients")
+    with pytest.raises(UseError, match="WANDB_WATCH is refused"):
+        taken(arguments(tmp_path))
+
+
+def test_the_steps_are_the_plans(tmp_path):
+    given = arguments(tmp_path, num_train_epochs=2)
+    assert (taken(given).max_steps, given.max_steps) == (5, -1)
+    with pytest.raises(UseError, match=r"ask for 7 steps .* and the plan has 5"):
+        taken(arguments(tmp_path, max_steps=7))
+
+
+class OwnLoss(Trainer):
+    def compute_loss(self, *arguments, **options):
+        return torch.zeros(())
+
+
+class PrivateOwnLoss(UserLevelMixin, OwnLoss):
+    pass
+
+
+def test_an_overridden_loss_would_have_no_effect(tmp_path):
+    with pytest.raises(UseError, match="compute_loss is refused"):
+        PrivateOwnLoss(None, arguments(tmp_path), plan=uls_plan(), store=tmp_path / "people")
+
+
+def shown(setting: Setting) -> str:
+    """A row of the page's table."""
+    names = ", ".join(f"`{name}`" for name in setting.names)
+    values = ", ".join(["off", *(f"`{value}`" for value in setting.taken)])
+    otherwise = "refused" if setting.becomes is None else f"becomes `{setting.becomes}`"
+    why, instead = (
+        text and f"{text[0].upper()}{text[1:]}." for text in (setting.why, setting.instead)
+    )
+    return f"| {names} | {values} | {otherwise} | {why} | {instead} |"
+
+
+def test_the_page_shows_the_table():
+    rows = "\n".join(map(shown, SETTINGS))
+    assert rows in DOCS.read_text(), f"put this into {DOCS.name}:\n{rows}"
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """A trainer that was never trained, for what is refused whenever it is called."""
+    return trainer(tmp_path_factory.mktemp("one"))
+
+
+def test_calls_that_are_refused(one):
+    for call, message in [
+        (one.push_to_hub, "push_to_hub is refused"),
+        (one.save_model, "planned steps remain"),
+        (lambda: one.train(resume_from_checkpoint=True), r"no private run in .* to resume"),
+    ]:
+        with pytest.raises(UseError, match=message):
+            call()
+    with pytest.raises(RuntimeError):  # transformers wants a model_init, or a library first
+        one.hyperparameter_search(backend="optuna")
+    assert not StoreLedger(one.store.path).charges()
+
+
+def test_the_loop_gets_numbers_and_no_data(one):
+    (first, *_) = one.get_train_dataloader()
+    assert set(first) == {"private step"}
+    assert len(one.get_train_dataloader()) == 10, "population 100 over 10 users a step"
+    assert one.train_dataset is None
