@@ -54,12 +54,10 @@ def require_uncoupled(model: nn.Module) -> None:
         UseError: names the module and the reason.
     """
     for name, module in model.named_modules():
-        refusal = _coupling(module) or _own_randomness(module)
-        if refusal:
-            reason, hint = refusal
-            raise UseError(
-                f"module {name or 'model'} ({type(module).__name__}) {reason}", hint=hint
-            )
+        reason, hint = _coupling(module) or _own_randomness(module) or (None, "")
+        if reason:
+            where = f"module {name or 'model'} ({type(module).__name__})"
+            raise UseError(f"{where} {reason}", hint=hint)
     for name, parameter in model.named_parameters():
         if _parameter_hooks(parameter):
             raise UseError(

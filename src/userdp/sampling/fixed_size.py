@@ -50,8 +50,7 @@ class FixedSize(Sampling):
         if self.batch_size > self.least_population:
             raise UseError(
                 f"batch_size must be at most least_population, got {self.batch_size} of "
-                f"{self.least_population}: the population is a lower bound on the smaller data "
-                "set, and a batch is drawn from it without replacement"
+                f"{self.least_population}: a batch is drawn without replacement"
             )
 
     @classmethod
@@ -80,9 +79,8 @@ class FixedSize(Sampling):
         if self.total_units(counts) < self.least_population + self.items:
             raise UseError(
                 f"the store has fewer than {self.least_population} units of sampling {self.kind} "
-                f"beside the {self.items} of any one user: the price of a batch of "
-                f"{self.batch_size} would be too low. Nothing was charged. That it is so is a fact "
-                "about private data, for the operator only",
+                f"beside the {self.items} of any one user: the price would be too low. Nothing was "
+                "charged. That it is so is a fact about private data, for the operator only",
                 hint="plan with a smaller least_population",
             )
 

@@ -72,9 +72,8 @@ class Truncated(Poisson):
         if self.total_units(counts) + self.items > self.most_population:
             raise UseError(
                 f"the store has more units of sampling {self.kind} than most_population = "
-                f"{self.most_population} allows with one more user's {self.items}: draws would "
-                "be cut more often than delta pays for. Nothing was charged. That it is so is a "
-                "fact about private data, for the operator only",
+                f"{self.most_population} allows with one more user's {self.items}. Nothing was "
+                "charged. That it is so is a fact about private data, for the operator only",
                 hint="plan with a larger most_population",
             )
 
