@@ -1,11 +1,19 @@
-"""That a run trains and releases the weights that its ledger knows, and no others."""
+"""That a run trains and releases the weights that its ledger knows, and no others.
+
+A run asks what its model descends from when it begins. Another run that trains the same tensors
+meanwhile, over other people's text, would put what it learns into weights whose ledger says nothing
+of it: a tensor trains in one private run at a time.
+"""
 
 from __future__ import annotations
+
+import weakref
 
 import torch
 from torch import nn
 
 from userdp.errors import UseError
+from userdp.gradients import trainable_parameters
 from userdp.training.distributed_run import SharedRun
 from userdp.training.origin import digest_of_adapters, digest_of_frozen, digest_of_weights
 
@@ -86,3 +94,45 @@ class KnownWeights:
             "the claim would say nothing of what they have learned",
             hint="put them back, or train them by the run's own steps",
         )
+
+
+class HeldModel:
+    """The tensors that an open run trains, until `close`.
+
+    Args:
+        model: that the run trains.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.trained = _trained(model)
+        _open.add(self)
+
+    def close(self) -> None:
+        """Let go of the model; twice does no harm."""
+        self.trained = set()
+
+
+_open: weakref.WeakSet[HeldModel] = weakref.WeakSet()
+
+
+def require_free(model: nn.Module) -> None:
+    """Refuse a model of which an open run of this process trains a tensor.
+
+    Models that share tensors, by tying or as adapters over one base, are one model in what they
+    share. What one of them only reads may train in another; `KnownWeights.require_frozen` sees it
+    before the reader releases anything.
+
+    Raises:
+        UseError: names the way out.
+    """
+    if any(_trained(model) & held.trained for held in _open):
+        raise UseError(
+            "another private run of this process is open, and trains weights of this model: each "
+            "would release what the other has learned, and neither claim would say so",
+            hint="end the other run first (leave its block, or call its close()), or train a "
+            "copy.deepcopy of the model",
+        )
+
+
+def _trained(model: nn.Module) -> set[int]:
+    return {id(parameter) for parameter in trainable_parameters(model).values()}

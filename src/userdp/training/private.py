@@ -54,10 +54,9 @@ from userdp.training.config import PrivateOptions
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import SharedRun, shared_secret
-from userdp.training.known_weights import KnownWeights
+from userdp.training.known_weights import KnownWeights, require_free
 from userdp.training.microbatches import rows_for
 from userdp.training.models import require_finite
-from userdp.training.open_models import require_free
 from userdp.training.opened import OpenRun
 from userdp.training.optimizers import require_same_parameters, rounded_away
 from userdp.training.origin import (

@@ -36,9 +36,8 @@ from userdp.training.distributed_run import (
     Dealing,
     SharedRun,
 )
-from userdp.training.known_weights import KnownWeights
+from userdp.training.known_weights import HeldModel, KnownWeights
 from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
-from userdp.training.open_models import HeldModel
 from userdp.training.optimizers import MovementCheck, set_noise_std
 from userdp.training.origin import digest_of_weights
 from userdp.training.questions import device_of, engine_of, rule_of

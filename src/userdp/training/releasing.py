@@ -19,6 +19,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Container, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,22 +76,21 @@ def release(
     Raises:
         UseError: the weights are not those that were settled.
     """
+    save = partial(
+        save_model,
+        tokenizer=tokenizer,
+        lineage=lineage,
+        own_tokenizer=own_tokenizer,
+        template=template,
+    )
     inner = uncompiled(model)
-    merged = _merged(inner) if is_adapted(inner) else inner
-    words: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "lineage": lineage,
-        "own_tokenizer": own_tokenizer,
-        "template": template,
-    }
-    weights = None
-    if merged is not None:
-        weights = save_model(merged, folder.model, only=settled, **words)
-    if is_adapted(inner):
-        only = settled if merged is None else None
-        adapters = save_model(inner, folder.adapter, only=only, **words)
-        weights = weights or adapters
-    assert weights is not None
+    if not is_adapted(inner):
+        return save(inner, folder.model, only=settled)
+    merged = _merged(inner)
+    if merged is None:
+        return save(inner, folder.adapter, only=settled)
+    weights = save(merged, folder.model, only=settled)
+    save(inner, folder.adapter)
     return weights
 
 
