@@ -9,8 +9,8 @@ from torch import nn
 from userdp.gradients import Loss, Units, get_engine, trainable_parameters
 from userdp.gradients.engines import batched, sharded
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.forms import Forms
 from userdp.gradients.engines.passes import Pass
+from userdp.gradients.engines.uses import Forms
 
 CLIP = 1.0
 Step = Callable[[], object]
@@ -47,4 +47,4 @@ def engine_step(
 
 def passes_of(task: Task, form: Forms = None) -> list[Pass]:
     """The passes in which the batched engine computes a task; certifies their shapes."""
-    return batched._Step(task, form, strict=False).passes
+    return batched.Passes(task, form).passes

@@ -6,7 +6,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -30,7 +29,6 @@ from userdp.gradients import (
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import sharded
 from userdp.gradients.engines.choice import choose
-from userdp.gradients.engines.coverage import coverage
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.precision import dtypes_of, is_narrow, margin
 from userdp.gradients.shards import shard
@@ -74,11 +72,9 @@ def measured(family: Family, *, adapters: bool) -> dict[str, Any]:
         choice = choose(model, causal_lm_loss, units, l2_clip_norm=clip)
     except UseError as error:
         return {**row, "refused": str(error)}
-    found = coverage(model, causal_lm_loss, masked=False)
     row |= {
         "auto": choice.engine,
         "reason": choice.reason,
-        "obstacles": [asdict(one) for one in found.obstacles],
         "engines": {},
     }
     for name, engine in ENGINES.items():

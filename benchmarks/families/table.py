@@ -99,7 +99,7 @@ def _why(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         if "engines" not in row or _batched(row):
             continue
-        told = [_told(one) for one in row["obstacles"]] or [row["reason"]]
+        told = [_told(one) for one in row.get("obstacles", ())] or [row["reason"]]
         lines.append(f"| {row['family']} | {row['mode']} | {'; '.join(told)} |\n")
     return "".join(lines)
 

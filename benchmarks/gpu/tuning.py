@@ -6,7 +6,7 @@ products, exact in both. Time and error (relative, against float64) of one layer
 gradients each way.
 
 ``forms``: when a layer's gradients should be formed and when its Gram matrices taken. Time of norms
-and weighted sum each way, beside the quantity that `engines.forms` compares with its constant for
+and weighted sum each way, beside the quantity that `engines.uses` compares with its constant for
 this kind of device: the constant should lie where the ratio passes 1.
 
 ``passes``: how many units a pass may hold. The engines allow `passes.FORMED_BYTES`, a quarter of
@@ -101,9 +101,7 @@ class Layer:
 
     def __init__(self, positions: int, p: int, q: int, setting: Setting) -> None:
         device = setting.device
-        self.layout = Layout(
-            bounds=tuple(range(UNITS + 1)), unit_of_row=torch.arange(UNITS, device=device)
-        )
+        self.layout = Layout(units=UNITS, rows=UNITS, device=device)
         self.left = torch.randn(UNITS, positions, p, device=device)
         self.right = torch.randn(UNITS, positions, q, device=device)
         self.total = torch.zeros(p, q, dtype=torch.float64, device=device)
@@ -158,7 +156,7 @@ def limited(step: Callable[[], object], gib: float | None) -> Callable[[], objec
     if gib is None:
         change = mock.patch.object(batched, "most_units", return_value=sys.maxsize)
     else:  # the engines allow a quarter of what they think the device has
-        change = mock.patch.object(passes, "device_bytes", return_value=int(4 * gib * 2**30))
+        change = mock.patch.object(passes, "bytes_of_device", return_value=int(4 * gib * 2**30))
 
     def call() -> object:
         with change:

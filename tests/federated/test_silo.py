@@ -22,7 +22,7 @@ from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import STORE, LanguageModel
 from userdp.federated.silo import Silo
 from userdp.gradients.certificate import coupling
-from userdp.gradients.engines import agreement, batched
+from userdp.gradients.engines import choice
 from userdp.sampling.coins import secret_generator
 
 C, RATE = 0.5, 0.1
@@ -252,12 +252,10 @@ def test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_pa
     member.run_round(1, weights)
     for name in ("attn.c_attn.weight", "mlp.c_fc.weight"):
         weights[f"transformer.h.0.{name}"] *= 1e4
-    questions = [(coupling, "_Question"), (agreement, "_disagreement")]
+    questions = [(coupling, "_Question"), (choice, "_disagreement")]
     for module, name in questions:
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("asked, or together"))
-    monkeypatch.setattr(
-        batched, "sum_of_passes", lambda *_, **__: pytest.fail("asked, or together")
-    )
+    monkeypatch.setattr(choice, "Passes", lambda *_, **__: pytest.fail("asked, or together"))
     for number in range(2, 13):
         assert np.isfinite(member.run_round(number, weights)["transformer.wte.weight"]).all()
 

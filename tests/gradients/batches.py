@@ -13,8 +13,8 @@ from torch.func import functional_call, grad, vmap
 
 from userdp.gradients import ClippedSum, Loss, Units, losses, trainable_parameters
 from userdp.gradients.engines import Engine, batched
-from userdp.gradients.engines.forms import Forms
 from userdp.gradients.engines.passes import Pass, PassShape
+from userdp.gradients.engines.uses import Forms
 
 
 def batched_sum(

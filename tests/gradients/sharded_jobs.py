@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,16 +17,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from benchmarks.dropout.recorded import Masks
 from benchmarks.families.sizes import Sizes
 from tests.training.toy import CONFIG
-from userdp.clip import LayerSplit
 from userdp.errors import FailureError, UseError
 from userdp.gradients import (
-    ClipRule,
     Units,
     causal_lm_loss,
     clipped_sum,
     trainable_parameters,
 )
-from userdp.gradients.engines import norm_pass, sharded
+from userdp.gradients.engines import sharded
+from userdp.gradients.engines.tape import Comparing
 from userdp.gradients.shards import is_sharded, like, shard, whole
 from userdp.training.models import enable_checkpointing, new_model
 
@@ -147,7 +147,6 @@ def refusals() -> dict[str, str]:
 
     found["gathered"] = ""
     refused("items", shard(small_model()), item_clip_norm=1.0)
-    refused("layers", shard(small_model()), rule=ClipRule(layer_split=LayerSplit.UNIFORM))
     coin = small_model()
     coin.transformer.ln_f.register_forward_hook(lambda module, inputs, out: out * torch.rand([]))
     refused("coin", shard(coin))
@@ -163,10 +162,10 @@ def refusals() -> dict[str, str]:
     )
     refused("no rule", shard(scaled))
     sharded.clipped_sum(shard(twice), causal_lm_loss, units, l2_clip_norm=CLIP)
-    honest = norm_pass._accurate
-    norm_pass._accurate = lambda uses: honest(uses) / 4
+    honest = sharded.NormTape.squares_by_name
+    sharded.NormTape.squares_by_name = lambda tape: {n: s / 4 for n, s in honest(tape).items()}
     refused("half norms", shard(small_model()))
-    norm_pass._accurate = honest
+    sharded.NormTape.squares_by_name = honest
     return found
 
 
@@ -190,8 +189,7 @@ def dropout_moves(broken: bool) -> tuple[list[float], float]:
     everybody = list(range(len(units)))
     summed(everybody)
     if broken:  # after the check on made-up rows, which would have caught it
-        sharded.require_same_states = lambda end: None
-        sharded._Step._run_again = _with_new_masks(sharded._Step._run_again)
+        sharded.NormTape = Forgetful
     with Masks(32) as masks:
         total = summed(everybody)
     moves = []
@@ -202,13 +200,28 @@ def dropout_moves(broken: bool) -> tuple[list[float], float]:
     return moves, float(total.norm())
 
 
-def _with_new_masks(add_weighted):
-    def adding(*arguments, **options):
+class Forgetful(sharded.NormTape):
+    """Adds what another pass over the same rows says, which draws masks of its own."""
+
+    def __init__(self, task, shape, workspace, follow, *, form=None):
+        super().__init__(task, shape, workspace, follow, form=form)
+        self.shape = shape
+
+    def run(self, units):
+        self.units = units
+        return super().run(units)
+
+    def add_to(self, total, factors):
         with _disable_current_modes():  # unseen by the recorder
             torch.rand(1)  # the states of the first pass are gone
-        return add_weighted(*arguments, **options)
+        follow = partial(Comparing, known=self.calls._known)
+        other = Honest(self._task, self.shape, self.workspace, follow, form=self._form)
+        other.run(self.units)
+        other._bad = self._bad
+        other.add_to(total, factors)
 
-    return adding
+
+Honest = sharded.NormTape
 
 
 def one_token_each() -> Units:
@@ -254,7 +267,7 @@ def near_the_end(broken: bool) -> list[float]:
     model = shard(plain)
     sharded.clipped_sum(model, all_outputs, units, l2_clip_norm=1.0)
     if broken:
-        norm_pass.Norms.add = _in_the_losses
+        sharded.NormTape.add_to = _in_the_losses(sharded.NormTape.add_to)
     found = []
     for part in np.linspace(0.5, 4, 15):
         clip = part * 2.0**-34 * norm
@@ -263,9 +276,13 @@ def near_the_end(broken: bool) -> list[float]:
     return found
 
 
-def _in_the_losses(norms: norm_pass.Norms, factors: torch.Tensor) -> None:
-    each = factors[norms._tape.layout.unit_of_row].float() * norms._shares
-    norms._tape.add((norms._attached * each).sum(), torch.ones_like(factors))
+def _in_the_losses(honest):
+    def add_to(tape, total, factors):
+        factor = next(iter(factors.values())).float().max()  # of the one unit
+        tape._total = tape._total * factor
+        honest(tape, total, {name: torch.ones_like(one) for name, one in factors.items()})
+
+    return add_to
 
 
 def lone_row() -> tuple[float, float]:

@@ -139,7 +139,7 @@ def test_invariant_3_twin_without_the_question_the_padded_width_moves_everybody(
     """
     monkeypatch.setattr(passes, "padded_width", lambda tokens: 10)
     monkeypatch.setattr(choice, "require_rows_apart", lambda *args, **options: None)
-    monkeypatch.setattr(choice, "why_not_batched", lambda *args, **options: None)
+    monkeypatch.setattr(choice, "disagreement", lambda task: None)
     model, engine = models.Flattened(), get_engine("auto")
     renew(model, 1, scale=1.0)
     short = [[[n, n + 1, 3]] for n in range(6)]

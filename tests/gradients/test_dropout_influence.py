@@ -27,6 +27,7 @@ from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine, trai
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import batched
+from userdp.gradients.engines.tape import Tape
 from userdp.gradients.model_randomness import GeneratorStates, secret_randomness
 
 
@@ -77,19 +78,26 @@ def test_invariant_14_for_random_models_and_cohorts(engine):
 
 def forced(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Have the second pass of a sum raise an error, or have no norm for its first unit."""
-    honest, count = batched._Pass, {"passes": 0}
+    count = {"passes": 0}
 
-    class Poor(honest):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
+    class Poor(Tape):
+        def run(self, units):
             count["passes"] += 1
+            found = super().run(units)
             if count["passes"] == 2 and how == "an error":
                 raise ValueError("somebody's rows")
-            if count["passes"] == 2:
-                self.squared_norms = self.squared_norms.clone()
-                self.squared_norms[0] = torch.nan
+            return found
 
-    monkeypatch.setattr(batched, "_Pass", Poor)
+        def squares_by_name(self):
+            found = super().squares_by_name()
+            if count["passes"] == 2 and how == "no norm in float32":
+                found |= {
+                    name: squares.index_fill(0, torch.tensor(0), torch.nan)
+                    for name, squares in found.items()
+                }
+            return found
+
+    monkeypatch.setattr(batched.Passes, "kind", Poor)
 
 
 @pytest.mark.parametrize("items", fast_then_slow([None, 0.5]))
@@ -134,12 +142,12 @@ def test_twin_computing_again_with_new_masks_is_caught(monkeypatch):
     straight = summed()
     forced(monkeypatch, "no norm in float32")
 
-    honest = batched._Step._take_apart
+    honest = batched.Passes._take_apart
 
-    def new_masks(step, one, part, calls, begin):
-        honest(step, one, part, calls, GeneratorStates.read())
+    def new_masks(step, number, one, begin):
+        honest(step, number, one, GeneratorStates.read())
 
-    monkeypatch.setattr(batched._Step, "_take_apart", new_masks)
+    monkeypatch.setattr(batched.Passes, "_take_apart", new_masks)
     assert distance(summed(), straight) > 0.1
 
 
@@ -159,14 +167,18 @@ def test_a_neighbour_that_is_not_finite_does_not_reach_a_unit_that_is_computed_a
 
     summed()
     straight = summed()
-    honest = batched._Pass
 
-    class Poor(honest):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            self.squared_norms = torch.full_like(self.squared_norms, torch.nan)
+    class Poor(Tape):
+        passes = 0
 
-    monkeypatch.setattr(batched, "_Pass", Poor)
+        def squares_by_name(self):
+            Poor.passes += 1
+            return {
+                name: squares if Poor.passes > 2 else torch.full_like(squares, torch.nan)
+                for name, squares in super().squares_by_name().items()
+            }
+
+    monkeypatch.setattr(batched.Passes, "kind", Poor)
     again = summed()
     assert (straight.non_finite, again.non_finite) == (1, 1)
     assert distance(again, straight) < 1e-4

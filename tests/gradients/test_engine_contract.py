@@ -34,7 +34,7 @@ from userdp.gradients import ClippedSum, ClipRule, Units, causal_lm_loss, traina
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import ENGINES, get_engine
-from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.uses import Form
 from userdp.gradients.precision import margin
 
 VOCABULARY = 29

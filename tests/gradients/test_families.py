@@ -17,10 +17,9 @@ from benchmarks.families.measure import cohort, without
 from benchmarks.families.models import FAMILIES, build
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
-from userdp.gradients import ClippedSum, causal_lm_loss, clipped_sum, get_engine
+from userdp.gradients import ClippedSum, Loss, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines.choice import choose
-from userdp.gradients.engines.coverage import coverage
+from userdp.gradients.engines.choice import choose, why_alone
 from userdp.gradients.engines.engine import Task
 from userdp.training.lora import linear_layers
 
@@ -57,8 +56,6 @@ def check(name: str, *, adapters: bool) -> None:
     # Zamba's heads are frozen under adapters.
     alone = name in ALONE and not (adapters and name == "Zamba")
     assert sum(calls) == (len(units) if alone else 0), choose(model, causal_lm_loss, units).reason
-    named = coverage(model, causal_lm_loss, masked=False).obstacles
-    assert bool(named) == alone
     aimed = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=clip).aim
     exact = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=aimed)
     assert apart(ours, exact) < 1e-4 * clip * len(units)
@@ -87,23 +84,24 @@ def test_there_are_families_of_every_kind() -> None:
     assert set(kinds) == {"attention", "experts", "state space", "hybrid"}
 
 
+def why(model: nn.Module, loss: Loss = causal_lm_loss) -> str | None:
+    units = cohort(20)
+    return why_alone(Task(model=model, loss=loss, units=units, l2_clip_norm=1.0))
+
+
 def test_a_weight_that_rows_share_is_named_where_nothing_covers_it() -> None:
     model = build(FAMILIES["Zamba"])
-    found = coverage(model, causal_lm_loss, masked=False)
-    assert found.uncovered_only
-    assert found.told() == (
+    assert why(model) == (
         "6 layers model.layers.*.mamba, model.layers.*.mamba_decoder.mamba (ZambaMambaMixer): "
         "no per-unit rule for its x_proj_weight, dt_proj_weight"
     )
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("_proj_weight" not in name)
-    assert coverage(model, causal_lm_loss, masked=False).obstacles == ()
+    assert why(model) is None
 
 
 def test_a_choice_of_experts_is_named() -> None:
-    found = coverage(build(FAMILIES["Mixtral"]), causal_lm_loss, masked=False)
-    assert not found.uncovered_only
-    assert found.told() == (
+    assert why(build(FAMILIES["Mixtral"])) == (
         "2 layers model.layers.*.mlp.gate (MixtralTopKRouter): "
         "its choice could be tipped by the rounding of a batch (topk)"
     )
@@ -114,8 +112,7 @@ def test_a_loss_that_selects_is_named_too() -> None:
         losses = causal_lm_loss(model, input_ids, lengths)
         return losses * float(losses.detach().max() > -1)
 
-    found = coverage(build(FAMILIES["Llama"]), selecting, masked=False)
-    assert "(the loss)" in found.told()
+    assert "(the loss)" in str(why(build(FAMILIES["Llama"]), selecting))
 
 
 def test_adapters_go_to_linear_layers_and_to_nothing_that_routes() -> None:

@@ -20,9 +20,9 @@ from userdp.gradients import (
     clipped_sum,
     get_engine,
 )
-from userdp.gradients.engines import batched
+from userdp.gradients.engines import tape
 from userdp.gradients.engines.choice import choose
-from userdp.gradients.engines.passes import layout_of
+from userdp.gradients.engines.uses import Layout
 
 SIZES = [2, 1, 3, 1]
 
@@ -123,13 +123,12 @@ def test_noise_drawn_on_the_host_reaches_the_device():
 def test_twin_a_tensor_left_on_the_host_is_noticed(both, monkeypatch):
     _, far, _, there = both("gpt2-tied")
 
-    def forgetful(units, *, by_row=False):
-        honest = layout_of(units, by_row=by_row)
-        return type(honest)(bounds=honest.bounds, unit_of_row=honest.unit_of_row.cpu())
+    def forgetful(units, rows, device):
+        return Layout(units, rows, "cpu")
 
     with Accelerator():  # what must be known about the model is asked before it is broken
         get_engine("auto")(far, causal_lm_loss, there, l2_clip_norm=0.5)
-    monkeypatch.setattr(batched, "layout_of", forgetful)
+    monkeypatch.setattr(tape, "Layout", forgetful)
     # Not by the engine's name: that would compute each unit alone after the error, and count it.
     with Accelerator(), pytest.raises(MixedDevicesError):
         batched_sum(far, causal_lm_loss, there, l2_clip_norm=0.5)

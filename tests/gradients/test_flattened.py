@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -17,14 +16,13 @@ from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.certificate.calls import Calls
-from userdp.gradients.certificate.made_up import RAGGED, made_up
+from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import agreement, batched, choice, layer
-from userdp.gradients.engines.certify import Certificate
+from userdp.gradients.engines import batched, choice, layer
+from userdp.gradients.engines.certify import Certificate, Proving
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.forms import Forms
 from userdp.gradients.engines.passes import PassShape
 from userdp.gradients.engines.tape import NotCoveredError, Tape
 
@@ -148,11 +146,15 @@ def test_selections_are_given_back_to_the_reference_engine_whatever_their_count(
 ) -> None:
     model = renewed(build())
     for units in (friendly(), five_four_three()):
-        with pytest.raises(NotCoveredError, match="kept apart"):
+        with pytest.raises(NotCoveredError, match=r"rows are not|numbers by|tipped by"):
             batched_sum(model, loss, units, l2_clip_norm=1.0)
 
 
 # Broken twins: whose a place is, told by shapes.
+
+
+def task_of(model: nn.Module, loss: Loss) -> Task:
+    return Task(model=model, loss=loss, units=friendly(), l2_clip_norm=1.0)
 
 
 def by_division(tape: Tape, x: torch.Tensor) -> int | None:
@@ -165,15 +167,14 @@ def by_division(tape: Tape, x: torch.Tensor) -> int | None:
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is certified, and no pass is compared with another: rows are told by their count."""
 
-    def uncompared(*given: Any, form: Forms) -> Tape:
-        parameters, layout, workspace, _ = given
-        return Tape(parameters, layout, workspace, form=form)
+    def uncompared(tape: Tape, known: Calls) -> Proving:
+        return Proving(tape)
 
-    def granted(task: Task, shape: PassShape, form: Forms) -> Certificate:
+    def granted(task: Task, shape: PassShape, *how: object) -> Certificate:
         return Certificate(calls=Calls(), places=tuple(range(shape.units)))
 
     told_by_shapes(monkeypatch, by_division)
-    monkeypatch.setattr(batched, "KnownTape", uncompared)
+    monkeypatch.setattr(batched, "Comparing", uncompared)
     monkeypatch.setattr(batched, "certificate", granted)
 
 
@@ -191,9 +192,10 @@ def test_invariant_3_twin_rows_told_by_division_are_caught(
 ) -> None:
     """With a check on the cohort's own rows, which the friendly cohort passes."""
     blind(monkeypatch)
-    monkeypatch.setattr(agreement, "made_up", lambda *args, **options: friendly())
+    friendly_rows = (Shape((2, 2), (4, 4, 4, 4)),)
+    monkeypatch.setattr(choice, "_PROBES", friendly_rows)
     model = renewed(models.HeadOnSelected(), 1)
-    assert agreement.why_not_batched(model, losses.on_selected, masked=False) is None
+    assert choice.disagreement(task_of(model, losses.on_selected)) is None
     assert influence("auto", model, losses.on_selected, divisible(17, 1)) > 1.8
 
 
@@ -203,9 +205,10 @@ def test_rows_told_by_division_do_not_pass_on_made_up_ragged_rows(
     """5 + 4 + 3 targets: the second line of defence sees by itself that the division is wrong."""
     told_by_shapes(monkeypatch, by_division)
     model = renewed(models.HeadOnSelected())
-    counts = made_up(model, RAGGED[0], masked=False).target_counts()
-    assert sorted(counts.tolist()) == [3, 4, 5]
-    assert agreement.why_not_batched(model, losses.on_selected, masked=False) is not None
+    for one in made_up(model, choice._PROBES[0], masked=False).target_counts().view(3, 2):
+        assert one[0] != one[1]  # and 8 together: 4 rows share 16 targets
+        assert one.sum() == 8
+    assert choice.disagreement(task_of(model, losses.on_selected)) is not None
 
 
 def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
@@ -213,7 +216,7 @@ def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
 ) -> None:
     """Two of two experts: always as many tokens as the pass has, in the order of the router."""
     blind(monkeypatch)
-    monkeypatch.setattr(choice, "why_not_batched", lambda *args, **options: None)
+    monkeypatch.setattr(choice, "disagreement", lambda task: None)
     model = experts_train()
     units = divisible(9, 10)
     # Several times: what is moved hangs on the secret order of the units.

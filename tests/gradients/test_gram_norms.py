@@ -23,13 +23,12 @@ from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import choice, get_engine, uses
-from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.rounding import CANCELLED
 from userdp.gradients.engines.rules import grams, linear
 from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.rules.grams import gram_norms
 from userdp.gradients.engines.rules.linear import Ghost
-from userdp.gradients.engines.uses import Dense, Layout
+from userdp.gradients.engines.uses import Dense, Form, Layout
 
 WIDTHS = [2**16, 2**18]
 LEFT = 0.0325
@@ -37,7 +36,7 @@ LEFT = 0.0325
 
 
 def alone(positions: int) -> Layout:
-    return Layout(bounds=(0, 1), unit_of_row=torch.zeros(1, dtype=torch.int64))
+    return Layout(units=1, rows=1)
 
 
 def cancelling(a: float, b: float, width: int, positions: int = 2) -> tuple[Tensor, Tensor]:
@@ -290,7 +289,7 @@ def test_ordinary_rows_keep_their_gram_norms() -> None:
     generator = torch.Generator().manual_seed(0)
     left = torch.randn(2, 512, 300, generator=generator)
     right = torch.randn(2, 512, 200, generator=generator)
-    layout = Layout(bounds=(0, 1, 2), unit_of_row=torch.arange(2))
+    layout = Layout(units=2, rows=2)
     use = Ghost(left, right, layout)
     formed = Dense(torch.bmm(left.transpose(1, 2), right)).squared_norms()
     torch.testing.assert_close(use.gram_norms().found, formed, rtol=1e-5, atol=0)

@@ -22,9 +22,9 @@ from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import batched, certify, passes
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.rules import linear
+from userdp.gradients.engines.uses import Form
 from userdp.gradients.model_randomness import known_randomness, secret_randomness
 
 Rows = list[list[int]]
@@ -134,13 +134,11 @@ def test_invariant_3_in_bfloat16_one_of_many_alike_moves_the_sum_by_at_most_the_
 
 def test_who_shares_a_pass_is_drawn_and_all_orders_come_equally_often() -> None:
     """So that a unit more changes who is in two passes: the law that the proof couples."""
-    units = units_of([[[1, 2, 3]]] * 4)
     seen: Counter[tuple[int, ...]] = Counter()
     with known_randomness("the order of the units"):
         for _ in range(2400):
-            cut, large = passes.passes(units, micro_batch=2, most_units=lambda rows, width: 2)
+            cut = passes.passes_of(range(4), PassShape(2, 1, 3), (0, 1))
             assert [len(one.numbers) for one in cut] == [2, 2]
-            assert not large
             seen[sum((one.numbers for one in cut), ())] += 1
     assert len(seen) == 24
     assert all(abs(count - 100) < 50 for count in seen.values())  # 5 standard deviations
@@ -171,13 +169,13 @@ Coupled = Callable[[list[int]], list[int]]
 def changed_passes(monkeypatch: pytest.MonkeyPatch, order: Coupled, without: Coupled) -> int:
     """In how many passes other units are once unit 5 of 40 is gone, at these two orders."""
 
-    def members(order: Coupled, units: Units) -> list[tuple[int, ...]]:
-        monkeypatch.setattr(passes, "_in_random_order", order)
-        cut, _ = passes.passes(units, micro_batch=4, most_units=lambda rows, width: 4)
+    def members(order: Coupled, count: int) -> list[tuple[int, ...]]:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "randperm", lambda n: torch.tensor(order(list(range(n)))))
+            cut = passes.passes_of(range(count), PassShape(4, 1, 3), (0, 1, 2, 3))
         return [one.numbers for one in cut]
 
-    before = members(order, units_of([[[1, 2, 3]]] * 40))
-    after = members(without, units_of([[[1, 2, 3]]] * 39))
+    before, after = members(order, 40), members(without, 39)
     after = [tuple(unit + (unit >= 5) for unit in one) for one in after]  # as they were called
     return sum(old != new for old, new in zip(before, after, strict=True))
 
@@ -277,15 +275,13 @@ def test_made_up_rows_that_raise_leave_units_to_the_reference_engine() -> None:
     assert torch.equal(found.norms[:-1], summed("auto", model, loss, rows).norms)
 
 
-def test_a_pass_has_no_more_units_than_the_rounding_of_its_sum_allows() -> None:
+def test_a_pass_has_no_more_units_than_the_rounding_of_its_sum_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     units = units_of([[[1, 2]]] * 3000, width=2)
-    cut, _ = passes.passes(
-        units,
-        micro_batch=5000,
-        most_units=lambda rows, width: 5000,
-        most_rows=lambda width, micro_batch, device: micro_batch,
-    )
-    assert {one.shape.units for one in cut} == {1024}
+    monkeypatch.setattr(passes, "_CPU_TOKENS", 1 << 20)
+    shapes = passes.units_by_shape(units, 5000, lambda rows, width: 5000)
+    assert [shape.units for shape in shapes] == [1024]
 
 
 def test_invariant_3_infinities_that_a_kernel_lets_through_leave_everybody_elses_bits_alone() -> (
@@ -330,7 +326,7 @@ def test_a_token_that_no_row_has_spoils_no_sum() -> None:
 def test_a_row_is_padded_by_at_most_half_of_it_or_16_tokens(tokens: int) -> None:
     width = passes.padded_width(tokens)
     assert tokens <= width <= max(tokens + 16, 1.5 * tokens)
-    assert width in set(passes.widths(512))
+    assert passes.padded_width(width) == width
 
 
 def place_counts(left: Tensor, right: Tensor, layout: Any, out: Tensor | None = None) -> Tensor:
@@ -375,7 +371,7 @@ def test_in_fewer_bits_smaller_passes_would_move_everybody(
     def no_memory(self: object, *args: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(batched._Step, "_run", no_memory)
+    monkeypatch.setattr(batched.Passes, "_run", no_memory)
     with pytest.raises(FailureError, match="fewer bits") as error:
         summed("auto", model, in_bfloat16, rows)
     assert "--micro-batch" in (error.value.hint or "")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from userdp.gradients import ClippedSum, Units, precision
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import choice, get_engine, uses
+from userdp.gradients.engines import choice, get_engine, reference, uses
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.precision import dtypes_of
@@ -22,7 +22,12 @@ NARROW = [torch.bfloat16, torch.float16]
 WIDTH = 8
 
 
-one_at_a_time = Engine(choice._one_at_a_time)
+def aimed_alike(task: Task) -> ClippedSum:
+    """Unit by unit, clipped where batches aim."""
+    return reference.sum_of_units(task.but(l2_clip_norm=task.aim))
+
+
+one_at_a_time = Engine(aimed_alike)
 
 
 class Plain(nn.Module):
@@ -239,5 +244,5 @@ def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim
 def test_full_precision_stays_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Plain(torch.float32)
     assert choose(model, row_loss, some_units(3)).engine == "batched"
-    monkeypatch.setattr(choice, "_one_at_a_time", None)
+    monkeypatch.setattr(choice, "reference", None)
     get_engine("auto")(model, row_loss, some_units(5), l2_clip_norm=CLIP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from tests.memory import ERRORS, Memory, MemoryLoss
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
-from userdp.gradients.engines import ENGINES, room
+from userdp.gradients.engines import ENGINES, Engine, room
+from userdp.gradients.engines.choice import auto
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.rules.linear import Ghost
@@ -246,7 +248,7 @@ def drops_the_half_that_failed(patch: pytest.MonkeyPatch) -> None:
         except torch.OutOfMemoryError:
             return compute(task.but(units=task.units.select(0, len(task.units) // 2)))
 
-    patch.setattr("userdp.gradients.engines.choice.sum_that_fits", half)
+    patch.setitem(ENGINES, "auto", Engine(partial(half, auto)))
 
 
 @pytest.mark.parametrize("twin", [goes_on_where_it_failed, drops_the_half_that_failed])

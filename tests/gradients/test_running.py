@@ -21,10 +21,10 @@ from tests.gradients.batches import batched_sum
 from tests.gradients.tables import Table, table_loss
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import running
+from userdp.gradients.engines import rounding
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.rounding import partial_sums, running_dtype
 from userdp.gradients.engines.rules.embedding import Sparse
-from userdp.gradients.engines.running import partial_sums, running_dtype
 
 MARGIN, WIDTH = 1e-3, 16
 MOST = 38
@@ -72,7 +72,7 @@ def test_invariant_3_aligned_units_at_the_largest_float32_sum_round_within_the_b
 
 
 def test_broken_twin_of_invariant_3_a_hundredfold_limit_is_caught(monkeypatch):
-    monkeypatch.setattr(running, "_SHARE", 100 * running._SHARE)
+    monkeypatch.setattr(rounding, "_SHARE", 100 * rounding._SHARE)
     count = 406  # 2 x 203 x 205 <= 83,886
     assert off(count, worst_number(count // 2), parts=1) > MARGIN / 20
 

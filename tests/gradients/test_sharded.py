@@ -59,11 +59,10 @@ def test_twin_a_second_pass_with_new_masks_is_caught(tmp_path):
 def test_what_would_need_each_units_gradient_is_refused_and_wrong_norms_are_caught(tmp_path):
     for found in run_world(2, jobs.refusals, tmp_path):
         assert "item_clip_norm" in found["items"]
-        assert "layer_split" in found["layers"]
-        assert "kept apart" in found["coin"]
+        assert "not followed through rand" in found["coin"]
         assert "used more than once" in found["twice"]
-        assert "no per-unit rule covers" in found["no rule"]
-        assert "the two passes disagree" in found["half norms"]
+        assert "no per-unit rule for its bias" in found["no rule"]
+        assert "disagree on made-up rows" in found["half norms"]
         assert found["gathered"] == ""  # a refused model's layers would keep the weights of before
 
 

@@ -142,16 +142,19 @@ class Coupled(nn.Module):
 def test_rows_are_followed_through_it_and_twin_mixed_rows_are_not_proved(
     mixed: bool, proved: bool
 ) -> None:
-    from userdp.gradients.engines.passes import layout_of
+    from userdp.gradients.engines.certify import Proving
+    from userdp.gradients.engines.engine import Task
+    from userdp.gradients.engines.passes import PassShape
     from userdp.gradients.engines.tape import Tape, Workspace
 
     model = Coupled()
     tokens = torch.randint(0, 11, (3, 5), generator=torch.Generator().manual_seed(0))
     units = Units.from_rows([[row] for row in tokens.tolist()])
-    tape = Tape(dict(model.named_parameters()), layout_of(units), Workspace())
-    with tape.watching(model, tokens):
+    task = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=1.0)
+    tape = Tape(task, PassShape(3, 1, 5), Workspace(), Proving)
+    with tape.watching(tokens):
         logits = model(tokens) if mixed else model.table(tokens)
-        assert tape.prove(token_losses(logits, tokens).sum(1)) is proved
+        assert tape.calls.prove(token_losses(logits, tokens).sum(1)) is proved
 
 
 def test_labels_of_another_shape_are_refused_as_torch_refuses_them() -> None:

@@ -375,7 +375,7 @@ def test_a_part_of_a_cohort_holds_its_units_rows():
 
 @pytest.mark.slow
 def test_invariant_3_engines_are_told_that_processes_add_their_sums_up(prepared, tmp_path):
-    """By that number the rounding of each is limited (`userdp.gradients.engines.running`)."""
+    """By that number the rounding of each is limited (`userdp.gradients.engines.rounding`)."""
     shutil.copytree(prepared, tmp_path / "store")
     each = run_world(2, jobs.promised, tmp_path / "world", tmp_path / "store", tmp_path / "run")
     assert each == [[2, 2, 2], [2, 2, 2]]

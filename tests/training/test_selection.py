@@ -330,7 +330,7 @@ def sums_and_promises(run):
 def test_invariant_3_the_engine_is_told_of_how_many_sums_a_step_is(
     store, tmp_path, monkeypatch, ahead
 ):
-    """By that number the rounding of each is limited (`userdp.gradients.engines.running`)."""
+    """By that number the rounding of each is limited (`userdp.gradients.engines.rounding`)."""
     monkeypatch.setattr(private_module, "PASSES_AHEAD", ahead)
     model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
     run = make_private(model, sgd(model), store, plan, out=tmp_path / "run", micro_batch=4)

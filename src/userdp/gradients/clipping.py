@@ -29,7 +29,7 @@ a public constant. With :math:`u = 2^{-53}`:
 Together less than :math:`m C`, in the worst case. (In float32, M = 1,000 units could round by
 :math:`0.1\,C`, in as many passes: the sum is therefore float64, whatever the parameters' dtype.
 Batched engines, whose margin is larger, keep a small one in float32 while they compute:
-`userdp.gradients.engines.running`.)
+`userdp.gradients.engines.rounding`.)
 
 Rounding *inside* a unit's gradient is no concern: what is clipped is the gradient as computed, and
 that is a function of the unit alone.

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from userdp.errors import UseError
-from userdp.gradients.engines.forms import Form, choose_form
+from userdp.gradients.engines.uses import Form, choose_form
 from userdp.vocabulary import require_count, require_positive
 
 METHODS = ("plain", "batched", "reference")
@@ -64,7 +64,7 @@ into a mean moves."""
 
 _CPU_TOKENS, _FORMED_BYTES, _MOST_PLACES, _NARROW = 1024, 256 << 20, 1024, 838
 """As the engines fill passes (`userdp.gradients.engines.passes`), keep buffers between them, and
-add up in float32 (`userdp.gradients.engines.running`)."""
+add up in float32 (`userdp.gradients.engines.rounding`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,10 +35,12 @@ by unit. A generator of the model's own is refused where a module holds it
 (`userdp.gradients.models`), and denies the certificate where it is an argument.
 
 **What gives 2.** A unit's masks are those of its place in its pass, drawn once. What is computed
-twice (a unit whose pass raised an error, or whose norm float32 cannot hold) begins from the states
-of the first time, in the same place of a pass of the same shape (`engines.again`); recomputation
+twice in passes (a unit whose pass raised an error, or held an infinity) begins from the states of
+the first time, in the same place of a pass of the same shape (`engines.batched`); recomputation
 under activation checkpointing keeps its states. Where memory ran out, all begins anew from the
-first states (`engines.room`).
+first states (`engines.room`). A unit that is computed alone, since its pass strayed or float32
+cannot hold its norm, has fresh states for norm and gradient: R_v is then the pair of the first
+masks and these, which are independent of everybody else's too, and f is bounded at each.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ClippedSum:
     Attributes:
         value: float64 by trainable parameter name, each tensor once however often it is tied.
             Float64 because the rounding of the *summation* belongs to the sensitivity. (A batched
-            engine may keep it in float32 while it computes: `userdp.gradients.engines.running`.)
+            engine may keep it in float32 while it computes: `userdp.gradients.engines.rounding`.)
             Round to the parameter's dtype only after the noise has been added: then it is
             post-processing.
         norms: float64, (units,); each unit's norm before the unit clip. Operator-only.

@@ -18,7 +18,6 @@ from userdp.gradients import Loss, Units, trainable_parameters
 from userdp.gradients.certificate.made_up import Shape, if_it_runs, made_up
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.choice import why_alone
-from userdp.gradients.engines.coverage import Coverage, coverage
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.gradients.losses import row_losses
@@ -84,7 +83,7 @@ def warn_if_one_at_a_time(
             return  # there is no room for the batched step that this would be dearer than
         if price > _WORTH_SAYING:
             warn(
-                _told(coverage(model, loss, masked=masked), reason, price, unit_rows, seq_len),
+                _told(reason, price, unit_rows, seq_len),
                 stacklevel=5,  # where `make_private` is called
             )
 
@@ -116,16 +115,12 @@ def _seconds(run: Callable[[], object], device: torch.device) -> float:
     return best
 
 
-def _told(found: Coverage, reason: str, price: float, unit_rows: int, seq_len: int) -> str:
-    why = found.told() or reason
+def _told(reason: str, price: float, unit_rows: int, seq_len: int) -> str:
     rows = f"{unit_rows} made-up row{'s' * (unit_rows > 1)} of {seq_len} tokens"
-    way_out = (
-        "freeze these layers or train adapters on others"
-        if found.uncovered_only
-        else "take a larger group size, so that each user fills passes"
-    )
     return (
-        f"users cannot share a pass of this model: {why}. Each is computed alone, at about "
+        f"users cannot share a pass of this model: {reason}. Each is computed alone, at about "
         f"{price:.1f} times the processor time of a batched step (measured on {rows} a user). The "
-        f"claim is the same. Way out: {way_out}; or take engine reference, to accept it silently"
+        f"claim is the same. Way out: freeze these layers, train adapters on others, or take a "
+        "larger group size, so that each user fills passes; or take engine reference, to accept it "
+        "silently"
     )

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
 from userdp.gradients import Units, clipped_sum
-from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.layer import RULES
+from userdp.gradients.engines.uses import Form
 
 UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6]], [[2, 7, 1], [3, 9]], [[4, 4, 4, 4], [8, 1, 2]]])
 """As many rows in each, so that they share a pass."""

@@ -13,8 +13,8 @@ from transformers.pytorch_utils import Conv1D
 from tests.gradients.batches import batched_sum
 from tests.gradients.rules.layers import UNITS, WIDTH, Around, error, loss
 from userdp.gradients import clipped_sum, get_engine
-from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.rules import adapter
+from userdp.gradients.engines.uses import Form
 
 peft = pytest.importorskip("peft")
 

@@ -16,7 +16,7 @@ def kept() -> tuple[Use, Use]:
     """The same units of a matrix, in either form."""
     draw = torch.Generator().manual_seed(0)
     left, right = (torch.randn(UNITS, 4, width, generator=draw) for width in (P, Q))
-    owners = Layout(bounds=tuple(range(UNITS + 1)), unit_of_row=torch.arange(UNITS))
+    owners = Layout(units=UNITS, rows=UNITS)
     return Ghost(left, right, owners), Dense(left.transpose(1, 2) @ right)
 
 

@@ -12,7 +12,7 @@ from benchmarks.counted import counted_reference
 from tests.gradients.batches import batched_sum
 from tests.gradients.certificate.test_exceptions import influence
 from userdp.gradients import Units, clipped_sum, get_engine
-from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.uses import Form
 
 VOCABULARY, WIDTH = 19, 8
 UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6]], [[7, 8, 9]], [[3, 3, 3, 3, 3], [2, 1]]])

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.gradients.rules.layers import Around, error, without_rule
-from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.rules import rms_norm
 from userdp.gradients.engines.tape import NotCoveredError
+from userdp.gradients.engines.uses import Form
 
 
 def layer() -> Around:

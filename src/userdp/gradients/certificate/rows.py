@@ -104,6 +104,16 @@ class Rows:
         self._written: set[int] = set()  # of what is held, by a call that was seen
         self._gathered: dict[int, Tensor] = {}
 
+    @property
+    def read(self) -> bool:
+        """Whether rows were lost sight of, or Python read somebody's numbers."""
+        return self._read
+
+    @property
+    def aside(self) -> bool:
+        """Whether FSDP2 is at work, whose calls are not the model's."""
+        return self._paused or self._gathers()
+
     def place_of(self, tensor: Tensor) -> Place | None:
         """Where rows lie in ``tensor``; None where that is unknown."""
         mark: _Mark | None = tensor.__dict__.get(_KEY)
@@ -152,7 +162,7 @@ class Rows:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Call ``function``, and note where rows lie in what it returns."""
-        if self.count == 1 or self._paused or self._gathers():  # of one row, all is that row's
+        if self.count == 1 or self.aside:  # of one row, all is that row's
             return function(*args, **kwargs)
         if function in ASKS:
             return self._ask(function, args, kwargs)

@@ -5,9 +5,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from userdp.errors import UseError
-from userdp.gradients.engines.choice import ENGINES
+from userdp.gradients.engines.choice import auto, one_by_one
 from userdp.gradients.engines.engine import Engine
+from userdp.gradients.engines.room import sum_that_fits
+
+ENGINES: dict[str, Engine] = {
+    "auto": Engine(partial(sum_that_fits, auto)),
+    "reference": Engine(partial(sum_that_fits, one_by_one)),
+}
 
 
 def get_engine(name: str = "auto") -> Engine:

@@ -11,7 +11,7 @@ r"""Many units in one backward pass, each clipped as if alone.
    every partial sum is at most a part, it is off by at most :math:`(S + 2 \sqrt S) u \sqrt B`;
    the norm is larger by at least :math:`c u B / \|G\|`, c the mean of both sides' counts of
    roundings. So it is too long by at most :math:`(S + 2 \sqrt S)^2 u / (4 c)` of the norm: 2e-5 on
-   a CPU and 1.3e-4 on accelerators, at all shapes up to 2^20 by 2^20 for which `forms.choose_form`
+   a CPU and 1.3e-4 on accelerators, at all shapes up to 2^20 by 2^20 for which `uses.choose_form`
    takes Gram matrices.
 2. *What other units contribute does not depend on a unit's presence, to the last bit.* Passes have
    fixed shapes (`engines.passes`), in each of which a unit's numbers in its place are a function of
@@ -22,13 +22,12 @@ r"""Many units in one backward pass, each clipped as if alone.
    margin covers M changes in one direction while :math:`M \rho \le m`, and with high probability,
    where they are independent, while :math:`M \rho^2 \le m`.
 3. *Which engine computes hangs on shapes and code.* A shape without a certificate is computed unit
-   by unit, and so are the units of a pass that did something else than was certified. A unit whose
-   norm float32 cannot hold is computed by plain autograd, in its place where the model draws masks;
-   when a pass raises an error, each of its units is computed in its place beside copies of itself:
-   the same bits. All are clipped at the same aim (`Task.aim`).
+   by unit, and so are the units of a pass that did something else than was certified, and a unit
+   whose norm float32 cannot hold; when a pass raises an error, each of its units is computed in its
+   place beside copies of itself: the same bits. All are clipped at the same aim (`Task.aim`).
 
 Sums over passes are float64, or float32 where the rounding of that is at most a tenth of m
-(`userdp.gradients.engines.running`). So the claim is worst-case in real arithmetic, and stands in
+(`userdp.gradients.engines.rounding`). So the claim is worst-case in real arithmetic, and stands in
 floating point on measured roundings, with m chosen to cover them; `reference` is the engine for
 those who want the worst case throughout.
 
@@ -45,31 +44,28 @@ Source: Charles et al. 2024, Algorithm 2; the forms of `userdp.gradients.engines
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterable
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from userdp.gradients.certificate.calls import Calls
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import clip_factors, multiplicable
 from userdp.gradients.engines import reference
-from userdp.gradients.engines.again import InPlace, with_copies
 from userdp.gradients.engines.certify import Certificate, certificate
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.forms import Form, Forms
 from userdp.gradients.engines.passes import (
     Pass,
     PassShape,
     formed_bytes,
-    layout_of,
     most_units,
-    passes,
-    whole_bytes,
+    passes_of,
+    units_by_shape,
 )
-from userdp.gradients.engines.running import running_dtype
-from userdp.gradients.engines.tape import KnownTape, NotCoveredError, Tape, Workspace
+from userdp.gradients.engines.rounding import running_dtype
+from userdp.gradients.engines.tape import Comparing, NotCoveredError, Tape, Workspace
+from userdp.gradients.engines.uses import Form, Forms
 from userdp.gradients.losses import may_be_of_rows
 from userdp.gradients.model_randomness import GeneratorStates, StatesApart
 from userdp.gradients.precision import reduced_products
@@ -80,33 +76,38 @@ LEAST_CLIP = 1e-8
 """Below this squares may vanish in float32, and the reference engine takes over."""
 
 
-def sum_of_passes(task: Task, *, form: Forms = None, strict: bool = False) -> ClippedSum:
+def sum_of_passes(task: Task, form: Forms = None, *, strict: bool = True) -> ClippedSum:
     """The clipped sum of a task whose units may share passes (`choice.why_alone`).
 
     Args:
         task: what is to be computed.
-        form: of linear layers; see `userdp.gradients.engines.forms.Forms`.
-        strict: compute all units in passes, and raise where a shape has no certificate.
+        form: of linear layers; see `userdp.gradients.engines.uses.Forms`.
+        strict: compute all units in passes, and raise where that cannot be done.
 
     Raises:
-        NotCoveredError: ``strict``, and there is none: says why.
+        NotCoveredError: ``strict``, and a shape has no certificate, or a pass strayed from it.
     """
-    step = _Step(task, form, strict=strict)
+    step = Passes(task, form, strict=strict)
     for one in step.passes:
         step.take(one)
     return step.finish()
 
 
-class _Step:
-    """What the passes of one sum share.
+class Passes:
+    """The passes of one sum, and what they share.
 
     Args:
         task: what is to be computed.
         form: of linear layers.
         strict: see `sum_of_passes`.
+
+    Attributes:
+        passes: that are to be taken, each once.
     """
 
-    def __init__(self, task: Task, form: Forms, *, strict: bool) -> None:
+    kind: type[Tape] = Tape
+
+    def __init__(self, task: Task, form: Forms, *, strict: bool = False) -> None:
         if task.item_clip_norm is not None or reduced_products():
             # Reduced products would make the Gram matrices disagree with what is added.
             form = Form.FORMED
@@ -114,134 +115,146 @@ class _Step:
         self._aimed = task.but(l2_clip_norm=task.aim)
         self._state, self._states = State(task.model, task.loss), StatesApart()
         self._workspace = Workspace(self._state.tensors())
+        self._alone: list[int] = []
         self._known: dict[PassShape, Certificate] = {}
-        self.passes, self._alone = passes(
-            task.units,
-            micro_batch=task.micro_batch,
-            most_units=self._most_units,
-            places_of=self._places_of,
-        )
+        shapes = units_by_shape(task.units, task.micro_batch, self._room)
+        for shape in self._asked_of(shapes):
+            self._ask(shape)
+        self.passes: list[Pass] = []
+        for shape, numbers in shapes.items():
+            if shape in self._known:
+                self.passes += passes_of(numbers, shape, self._known[shape].places)
+            else:
+                self._alone += numbers
 
-    def _most_units(self, rows: int, width: int) -> int:
-        whole = self._form is Form.FORMED
-        formed = whole_bytes(self._task) if whole else sum(formed_bytes(self._task, rows, width))
-        places = most_units(self._task, formed)
-        return places if self._task.places is None else min(places, self._task.places)
+    def _room(self, rows: int, width: int) -> int:
+        """For how many units of this shape there is memory."""
+        every = self._form is Form.FORMED
+        return most_units(self._task, sum(formed_bytes(self._task, rows, width, every=every)))
 
-    def _places_of(self, shape: PassShape) -> tuple[int, ...]:
-        found: Certificate | str = "there is room for one unit in a pass"
-        if shape.units > 1:
-            found = certificate(self._task, shape, self._form)
+    def _asked_of(self, shapes: Iterable[PassShape]) -> Iterable[PassShape]:
+        """Of which shapes there may be passes that units share."""
+        return [shape for shape in shapes if shape.units > 1]
+
+    def _ask(self, shape: PassShape) -> None:
+        found = certificate(self._task, shape, self._form, self.kind)
         if isinstance(found, Certificate):
             self._known[shape] = found
             self._workspace.strangers += [tensor for tensor, _ in found.held]
-            return found.places
-        if self._strict and shape.units > 1:
-            raise NotCoveredError([found])
-        return ()
+        elif self._strict:
+            raise NotCoveredError(found)
 
     @cached_property
     def _total(self) -> ClippedSum:
         """The sum: made when the first pass has run, so that no device waits for it."""
         return self._task.zero(running_dtype(self._task, [len(p.numbers) for p in self.passes]))
 
-    def take(self, one: Pass) -> None:
-        """Add the units of a pass."""
-        part, calls = one.of(self._task.units), self._known[one.shape].calls
-        if calls.drew:
+    def take(
+        self, one: Pass, begin: GeneratorStates | None = None, *, beside_nobody: bool = False
+    ) -> None:
+        """Add the units of a pass.
+
+        Args:
+            one: the pass.
+            begin: the generators' states from which it begins; those that come next by default.
+            beside_nobody: it is one unit beside copies of itself, because something went wrong when
+                it had company.
+        """
+        task, known = self._task, self._known[one.shape]
+        if begin is not None:
+            begin.load()
+        elif known.calls.drew:
             self._states.load_next()
-        begin = GeneratorStates.read() if calls.drew else None
+            begin = GeneratorStates.read()
         try:
-            done = self._run(part, self._known[one.shape])
+            ran = self._run(self._rows_of(one), one.shape)
         except Exception as error:  # whatever the model's and the loss's code raise
-            if not may_be_of_rows(error):
+            if self._strict or not may_be_of_rows(error):
                 raise
             self._state.put_back()
-            for number, place in zip(one.numbers, one.places, strict=True):
-                self._take_apart(Pass((number,), (place,), one.shape), part, calls, begin)
-        else:
-            self._add(one, part, done, begin)
+            if beside_nobody:
+                reference.count_failed(task, self._total, one.numbers[0], error)
+            else:
+                for number in one.numbers:
+                    self._take_apart(number, one, begin)
+            return
+        if ran is None:  # it did something else than was certified
+            if self._strict:
+                raise NotCoveredError(
+                    "a pass made other calls than on made-up rows, or left a mark"
+                )
+            self._alone += one.numbers
+            return
+        tape, losses = ran
+        squares_by_name = tape.squares_by_name()
+        factors = task.rule.factors(
+            squares_by_name, task.sizes, l2_clip_norm=self._aimed.l2_clip_norm
+        )
+        squares = torch.stack(list(squares_by_name.values())).sum(0)
+        # Not one whose norm is not finite, or which is too far over the clip norm.
+        usable = squares.isfinite() & multiplicable(factors.values())
+        numbers, places, total = list(one.numbers), list(one.places), self._total
+        if not task.ahead and not bool(usable.all()):
+            tape.drop(~usable)
+        if len(places) < len(usable):
+            counted = torch.zeros(len(usable), dtype=torch.bool)
+            counted[places] = True
+            counted = counted.to(usable.device)
+            factors = {name: each * counted for name, each in factors.items()}
+        tape.add_to(total.value, factors)
+        losses, squares = losses[places], squares[places]
+        if task.ahead:  # the host does not wait: one that cannot be added makes the sum worthless
+            total.pending.append(Pending.of(numbers, losses, squares, usable))
+            return
+        total.losses[numbers], total.norms[numbers] = losses.cpu(), squares.sqrt().cpu()
+        del ran, tape, factors  # what layers kept would lie beside the next pass's activations
+        for at in (~usable[places]).nonzero().flatten().tolist():
+            self._take_again(numbers[at], one, begin, beside_nobody=beside_nobody)
 
-    def _take_apart(
-        self, one: Pass, part: Units, calls: Calls, begin: GeneratorStates | None
-    ) -> None:
+    def _rows_of(self, one: Pass) -> Units:
+        return one.of(self._task.units)
+
+    def _run(self, part: Units, shape: PassShape) -> tuple[Tape, Tensor] | None:
+        """A pass over ``part`` and each unit's loss; None where it strayed from its certificate."""
+        task, known = self._task, self._known[shape]
+        follow = partial(Comparing, known=known.calls)
+        tape = self.kind(task, shape, self._workspace, follow, form=self._form)
+        try:
+            losses = tape.run(part)
+        except NotCoveredError:
+            losses = None
+        if losses is None or self._state.changed() or not known.unwritten:
+            self._state.put_back()
+            return None
+        if task.item_clip_norm is not None:
+            self._clip_rows(tape, shape.rows, task.item_clip_norm)
+        return tape, losses
+
+    @staticmethod
+    def _clip_rows(tape: Tape, rows: int, item_clip_norm: float) -> None:
+        """Replace the rows' gradients by each unit's mean of clipped ones."""
+        squares = torch.stack(list(tape.squares_by_name().values())).sum(0)
+        factors = clip_factors(squares.cpu(), l2_clip_norm=item_clip_norm).to(squares.device)
+        usable = squares.isfinite() & multiplicable([factors])
+        tape.mix(torch.where(usable, factors, torch.nan) / rows, rows)
+
+    def _take_apart(self, number: int, one: Pass, begin: GeneratorStates | None) -> None:
         """Add a unit of a pass in its place, beside copies of itself: nobody else reaches it.
 
         Where the pass raised an error; and where its gradient was not finite beside others: a
         kernel that fills up a tile with what lies behind it, times 0, makes a NaN of an infinity.
         """
-        if begin is not None:
-            begin.load()
-        try:
-            done = self._run(with_copies(part, one.places[0], ()), self._known[one.shape])
-        except Exception as error:  # whatever the model's and the loss's code raise
-            self._state.put_back()
-            reference.count_failed(self._task, self._total, one.numbers[0], error)
-        else:
-            self._add(one, part, done, begin, beside_nobody=True)
+        place = one.places[one.numbers.index(number)]
+        self.take(Pass((number,), (place,), one.shape), begin, beside_nobody=True)
 
-    def _run(self, part: Units, known: Certificate) -> _Pass | None:
-        """A pass over ``part``; None where it did something else than was certified."""
-        try:
-            done = _Pass(self._task, part, self._workspace, self._form, known.calls)
-        except NotCoveredError:
-            done = None
-        if done is not None and not self._state.changed() and known.unwritten:
-            return done
-        self._state.put_back()
-        return None
-
-    def _add(
-        self,
-        one: Pass,
-        part: Units,
-        done: _Pass | None,
-        begin: GeneratorStates | None,
-        *,
-        beside_nobody: bool = False,
+    def _take_again(
+        self, number: int, one: Pass, begin: GeneratorStates | None, *, beside_nobody: bool
     ) -> None:
-        """Add a pass; units that it could not serve are computed once more."""
-        task, total = self._task, self._total
-        if done is None:
-            self._alone += one.numbers
-            return
-        factors, usable = done.clipped(self._aimed.l2_clip_norm)
-        places = list(one.places)
-        losses, squares = done.losses[places], done.squared_norms[places]
-        if task.ahead:
-            total.pending.append(Pending.of(one.numbers, losses, squares, usable))
+        """Add a unit of a pass that could not be added as it was."""
+        if beside_nobody:
+            self._alone.append(number)
         else:
-            done.leave_out(~usable)
-        done.add_to(total.value, factors, places)
-        if task.ahead:
-            return
-        numbers = list(one.numbers)
-        total.losses[numbers] = losses.cpu()
-        total.norms[numbers] = squares.sqrt().cpu()
-        del done, factors  # what layers kept would lie beside the next pass's activations
-        calls = self._known[one.shape].calls
-        for at in (~usable[places]).nonzero().flatten().tolist():
-            if not beside_nobody:
-                self._take_apart(Pass((numbers[at],), (places[at],), one.shape), part, calls, begin)
-            elif begin is None:
-                self._alone.append(numbers[at])
-            else:
-                self._add_in_place(numbers[at], part, places[at], begin)
-
-    def _add_in_place(self, number: int, part: Units, place: int, begin: GeneratorStates) -> None:
-        """Add a unit whose norm float32 cannot hold, under the masks that it had."""
-        aimed, total = self._aimed, self._total
-        total.widen()
-        one = aimed.but(
-            loss=InPlace(aimed.loss, part, place, begin),
-            units=part.select(place, place + 1),
-            micro_batch=len(part.lengths),
-        )
-        try:
-            reference.add_unit(one, total, number)
-        except Exception as error:  # whatever the model's and the loss's code raise
-            reference.count_failed(aimed, total, number, error)
-        self._state.put_back()
+            self._take_apart(number, one, begin)
 
     def finish(self) -> ClippedSum:
         """The sum, with the units that are computed alone."""
@@ -250,78 +263,3 @@ class _Step:
         total.widen()
         reference.add_units(self._aimed, total, self._alone, self._state, self._states)
         return total
-
-
-class _Pass:
-    """One forward and backward pass over ``units``, and what it left.
-
-    Args:
-        task: of which the units are a part.
-        units: of this pass.
-        workspace: where per-unit gradients are put.
-        form: of linear layers; see `userdp.gradients.engines.forms.Forms`.
-        calls: what a pass of this shape does; None follows and proves it.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        units: Units,
-        workspace: Workspace,
-        form: Forms,
-        calls: Calls | None = None,
-    ) -> None:
-        self._task, self._units = task, layout_of(units)
-        items = task.item_clip_norm
-        layout = self._units if items is None else layout_of(units, by_row=True)
-        self._tape: Tape
-        if calls is None:
-            self._tape = Tape(task.parameters, layout, workspace, form=form)
-        else:
-            self._tape = KnownTape(task.parameters, layout, workspace, calls, form=form)
-        self.losses, weights = self._tape.run(
-            task.model, task.loss, units, owners=self._units, weighted=items is None
-        )
-        with torch.no_grad():
-            if items is not None:
-                self._clip_items(items, weights)
-            self._squares = self._tape.squares_by_name()
-            self.squared_norms = torch.stack(list(self._squares.values())).sum(0)
-
-    def _clip_items(self, item_clip_norm: float, weights: Tensor) -> None:
-        """Replace the rows' gradients by each unit's mean of clipped ones."""
-        squares = self._tape.squared_norms()
-        factors = clip_factors(squares.cpu(), l2_clip_norm=item_clip_norm).to(squares.device)
-        factors = torch.where(squares.isfinite() & multiplicable([factors]), factors, torch.nan)
-        mix = squares.new_zeros(self._units.units, self._units.rows)
-        places = torch.arange(self._units.rows, device=squares.device)
-        mix[self._units.unit_of_row, places] = factors * weights
-        self._tape = self._tape.mixed(mix, self._units)
-
-    def clipped(self, aim: float) -> tuple[dict[str, Tensor], Tensor]:
-        """The factors that clip to ``aim``, by parameter, and which units can be added: (units,).
-
-        Not one whose norm is not finite, or which is too far over the clip norm.
-        """
-        factors = self._task.rule.factors(self._squares, self._task.sizes, l2_clip_norm=aim)
-        return factors, self.squared_norms.isfinite() & multiplicable(factors.values())
-
-    def leave_out(self, bad: Tensor) -> None:
-        """Add nothing of the units of ``bad``, if there are any: the host waits to hear of them.
-
-        Where it does not wait, one that cannot be added makes the sum worthless.
-        """
-        if bool(bad.any()):
-            self._tape.drop(bad)
-
-    def add_to(
-        self, total: Mapping[str, Tensor], factors: Mapping[str, Tensor], places: list[int]
-    ) -> None:
-        """Add the gradients of the units in ``places``, each times its factors."""
-        units = len(self.squared_norms)
-        if len(places) < units:
-            counted = torch.zeros(units, dtype=torch.bool)
-            counted[places] = True
-            counted = counted.to(self.squared_norms.device)
-            factors = {name: each * counted for name, each in factors.items()}
-        self._tape.add_to(total, factors)

@@ -1,11 +1,11 @@
 r"""`certificate`: that passes of one shape keep their units apart, asked once, on made-up rows.
 
-**The proof.** 1. One pass of the shape is followed from function to function
-(`certificate.rows`): where it is proved, row r's loss is a function of constants and of row r,
+**The proof.** 1. One pass of the shape is followed from function to function (`Proving`, by
+`certificate.rows`): where it is proved, row r's loss is a function of constants and of row r,
 *whatever the rows hold*, since no rule of a place looks at contents. 2. Nothing was read from data
 by Python, so code that runs again at the same shape takes the same branches, unless something else
 changed; every later pass is therefore compared, call by call, with the one that was followed
-(`certificate.calls`). By induction over its calls it is proved too. 3. Constants are what model and
+(`tape.Comparing`). By induction over its calls it is proved too. 3. Constants are what model and
 loss hold, and a pass that writes to any of it is not used (`certificate.state`). So a unit's
 gradient in its place is a function of that unit, of its place's masks and of constants. 4. Shapes
 are fixed, so in each place the same kernels run: *a unit's bits are its own*, where places give
@@ -16,33 +16,46 @@ at which they were measured; else places that differ are not used.
 
 *Assumed:* equal kernels on equal shapes give equal results in each place of each later pass;
 torch's functions are what they are documented to be; the operator hides no code from torch.
+
+**Where a proof ends** is told to people by the names of layers: "2 layers model.layers.*.mlp.gate
+(MixtralTopKRouter): its choice could be tipped by the rounding of a batch (topk)".
 """
 
 from __future__ import annotations
 
-import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from typing import Any, TypeAlias
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as of_modules
+from torch.utils._pytree import tree_leaves
 
 from userdp.errors import UseError
-from userdp.gradients.certificate.calls import Calls
+from userdp.gradients.certificate.calls import Calls, Seen, told
 from userdp.gradients.certificate.coupling import evaluating
 from userdp.gradients.certificate.made_up import CANNOT_RUN, Answers, Shape, large, made_up
-from userdp.gradients.certificate.rows import writes
+from userdp.gradients.certificate.places.place import CONSTANT, FIRST, Place
+from userdp.gradients.certificate.places.reads import ASKS
+from userdp.gradients.certificate.places.steps import jumps
+from userdp.gradients.certificate.rows import Rows, writes
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.forms import Forms
-from userdp.gradients.engines.passes import Pass, PassShape, layout_of
-from userdp.gradients.engines.tape import KnownTape, NotCoveredError, Tape, Workspace
-from userdp.gradients.engines.uses import Layout
+from userdp.gradients.engines.layer import RULES, at_most_one_of_rows
+from userdp.gradients.engines.passes import Pass, PassShape
+from userdp.gradients.engines.rules.broadcast import ELEMENTWISE, with_rows
+from userdp.gradients.engines.tape import Comparing, Following, NotCoveredError, Tape, Workspace
+from userdp.gradients.engines.uses import Forms
 from userdp.gradients.losses import row_losses
-from userdp.gradients.model_randomness import known_randomness, seeds
+from userdp.gradients.model_randomness import GeneratorStates, known_randomness
 from userdp.gradients.modes import eagerly
 from userdp.gradients.precision import is_narrow, margin
+from userdp.gradients.shards import reshard
 from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
 
@@ -70,6 +83,9 @@ class Certificate:
         return all(writes(tensor) == version for tensor, version in self.held)
 
 
+_Make: TypeAlias = Callable[[Workspace, Callable[[Tape], Following]], Tape]
+"""What makes a tape of the passes that are asked about."""
+
 _known: Answers[Certificate | str] = Answers()
 
 _ROUNDING = 0.01
@@ -77,7 +93,9 @@ _ROUNDING = 0.01
 whose rounding is independent, and 100 whatever it is (`engines.batched`)."""
 
 
-def certificate(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
+def certificate(
+    task: Task, shape: PassShape, form: Forms, kind: type[Tape] = Tape
+) -> Certificate | str:
     """What holds for passes of ``shape``, or why they are not used; neither depends on data.
 
     Asked once for each model, loss, mode, set of trainable parameters and shape; where places round
@@ -87,9 +105,7 @@ def certificate(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
         task: whose model and loss are asked; none of its rows is read.
         shape: of the passes.
         form: of linear layers.
-
-    Raises:
-        UseError: the model or the loss seeds a generator.
+        kind: of tape that watches them.
     """
     trained = tuple((name, p.dtype) for name, p in task.parameters.items())
     key = (shape, str(form), task.masked, task.item_clip_norm is None, task.model.training, trained)
@@ -98,51 +114,49 @@ def certificate(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
     size = found.size if isinstance(found, Certificate) else None
     if found is None or (size is not None and size != task.size):
         with known_randomness("made-up rows"):
-            known[key] = _asked(task, shape, form)
+            known[key] = _asked(task, shape, partial(kind, task, shape, form=form))
     return known[key]
 
 
-def _asked(task: Task, shape: PassShape, form: Forms) -> Certificate | str:
+def _asked(task: Task, shape: PassShape, make: _Make) -> Certificate | str:
     units, first = _made_up(task, shape), tuple(range(shape.units))
     here, there = (
         Pass(order, first, shape).of(units) for order in (first, (shape.units, *first[:-1]))
     )
-    cold, host, seeded = State(task.model, task.loss), _host_generators(), seeds()
-    kept = cold
+    begun = GeneratorStates.read()
+    kept = State(task.model, task.loss)
     try:
         # A cache that is filled once for a shape (a mask, a rotary table) is then no change.
         with eagerly():
             row_losses(task.loss, task.model, *here.all_rows())
+        reshard(task.model)
         state = State(task.model, task.loss)
-        ask = _Question(task, form, Workspace(state.tensors()))
-        squares, calls = ask.proved(here)
-        if _host_generators() != host:
+        workspace = Workspace(state.tensors())
+        squares, calls = _proved(make, workspace, here)
+        ended = GeneratorStates.read()
+        if (ended.numpy, ended.python) != (begun.numpy, begun.python):
             return "it draws from Python's or NumPy's generator, whose numbers all rows share"
         if state.changed():
             return "a pass writes to what the model or the loss holds"
         if calls.drew:  # masks differ by place
             with evaluating(task.model):
-                squares, moved = (ask.proved(each)[0] for each in (here, there))
+                squares, moved = (_proved(make, workspace, each)[0] for each in (here, there))
         else:
-            moved = ask.repeated(there, calls)
+            moved = _squares(make(workspace, partial(Comparing, known=calls)), there)
         kept = state
     except NotCoveredError as error:
-        return f"{', '.join(error.names[:3])} {'has' if len(error.names) == 1 else 'have'} no rule"
+        return str(error)
     except CANNOT_RUN as error:
         if isinstance(error, UseError) or ran_out_of_memory(error):
             raise
         return f"made-up rows of this shape raise {type(error).__name__}"
     finally:
-        if seeds() != seeded:
-            raise UseError(
-                "the model or the loss seeds a random number generator: masks are then known",
-                hint="do not seed inside the model or the loss",
-            )
         kept.put_back()
     rows = 1 if task.item_clip_norm is None else shape.rows
     one, other = squares[:, :-rows], moved[:, rows:]
     same = (one == other) | (one.isnan() & other.isnan())
-    found = Certificate(calls=calls, places=first, held=ask.held)
+    held = tuple((tensor, writes(tensor)) for tensor in workspace.strangers)
+    found = Certificate(calls=calls, places=first, held=held)
     if bool(same.all()):
         return found
     if not any(map(is_narrow, task.dtypes)):
@@ -168,46 +182,31 @@ def _longest_run(equal: list[bool]) -> tuple[int, ...]:
     return (*best, best[-1] + 1) if best else ()
 
 
-class _Question:
-    def __init__(self, task: Task, form: Forms, workspace: Workspace) -> None:
-        self._task, self._form, self._workspace = task, form, workspace
+def _proved(make: _Make, workspace: Workspace, units: Units) -> tuple[Tensor, Calls]:
+    """Squared norms by parameter and unit, of a pass that is followed; and what it did.
 
-    @property
-    def held(self) -> tuple[tuple[Tensor, int], ...]:
-        """What was given out of sight, and its versions."""
-        return tuple((tensor, writes(tensor)) for tensor in self._workspace.strangers)
+    Where it was given tensors that nothing in sight holds, once more, with these as constants: the
+    same ones must come again.
+    """
+    tape = make(workspace, Proving)
+    proving = tape.calls
+    assert isinstance(proving, Proving)
+    try:
+        squares = _squares(tape, units)
+    except NotCoveredError:
+        strangers = proving.rows.strangers
+        if not strangers or workspace.strangers:
+            raise
+        workspace.strangers = list({id(one): one for one in strangers}.values())
+        return _proved(make, workspace, units)
+    proving.done.drew = proving.rows.drew
+    return squares, proving.done
 
-    def proved(self, units: Units) -> tuple[Tensor, Calls]:
-        """Squared norms by parameter and unit, of a pass that is followed; and what it did.
 
-        Where it was given tensors that nothing in sight holds, once more, with these as constants:
-        the same ones must come again.
-        """
-        tape = Tape(self._task.parameters, self._layout(units), self._workspace, form=self._form)
-        try:
-            squares = self._squares(tape, units)
-        except NotCoveredError:
-            if not tape.strangers or self._workspace.strangers:
-                raise
-            self._workspace.strangers = list({id(one): one for one in tape.strangers}.values())
-            return self.proved(units)
-        tape.calls.drew = tape.drew
-        return squares, tape.calls
-
-    def repeated(self, units: Units, calls: Calls) -> Tensor:
-        """The same of a pass that must make these calls."""
-        layout = self._layout(units)
-        tape = KnownTape(self._task.parameters, layout, self._workspace, calls, form=self._form)
-        return self._squares(tape, units)
-
-    def _layout(self, units: Units) -> Layout:
-        return layout_of(units, by_row=self._task.item_clip_norm is not None)
-
-    def _squares(self, tape: Tape, units: Units) -> Tensor:
-        task = self._task
-        tape.run(task.model, task.loss, units, owners=layout_of(units))
-        with torch.no_grad():
-            return torch.stack(list(tape.squares_by_name().values()))
+def _squares(tape: Tape, units: Units) -> Tensor:
+    tape.run(units)
+    with torch.no_grad():
+        return torch.stack(list(tape.squares_by_name().values()))
 
 
 def _made_up(task: Task, shape: PassShape) -> Units:
@@ -218,8 +217,147 @@ def _made_up(task: Task, shape: PassShape) -> Units:
     return made_up(task.model, wanted, masked=task.masked, device=task.units.lengths.device)
 
 
-def _host_generators() -> tuple[object, ...]:
-    legacy = np.random.get_state(legacy=True)
-    return random.getstate(), *(
-        part.tobytes() if hasattr(part, "tobytes") else part for part in legacy
-    )
+class Proving(Following):
+    """Proves a pass that has rules answer where they may, and notes what it did.
+
+    Attributes:
+        done: the calls.
+        rows: what follows the rows of the pass.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.done = Calls()
+        self.rows = Rows(tape.layout.rows, [*tape.workspace.held, *tape.workspace.strangers])
+        self._tape = tape
+        self._inside: list[nn.Module] = []
+        self._lost: str | None = None
+
+    def place_of(self, tensor: Tensor) -> Place | None:
+        place = self.rows.place_of(tensor)
+        self.done.asked.append((tensor.shape, place))
+        return place
+
+    def mark(self, tensor: Tensor, place: Place) -> Tensor:
+        return self.rows.mark(tensor, place)
+
+    @contextmanager
+    def watching(self, model: nn.Module, by_row: Iterable[Tensor | None]) -> Iterator[None]:
+        """As of `Following`; and it is known which module of ``model`` computes."""
+
+        def enter(module: nn.Module, arguments: object) -> None:
+            self._inside.append(module)
+
+        def leave(module: nn.Module, arguments: object, result: object) -> None:
+            self._inside.pop()
+
+        self._model = model
+        for tensor in by_row:
+            if tensor is not None:
+                self.rows.mark(tensor, FIRST)
+        handles = (  # not in the modules: a rule asks whether somebody hooked into them
+            of_modules.register_module_forward_pre_hook(enter),
+            of_modules.register_module_forward_hook(leave, always_call=True),
+        )
+        try:
+            with self.rows.watching(model), self:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        rows = self.rows
+        before = rows.read
+        try:
+            if func in ASKS or rows.aside:  # of nothing that a rule, a name or a type comes from
+                answer = rows.run(func, args, kwargs)
+            else:
+                answer = self._answer(func, args, kwargs)
+        except Exception as error:
+            rows.note_error(error, args, kwargs)
+            raise
+        if not before and self._lost is None:
+            self._lost = self._reason(func, args, answer)
+        return answer
+
+    def _answer(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        tape, calls = self._tape, self.done
+        rule, answer = RULES.get(func), None
+        # A call is noted before it runs: checkpointing may end it by an error.
+        number, asked = len(calls.seen), len(calls.asked)
+        seen = Seen(func, told(tape.told_names, args, kwargs))
+        calls.seen.append(seen._replace(ruled=rule is not None))
+        if rule is not None and torch.is_grad_enabled():
+            fits = at_most_one_of_rows(tape, (*args, *kwargs.values()))
+            del calls.asked[asked:]  # what a rule asks is all that is asked again
+            answer = rule(tape, *args, **kwargs) if fits else None
+        if answer is None:
+            del calls.asked[asked:]
+            spread = with_rows(tape, func, args, kwargs) if func in ELEMENTWISE else None
+            if spread is None:
+                del calls.asked[asked:]
+            calls.seen[number] = seen = seen._replace(spread=spread is not None)
+            answer = self.rows.run(func, spread or args, kwargs)
+            calls.seen[number] = seen._replace(made=self._made(answer))
+        return answer
+
+    def _made(self, result: object) -> bool:
+        """Whether parameters and constants alone made ``result``, which then has a name."""
+        if not (self._tape.derives and self._tape.layout.rows > 1 and torch.is_grad_enabled()):
+            return False
+        parts = result if isinstance(result, tuple | list) else (result,)
+        mine = [p for p in parts if isinstance(p, Tensor) and self.rows.place_of(p) == CONSTANT]
+        return len(mine) == len(parts) and self._tape.name_made(result)
+
+    def _reason(self, func: Any, args: Iterable[object], result: object) -> str | None:
+        """Where and why rows were lost sight of by this call; None where they were not."""
+        made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        reals = any(isinstance(t, Tensor) and t.is_floating_point() for t in args)
+        lost = [t for t in made if jumps(func, t) and self.rows.place_of(t) is None]
+        # Nobody asks at which place a largest number stands, but it is answered, too.
+        tipped = bool(lost) and reals and func.__name__ not in ("max", "min")
+        if not (self.rows.read or tipped):
+            return None
+        name = func.__name__
+        if name == "__get__":  # of a property
+            name = getattr(getattr(func, "__self__", None), "__name__", name)
+        if not made and result is not None:
+            reason = f"Python reads somebody's numbers by {name}"
+        elif reals and any(jumps(func, t) for t in made):
+            reason = f"its choice could be tipped by the rounding of a batch ({name})"
+        else:
+            reason = f"rows are not followed through {name}"
+        kind = type(self._inside[-1]).__name__ if self._inside else "the loss"
+        alike = [name for name, m in self._model.named_modules() if type(m).__name__ == kind]
+        return _told(alike, kind, reason)
+
+    def prove(self, losses: Tensor) -> bool:
+        return self.rows.prove(losses)
+
+    def require_apart(self, proved: bool, missed: Sequence[str]) -> None:
+        if not (proved and self.rows.kept_apart()):
+            raise NotCoveredError(self._lost or "its losses are not proved to keep rows apart")
+        if missed:
+            raise NotCoveredError("; ".join(_without_rule(self._model, missed)))
+
+
+def _told(modules: Sequence[str], kind: str, reason: str) -> str:
+    """A kind of layer, the names of such layers in the model, and what is the matter with them."""
+    patterns = dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in modules)
+    count, where = len(modules), ", ".join(patterns) or "model"
+    return f"{f'{count} layers ' if count > 1 else ''}{where} ({kind}): {reason}"
+
+
+def _without_rule(model: nn.Module, names: Iterable[str]) -> Iterator[str]:
+    """The layers of these parameters, told once for each class and set of parameters."""
+    modules = dict(model.named_modules())
+    owned: dict[str, list[str]] = {}
+    for name in names:
+        home, _, own = name.rpartition(".")
+        owned.setdefault(home, []).append(own)
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for home, own_names in owned.items():
+        kinds.setdefault((type(modules[home]).__name__, ", ".join(own_names)), []).append(home)
+    for (kind, own), homes in kinds.items():
+        yield _told(homes, kind, f"no per-unit rule for its {own}")

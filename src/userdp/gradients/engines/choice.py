@@ -1,31 +1,95 @@
-"""The one way from a task to its clipped sum: which engine computes it, and why."""
+"""May units share a pass? If they may, they are computed so; each by itself otherwise.
+
+Whether a rule's arithmetic is right, and what no rule covers, is a matter of the model's code. So
+it is asked on made-up rows (`disagreement`): neither these nor the weights are anybody's data. The
+answer speaks of shapes and of layers by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from userdp.gradients.certificate.coupling import require_rows_apart
-from userdp.gradients.certificate.made_up import Answers, hooks_changed, most_tokens
-from userdp.gradients.engines import batched, reference
-from userdp.gradients.engines.agreement import why_not_batched
-from userdp.gradients.engines.batched import LEAST_CLIP
-from userdp.gradients.engines.engine import Engine, Task
-from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.room import sum_that_fits
+from userdp.gradients.certificate.coupling import evaluating, require_rows_apart
+from userdp.gradients.certificate.made_up import CANNOT_RUN, Answers, Shape, made_up, most_tokens
+from userdp.gradients.clipping import clip_factors, squared_norm
+from userdp.gradients.engines import reference
+from userdp.gradients.engines.batched import LEAST_CLIP, Passes, sum_of_passes
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.tape import NotCoveredError
+from userdp.gradients.engines.uses import Form, Forms
 from userdp.gradients.losses import Loss
-from userdp.gradients.model_randomness import GeneratorStates, secret_randomness
+from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secret_randomness
+from userdp.gradients.precision import is_narrow
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
+from userdp.out_of_memory import ran_out_of_memory
 
 _LOW_RANK = 256
 """Adapters have matrices of at most this rank."""
 
 _FEW = 0.05
 """Adapters are at most this part of all parameters: forming their gradients then costs little."""
+
+_PROBES = (Shape((2, 2, 2), (6, 4, 4, 6, 7, 3)), Shape((3, 3), (7, 5, 9, 6, 4, 8)))
+"""Ragged units. In the first, 4 rows of 16 targets share a pass: targets that were told apart by
+division would go to the wrong rows. One of its passes has a place that is nobody's."""
+
+_PLACES = 2
+"""Units of a pass. Of each, gradients of half of the parameters are formed: the question must not
+be what decides how much memory training needs."""
+
+_CLOSE = 1e-4
+"""Relative, of a unit's contribution. A rule that is wrong for a layout is off by far more."""
+
+_LARGER = 5e-3
+"""By how much a norm may be larger than it is: on made-up rows that do not cancel, less than this
+is added for rounding (`rules.grams`; up to 7e-4 was seen on a CPU, and accelerators add four times
+as much). The contribution is shorter then, which is no matter here."""
+
+_CLOSE_IN_FEW_BITS = 0.05
+"""The same in bfloat16, where it is the rules alone that are asked about."""
+
+SAYS_NOTHING = "the gradient of made-up rows is zero or not finite, so that it tells nothing"
+
+_known: Answers[str | None] = Answers()
+
+
+def auto(task: Task) -> ClippedSum:
+    """The sum in passes that units share, as far as these are certified.
+
+    Whether the reference engine computes it may depend on who is in the cohort. It clips where
+    batches aim: with one aim for both, that changes nobody's contribution by more than rounding.
+    """
+    if why_alone(task) is not None:
+        total = reference.sum_of_units(task.but(l2_clip_norm=task.aim))
+        total.sensitivity = float(task.l2_clip_norm)
+        return total
+    begun = GeneratorStates.read()
+    # An accelerator has something to do meanwhile.
+    for ahead in (True, False) if task.units.lengths.device.type != "cpu" else (False,):
+        step = Passes(task.but(ahead=ahead), form_of(task))
+        for one in step.passes:
+            step.take(one)
+        total = step.finish()
+        if total.settle():
+            break
+        begun.load()  # the same masks, whatever was not usable
+    return total
+
+
+def one_by_one(task: Task) -> ClippedSum:
+    """The reference engine's sum.
+
+    Raises:
+        UseError: the model or the loss couples rows.
+    """
+    require_rows_apart(task.model, task.loss, masked=task.masked)
+    return reference.sum_of_units(task)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,21 +122,15 @@ def choose(
     reason = why_alone(task)
     if reason is not None:
         return Choice(engine="reference", reason=reason)
-    trained = sum(task.sizes.values())
-    everything = sum(p.numel() for p in task.everything)
+    trained, every = sum(task.sizes.values()), sum(p.numel() for p in task.everything)
     return Choice(
         engine="batched",
-        reason=f"{trained:,} of {everything:,} parameters train, all with a per-unit rule: one "
-        "backward pass; "
-        + (
-            "all are of low rank, so that each unit's gradient is formed"
-            if _form(task) is Form.FORMED
-            else "each layer forms gradients or Gram matrices, whichever costs less"
-        ),
+        reason=f"{trained:,} of {every:,} parameters train, all with a per-unit rule: one backward "
+        "pass",
     )
 
 
-def _form(task: Task) -> Form | None:
+def form_of(task: Task) -> Form | None:
     """All gradients of adapters are formed; else each layer chooses by cost."""
     low_rank = all(p.dim() < 2 or min(p.shape) <= _LOW_RANK for p in task.parameters.values())
     few = sum(task.sizes.values()) <= _FEW * sum(p.numel() for p in task.everything)
@@ -81,8 +139,6 @@ def _form(task: Task) -> Form | None:
 
 def why_alone(task: Task) -> str | None:
     """Why each unit needs passes of its own; None where several units may share a pass.
-
-    Asked of each model and loss, on made-up rows.
 
     Args:
         task: what is to be computed.
@@ -98,48 +154,102 @@ def why_alone(task: Task) -> str | None:
             "rows are longer than the model's configuration says it is made for, and made-up rows "
             "that long cannot tell what it does with them"
         )
-    return why_not_batched(task.model, task.loss, masked=task.masked)
+    return disagreement(task)
 
 
-def _in_batches(task: Task) -> ClippedSum:
-    """The sum in passes that users share, as far as these are certified."""
-    if why_alone(task) is not None:
-        return _one_at_a_time(task)
-    compute = partial(batched.sum_of_passes, form=_form(task))
-    begun = GeneratorStates.read()
-    ahead = task.units.lengths.device.type != "cpu"  # it has something to do meanwhile
-    total = compute(task.but(ahead=ahead))
-    if not total.settle():
-        del total
-        begun.load()  # the same masks, whatever was not usable
-        total = compute(task)
-    return total
+def disagreement(
+    task: Task,
+    *,
+    sums: Callable[[Task, Forms], ClippedSum] = sum_of_passes,
+    gradient: Callable[[Task], list[Tensor]] = reference.gradient_of,
+    square: Callable[[Iterable[Tensor]], float] = squared_norm,
+) -> str | None:
+    """Why units of this model may not share passes; None where they may.
 
+    Asked once of each model, loss (with a mask and without) and set of trainable parameters, on
+    ragged units of two shapes: in the model's own mode for a certificate, and without dropout for
+    equal sums, each parameter's norms once from formed gradients and once from Gram matrices.
 
-def _one_at_a_time(task: Task) -> ClippedSum:
-    """The reference engine's sum, clipped where batches aim.
-
-    Which of the two computes a cohort may depend on who is in it; with one aim for both, that
-    changes nobody's contribution by more than rounding.
+    Args:
+        task: whose model is asked, at the weights at which it will compute; none of its rows is.
+        sums: the sum of passes of a task, in these forms.
+        gradient: of a task of one unit, by plain autograd.
+        square: squared norm of what these return.
     """
-    total = reference.sum_of_units(task.but(l2_clip_norm=task.aim))
-    total.sensitivity = float(task.l2_clip_norm)
-    return total
+    key = (
+        task.masked,
+        task.model.training,
+        tuple((name, p.dtype) for name, p in task.parameters.items()),
+    )
+    known = _known.of(task.model, task.loss)
+    if key in known:
+        return known[key]
+    device = next(iter(task.parameters.values())).device
+    found = None
+    with known_randomness("made-up rows"):
+        for shape in _PROBES:
+            probe = Task(
+                model=task.model,
+                loss=task.loss,
+                units=made_up(task.model, shape, masked=task.masked, device=device),
+                l2_clip_norm=1.0,
+                micro_batch=_PLACES * shape.rows[0],
+                parts=1,
+            )
+            try:
+                found = found or _disagreement(probe, sums, gradient, square)
+            except NotCoveredError as error:
+                found = str(error)
+            except CANNOT_RUN as error:
+                if ran_out_of_memory(error):
+                    raise
+                found = f"made-up rows raise {type(error).__name__}"
+    if found != SAYS_NOTHING:  # asked anew once the weights give a gradient that tells
+        known[key] = found
+    return found
 
 
-def _by_reference(task: Task) -> ClippedSum:
-    require_rows_apart(task.model, task.loss, masked=task.masked)
-    return reference.sum_of_units(task)
+def _disagreement(
+    probe: Task,
+    sums: Callable[[Task, Forms], ClippedSum],
+    gradient: Callable[[Task], list[Tensor]],
+    square: Callable[[Iterable[Tensor]], float],
+) -> str | None:
+    """`disagreement` on these rows. One gradient at a time, not beside the next unit's."""
+    each = [probe.but(units=probe.units.select(at, at + 1)) for at in range(len(probe.units))]
+    if probe.model.training:
+        sums(probe, None)
+    with evaluating(probe.model):
+        norms = torch.tensor([math.sqrt(square(gradient(one))) for one in each]).double()
+        bound = float(norms.min()) / 2
+        if not 1e-6 < bound < 1e15 or not bool(norms.isfinite().all()):
+            return SAYS_NOTHING
+        task = probe.but(l2_clip_norm=bound)
+        close = _CLOSE_IN_FEW_BITS if any(map(is_narrow, task.dtypes)) else _CLOSE
+        for form in both_forms(task.parameters):
+            ours = sums(task, form)
+            larger = ours.norms / norms
+            factors = clip_factors(ours.norms.square(), l2_clip_norm=task.aim).tolist()
+            for factor, one in zip(factors, each, strict=True):
+                for value, part in zip(ours.value.values(), gradient(one), strict=True):
+                    value.sub_(part, alpha=factor)
+            apart = math.sqrt(square(ours.value.values()))
+            del ours, value, part  # not beside the next one
+            norms_agree = ((larger >= 1 - close) & (larger <= 1 + close + _LARGER)).all()
+            if not (bool(norms_agree) and apart <= 2 * close * bound):
+                return "some layer's per-unit rule and plain autograd disagree on made-up rows"
+    return None
 
 
-def _clipped_sum(compute: Callable[[Task], ClippedSum], task: Task) -> ClippedSum:
-    """The sum, in passes that memory has room for."""
-    if hooks_changed(task.model):
-        Answers.forget(task.model)
-    return sum_that_fits(compute, task)
+def both_forms(parameters: Mapping[str, Tensor]) -> tuple[dict[str, Form], dict[str, Form]]:
+    """Twice: what one forms for each unit, the other has Gram matrices of.
 
-
-ENGINES: dict[str, Engine] = {
-    "auto": Engine(partial(_clipped_sum, _in_batches)),
-    "reference": Engine(partial(_clipped_sum, _by_reference)),
-}
+    Halves of about the same size, so that neither needs memory for all at once.
+    """
+    first: dict[str, Form] = {}
+    sizes = dict.fromkeys(Form, 0)
+    for name, parameter in sorted(parameters.items(), key=lambda item: -item[1].numel()):
+        first[name] = min(Form, key=lambda form: sizes[form])
+        sizes[first[name]] += parameter.numel()
+    other = {Form.FORMED: Form.GHOST, Form.GHOST: Form.FORMED}
+    return first, {name: other[form] for name, form in first.items()}

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from userdp.gradients.clipping import FLAT, ClipRule, require_clip_norm
@@ -17,7 +18,7 @@ from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.precision import dtypes_of, margin, require_no_autocast
-from userdp.gradients.shards import local
+from userdp.gradients.shards import is_sharded, local
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.vocabulary import require_count
@@ -33,7 +34,6 @@ class Task:
     Attributes:
         ahead: on an accelerator passes are queued one behind another, before it is known that all
             units can be added (`ClippedSum.settle`).
-        places: most units of a pass; None for as many as ``micro_batch`` and memory allow.
 
     Raises:
         UseError: a number is out of range, or the model couples rows.
@@ -48,7 +48,6 @@ class Task:
     rule: ClipRule = FLAT
     parts: int | None = None
     ahead: bool = False
-    places: int | None = None
 
     def __post_init__(self) -> None:
         require_clip_norm("l2_clip_norm", self.l2_clip_norm)
@@ -92,10 +91,17 @@ class Task:
 
     @cached_property
     def size(self) -> int:
-        """How large the trainable weights are: it changes by one when they double or halve."""
-        norms = torch._foreach_norm([local(p.detach()) for p in self.parameters.values()])
-        norm = float(torch.stack([each.double() for each in norms]).norm())
-        return round(math.log2(max(norm, 1e-15))) if math.isfinite(norm) else 0
+        """How large the trainable weights are: it changes by one when they double or halve.
+
+        A collective where they are sharded.
+        """
+        parameters = list(self.parameters.values())
+        norms = torch._foreach_norm([local(p.detach()) for p in parameters])
+        square = torch.stack([each.double() for each in norms]).square().sum()
+        if any(map(is_sharded, parameters)):
+            dist.all_reduce(square)
+        size = math.log2(max(float(square), 1e-30)) / 2
+        return round(size) if math.isfinite(size) else 0
 
     @property
     def aim(self) -> float:
@@ -168,7 +174,7 @@ class Engine:
                 flat).
             parts: how many such sums, over as many sets of units, are added up into what is noised
                 (micro-batches times processes). Where it is known, a batched engine may take half
-                the memory for its sum while it computes (`userdp.gradients.engines.running`); None
+                the memory for its sum while it computes (`userdp.gradients.engines.rounding`); None
                 makes no such promise.
 
         Returns:

@@ -47,12 +47,8 @@ class Watcher(Protocol):
         """Note where rows lie in ``tensor``, which a rule made."""
         ...
 
-    def keep(self, name: str, use: Use, *factors: Tensor) -> None:
-        """Keep one use of parameter ``name``.
-
-        ``factors`` are the (rows, ..., width) whose outer products over positions the gradient is
-        the sum of; none for a vector, whose gradient is a plain sum.
-        """
+    def keep(self, name: str, use: Use) -> None:
+        """Keep one use of parameter ``name``."""
         ...
 
 

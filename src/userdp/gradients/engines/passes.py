@@ -18,7 +18,7 @@ changes who is in two passes, and no other pass.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,10 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.forms import Form, choose_form
-from userdp.gradients.engines.uses import Layout
+from userdp.gradients.engines.uses import Form, choose_form
 from userdp.gradients.modes import moved
-from userdp.gradients.precision import reduced_products
 from userdp.gradients.shards import local
 from userdp.gradients.units import Units
 
@@ -110,19 +108,6 @@ def padded_width(tokens: int) -> int:
     return max(step, -(-tokens // step) * step)
 
 
-def widths(most: int) -> Iterator[int]:
-    """All widths to which rows are padded where none is wider than ``most``.
-
-    >>> list(widths(100)), list(widths(16)), list(widths(0))
-    ([16, 32, 48, 64, 96, 100], [16], [0])
-    """
-    width = padded_width(0)
-    while width < most:
-        yield width
-        width = padded_width(width + 1)
-    yield most
-
-
 def rows_per_pass(width: int, micro_batch: int, device: torch.device) -> int:
     """Rows to put in one pass: all that are allowed on an accelerator, fewer on a CPU.
 
@@ -134,158 +119,94 @@ def rows_per_pass(width: int, micro_batch: int, device: torch.device) -> int:
     return min(micro_batch, max(1, _CPU_TOKENS // max(1, width)))
 
 
-def largest_passes(
-    micro_batch: int, width: int, *, unit_rows: int, cut: bool
-) -> list[tuple[int, int]]:
-    """Rows and width of passes such that every pass has at most as many and as long ones as one.
-
-    None is larger than such a pass may be: the question must not decide how much memory training
-    needs.
+def units_by_shape(
+    units: Units, micro_batch: int, room: Callable[[int, int], int]
+) -> dict[PassShape, list[int]]:
+    """The numbers of the units that have rows, by the shape of their passes.
 
     Args:
-        micro_batch: most rows in one pass.
-        width: most tokens of a row.
-        unit_rows: most rows of a unit, which may be a pass of its own.
-        cut: whether passes have as many rows as are fastest on a CPU (`rows_per_pass`).
-
-    >>> largest_passes(64, 128, unit_rows=4, cut=True)
-    [(8, 128), (10, 96), (16, 64), (21, 48), (32, 32), (64, 16)]
-    >>> largest_passes(64, 128, unit_rows=4, cut=False)
-    [(64, 128)]
-    """
-    sizes: list[tuple[int, int]] = []
-    for one in sorted(filter(None, widths(width)), reverse=True):
-        most = max(unit_rows, _CPU_TOKENS // one) if cut else micro_batch
-        rows = min(micro_batch, most)
-        if not sizes or rows > sizes[-1][0]:
-            sizes.append((rows, one))
-    return sizes
-
-
-def passes(
-    units: Units,
-    *,
-    micro_batch: int,
-    most_units: Callable[[int, int], int],
-    places_of: Callable[[PassShape], tuple[int, ...]] | None = None,
-    most_rows: Callable[[int, int, torch.device], int] | None = None,
-) -> tuple[list[Pass], list[int]]:
-    """The passes of some units.
-
-    Args:
-        units: with or without rows; those of none are in no pass.
-        micro_batch: most rows of a pass.
-        most_units: by rows of a unit and width, for how many units there is memory.
-        places_of: which places of a shape are used; none leaves its units alone. All by default.
-        most_rows: of a pass; `rows_per_pass` where nothing is said.
-
-    Returns:
-        The passes, in an order that torch's generator draws; and the units that have passes of
-        their own.
+        units: with or without rows.
+        micro_batch: most rows of a pass; a unit that has more gets a pass for itself.
+        room: by rows of a unit and width, for how many units there is memory.
     """
     assert units.host_lengths is not None
     counts, lengths = units.offsets.diff(), units.host_lengths
     longest = lengths.new_zeros(len(counts))
     owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
     longest.scatter_reduce_(0, owner, lengths, "amax")
-    by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
-    alone: list[int] = []
+    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     most_wide = units.input_ids.shape[1]
     for unit, (rows, tokens) in enumerate(zip(counts.tolist(), longest.tolist(), strict=True)):
-        if rows > micro_batch:
-            alone.append(unit)
-        elif rows:
-            by_shape[rows, min(padded_width(tokens), most_wide)].append(unit)
-    cut: list[Pass] = []
-    for (rows, width), numbers in by_shape.items():
-        together = (most_rows or rows_per_pass)(width, micro_batch, units.lengths.device) // rows
-        most = max(1, min(together, most_units(rows, width), _MOST_PLACES))
-        shape = PassShape(most, rows, width)
-        places = tuple(range(most)) if places_of is None else places_of(shape)
-        if not places:
-            alone += numbers
-            continue
-        numbers = _in_random_order(numbers)
-        for begin in range(0, len(numbers), len(places)):
-            taken = tuple(numbers[begin : begin + len(places)])
-            cut.append(Pass(taken, places[: len(taken)], shape))
-    return cut, alone
+        if rows:
+            alike[rows, min(padded_width(tokens), most_wide)].append(unit)
+    found: dict[PassShape, list[int]] = {}
+    for (rows, width), numbers in alike.items():
+        together = rows_per_pass(width, micro_batch, units.lengths.device) // rows
+        most = max(1, min(together, room(rows, width), _MOST_PLACES))
+        found[PassShape(most, rows, width)] = numbers
+    return found
 
 
-def _in_random_order(numbers: list[int]) -> list[int]:
-    return [numbers[place] for place in torch.randperm(len(numbers)).tolist()]
+def passes_of(numbers: Sequence[int], shape: PassShape, places: Sequence[int]) -> list[Pass]:
+    """The passes of these units, in an order that torch's generator draws.
+
+    Args:
+        numbers: of the units.
+        shape: of their passes.
+        places: that are used; at least one.
+    """
+    order = [numbers[place] for place in torch.randperm(len(numbers)).tolist()]
+    taken = [tuple(order[at : at + len(places)]) for at in range(0, len(order), len(places))]
+    return [Pass(each, tuple(places[: len(each)]), shape) for each in taken]
 
 
 def most_units(task: Task, unit_bytes: int) -> int:
     """Units in a pass, so that there is memory for what is formed of each.
 
+    Not what is free at the moment: passes of one run are cut alike, whoever else is on the device.
+    Where that is too much they are halved (`engines.room`).
+
     Args:
         task: whose parameters say how much memory that may be.
         unit_bytes: what is formed of one unit.
     """
+    of_device = bytes_of_device(task.units.lengths.device)
     model = sum(local(p).nbytes for p in task.everything)
-    least = max(FORMED_BYTES, device_bytes(task.units.lengths.device) // 4)
-    budget = max(least, model, 4 * whole_bytes(task)) // max(1, unit_bytes)
+    whole = sum(map(_bytes_of, task.parameters.values()))
+    budget = max(FORMED_BYTES, of_device // 4, model, 4 * whole) // max(1, unit_bytes)
     return max(1, budget // (1 if task.item_clip_norm is None else 4))
 
 
-def device_bytes(device: torch.device) -> int:
-    """What an accelerator has and this process may take of it; 0 where that is not known.
-
-    Not what is free at the moment: passes of one run are cut alike, whoever else is on the device.
-    Where that is too much they are halved (`engines.room`).
-    """
+def bytes_of_device(device: torch.device) -> int:
+    """What an accelerator has and this process may take of it; 0 where that is not known."""
     if device.type != "cuda":
         return 0
     share = torch.cuda.get_per_process_memory_fraction(device)
     return int(torch.cuda.get_device_properties(device).total_memory * share)
 
 
-def whole_bytes(task: Task) -> int:
-    """Memory of one unit's gradient."""
-    return sum(map(_bytes_of, task.parameters.values()))
-
-
-def formed_bytes(task: Task, rows: int, width: int) -> list[int]:
+def formed_bytes(task: Task, rows: int, width: int, *, every: bool) -> list[int]:
     """Memory for what is formed of one unit of this shape, by parameter.
 
-    Nothing is formed of a matrix whose norms come from Gram matrices (`engines.forms`).
+    Nothing is formed of a matrix whose norms come from Gram matrices (`engines.uses`).
 
     Args:
         task: whose parameters they are.
         rows: of the unit.
         width: of each row.
+        every: whether gradients of all matrices are formed.
     """
-    every = task.item_clip_norm is not None or reduced_products()
-    positions = rows * width
-    device = task.units.input_ids.device.type
-    return [
-        0 if not every and _of_grams(p, positions, device) else _bytes_of(p)
-        for p in task.parameters.values()
-    ]
+    positions, device = rows * width, task.units.input_ids.device.type
 
+    def of_grams(p: Tensor) -> bool:
+        if p.dim() != 2 or every:
+            return False
+        sides = {"p": p.shape[0], "q": p.shape[1]}
+        form = choose_form(units=2, positions=2 * positions, device=device, **sides)
+        return form is Form.GHOST
 
-def _of_grams(parameter: Tensor, positions: int, device: str) -> bool:
-    if parameter.dim() != 2:
-        return False
-    p, q = parameter.shape
-    form = choose_form(units=2, positions=2 * positions, p=p, q=q, device=device)
-    return form is Form.GHOST
+    return [0 if of_grams(p) else _bytes_of(p) for p in task.parameters.values()]
 
 
 def _bytes_of(parameter: Tensor) -> int:
     return parameter.numel() * max(4, parameter.element_size())
-
-
-def layout_of(units: Units, *, by_row: bool = False) -> Layout:
-    """Which unit owns which row; ``by_row`` makes each row a unit of its own."""
-    rows = int(units.offsets[-1])
-    if by_row:
-        return Layout(
-            bounds=tuple(range(rows + 1)),
-            unit_of_row=torch.arange(rows, device=units.lengths.device),
-        )
-    counts = units.offsets.diff()
-    owner = torch.repeat_interleave(torch.arange(len(units)), counts)
-    owner = moved(owner, units.lengths.device)
-    return Layout(bounds=tuple(units.offsets.tolist()), unit_of_row=owner)

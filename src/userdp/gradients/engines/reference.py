@@ -18,11 +18,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from userdp.gradients.certificate.made_up import EQUAL, RAGGED, Answers, made_up
+from userdp.gradients.certificate.made_up import RAGGED, Answers, made_up
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import clip_factors, squared_norm, squared_norms
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.losses import DetachedLossError, checked_losses, may_be_of_rows
+from userdp.gradients.losses import checked_losses, may_be_of_rows
 from userdp.gradients.model_randomness import StatesApart, known_randomness
 from userdp.gradients.modes import eagerly
 from userdp.gradients.sums import ClippedSum
@@ -72,14 +72,16 @@ def count_failed(task: Task, total: ClippedSum, unit: int, error: Exception) -> 
     """Count a unit as zero whose rows raised ``error``: a step that stops would tell of it.
 
     Raises:
-        Exception: the error, where it says nothing of rows, or made-up rows raise one too.
+        Exception: the error, where it says nothing of rows; and what made-up rows raise.
     """
-    known = _runs.of(task.model, task.loss)
     if not may_be_of_rows(error):
         raise error
-    if True not in known:
-        if not _made_up_rows_run(task):
-            raise error
+    known = _runs.of(task.model, task.loss)
+    if not known:
+        device = task.units.lengths.device
+        some = made_up(task.model, RAGGED[0], masked=task.masked, device=device)
+        with known_randomness("made-up rows"):
+            mean_gradient(task.but(units=some.select(0, 1)))
         known[True] = True
         _log.warning(
             "the model or the loss raised %s on somebody's examples. Such users count as zero, in "
@@ -91,27 +93,10 @@ def count_failed(task: Task, total: ClippedSum, unit: int, error: Exception) -> 
     total.norms[unit] = total.losses[unit] = torch.nan
 
 
-def _made_up_rows_run(task: Task) -> bool:
-    state, device = State(task.model, task.loss), task.units.lengths.device
-    with known_randomness("made-up rows"):
-        try:
-            for shape in (*RAGGED, EQUAL):
-                units = made_up(task.model, shape, masked=task.masked, device=device)
-                for number in range(len(units)):
-                    mean_gradient(task, *units.select(number, number + 1).cut())
-        except Exception:  # the same code, on nobody's rows: whatever it raises, it does not run
-            return False
-        finally:
-            state.put_back()
-    return True
-
-
 def add_unit(task: Task, total: ClippedSum, unit: int) -> None:
     """Add the one unit of ``task``, as number ``unit`` of ``total``."""
     sizes = task.sizes
-    gradient, loss, detached = mean_gradient(task, *task.units.cut())
-    total.losses[unit] = loss
-    total.failed += detached
+    gradient, total.losses[unit] = mean_gradient(task)
     squares = dict(zip(sizes, squared_norms(gradient), strict=True))
     norm = total.norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
     if not bool(norm.isfinite()):
@@ -123,17 +108,17 @@ def add_unit(task: Task, total: ClippedSum, unit: int) -> None:
         into.add_(part, alpha=factor)
 
 
-def mean_gradient(
-    task: Task, input_ids: Tensor, lengths: Tensor, targets: Tensor | None
-) -> tuple[list[Tensor], float, bool]:
-    """The mean of one unit's gradients, each row's clipped before if asked; and the mean loss.
+def gradient_of(task: Task) -> list[Tensor]:
+    """The mean gradient of the one unit of ``task``."""
+    return mean_gradient(task)[0]
 
-    And whether some pass of several had a loss without a graph, whose rows add zero, as they do in
-    a pass that they share with others.
-    """
+
+def mean_gradient(task: Task) -> tuple[list[Tensor], float]:
+    """The mean of one unit's gradients, each row's clipped before if asked; and the mean loss."""
+    input_ids, lengths, targets = task.units.cut()
     rows, item_clip_norm = len(lengths), task.item_clip_norm
     most = task.micro_batch if item_clip_norm is None else 1
-    mean, mean_loss, detached = list[Tensor](), 0.0, False
+    mean, mean_loss = list[Tensor](), 0.0
     for begin in range(0, rows, most):
         here = slice(begin, begin + most)
         ids, sizes, marks = own_rows(
@@ -143,13 +128,7 @@ def mean_gradient(
             width=int(lengths[here].max()),
         )
         with torch.enable_grad(), eagerly():
-            try:
-                losses = checked_losses(task.loss, task.model, ids, sizes, marks)
-            except DetachedLossError:
-                if rows <= most:
-                    raise
-                some = next(iter(task.parameters.values()))
-                losses, detached = some.new_zeros(len(sizes)).requires_grad_(), True
+            losses = checked_losses(task.loss, task.model, ids, sizes, marks)
             # Of a row that is clipped by itself the gradient must be the row's own, not its share.
             total = losses.sum() * (1 / rows if item_clip_norm is None else 1.0)
             gradients = torch.autograd.grad(
@@ -165,7 +144,7 @@ def mean_gradient(
             part, loss = _clipped_share(part, item_clip_norm, rows), loss / rows
         mean = [a + b for a, b in zip(mean, part, strict=True)] if mean else part
         mean_loss += loss
-    return mean, mean_loss, detached
+    return mean, mean_loss
 
 
 def _clipped_share(gradient: list[Tensor], item_clip_norm: float, rows: int) -> list[Tensor]:

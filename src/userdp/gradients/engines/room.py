@@ -24,13 +24,13 @@ import logging
 from collections.abc import Callable
 
 from userdp.errors import FailureError
-from userdp.gradients.certificate.made_up import Answers
+from userdp.gradients.certificate.made_up import Answers, hooks_changed
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.passes import largest_passes
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.modes import let_go_of_memory
 from userdp.gradients.precision import is_narrow
+from userdp.gradients.shards import sharded_parts
 from userdp.gradients.sums import ClippedSum
 from userdp.out_of_memory import ran_out_of_memory
 
@@ -38,10 +38,7 @@ _log = logging.getLogger(__name__)
 _room: Answers[int] = Answers()
 
 
-def sum_that_fits(
-    compute: Callable[[Task], ClippedSum],
-    task: Task,
-) -> ClippedSum:
+def sum_that_fits(compute: Callable[[Task], ClippedSum], task: Task) -> ClippedSum:
     """The clipped sum of a task, in passes that memory has room for.
 
     Guarantee: the sum is ``compute(task)`` at one ``micro_batch``, of one attempt that nothing
@@ -52,10 +49,12 @@ def sum_that_fits(
         task: what is to be computed.
 
     Raises:
-        FailureError: a pass of one row does not fit; or the model computes in fewer bits than
-            float32, where smaller passes would move everybody's numbers by more than a margin
-            covers.
+        FailureError: a pass of one row does not fit; the model computes in fewer bits than float32,
+            where smaller passes would move everybody's numbers by more than a margin covers; or it
+            is sharded, and the other processes wait in the middle of a layer.
     """
+    if hooks_changed(task.model):
+        Answers.forget(task.model)
     room, halvings = _room.of(task.model, task.loss), 0
     begun, state = GeneratorStates.read(), State(task.model, task.loss)
     while True:
@@ -71,23 +70,9 @@ def sum_that_fits(
         # Not in the clause above: until its end the error holds the frames, and these the tensors.
         let_go_of_memory()
         state.put_back()
-        if _in_fewer_bits(task):
-            raise FailureError(
-                "memory ran out in a pass of a model that computes in fewer bits than float32, "
-                "where smaller passes round differently, for everybody at once: training stopped "
-                "before this update",
-                hint=f"go on with a --micro-batch below {task.micro_batch}",
-            )
-        rows = _most_rows(fitting)
+        rows = min(fitting.micro_batch, len(task.units.lengths))
+        _require_smaller_passes(task, rows)
         begun.load()
-        if rows < 2:
-            raise FailureError(
-                "memory ran out in a pass over one example, and no pass is smaller: training "
-                "stopped before this update",
-                hint="a run that goes on may do so on a machine or device with more memory; a new "
-                "run needs less with --activation-checkpointing, --lora-rank, or a store of a "
-                "smaller --seq-len",
-            )
         if not halvings and "rows" not in room:
             _log.warning(
                 "memory ran out while gradients were computed: passes have at most half as many "
@@ -98,26 +83,23 @@ def sum_that_fits(
         halvings += 1
 
 
-def _most_rows(task: Task) -> int:
-    """Rows of the largest pass."""
-    units = task.units
-    largest = largest_passes(
-        task.micro_batch,
-        units.input_ids.shape[1],
-        unit_rows=max(units.offsets.diff().tolist(), default=0),
-        cut=units.lengths.device.type == "cpu",
+def _require_smaller_passes(task: Task, rows: int) -> None:
+    """Refuse to go on where passes of ``rows`` rows cannot be halved."""
+    if sharded_parts(task.model):
+        where = "of a sharded model, whose processes compute in step"
+    elif any(map(is_narrow, task.dtypes)):
+        where = (
+            "of a model that computes in fewer bits than float32, where smaller passes round "
+            "differently, for everybody at once"
+        )
+    elif rows < 2:
+        where = "over one example"
+    else:
+        return
+    raise FailureError(
+        f"memory ran out in a pass {where}, so that it cannot be halved: training stopped before "
+        "this update",
+        hint="go on with a smaller --micro-batch, or on a machine or device with more memory; a "
+        "new run needs less with --activation-checkpointing, --lora-rank, or a store of a smaller "
+        "--seq-len",
     )
-    return max((rows for rows, _ in largest), default=1)
-
-
-def _in_fewer_bits(task: Task) -> bool:
-    """Whether the model computes in fewer bits than float32; not, where no memory is left to ask.
-
-    Whoever batched its units has asked before.
-    """
-    try:
-        return any(map(is_narrow, task.dtypes))
-    except (MemoryError, RuntimeError) as error:
-        if not ran_out_of_memory(error):
-            raise
-        return False

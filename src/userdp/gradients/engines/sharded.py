@@ -1,108 +1,72 @@
-r"""Engines for models that no single process holds: all processes in step, pass for pass.
+r"""The engine of models that no single process holds: all processes in step, pass for pass.
 
-A sharded layer is gathered by all processes together, so all must run the same number of passes:
-who has fewer units goes through the motions with a made-up row that counts nothing.
+It computes as `engines.batched` does: the same certificates, comparison of calls and uses of
+parameters, and the same guarantee. A sharded layer is gathered by all processes together, so all
+must run the same passes in number: shapes are asked about by all processes in one order, and who
+has fewer passes goes through the motions with a made-up row that counts nothing. Nobody can compute
+a unit alone meanwhile. So a layer without a rule, a pass that strays from its certificate, and rows
+that raise an error stop the step; and a unit whose gradient float32 cannot hold adds zero.
 
-**All parameters sharded: one way forwards, two ways back** (`engines.norm_pass`). On the first way
-back each layer hands over its units' squared norms, so that no parameter's gradient is formed for
-more than a layer at a time, and none is reduced. The second goes through the same graph, and each
-layer hands over :math:`\sum_u c_u g_u`, with the clip factors :math:`c_u` of the first; FSDP2
-scatters these. What both tell is compared with torch's own gradients once per model, on made-up
-rows (`_require_agreement`).
+**All parameters sharded: one way forwards, two ways back** (`NormTape`). On the first way back each
+layer hands over its units' squared norms, and what it formed for them is let go. Then the clip
+factors :math:`c_u` are known, and the same graph is gone through once more: each layer forms the
+same numbers again, bit by bit, since the same kernels run on the same tensors, and hands over
+:math:`\sum_u c_u g_u`, which FSDP2 scatters. No process holds more than one layer's gradients.
+Activations are kept in between: a unit's norm and gradient are of the same dropout masks because
+there are no others.
 
-A unit whose gradient is not finite would spoil that sum even times 0. Where any process has one,
-all run the pass again with copies of another in its place. That begins from the generators' states
-of the first pass, and must end where the first did: the norm and the gradient of a unit are of the
-same masks.
+The factors come in where a parameter's gradient is made, not in the losses: what passes backwards
+between the layers is then the same both times, also where it lies so near the end of float32's
+range that a factor would push it over (a unit was added with 1.87 C).
+
+*Norms* are those of the very numbers that are added, or from Gram matrices, never too small however
+much cancels (`Use.at_most`: nobody else can compute such a unit). Of a parameter with several uses,
+whose sums are added one after another, they are those of the sum, or where the uses cancel,
+:math:`n \sum_i \|g_i\|^2 \ge \|\sum_i g_i\|^2` of n uses.
 
 **Frozen parameters sharded: one pass** over adapters, as in `engines.batched`.
 
-**Fewer bits than float32.** Adapters are then computed one unit a pass. Where both passes are
-needed the model is refused: in bfloat16 they differ by more than the margin can cover.
-
-The clip aims at C(1 - m) as the book-keeping engine does, and the same argument holds
-(`engines.batched`): norms and gradients are computed by different operations, and one pass's
-sum over units and processes is float32; sums over passes are float64. A unit whose norm is not
-finite in float32 adds zero.
+**Fewer bits than float32.** Adapters are then computed one unit a pass, and a model of which all is
+sharded is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from userdp.errors import FailureError, UseError
+from userdp.errors import UseError
 from userdp.gradients.certificate.coupling import require_rows_apart
-from userdp.gradients.certificate.made_up import (
-    FEW_ROWS,
-    RAGGED,
-    Answers,
-    Shape,
-    hooks_changed,
-    made_up,
-    most_tokens,
-)
-from userdp.gradients.certificate.state import State
-from userdp.gradients.clipping import multiplicable, squared_norm
-from userdp.gradients.engines.again import require_same_states, with_copies
-from userdp.gradients.engines.batched import LEAST_CLIP, _Pass
+from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines.batched import LEAST_CLIP, Passes
+from userdp.gradients.engines.choice import SAYS_NOTHING, disagreement, form_of
 from userdp.gradients.engines.engine import Engine, Task
-from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.norm_pass import norms_of
-from userdp.gradients.engines.passes import (
-    Pass,
-    formed_bytes,
-    layout_of,
-    most_units,
-    passes,
-    rows_per_pass,
-)
-from userdp.gradients.engines.tape import NotCoveredError, Workspace
+from userdp.gradients.engines.passes import Pass, PassShape, formed_bytes, most_units
+from userdp.gradients.engines.room import sum_that_fits
+from userdp.gradients.engines.tape import Comparing, NotCoveredError, Tape
+from userdp.gradients.engines.uses import CANCELLED_USES, Forms, Use, squared_norms
 from userdp.gradients.losses import checked_losses
-from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secret_randomness
+from userdp.gradients.model_randomness import GeneratorStates, secret_randomness
 from userdp.gradients.models import trainable_parameters
-from userdp.gradients.modes import unwatched
-from userdp.gradients.precision import is_narrow, margin
-from userdp.gradients.shards import is_sharded, let_go, local, reshard, zeros_like_parts
+from userdp.gradients.modes import run_backward, unwatched
+from userdp.gradients.precision import is_narrow
+from userdp.gradients.shards import is_sharded, let_go, local, reshard
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
-from userdp.out_of_memory import ran_out_of_memory
 
-_CLOSE = 0.01
-"""Relative. Both passes round differently; a wrong rule differs by far more."""
-
-_NOTHING = 1e-12
-"""Length of a gradient that counts as none: the norm of one that is exactly 0 is taken larger."""
-
-_agreed: Answers[bool] = Answers()
+_NOBODY = PassShape(1, 1, 6)
 
 
 def _sum_in_step(task: Task) -> ClippedSum:
-    """`_sum_of_parts`; memory that runs out in one process ends the step in all.
-
-    The other processes wait in the middle of a layer for the one that has no room, which cannot
-    begin anew without them: so passes are not halved here (`engines.room`).
-    """
-    try:
-        return _sum_of_parts(task)
-    except (MemoryError, RuntimeError) as error:
-        if not ran_out_of_memory(error):
-            raise
-        raise FailureError(
-            "memory ran out in a pass of a sharded model, whose processes compute in step, so that "
-            "no pass can be halved; training stopped before this update",
-            hint="go on with more processes or more memory for each; a new run needs less with a "
-            "smaller --micro-batch or --activation-checkpointing",
-        ) from None
-
-
-def _sum_of_parts(task: Task) -> ClippedSum:
     """The clipped sum of a sharded model; a collective, each process with its own units."""
-    if _most(int(hooks_changed(task.model)), task.units.lengths.device):
-        Answers.forget(task.model)
     require_supported(task)
     if task.units.input_ids.shape[1] > most_tokens(task.model):
         raise UseError(
@@ -111,141 +75,168 @@ def _sum_of_parts(task: Task) -> ClippedSum:
             hint="prepare the store with a smaller --seq-len, or train on one process",
         )
     with let_go(task.model):
-        state = State(task.model, task.loss)
-        step = _Step(task, state)
-        mine = step.cut()
-        for number in range(_most(len(mine), task.units.lengths.device)):
-            step.take(mine[number] if number < len(mine) else None)
-            if state.changed():
-                state.put_back()
-                raise UseError(
-                    "what the model or the loss holds changed during the forward pass: it would "
-                    "carry data from one user to the next, and out of the step without noise",
-                    hint="keep no state in the model or the loss, or train on one process",
-                )
-        return step.total
+        try:
+            return _sum(task, form_of(task))
+        except NotCoveredError as error:
+            raise _no_reference(str(error)) from None
 
 
-clipped_sum = Engine(_sum_in_step)
+clipped_sum = Engine(partial(sum_that_fits, _sum_in_step))
 """The engine of models sharded by `userdp.gradients.shards.shard`; all processes call it together.
 
-Beside the errors of `Engine`: `UseError` if per-unit gradients of sharded parameters are asked for
-(``item_clip_norm`` or a split over layers where all are sharded), if a layer has no rule, or if it
-is not proved that rows are kept apart; `FailureError` if the second pass drew
-other numbers than the first, or memory ran out. Clears ``.grad``.
+Beside the errors of `Engine`: `UseError` if per-row gradients of sharded parameters are asked for
+(``item_clip_norm`` where all are sharded), if a layer has no rule, or if it is not proved that rows
+are kept apart, or the two ways back disagree; `FailureError` if memory ran out. Clears ``.grad``.
 """
 
 
-class _Step:
-    """What the passes of one clipped sum share."""
+def _sum(task: Task, form: Forms) -> ClippedSum:
+    step = _InStep(task, form)
+    idle = [Pass((), (), _NOBODY)] * (_most(len(step.passes), task) - len(step.passes))
+    for one in (*step.passes, *idle):
+        step.take(one)
+    return step.finish()
 
-    def __init__(self, task: Task, state: State) -> None:
-        self._task = task
-        self._two = _all_sharded(task.parameters)
-        self.narrow = any(map(is_narrow, task.dtypes))
-        wide = {p.dtype for p in task.parameters.values() if not is_narrow(p.dtype)}
-        self._margin = margin(wide or {torch.float32})
-        self._nobody = nobody(task.model, masked=task.masked)
-        self._workspace = Workspace(state.tensors())
-        self._device = task.units.lengths.device
-        self.total = task.zero()
 
-    def cut(self) -> list[Pass]:
-        """The passes of this process's units; one that is too large for a pass is one by itself."""
-        task = self._task
+class NormTape(Tape):
+    """A tape that keeps squared norms and forgets the rest, layer by layer.
 
-        def most(rows: int, width: int) -> int:
-            formed = formed_bytes(task, rows, width)
-            # Where gradients pass through twice, what is formed of a layer goes before the next
-            # one's.
-            return 1 if self.narrow else most_units(task, max(formed) if self._two else sum(formed))
+    Only a parameter that several modules share (tied embeddings) is kept until all have been seen.
+    """
 
-        cut, _ = passes(
-            task.units,
-            micro_batch=max([1, *task.units.offsets.diff().tolist()]),
-            most_units=most,
-            most_rows=lambda width, _, device: rows_per_pass(width, task.micro_batch, device),
-        )
-        return cut
+    derives = False  # a sharded layer's parameters are gone by the end of the backward pass
+    _total: Tensor
+    _bad: Tensor | None = None
+    _factors: Mapping[str, Tensor] | None = None
 
-    def take(self, part: Pass | None) -> None:
-        """Add one pass's units to the sum; a collective.
+    def __init__(self, task: Task, *given: Any, **options: Any) -> None:
+        super().__init__(task, *given, **options)
+        self._squares: dict[str, Tensor] = {}
+        self._gathered: dict[str, nn.Parameter] = {}
+        self._homes = {
+            (module, key): self.names[id(p)]
+            for module in task.model.modules()
+            for key, p in module._parameters.items()
+            if id(p) in self.names
+        }
+        every = task.model.named_parameters(remove_duplicate=False)
+        self._modules = Counter(self.names.get(id(p)) for _, p in every)
 
-        Args:
-            part: some units; None goes through the motions.
-        """
-        units = self._nobody if part is None else part.of(self._task.units)
+    @contextmanager
+    def watching(self, *by_row: Tensor | None) -> Iterator[None]:
+        """As `Tape.watching`; and learn the gathered parameters of each module at its turn."""
+
+        def learn(module: nn.Module, arguments: object) -> None:
+            for key, gathered in module._parameters.items():
+                name = self._homes.get((module, key))
+                if name is not None and gathered is not None:
+                    self._gathered[name] = gathered
+                    self.names[id(gathered)] = self.told_names[id(gathered)] = name
+
+        modules = {module for module, _ in self._homes}
+        handles = [module.register_forward_pre_hook(learn) for module in modules]
         try:
-            if self._two:
-                self._through_twice(units, part)
-                return
-            done = _Pass(self._task, units, self._workspace, Form.FORMED)
-        except NotCoveredError as error:
-            raise _not_covered(error.names) from None
-        if part is not None:
-            aimed = self._task.l2_clip_norm * (1 - self._margin)
-            factors, usable = done.clipped(aimed)
-            done.leave_out(~usable)
-            done.add_to(self.total.value, factors, list(part.places))
-            self._note(part, done.squared_norms, done.losses)
+            with super().watching(*by_row):
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
-    def _through_twice(self, units: Units, part: Pass | None) -> None:
-        """`take`, where no process holds a whole gradient."""
-        task = self._task
-        first = GeneratorStates.read()
-        with norms_of(task.model, task.loss, units, task.parameters, self._workspace) as norms:
-            with unwatched():  # the model is not running
-                factors = torch.zeros_like(norms.squares)
-                if part is not None:
-                    factors = self._factors(norms.squares)
-                left_out = part is not None and not bool((factors > 0).all())
-                if part is not None:
-                    factors[len(part.numbers) :] = 0
-                again = self._anywhere(left_out)
-            if not again:
-                norms.add(factors)
-        if again:
-            last = GeneratorStates.read()
-            first.load()
-            self._run_again(units, factors)
-            require_same_states(last)
-        _take_gradients(task.parameters, self.total.value)
-        if part is not None:
-            self._note(part, norms.squares, norms.losses)
+    def backward(self, total: Tensor) -> list[str]:
+        """As `Tape.backward`; keeps the graph.
 
-    def _run_again(self, units: Units, factors: Tensor) -> None:
-        """The pass anew, of all units but those of factor 0, which may not be finite.
-
-        Copies of one that counts stand in their places, so that all others see their masks again,
-        and are computed as they were.
+        FSDP finishes a pass by writing to ``.grad``, which is cleared.
         """
-        task, good = self._task, (factors > 0).nonzero().flatten().tolist()
-        if good:
-            units = with_copies(units, good[0], good)
+        self._total = total
+        run_backward(total, (), accumulate=True, keep_graph=True)
+        with unwatched():  # the model is not running
+            missed = [name for name, p in self._parameters.items() if p.grad is not None]
+            _clear(self._parameters.values())
+        return missed
+
+    def keep(self, name: str, use: Use) -> None:
+        """Keep a use's norms; all of it where the parameter is shared."""
+        shared = self._modules[name] > 1
+        use = use.chosen(self.form_of(name), lambda shape, like: like.new_empty(shape))
+        if self._factors is not None:
+            parameter = self._gathered[name]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            use = use if self._bad is None else use.without(self._bad)
+            use.add_to(parameter.grad, self._factors[name])
+        elif shared:
+            self._uses[name].append(use)
+        elif name in self._squares:  # its norm is not the sum of its uses' norms
+            raise NotCoveredError(f"{name} is used more than once")
         else:
-            units, factors = self._nobody, factors.new_zeros(1)
-        with norms_of(task.model, task.loss, units, task.parameters, self._workspace) as norms:
-            norms.add(factors)
+            self._squares[name] = use.at_most()
 
-    def _factors(self, squares: Tensor) -> Tensor:
-        """The clip factors; 0 for a unit whose gradient float32 cannot hold."""
-        task = self._task
-        factors = task.rule.factors(
-            {"": squares},
-            {"": sum(task.sizes.values())},
-            l2_clip_norm=task.l2_clip_norm * (1 - self._margin),
-        )[""]
-        return torch.where(multiplicable([factors]), factors, torch.zeros_like(factors))
+    def squares_by_name(self) -> dict[str, Tensor]:
+        nothing = torch.zeros(self.layout.units, dtype=torch.float64, device=self.anchor.device)
+        squares = dict.fromkeys(self._parameters, nothing) | self._squares
+        for name, uses in self._uses.items():
+            apart = torch.stack([use.at_most() for use in uses]).sum(0)
+            together, _ = squared_norms(uses)
+            accurate = together >= CANCELLED_USES * apart
+            squares[name] = torch.where(accurate, together, len(uses) * apart)
+        self._uses.clear()
+        return squares
 
-    def _anywhere(self, here: bool) -> bool:
-        """Whether it is so in any process; a collective."""
-        return bool(_most(int(here), self._device))
+    def drop(self, bad: Tensor) -> None:
+        self._bad = bad
 
-    def _note(self, part: Pass, squares: Tensor, losses: Tensor) -> None:
-        numbers, taken = list(part.numbers), len(part.numbers)
-        self.total.norms[numbers] = squares[:taken].sqrt().cpu()
-        self.total.losses[numbers] = losses[:taken].cpu()
-        self.total.non_finite += int((~squares[:taken].isfinite()).sum())
+    def add_to(self, total: Mapping[str, Tensor], factors: Mapping[str, Tensor]) -> None:
+        """Go through the graph once more; parameters get the clipped sum."""
+        self._factors = factors
+        assert isinstance(self.calls, Comparing)
+        self.calls.rewind()
+        with self.watching():
+            run_backward(self._total, (), accumulate=True)
+        self.calls.require_apart(True, [])
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                total[name].add_(local(parameter.grad))
+        _clear(self._parameters.values())
+
+
+class _InStep(Passes):
+    """Passes in as many processes as share the model, each with its own units."""
+
+    def __init__(self, task: Task, form: Forms) -> None:
+        self.kind = NormTape if _all_sharded(task) else Tape
+        self._narrow = any(map(is_narrow, task.dtypes))
+        assert task.size is not None  # asked by all, now
+        super().__init__(task, form, strict=True)
+
+    def _room(self, rows: int, width: int) -> int:
+        if self._narrow:
+            return 1
+        if self.kind is Tape:
+            return super()._room(rows, width)
+        formed = formed_bytes(self._task, rows, width, every=self._form is not None)
+        return most_units(self._task, max(formed))  # of a layer it goes before the next one's
+
+    def _asked_of(self, shapes: Iterable[PassShape]) -> Iterable[PassShape]:
+        """Of all processes' shapes, in one order."""
+        mine = torch.tensor([*shapes, _NOBODY], device=self._task.units.lengths.device)
+        padded = mine.new_zeros(_most(len(mine), self._task), 3)
+        padded[: len(mine)] = mine
+        every = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, padded)
+        found = {PassShape(*shape) for shape in torch.cat(every).tolist()}
+        return sorted(shape for shape in found if shape.units)
+
+    def _rows_of(self, one: Pass) -> Units:
+        """The rows of a pass; of nobody where other processes have one more."""
+        if one.numbers:
+            return super()._rows_of(one)
+        return nobody(self._task.model, masked=self._task.masked)
+
+    def _take_again(
+        self, number: int, one: Pass, begin: GeneratorStates | None, *, beside_nobody: bool
+    ) -> None:
+        """A unit that cannot be added as it was adds zero."""
+        self._total.non_finite += not bool(self._total.norms[number].isfinite())
 
 
 @secret_randomness()
@@ -256,46 +247,76 @@ def require_supported(task: Task) -> None:
     `clipped_sum`.
     """
     with let_go(task.model):
-        two = _all_sharded(task.parameters)
-        if two:  # gradients arrive there
-            for parameter in task.parameters.values():
-                parameter.grad = None
+        two = _all_sharded(task)
         if task.least_clip_norm < LEAST_CLIP:
             raise UseError(
                 f"a sharded model clips to at least {LEAST_CLIP:g}, got {task.l2_clip_norm!r}"
             )
-        if two and (task.item_clip_norm is not None or task.rule.layer_split is not None):
+        if two and task.item_clip_norm is not None:
             raise UseError(
-                "item_clip_norm and layer_split need each unit's gradient, which a sharded model "
-                "never forms",
-                hint="train adapters (--lora-rank), or leave them out",
+                "item_clip_norm needs each row's gradient, which a sharded model never forms",
+                hint="train adapters (--lora-rank), or leave it out",
             )
         # Looks once, and all processes look together here.
         narrow = any(map(is_narrow, task.dtypes))
         reshard(task.model)
         if two and narrow:
             raise UseError(
-                "a sharded model computes here in fewer bits than float32: the pass that takes the "
-                "norms and the one that adds up would differ by more than the margin of the clip",
+                "a sharded model computes here in fewer bits than float32",
                 hint="use --precision float32, train adapters (--lora-rank), or do not shard",
             )
-        _require_agreement(task, two=two)
+        require_rows_apart(task.model, task.loss, masked=task.masked, gradients=False)
+        reshard(task.model)
+        if two:
+            _clear(task.parameters.values())  # gradients arrive there
+            found = disagreement(task, sums=_shared_sum, gradient=_gradient_of, square=_square)
+        else:
+            found = disagreement(task, sums=_sum)
+    if found not in (None, SAYS_NOTHING):
+        raise _no_reference(str(found))
 
 
-def _run_alone(task: Task, unit: int) -> None:
-    """The pass by torch alone, of one unit's mean loss."""
-    owner = layout_of(task.units).unit_of_row
+def _no_reference(reason: str) -> UseError:
+    return UseError(
+        "users cannot share a pass of this model, and a sharded one has no reference engine to "
+        f"fall back to: {reason}",
+        hint="freeze these layers, train adapters, keep no state in model and loss, or train on "
+        "one process",
+    )
+
+
+def _shared_sum(task: Task, form: Forms) -> ClippedSum:
+    """The sum of units that all processes have, as each of them would compute it."""
+    total = _sum(task, form)
+    for value in total.value.values():
+        value.div_(dist.get_world_size())
+    return total
+
+
+def _gradient_of(task: Task) -> list[Tensor]:
+    """The mean gradient of a unit that all processes have, by torch alone: this one's parts."""
     with torch.enable_grad():
         losses = checked_losses(task.loss, task.model, *task.units.all_rows())
-        torch.autograd.backward(losses[owner == unit].mean())
+        torch.autograd.backward(losses.mean() / dist.get_world_size())
+    parts = [
+        torch.zeros_like(local(p)) if p.grad is None else local(p.grad)
+        for p in task.parameters.values()
+    ]
+    _clear(task.parameters.values())
+    return parts
 
 
-def _take_gradients(parameters: Mapping[str, nn.Parameter], total: Mapping[str, Tensor]) -> None:
-    """Add what a pass left in ``.grad`` to ``total``, and clear it."""
-    for name, parameter in parameters.items():
-        if parameter.grad is not None:
-            total[name].add_(local(parameter.grad))
-            parameter.grad = None
+def _square(tensors: Iterable[Tensor]) -> float:
+    """The squared norm of what is spread over the processes."""
+    every = list(tensors)
+    found = torch.tensor(squared_norm(every), device=every[0].device)
+    dist.all_reduce(found)
+    return float(found)
+
+
+def _clear(parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def nobody(model: nn.Module, *, masked: bool) -> Units:
@@ -304,88 +325,18 @@ def nobody(model: nn.Module, *, masked: bool) -> Units:
     return made_up(model, Shape((1,), (6,)), masked=masked, device=device)
 
 
-def _most(count: int, device: torch.device) -> int:
+def _most(count: int, task: Task) -> int:
     """The largest of everybody's counts."""
-    counts = torch.tensor([count], device=device)
+    counts = torch.tensor([count], device=task.units.lengths.device)
     dist.all_reduce(counts, op=dist.ReduceOp.MAX)
     return int(counts)
 
 
-def _all_sharded(parameters: Mapping[str, nn.Parameter]) -> bool:
-    sharded = {is_sharded(p) for p in parameters.values()}
+def _all_sharded(task: Task) -> bool:
+    sharded = {is_sharded(p) for p in task.parameters.values()}
     if len(sharded) > 1:
         raise UseError(
             "some trainable parameters are sharded and some are not",
             hint="shard with userdp.gradients.shards.shard, after the adapters are attached",
         )
     return sharded == {True}
-
-
-def _require_agreement(task: Task, *, two: bool) -> None:
-    """Whether both passes agree on made-up rows; once for each model, loss, and use of a mask.
-
-    Raises:
-        UseError: a layer has no rule, rows are not seen to be kept apart, or the loss couples them.
-        FailureError: norms and gradients differ.
-    """
-    known = _agreed.of(task.model, task.loss)
-    if task.masked in known:
-        return
-    device = next(iter(task.parameters.values())).device
-    require_rows_apart(task.model, task.loss, masked=task.masked, gradients=False)
-    reshard(task.model)
-    workspace = Workspace(State(task.model, task.loss).tensors())
-    with known_randomness("made-up rows"):  # the same masks on every process
-        for shape in RAGGED:
-            units = made_up(task.model, shape, masked=task.masked, device=device)
-            alike, _ = passes(units, micro_batch=FEW_ROWS, most_units=lambda rows, width: FEW_ROWS)
-            for one in alike:
-                probe = task.but(units=one.of(units), item_clip_norm=None)
-                try:
-                    if two:
-                        _require_same_norms(probe, workspace)
-                    else:
-                        _Pass(probe, probe.units, workspace, Form.FORMED)
-                except NotCoveredError as error:
-                    raise _not_covered(error.names) from None
-    known[task.masked] = True
-
-
-def _require_same_norms(probe: Task, workspace: Workspace) -> None:
-    """Compare norms with gradients of each unit, of the same graph and of another pass."""
-    units, parameters = probe.units, probe.parameters
-    states = GeneratorStates.read()
-    for unit in range(len(units)):
-        states.load()
-        with norms_of(probe.model, probe.loss, units, parameters, workspace) as norms:
-            with unwatched():
-                alone = torch.zeros_like(norms.squares)
-                alone[unit] = 1
-            norms.add(alone)
-        _require_norm(parameters, norms.squares[unit])
-        states.load()
-        _run_alone(probe, unit)
-        _require_norm(parameters, norms.squares[unit])
-
-
-def _require_norm(parameters: Mapping[str, nn.Parameter], square: Tensor) -> None:
-    total = zeros_like_parts(parameters)
-    _take_gradients(parameters, total)
-    found = torch.tensor(squared_norm(total.values()), device=square.device)
-    dist.all_reduce(found)
-    # Every process added the same rows.
-    norm, expected = float(found.sqrt()) / dist.get_world_size(), float(square.sqrt())
-    if not abs(norm - expected) <= _CLOSE * norm + _NOTHING:
-        raise FailureError(
-            f"the two passes disagree on made-up rows: norm {expected}, gradient {norm}; "
-            "clipping would not hold for this model",
-            hint="train it on one process, where the reference engine can take over",
-        )
-
-
-def _not_covered(names: list[str]) -> UseError:
-    return UseError(
-        f"no per-unit rule covers the use of {', '.join(names[:3])}, and a sharded model has no "
-        "reference engine to fall back to",
-        hint="freeze them, train adapters, or train on one process",
-    )

@@ -9,6 +9,19 @@ parameter is used. Each use is kept in whichever form is cheapest; a layer's rul
 * `Ghost` (linear layers): the layer's inputs and output gradients;
 * `Sparse` (embeddings): rows, summed by (unit, token).
 
+**Formed, or Gram matrices?** With U units of S positions and a parameter of p x q, beside the
+product that the ordinary weight gradient costs too:
+
+* forming them writes U p q numbers, reads them for the norms and reads them again for the sum;
+* the Gram matrices cost :math:`2 U S^2 (p + q)` operations.
+
+So forming wins while :math:`S^2 (1/p + 1/q)` is above some number of operations that the machine
+does in the time of three transfers of a number: `_BALANCE`. (On a CPU measured: at 22 both cost the
+same, in products of 128 positions for 768 x 32,768; at 16 Gram matrices are cheaper, at 27 formed
+gradients. That was with float64 matrices; with float32 ones 44 is no better at width 1,024. On one
+H200, 64 units: at 20 Gram matrices are a tenth cheaper, weighted sum included, at 32 formed
+gradients; these want memory beside that, so a little more is asked of them.)
+
 A parameter that is used twice (input and output embedding tied) needs the cross term
 :math:`2 \langle G_u, E_u \rangle`; see `squared_norms`.
 
@@ -18,14 +31,17 @@ Legend: U units, S positions of one unit, N positions altogether, K (unit, token
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from userdp.gradients.engines.forms import Form
 from userdp.gradients.precision import reduced_products
+
+_BALANCE = {"cpu": 22.0, "cuda": 40.0}
 
 _BLOCK = 1024
 
@@ -39,57 +55,67 @@ _MIXED = 1 << 16
 """The same of formed gradients, whose product with the factors is no sooner made than read: it
 stays in the cache."""
 
-_WAITING = 1 << 26
-"""Numbers that wait to be added to sums on an accelerator, at most."""
-
-_CANCELLED = 0.25
+CANCELLED_USES = 0.25
 """Least part that the joint square of two uses has of the sum of both their squares."""
+
+
+class Form(StrEnum):
+    """How a layer's per-unit gradients are represented."""
+
+    FORMED = "formed"
+    GHOST = "ghost"
+
+
+Forms: TypeAlias = Form | Mapping[str, Form] | None
+"""One form for all linear layers, one for each parameter by name, or None: chosen by cost."""
+
+
+def choose_form(*, units: int, positions: int, p: int, q: int, device: str) -> Form:
+    """The cheaper form for a parameter (p, q) that saw ``positions`` of ``units`` units.
+
+    >>> choose_form(units=4, positions=2048, p=1024, q=256, device="cpu")
+    <Form.FORMED: 'formed'>
+    >>> choose_form(units=16, positions=2048, p=4096, q=1024, device="cpu")
+    <Form.GHOST: 'ghost'>
+    """
+    if units == 1:
+        return Form.FORMED
+    per_unit = positions / units
+    if per_unit**2 * (1 / p + 1 / q) < _BALANCE.get(device, _BALANCE["cuda"]):
+        return Form.GHOST
+    return Form.FORMED
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which unit owns which rows of a pass: unit u owns rows ``bounds[u]:bounds[u + 1]``.
+    """Which unit owns which row of a pass: each the same number of rows, one unit after another.
+
+    Args:
+        units: in the pass.
+        rows: in the pass.
+        device: of the pass.
 
     Attributes:
-        bounds: from 0 to the number of rows.
         unit_of_row: int64, (rows,).
-        units, rows: how many there are in the pass.
-        equal: whether all units own the same number of rows, so that they can be batched.
     """
 
-    bounds: tuple[int, ...]
-    unit_of_row: Tensor
-    units: int = field(init=False)
-    rows: int = field(init=False)
-    equal: bool = field(init=False)
+    units: int
+    rows: int
+    device: InitVar[torch.device | str] = "cpu"
+    unit_of_row: Tensor = field(init=False)
 
-    def __post_init__(self) -> None:  # each layer asks several times
-        bounds = self.bounds
-        object.__setattr__(self, "units", len(bounds) - 1)
-        object.__setattr__(self, "rows", bounds[-1])
-        equal = all(end == unit * bounds[1] for unit, end in enumerate(bounds))
-        object.__setattr__(self, "equal", equal)
-
-    def split(self, tensor: Tensor) -> list[Tensor]:
-        """Each unit's part of (rows, ..., width), flattened to (positions, width)."""
-        width = tensor.shape[-1]
-        return [
-            tensor[begin:end].reshape(-1, width)
-            for begin, end in zip(self.bounds[:-1], self.bounds[1:], strict=True)
-        ]
+    def __post_init__(self, device: torch.device | str) -> None:  # layers ask several times
+        each = max(1, self.rows // self.units)
+        owner = torch.arange(self.rows, device=device) // each
+        object.__setattr__(self, "unit_of_row", owner)
 
     def stacked(self, tensor: Tensor) -> Tensor:
-        """(rows, ..., width) as (units, positions, width); only for `equal` layouts."""
+        """(rows, ..., width) as (units, positions, width)."""
         return tensor.reshape(self.units, -1, tensor.shape[-1])
 
     def summed(self, tensor: Tensor) -> Tensor:
         """(rows, ..., width) summed over each unit's positions: (units, width)."""
-        if self.equal:
-            return self.stacked(tensor).sum(1)
-        per_row = tensor.reshape(self.rows, -1, tensor.shape[-1]).sum(1)
-        return per_row.new_zeros(self.units, tensor.shape[-1]).index_add_(
-            0, self.unit_of_row, per_row
-        )
+        return self.stacked(tensor).sum(1)
 
 
 class Use(ABC):
@@ -104,11 +130,11 @@ class Use(ABC):
     @abstractmethod
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         """Add the sum of the units, each times its factor, to ``total``: one addition to each of
-        its numbers, on which `userdp.gradients.engines.running` counts."""
+        its numbers, on which `userdp.gradients.engines.rounding` counts."""
 
-    @abstractmethod
-    def summed(self, factors: Tensor) -> Tensor:
-        """The sum of the units, each times its factor, of the parameter's shape."""
+    def at_most(self) -> Tensor:
+        """`squared_norms`, or more where these would be NaN for want of accuracy."""
+        return self.squared_norms()
 
     @abstractmethod
     def dense(self) -> Dense:
@@ -145,51 +171,12 @@ class Dense(Use):
             here = into[part]
             here.add_(weighted(flat[:, part], weights, out=room[: len(here)]))
 
-    def summed(self, factors: Tensor) -> Tensor:
-        flat = self.gradients.reshape(len(self.gradients), -1)
-        total = weighted(flat, factors.to(flat.dtype), out=flat.new_empty(flat.shape[1]))
-        return total.view(self.gradients.shape[1:])
-
     def dense(self) -> Dense:
         return self
 
     def without(self, bad: Tensor) -> Dense:
         self.gradients[bad] = 0
         return self
-
-
-class Together:
-    """Sums on an accelerator to which something is added in few calls, not one for each.
-
-    The host can be a thousand calls ahead, and no more: behind many small ones an accelerator would
-    have nothing to do once they are done.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[Tensor, Tensor]] = []
-        self._factors: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
-
-    def add(self, total: Tensor, use: Dense, factors: Tensor) -> None:
-        """Add ``use`` to ``total``, each unit times its factor, some time until `finish`.
-
-        Nothing else may be added to this ``total`` until then.
-        """
-        dtype = use.gradients.dtype
-        key = id(factors), dtype  # all parameters have the same ones, as a rule
-        if key not in self._factors:
-            self._factors[key] = factors, factors.to(dtype)
-        flat = use.gradients.reshape(len(use.gradients), -1)
-        part = weighted(flat, self._factors[key][1], out=flat.new_empty(flat.shape[1]))
-        self._waiting.append((total.view(-1), part))
-        if sum(part.numel() for _, part in self._waiting) > _WAITING:
-            self.finish()
-
-    def finish(self) -> None:
-        """Add what is left."""
-        if self._waiting:
-            totals, parts = map(list, zip(*self._waiting, strict=True))
-            torch._foreach_add_(totals, parts)
-        self._waiting.clear()
 
 
 def added_at_once(
@@ -275,8 +262,8 @@ def squared_norms(uses: list[Use], known: Tensor | None = None) -> tuple[Tensor,
             apart = first + uses[1].squared_norms()
             together = apart + 2 * inner
             # Formed gradients' squares may be 6.1e-5 too small (`squares`). Where the two cancel,
-            # that grows relative to what is left: to at most 6.1e-5 / _CANCELLED, 1.3e-4 of the
+            # that grows relative to what is left: to at most 6.1e-5 / CANCELLED_USES, 1.3e-4 of the
             # norm.
-            return torch.where(together < _CANCELLED * apart, torch.nan, together), [one, other]
+            return torch.where(together < CANCELLED_USES * apart, torch.nan, together), [one, other]
     formed = joint(uses)
     return formed.squared_norms(), [formed]

@@ -70,8 +70,8 @@ class _Adapted(Layer):
             flat.addmm_(to_between.view(-1, to_between.shape[-1]), a)
         layout, (name_a, name_b) = self.tape.layout, self.names
         x = x.detach()  # what is kept would hold the graph that made it
-        self.tape.keep(name_a, Ghost(to_between, x, layout), to_between, x)
-        self.tape.keep(name_b, Ghost(gradient, between, layout), gradient, between)
+        self.tape.keep(name_a, Ghost(to_between, x, layout))
+        self.tape.keep(name_b, Ghost(gradient, between, layout))
         return to_input
 
 

@@ -108,6 +108,4 @@ class _Spread(Layer):
             apart = first.new_zeros(layout.units, *first.shape)
             apart[owner, torch.arange(len(owner), device=owner.device)] = first
             gradients = apart.movedim(1, dim + 1).reshape(layout.units, *own)
-        # Where the last dimension was broadcast too, each number is a position of its own.
-        whole = len(own) > 0 and own[-1] == gradient.shape[-1] and dim != gradient.dim() - 1
-        self.tape.keep(self.name, Dense(gradients), first if whole else first[..., None])
+        self.tape.keep(self.name, Dense(gradients))

@@ -59,10 +59,10 @@ class _Conv1d(Layer):
         if name is not None:
             seen, moved = self._sides(x, gradient, weight.shape)
             by_row = torch.einsum("rgot,rgitk->rgoik", moved, seen).reshape(-1, *weight.shape)
-            self.tape.keep(name, Dense(self._of_units(by_row)), _lengths(seen, moved))
+            self.tape.keep(name, Dense(self._of_units(by_row)))
         if bias_name is not None:
             moved = wide(gradient)
-            self.tape.keep(bias_name, Dense(self._of_units(moved.sum(2))), moved.transpose(1, 2))
+            self.tape.keep(bias_name, Dense(self._of_units(moved.sum(2))))
         return to_input
 
     def _sides(self, x: Tensor, gradient: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
@@ -82,17 +82,6 @@ class _Conv1d(Layer):
         layout = self.tape.layout
         summed = layout.summed(gradients.reshape(layout.rows, -1))
         return summed.view(layout.units, *gradients.shape[1:])
-
-
-def _lengths(seen: Tensor, moved: Tensor) -> Tensor:
-    """The length of what each position adds to the kernel's gradient: (rows, positions, 1).
-
-    Libraries add it up one position after another; see `engines.norm_pass`.
-    """
-    sides = torch.linalg.vector_norm(seen, dim=(2, 4), dtype=torch.float64)
-    sides = sides * torch.linalg.vector_norm(moved, dim=2, dtype=torch.float64)
-    lengths: Tensor = torch.linalg.vector_norm(sides, dim=1)
-    return lengths[..., None]
 
 
 @stands_in_for(torch.conv1d)

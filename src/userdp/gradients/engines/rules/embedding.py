@@ -51,11 +51,6 @@ class Sparse(Use):
         else:
             total.index_add_(0, tokens, rows)
 
-    def summed(self, factors: Tensor) -> Tensor:
-        total = self.sums.new_zeros(self.shape)
-        self.add_to(total, factors)
-        return total
-
     def dense(self) -> Dense:
         gradients = self.sums.new_zeros(self.count, *self.shape)
         gradients.index_put_((self.units, self.tokens), self.sums, accumulate=True)
@@ -102,14 +97,9 @@ class Sparse(Use):
 def _together(ghost: Ghost, bounds: list[int]) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """Ranges of units, (begin, end), with both sides of each: (units, positions, width).
 
-    As many at a time as `_PAIRED` allows; units of different numbers of rows one by one.
+    As many at a time as `_PAIRED` allows.
     """
     layout = ghost.layout
-    if not layout.equal:
-        sides = zip(layout.split(ghost.left), layout.split(ghost.right), strict=True)
-        for unit, (left, right) in enumerate(sides):
-            yield unit, unit + 1, left[None], right[None]
-        return
     left, right = layout.stacked(ghost.left), layout.stacked(ghost.right)
     pairs = max(end - begin for begin, end in pairwise(bounds))
     step = max(1, _PAIRED // max(1, left.shape[1] * pairs))
@@ -131,7 +121,11 @@ def pairs_of(tokens: Tensor, vocabulary: int, layout: Layout) -> tuple[Tensor, T
     owner = layout.unit_of_row.view(-1, *[1] * (tokens.dim() - 1))
     every = (owner * vocabulary + tokens).flatten()
     if every.device.type != "cpu":
-        return every, first_places(every), torch.tensor(layout.bounds) * (len(every) // layout.rows)
+        return (
+            every,
+            first_places(every),
+            torch.arange(layout.units + 1) * (len(every) // layout.units),
+        )
     keys, places = torch.unique(every, return_inverse=True)
     starts = torch.arange(layout.units + 1) * vocabulary
     return keys, places, torch.searchsorted(keys, starts)
@@ -172,7 +166,7 @@ class _Embedding(Layer):
         sums = flat.new_zeros(len(keys), width).index_add_(0, places, flat)
         owners, found = keys // vocabulary, keys % vocabulary
         use = Sparse(owners, found, sums, self.shape, self.tape.layout.units, bounds)
-        self.tape.keep(self.name, use, gradient)
+        self.tape.keep(self.name, use)
 
 
 @stands_in_for(F.embedding)

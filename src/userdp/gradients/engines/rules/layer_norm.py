@@ -46,9 +46,9 @@ class _LayerNorm(Layer):
         gradient = gradient.to(rstd.dtype)
         if name is not None:
             pulls = (x.to(rstd.dtype) - mean).mul_(rstd).mul_(gradient)
-            self.tape.keep(name, Dense(wide(self.tape.layout.summed(pulls))), pulls)
+            self.tape.keep(name, Dense(wide(self.tape.layout.summed(pulls))))
         if bias_name is not None:
-            self.tape.keep(bias_name, Dense(wide(self.tape.layout.summed(gradient))), gradient)
+            self.tape.keep(bias_name, Dense(wide(self.tape.layout.summed(gradient))))
         return to_input
 
 

@@ -4,7 +4,7 @@ With a unit's inputs A and output gradients B over its positions, its gradient i
 :math:`G_u = B_u^T A_u`. Either all :math:`G_u` are formed, or both sides are kept (`Ghost`), since
 :math:`\|G_u\|^2 = \langle A_u A_u^T, B_u B_u^T \rangle`, and, once the clip factors are known,
 :math:`\sum_u c_u G_u = B^T (c \circ A)` is one product (Goodfellow 2015; Bu et al. 2023,
-book-keeping). Such norms are never too small (`rules.grams`). `engines.forms` says which form is
+book-keeping). Such norms are never too small (`rules.grams`). `engines.uses` says which form is
 cheaper.
 """
 
@@ -18,11 +18,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.layer import Layer, Watcher, apply, names_of, stands_in_for
 from userdp.gradients.engines.rounding import RUN, at_least
 from userdp.gradients.engines.rules.grams import GramNorms, gram_norms
-from userdp.gradients.engines.uses import Dense, Layout, Use, added_at_once, wide
+from userdp.gradients.engines.uses import (
+    Dense,
+    Form,
+    Layout,
+    Use,
+    added_at_once,
+    choose_form,
+    wide,
+)
 from userdp.gradients.precision import is_narrow
 
 GHOST_CONDITION = 4096.0
@@ -79,9 +86,9 @@ class Linear(Layer):
                 x = x.to(gradient.dtype)
             left, right = (x, gradient) if self.transposed else (gradient, x)
             left, right = left.detach(), right.detach()
-            self.tape.keep(name, Ghost(left, right, layout), left, right)
+            self.tape.keep(name, Ghost(left, right, layout))
         if bias_name is not None:
-            self.tape.keep(bias_name, Dense(wide(layout.summed(gradient))), gradient)
+            self.tape.keep(bias_name, Dense(wide(layout.summed(gradient))))
         return to_input
 
 
@@ -113,31 +120,20 @@ class Ghost(Use):
         bad = beyond & (norms.lengths > 0) | (norms.longest > _LARGEST_SIDE)
         return torch.where(bad, torch.nan, torch.maximum(norms.most, at_least(norms.run)))
 
-    def at_most(self) -> tuple[Tensor, Tensor]:
-        """Float64, (units,): what squared norms are at most, however much cancels; and W.
-
-        At least what `engines.rounding.at_least` asks. NaN or inf where a unit is not finite.
-        """
+    def at_most(self) -> Tensor:
+        """What squared norms are at most, however much cancels; NaN or inf if not finite."""
         norms = self.gram_norms()
         most = torch.maximum(norms.most, at_least(norms.run))
-        return torch.where(norms.longest > _LARGEST_SIDE, torch.nan, most), norms.lengths
+        return torch.where(norms.longest > _LARGEST_SIDE, torch.nan, most)
 
     def gram_norms(self) -> GramNorms:
         """What Gram matrices tell of each unit."""
-        layout = self.layout
-        if layout.equal:
-            return gram_norms(layout.stacked(self.left), layout.stacked(self.right))
-        sides = zip(layout.split(self.left), layout.split(self.right), strict=True)
-        each = [gram_norms(left[None], right[None]) for left, right in sides]
-        return GramNorms(*map(torch.cat, zip(*each, strict=True)))
+        return gram_norms(self.layout.stacked(self.left), self.layout.stacked(self.right))
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         left, right = self._weighted(factors)
         for part in added_at_once(left.shape[1], right.shape[1], total.device):
             total[part].add_(product(left[:, part], right))
-
-    def summed(self, factors: Tensor) -> Tensor:
-        return product(*self._weighted(factors))
 
     def _weighted(self, factors: Tensor) -> tuple[Tensor, Tensor]:
         """Both sides, (positions, p) and (positions, q); the narrower one times the factors."""
@@ -202,11 +198,7 @@ def form_gradients(
     """Each unit's ``left.T @ right``: (units, p, q), in float32 or wider."""
     shape = (layout.units, left.shape[-1], right.shape[-1])
     into = wide(left[:0]).new_empty(shape) if out is None else out
-    if layout.equal:
-        _form(into, layout.stacked(left), layout.stacked(right))
-        return into
-    for one, two, formed in zip(layout.split(left), layout.split(right), into, strict=True):
-        _form(formed[None], one[None], two[None])
+    _form(into, layout.stacked(left), layout.stacked(right))
     return into
 
 

@@ -40,7 +40,7 @@ class _PerRow(Layer):
         return vector.expand(shape).clone(), ()
 
     def backward(self, saved: Any, gradient: Tensor, needed: bool) -> None:
-        self.tape.keep(self.name, Dense(self.tape.layout.summed(wide(gradient))), gradient)
+        self.tape.keep(self.name, Dense(self.tape.layout.summed(wide(gradient))))
 
 
 @stands_in_for(F.rms_norm)

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from benchmarks.passes import passes_of
 from userdp.gradients import Units, trainable_parameters
-from userdp.gradients.engines import agreement, tape
+from userdp.gradients.engines import choice, tape
+from userdp.gradients.engines.batched import sum_of_passes
+from userdp.gradients.engines.certify import Proving
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.passes import layout_of
+from userdp.gradients.engines.passes import PassShape
 from userdp.gradients.engines.rules import linear
 from userdp.gradients.engines.tape import Tape, Workspace
+from userdp.gradients.engines.uses import Form
 
 SIDES = [(6, 10), (10, 7), (7, 13)]
 """Of the layers below: no two parameters have the same shape."""
@@ -48,8 +50,9 @@ def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     return means
 
 
-def agrees(model: nn.Module) -> bool:
-    return agreement.why_not_batched(model, loss, masked=False) is None
+def agrees(model: nn.Module, **how: Any) -> bool:
+    task = Task(model=model, loss=loss, units=Units.from_rows([[[1]]]), l2_clip_norm=1.0)
+    return choice.disagreement(task, **how) is None
 
 
 def test_right_rules_agree():
@@ -82,7 +85,7 @@ def test_twin_formed_gradients_of_one_layer_that_are_wrong_are_noticed(monkeypat
 
 def test_each_parameter_is_asked_of_in_both_forms_and_about_half_at_a_time():
     parameters = trainable_parameters(Layers())
-    first, second = agreement._both_forms(parameters)
+    first, second = choice.both_forms(parameters)
     assert set(first) == set(second) == set(parameters)
     assert all({first[name], second[name]} == set(Form) for name in parameters)
     formed = [
@@ -92,19 +95,17 @@ def test_each_parameter_is_asked_of_in_both_forms_and_about_half_at_a_time():
     assert max(formed) <= 0.6 * sum(p.numel() for p in parameters.values())
 
 
-def test_the_question_holds_one_sum_at_a_time(monkeypatch):
+def test_the_question_holds_one_sum_at_a_time():
     """Each is as large as the model, or twice that."""
     kept, alive = [], []
-    whole = agreement.sum_of_passes
 
     def watched(*given: Any, **options: Any) -> Any:
         alive.append(sum(value() is not None for value in kept))
-        found = whole(*given, **options)
+        found = sum_of_passes(*given, **options)
         kept.extend(weakref.ref(value) for value in found.value.values())
         return found
 
-    monkeypatch.setattr(agreement, "sum_of_passes", watched)
-    assert agrees(Layers())
+    assert agrees(Layers(), sums=watched)
     assert len(alive) == 6  # of two shapes: with masks, and in two forms without
     assert not any(alive)
 
@@ -112,9 +113,10 @@ def test_the_question_holds_one_sum_at_a_time(monkeypatch):
 def test_what_was_kept_of_a_parameter_is_let_go_once_it_has_been_added():
     model, units = Layers(), Units.from_rows([[[1, 2, 3]], [[4, 5, 6]]])
     parameters = trainable_parameters(model)
-    kept = Tape(parameters, layout_of(units), Workspace(), form=Form.GHOST)
-    kept.run(model, loss, units, owners=layout_of(units))
-    kept.squared_norms()
+    task = Task(model=model, loss=loss, units=units, l2_clip_norm=1.0)
+    kept = Tape(task, PassShape(2, 1, 3), Workspace(), Proving, form=Form.GHOST)
+    kept.run(units)
+    kept.squares_by_name()
     lefts = [
         weakref.ref(use.left)
         for uses in kept._uses.values()
