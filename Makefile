@@ -127,7 +127,7 @@ hostile: $(STAMP)  ## two hours of broken and hostile files for everything that 
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults.hostile --page docs/results/reliability.md \
 		--results docs/results/reliability/hostile.jsonl
 
-selftest: $(STAMP)  ## every check of the mechanism, for every engine, and the price of a step, on this machine
+selftest: $(STAMP)  ## every check of the mechanism, for every engine, on this machine
 	$(BIN)/userdp selftest
 
 gpu:  ## all that wants a GPU, 8 minutes a call, then what is left: docs/results/gpu.json and gpu.md

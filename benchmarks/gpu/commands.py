@@ -105,9 +105,9 @@ def _generate(place: Place, device: str) -> Numbers:
 
 
 def _selftest(place: Place, device: str) -> Numbers:
-    sizes: dict[str, Any] = {"units": 2, "group_size": 2, "length": 8} if place.tiny else {}
+    sizes: dict[str, Any] = {"units": 2, "group_size": 2} if place.tiny else {}
     model = str(place.run / "model") if place.tiny else "bundled"
-    found = run_selftest(SelftestConfig(model=model, device=device, rounds=1, **sizes))
+    found = run_selftest(SelftestConfig(model=model, device=device, **sizes))
     return {f"invariant {number}": float(held) for number, held in found["invariants"].items()}
 
 

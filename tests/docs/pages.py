@@ -55,7 +55,7 @@ ADDED = {
     "sweep": f"{SMALL_MODEL} --no-tensorboard",
     "audit": "--canaries 8",
     "plan": "--most-noise 1000",
-    "selftest": "--units 2 --length 8 --rounds 1",
+    "selftest": "--units 2",
     "personalize": "--most-users 4",
 }
 """Options that every command of a name gets at its end, unless the page gives them itself."""

@@ -122,8 +122,6 @@ SIMULATIONS = {
     "papers/marathe/simulation.py",
 }
 """Made-up data, from seeds; nothing of it is noise on anybody's."""
-ELSEWHERE = {"training/selftest.py", "training/checks/noise_tail.py"}
-"""Made-up weights of the self-test; a stand-in that draws nothing, by which the tail is checked."""
 
 
 def test_invariant_5_gaussian_noise_is_drawn_in_one_module_only() -> None:
@@ -135,5 +133,5 @@ def test_invariant_5_gaussian_noise_is_drawn_in_one_module_only() -> None:
         for path in root.rglob("*.py")
         if drawing.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {"gradients/noise.py"} | SIMULATIONS | ELSEWHERE
+    assert found == {"gradients/noise.py"} | SIMULATIONS
     assert drawing.search("noise = torch.randn(3)")  # twin: this is what a second way looks like

@@ -110,7 +110,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call(line="verify STORE"),
         Call(line="verify RUN --json"),
     ),
-    "selftest": (Call(line="selftest --units 2 --length 8 --rounds 1", slow=True),),
+    "selftest": (Call(line="selftest --units 2", slow=True),),
     "reproduce": (  # all other figures are computed from nobody's data
         _operators("reproduce charles-table-1 --store people=STORE --out figures"),
         _operators("reproduce chua-figure-5 --store people=STORE --out figures --json", slow=True),

@@ -10,14 +10,12 @@ from unittest import mock
 import torch.distributed as dist
 
 from tests.gradients.far_device import FAR, far_machine
-from tests.training.checks.jobs import FAULTS
-from tests.training.checks.subjects import failures, subject_of
-from tests.training.distributed_jobs import model_of, plan_of, weights_of
+from tests.training.distributed_jobs import plan_of, weights_of
 from tests.training.toy import CONFIG
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
 from userdp.gradients.engines import sharded as sharded_engine
-from userdp.gradients.shards import shard, zeros_like_parts
+from userdp.gradients.shards import zeros_like_parts
 from userdp.training.config import Averaging, UnsafeSeeds
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing
@@ -62,17 +60,6 @@ def trained(
             unsafe_seeds=UnsafeSeeds(draws=5, noise=6),
         )
     return told, machine.products
-
-
-def checked(store: Path, fault: str | None, lora: bool, sharded: bool) -> list[str]:
-    """What did not hold of processes with an accelerator each, with a fault that is planted."""
-    FAULTS[fault]()
-    with far_machine(index=current_world().rank):
-        model = model_of(UserStore.open(store), lora=lora, sharded=False).to(FAR)
-        if sharded:
-            shard(model)
-        current_world().broadcast_model(model)
-        return failures(subject_of(model, plan_of("uls")))
 
 
 def saved(store: Path, out: Path, lora: bool, sharded: bool) -> int:

@@ -30,7 +30,7 @@ def forking() -> ForkServerContext:
             "torch.distributed.tensor",
             "pandas",  # pyarrow loads it when a column is first read
             "tests.gradients.sharded_jobs",
-            "tests.training.checks.jobs",
+            "tests.training.selftest_jobs",
             "tests.training.distributed_jobs",
             "tests.huggingface.toy",
         ]

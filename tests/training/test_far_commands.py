@@ -371,8 +371,6 @@ def test_every_command_that_computes_is_here():
 
 @pytest.mark.slow
 def test_the_selftest_asks_there(made, capsys):
-    said = on(
-        FAR.type, ["selftest", "--model", made / "base", "--rounds", 1, "--length", 8], capsys
-    )
+    said = on(FAR.type, ["selftest", "--model", made / "base"], capsys)
     assert said["device"] == str(FAR)
     assert said["passed"]

@@ -1,40 +1,46 @@
-"""`userdp selftest` passes on a good machine, and fails for a broken engine."""
+"""`userdp selftest` passes on a good machine, and sees what was broken on purpose.
+
+A model's own size does not matter to the checks, so faults are planted in a tiny one's steps.
+`docs/results/selftest.md` lists them all.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config
 
+from benchmarks.gpu.noise import DeviceNoise
 from tests.speed import fast_then_slow
+from tests.training import selftest_jobs
+from tests.training.selftest_jobs import failing, failures, scene, tiny_model
+from tests.training.worlds import run_world
 from userdp.cli.selftest import selftest as command
 from userdp.errors import UseError
-from userdp.gradients import ENGINES, ClippedSum, Engine
-from userdp.gradients.engines.engine import Task
-from userdp.training import selftest
-from userdp.training.checks.every import CHECKS
-from userdp.training.selftest import SelftestConfig, run_selftest
+from userdp.gradients import ENGINES, Engine, clip_rules, model_randomness
+from userdp.gradients import noise as drawing
+from userdp.gradients.engines import reference
+from userdp.gradients.noise import NoiseSource
+from userdp.sampling import coins, poisson
+from userdp.training.selftest import CHECKS, SelftestConfig, run_selftest
+from userdp.training.selftest_gradients import Scene
 
-CONFIG = SelftestConfig(group_size=2, units=2, length=6, rounds=1, device="cpu")
+CONFIG = SelftestConfig(group_size=2, units=2, device="cpu")
+MACHINE = [check.name for check in CHECKS if not check.by_engine]
+ENGINE = [check.name for check in CHECKS if check.by_engine]
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model of one narrow layer, in a folder."""
     folder = tmp_path_factory.mktemp("small")
-    shape = GPT2Config(
-        vocab_size=32,
-        n_embd=16,
-        n_layer=1,
-        n_head=2,
-        n_positions=16,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    AutoModelForCausalLM.from_config(shape).save_pretrained(folder)
+    tiny_model().save_pretrained(folder)
     return str(folder)
 
 
@@ -44,48 +50,22 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_every_engine_passes(small: str, bundled: bool, rank: int | None) -> None:
     if rank is not None:
         pytest.importorskip("peft")
+    before = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     result = run_selftest(replace(CONFIG, model="bundled" if bundled else small, lora_rank=rank))
-    assert result["passed"], [row for row in result["checks"] if row["passed"] is False]
+    after = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    assert result["passed"], [row for row in result["checks"] if not row["passed"]]
     assert result["invariants"] == dict.fromkeys(["2", "3", "5", "6", "14"], True)
-    assert list(result["step_ratio"]) == list(ENGINES)
-    assert {row["check"] for row in result["checks"]} == {check.name for check in CHECKS}
     for check in CHECKS:
         rows = [row["engine"] for row in result["checks"] if row["check"] == check.name]
         assert rows == (list(ENGINES) if check.by_engine else [None])
     assert result["auto"] == "batched"
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
 
 
-def test_twin_an_engine_that_adds_two_percent_too_much_fails_by_its_invariant(
-    small: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    honest = ENGINES["reference"]
-
-    def too_much(task: Task) -> ClippedSum:
-        total = honest.compute(task)
-        return replace(total, value={name: 1.02 * v for name, v in total.value.items()})
-
-    monkeypatch.setattr(selftest, "ENGINES", {"auto": ENGINES["auto"]})
-    monkeypatch.setitem(ENGINES, "auto", Engine(too_much))
-    status, answer = answered(replace(CONFIG, model=small))
-    assert status == 1
-    assert answer["invariants"]["3"] is False
-    assert answer["invariants"]["5"] is True
-    failed = {row["check"] for row in answer["checks"] if row["passed"] is False}
-    assert failed == {"engine", "sensitivity"}
-
-
-def answered(config: SelftestConfig) -> tuple[int, Any]:
-    """What the command answers; its words say which invariant failed."""
-    answer = command(config=config)
-    words = " ".join(part for part in answer.parts if isinstance(part, str))
-    assert "Invariant 3 does not hold (auto)" in words
-    return answer.status, answer.values
-
-
-@pytest.mark.parametrize("options", [{"length": 100_000}, {"device": "nowhere"}])
-def test_what_cannot_run_is_refused(options: dict[str, Any]) -> None:
+def test_a_device_that_is_not_there_is_refused(small: str) -> None:
     with pytest.raises(UseError):
-        run_selftest(replace(CONFIG, **options))
+        run_selftest(replace(CONFIG, model=small, device="nowhere"))
 
 
 def test_one_unit_is_too_few() -> None:
@@ -93,8 +73,286 @@ def test_one_unit_is_too_few() -> None:
         SelftestConfig(units=1)
 
 
-@pytest.mark.slow
-def test_tokens_are_random_and_no_data_is_read() -> None:
-    before = torch.random.get_rng_state()
-    run_selftest(CONFIG)
-    assert torch.equal(before, torch.random.get_rng_state())
+def test_a_failure_names_the_invariant_and_the_engine(small: str, monkeypatch) -> None:
+    def too_much(total: Any) -> Any:
+        return replace(total, value={name: 1.02 * v for name, v in total.value.items()})
+
+    plant_engine(monkeypatch, too_much)
+    monkeypatch.setitem(ENGINES, "auto", ENGINES["reference"])
+    answer = command(config=replace(CONFIG, model=small))
+    words = " ".join(part for part in answer.parts if isinstance(part, str))
+    assert "Invariant 3 does not hold (reference)" in words
+    assert answer.status == 1
+    assert answer.values["invariants"] == {**dict.fromkeys("256", True), "3": False, "14": False}
+    failed = {row["check"] for row in answer.values["checks"] if not row["passed"]}
+    assert failed == {"engine", "sensitivity", "masks"}
+
+
+def plant_engine(monkeypatch, change: Callable[[Any], Any]) -> None:
+    honest = ENGINES["reference"].compute
+    monkeypatch.setitem(ENGINES, "reference", Engine(lambda task: change(honest(task))))
+
+
+def plant_noise(monkeypatch, change: Callable[[dict[str, torch.Tensor], float], None]) -> None:
+    """After the noise, ``change(value, noise_std)``."""
+    honest = NoiseSource.add_
+
+    def add_(self: NoiseSource, value: dict[str, torch.Tensor], noise_std: float) -> None:
+        honest(self, value, noise_std)
+        change(value, noise_std)
+
+    monkeypatch.setattr(NoiseSource, "add_", add_)
+
+
+def too_small(monkeypatch) -> None:
+    honest = NoiseSource.add_
+    monkeypatch.setattr(
+        NoiseSource, "add_", lambda self, value, std: honest(self, value, 0.9 * std)
+    )
+
+
+def without_a_layer(monkeypatch) -> None:
+    plant_noise(monkeypatch, lambda value, std: list(value.values())[-1].zero_())
+
+
+def twice_in_one_step(monkeypatch) -> None:
+    def same(value: dict[str, torch.Tensor], std: float) -> None:
+        norms = [part for name, part in value.items() if ".ln_" in name and "weight" in name]
+        norms[1].copy_(norms[0])
+
+    plant_noise(monkeypatch, same)
+
+
+def again_in_the_next_step(monkeypatch) -> None:
+    kept: dict[str, torch.Tensor] = {}
+
+    def again(value: dict[str, torch.Tensor], std: float) -> None:
+        for name, part in value.items():
+            part.copy_(kept.setdefault(name, part.clone()))
+
+    plant_noise(monkeypatch, again)
+
+
+def constant_seed(monkeypatch) -> None:
+    seeds = tuple(np.random.SeedSequence(draw) for draw in range(2))
+    monkeypatch.setattr(NoiseSource, "_block_seeds", lambda self: seeds)
+
+
+def off_the_grid(monkeypatch) -> None:
+    def move(value: dict[str, torch.Tensor], std: float) -> None:
+        for part in value.values():
+            part.add_(std * 1e-9)
+
+    plant_noise(monkeypatch, move)
+
+
+def draws_in_float32(monkeypatch) -> None:
+    honest = drawing.draw_on_host
+
+    def narrow(generator: Any, out: Any) -> None:
+        honest(generator, out)
+        out[:] = out.astype(np.float32)
+
+    monkeypatch.setattr(drawing, "draw_on_host", narrow)
+
+
+def dropped_layer(monkeypatch) -> None:
+    def dropped(total: Any) -> Any:
+        total.value["transformer.ln_f.weight"].zero_()
+        return total
+
+    plant_engine(monkeypatch, dropped)
+
+
+def norm_of_one_parameter(monkeypatch) -> None:
+    honest = clip_rules.ClipRule.factors
+
+    def last(self, squared_norms, sizes, *, l2_clip_norm):
+        name = list(squared_norms)[-1]
+        one = honest(self, {name: squared_norms[name]}, sizes, l2_clip_norm=l2_clip_norm)
+        return dict.fromkeys(squared_norms, one[name])
+
+    monkeypatch.setattr(clip_rules.ClipRule, "factors", last)
+
+
+def norms_too_small(monkeypatch) -> None:
+    honest = reference.squared_norms
+
+    def fewer(tensors: Any) -> torch.Tensor:
+        squares = honest(tensors)
+        squares[0] = 0
+        return squares
+
+    monkeypatch.setattr(reference, "squared_norms", fewer)
+
+
+def margin_above_the_clip_norm(monkeypatch) -> None:
+    honest = clip_rules.clip_factors
+
+    def more(squares: Any, *, l2_clip_norm: float, stability: Any = None) -> Any:
+        return honest(squares, l2_clip_norm=1.002 * l2_clip_norm, stability=stability)
+
+    monkeypatch.setattr(clip_rules, "clip_factors", more)
+
+
+def infinity_as_direction(monkeypatch) -> None:
+    def lenient(total: Any) -> Any:
+        if total.non_finite:
+            next(iter(total.value.values())).add_(total.sensitivity)
+        return total
+
+    plant_engine(monkeypatch, lenient)
+
+
+def public_masks(monkeypatch) -> None:
+    monkeypatch.setattr(model_randomness, "_load_states", lambda draw, **options: None)
+
+
+def two_masks(monkeypatch) -> None:
+    honest = ENGINES["reference"].compute
+
+    def other(task: Any) -> Any:
+        return replace(honest(task), norms=honest(task).norms)
+
+    monkeypatch.setitem(ENGINES, "reference", Engine(other))
+
+
+def twice_the_probability(monkeypatch) -> None:
+    honest = coins.poisson_indices
+    monkeypatch.setattr(coins, "poisson_indices", lambda g, n, q: honest(g, n, min(1.0, 2 * q)))
+
+
+def neighbours_together(monkeypatch) -> None:
+    def pairs(self, total, generator):
+        while True:
+            half = coins.poisson_indices(generator, total // 2, self.sampling_probability)
+            yield np.sort(np.concatenate([2 * half, 2 * half + 1]))
+
+    monkeypatch.setattr(poisson.Poisson, "draws", pairs)
+
+
+def public_sampler(monkeypatch) -> None:
+    monkeypatch.setattr(coins, "secrets", SimpleNamespace(randbits=random.getrandbits))
+
+
+def one_cohort_for_all_steps(monkeypatch) -> None:
+    def same(self, total, generator):
+        one = coins.poisson_indices(generator, total, self.sampling_probability)
+        while True:
+            yield one
+
+    monkeypatch.setattr(poisson.Poisson, "draws", same)
+
+
+ALONE: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "a sampler from a public seed": ("cohorts", public_sampler),
+    "a sampler of twice the probability": ("cohorts", twice_the_probability),
+    "a sampler that draws neighbours together": ("cohorts", neighbours_together),
+    "the same sampler for every step": ("cohorts", one_cohort_for_all_steps),
+    "a layer whose gradient is dropped from the sum": ("engine", dropped_layer),
+    "a margin of more than the clip norm": ("sensitivity", margin_above_the_clip_norm),
+    "a norm of one parameter only": ("sensitivity", norm_of_one_parameter),
+    "norms that are told too small": ("engine", norms_too_small),
+    "a generator that is seeded with a constant": ("noise", constant_seed),
+    "draws in float32": ("noise's tail", draws_in_float32),
+    "noise off the grid": ("noise", off_the_grid),
+    "noise that comes again in the next step": ("noise", again_in_the_next_step),
+    "noise that comes twice in one step": ("noise", twice_in_one_step),
+    "noise that is a tenth too small": ("noise", too_small),
+    "noise without a layer": ("noise", without_a_layer),
+    "an infinite gradient that counts as its direction": (
+        "infinite gradients",
+        infinity_as_direction,
+    ),
+    "masks from a public seed": ("masks", public_masks),
+    "masks that differ between passes over a unit": ("masks", two_masks),
+}
+"""Planted in one process: the check that sees it, and what plants it."""
+
+
+INVARIANTS = {check.name: check.invariant for check in CHECKS}
+
+
+def named(fault: str) -> str:
+    """For the campaign of planted faults, which runs the tests that name an invariant."""
+    name, _ = ALONE[fault] if fault in ALONE else TWO[fault]
+    return f"invariant_{INVARIANTS[name]} {fault}"
+
+
+@pytest.mark.parametrize("fault", ALONE, ids=named)
+def test_a_fault_is_seen_by_its_check(fault: str, monkeypatch) -> None:
+    name, plant = ALONE[fault]
+    assert not failures(scene(), name)
+    plant(monkeypatch)
+    assert failures(scene(), name)
+
+
+def test_invariant_5_an_accelerators_sampler_passes_and_twins_that_are_cut_or_narrow_are_caught(
+    monkeypatch,
+):
+    monkeypatch.setattr(Scene, "noise", lambda self: DeviceNoise())
+    assert not failures(scene(), "noise's tail")
+    honest = drawing.draw_on_device
+    for broken in (
+        lambda generator, count: honest(generator, count).clamp(-8.6, 8.6),
+        lambda generator, count: honest(generator, count).float().double(),
+        lambda generator, count: 1 / honest(generator, count),
+    ):
+        monkeypatch.setattr(drawing, "draw_on_device", broken)
+        assert failures(scene(), "noise's tail")
+
+
+HONEST = [(MACHINE, True), (["engine", "sensitivity"], False), (MACHINE, False), (ENGINE, True)]
+
+
+@pytest.mark.parametrize(("names", "parts"), fast_then_slow(HONEST, 2), ids=str)
+def test_honest_processes_pass(tmp_path, names, parts):
+    assert run_world(2, failing, tmp_path, names, None, parts) == [[], []]
+
+
+TWO = {
+    "cohorts from a public seed": ("cohorts", False),
+    "every process draws its own cohort": ("cohorts", False),
+    "every process clips all units": ("engine", False),
+    "noise of every process in the sum": ("engine", False),
+    "the other processes' sums are lost": ("engine", False),
+    "one process has other weights": ("one model", False),
+    "every process adds its own noise": ("noise", False),
+    "numbers between the shares of two processes": ("noise", False),
+    "numbers of each share without noise": ("noise", False),
+    "one process hands out zeros": ("noise", False),
+    "one process's noise halved": ("noise", False),
+    "one process's noise doubled": ("noise", True),
+    "one process without noise": ("noise", True),
+    "one seed for all parts": ("noise", True),
+}
+"""Planted in two processes: the check that sees it, and whether the model is in parts."""
+
+
+@pytest.mark.parametrize("fault", fast_then_slow(list(TWO)), ids=named)
+def test_a_fault_of_one_process_is_seen(tmp_path, fault):
+    name, parts = TWO[fault]
+    # On one of them at least: `check_model` gathers what all of them measured.
+    assert [name] in run_world(2, failing, tmp_path, [name], fault, parts)
+
+
+ELSEWHERE = {
+    "a tail that is cut at six deviations": (
+        "test_gaussian.py::test_invariant_5_draws_on_the_host_beyond_six_deviations_are_redrawn"
+    ),
+    "noise in float32": "test_lattice.py::test_invariant_5_twin_float32_noise_tells_the_clean_sum",
+}
+"""What is equal on all machines has a test in `tests/gradients`."""
+
+
+def test_the_page_lists_every_planted_fault():
+    rows = [
+        (INVARIANTS[name], fault, processes, f"the selftest: {name}")
+        for processes, table in (("one", ALONE), ("two", TWO))
+        for fault, (name, _) in table.items()
+    ]
+    rows += [(5, fault, "one", f"`tests/gradients/{test}`") for fault, test in ELSEWHERE.items()]
+    table = "\n".join(f"| {f} | {p} | {number} | {by} |" for number, f, p, by in sorted(rows))
+    page = Path(__file__).parents[2] / "docs" / "results" / "selftest.md"
+    assert table in page.read_text(encoding="utf-8"), table
+    assert set(selftest_jobs.FAULTS) == {None, *TWO}

@@ -175,8 +175,6 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "--sharded",
         "--memory-limit",
         "--units",
-        "--length",
-        "--rounds",
     ),
     "Operations": (
         "--resume",
@@ -228,7 +226,6 @@ OWN: dict[tuple[str, str], str] = {
     ("dedup", "--prompt"): "Data",
     ("federate", "--prompt"): "Data",
     ("federate", "--algorithm"): "Silos",
-    ("selftest", "--rounds"): "Engine",
     ("prepare", "--split"): "Store",
     ("prepare", "--ledger"): "Store",
 }

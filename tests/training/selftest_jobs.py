@@ -1,38 +1,60 @@
-"""What the processes of `test_processes` do; also what makes them wrong on purpose."""
+"""What the processes of `test_selftest` do; also what makes them wrong on purpose."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, GPT2Config
 
-from tests.training import distributed_jobs
-from tests.training.checks import subjects
-from tests.training.checks.subjects import failures, subject_of
-from userdp.data.store import UserStore
+from tests.gradients.far_device import FAR, far_machine
 from userdp.gradients import NoiseSource
 from userdp.gradients.shards import ShardNoise
-from userdp.sampling import coins
-from userdp.training import distributed_run, shares
+from userdp.training import distributed_run, selftest_draws, shares
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import Dealing
+from userdp.training.selftest import CHECKS, made_up_units
+from userdp.training.selftest_gradients import Measured, Scene
 from userdp.training.shared_noise import SharedNoise
 
+TINY = GPT2Config(
+    vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0
+)
 
-def asked(store: Path, broken: str | None, options: dict) -> tuple[list[str], bytes, bool]:
-    """What did not hold; the weights; whether nothing was drawn."""
-    FAULTS[broken]()
-    how = {name: options[name] for name in ("lora", "sharded") if name in options}
-    model = distributed_jobs.model_of(UserStore.open(store), **how)
-    current_world().broadcast_model(model)
-    before = torch.get_rng_state()
-    seed = options.get("unsafe_noise_seed")
-    found = failures(subject_of(model, distributed_jobs.plan_of("uls"), unsafe_noise_seed=seed))
-    same = torch.equal(before, torch.get_rng_state())
-    return found, distributed_jobs.weights_of(model).numpy().tobytes(), same
+
+def tiny_model() -> nn.Module:
+    torch.manual_seed(0)
+    model: nn.Module = AutoModelForCausalLM.from_config(TINY)
+    return model
+
+
+def scene(model: nn.Module | None = None, *, engine: str = "reference", parts: bool = False):
+    """A tiny model and four made-up units; a model in parts has one engine, "auto"."""
+    model = tiny_model() if model is None else model
+    units = made_up_units(TINY.vocab_size, units=3, group_size=2, length=8)
+    found = Scene(model, units.to(next(model.parameters()).device), parts=parts)
+    found.engine = found.engines["auto" if parts else engine]
+    return found
+
+
+def failures(scene: Scene, name: str) -> list[Measured]:
+    """What the check of this name finds wrong."""
+    (check,) = (check for check in CHECKS if check.name == name)
+    return [one for one in check.measure(scene) if not one.passed]
+
+
+def failing(names: list[str], fault: str | None, parts: bool, far: bool = False) -> list[str]:
+    """Those of the named checks that fail in this process, with a fault that is planted."""
+    FAULTS[fault]()
+    if not far:
+        made = scene(parts=parts)
+        return [name for name in names if failures(made, name)]
+    with far_machine(index=current_world().rank):
+        made = scene(tiny_model().to(FAR), parts=parts)
+        return [name for name in names if failures(made, name)]
 
 
 def _rank_one() -> bool:
@@ -89,8 +111,7 @@ def _everybody_clips_all() -> None:
 
 
 def _own_cohorts() -> None:
-    coins.secret_generator = lambda seed=None: np.random.default_rng()
-    subjects.secret_generator = coins.secret_generator
+    selftest_draws.secret_generator = lambda seed=None: np.random.default_rng()
 
 
 def _half_a_sum() -> None:
