@@ -23,6 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
+from userdp.training.evaluate_run import evaluate_splits
 
 import userdp
 from userdp.cli.demo_recipe import DEMO
@@ -30,9 +31,8 @@ from userdp.codec import encode
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.training.constants import constants_digest
-from userdp.training.evaluate_run import evaluate_splits
 from userdp.training.loop import train
+from userdp.training.opening import constants_digest
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 EPSILONS = (8.0, 2.0)

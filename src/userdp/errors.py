@@ -91,13 +91,6 @@ class UseError(UserdpError, ValueError):
     exit_status = 2
 
 
-class MadeUpRowsError(UseError):
-    """A model or a loss that fails on rows that are nobody's, in the words of whose code failed.
-
-    They quote nobody, so that they are told, and its cause stays with it.
-    """
-
-
 class FailureError(UserdpError, RuntimeError):
     """The call was right and the machine could not do it. Exit status 1."""
 

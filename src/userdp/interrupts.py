@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -47,6 +48,8 @@ class Held:
         self._number: int | None = None
         self._answered = False
         self._before: dict[int, signal.Handlers | int | _Handler | None] = {}
+        # Also when the interpreter ends within the block, while there are modules to do it with.
+        self._restore = weakref.finalize(self, _give_back, self._before)
 
     @property
     def heard(self) -> bool:
@@ -89,16 +92,17 @@ class Held:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wishes
                 self._before[number] = signal.signal(number, self._hear)
 
-    def _restore(self) -> None:
-        while self._before:
-            number, before = self._before.popitem()
-            signal.signal(number, signal.SIG_DFL if before is None else before)
-
     def _leave(self) -> None:
         """Give the signals back; one that nobody answered comes now."""
         self._restore()
         if self._number is not None and not self._answered:
             signal.raise_signal(signal.Signals(self._number))
+
+
+def _give_back(before: dict[int, signal.Handlers | int | _Handler | None]) -> None:
+    while before:
+        number, handler = before.popitem()
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 _Handler = Callable[[int, FrameType | None], object]

@@ -263,9 +263,9 @@ def test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_pa
 def test_invariant_3_twin_a_silo_whose_engine_asks_of_each_longer_row_is_caught(
     tmp_path, monkeypatch
 ):
-    honest = silo_module.make_private
+    honest = silo_module.PrivateOptions
     monkeypatch.setattr(
-        silo_module, "make_private", lambda *a, **k: honest(*a, **k | {"engine": "auto"})
+        silo_module, "PrivateOptions", lambda **k: honest(**{**k, "engine": "auto"})
     )
     with pytest.raises(pytest.fail.Exception, match="asked, or together"):
         test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_path, monkeypatch)

@@ -22,7 +22,7 @@ from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
-from userdp.training.constants import constants_digest
+from userdp.training.opening import constants_digest
 
 KEPT = ("ledger.jsonl", "plan.json", "train.toml", "model", "adapter")
 

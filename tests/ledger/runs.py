@@ -11,7 +11,8 @@ from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.splits import Split
 from userdp.data.states import State, StateKind
 from userdp.plans import StepRecord
-from userdp.training.runs import open_run
+from userdp.training.config import PrivateOptions
+from userdp.training.opening import TrainerNotes, open_run
 
 PLAN = uls_plan()
 
@@ -59,9 +60,12 @@ def empty_store(path):
 
 def opened(folder, store, **options):
     """The run in ``folder``, begun or gone on with; nobody else may open it until it is closed."""
-    options.setdefault("resume", (folder / "resume.json").exists())
-    options.setdefault("base", Lineage())
-    return open_run(folder, store, PLAN, identity={}, facts={}, unsafe_seeds=False, **options)
+    resume = options.pop("resume", (folder / "resume.json").exists())
+    names = ("identity", "facts", "train", "base", "slot")
+    notes = {name: options.pop(name) for name in names if name in options}
+    notes = TrainerNotes(**{"base": Lineage(), **notes})
+    options = PrivateOptions(**{"exact_log": True, **options})
+    return open_run(folder, store, PLAN, options=options, notes=notes, resume=resume)
 
 
 def go_on(folder, store, steps=1, **options):

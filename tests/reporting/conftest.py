@@ -145,9 +145,9 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     Files are what training and evaluation wrote; the people are the same in all.
     """
     from tests.training.toy import CONFIG, toy_store
-    from userdp.training.constants import constants_digest
     from userdp.training.evaluation import evaluate_splits, held_out_splits
     from userdp.training.loop import train
+    from userdp.training.opening import constants_digest
 
     folder = tmp_path_factory.mktemp("six")
     store = toy_store(folder)

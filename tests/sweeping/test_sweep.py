@@ -31,7 +31,7 @@ from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.result import describe
 from userdp.sweeping.scores import selection_score
 from userdp.sweeping.sweep import run_sweep
-from userdp.training.constants import constants_digest
+from userdp.training.opening import constants_digest
 from userdp.training.side_by_side import train_arguments
 from userdp.vocabulary import round_up
 

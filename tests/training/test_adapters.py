@@ -179,7 +179,7 @@ def plain(base, store, out):
     optimizer = sgd(model)
     with PlainRun(
         model, optimizer, store, PlainPlan(steps=2, batch_size=4), out=out, seed=0
-    ) as run:
+    ).open() as run:
         for _ in run:
             optimizer.step()
         run.save()

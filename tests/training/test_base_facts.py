@@ -10,9 +10,8 @@ from torch import nn
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, sgd, toy_model
 from userdp.ledger import RunFolder
-from userdp.training.base_facts import base_facts
 from userdp.training.loop import train
-from userdp.training.origin import digest_of_weights
+from userdp.training.origin import base_facts, digest_of_weights
 from userdp.training.private import make_private
 
 

@@ -11,12 +11,12 @@ from tests.training.toy import CONFIG
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.training import private as private_module
+from userdp.training import private_run as private_module
 from userdp.training.config import train_config
-from userdp.training.constants import constants_digest
 from userdp.training.devices import choose_device, seats
 from userdp.training.distributed import World
 from userdp.training.loop import train
+from userdp.training.opening import constants_digest
 from userdp.training.side_by_side import SideBySide
 
 
@@ -179,10 +179,10 @@ class TwoOnOne:
 
 
 def test_two_processes_on_one_device_are_refused():
-    private_module._require_own_devices(TwoOnOne(), torch.device("cpu"))
-    private_module._require_own_devices(World(), torch.device("cuda:0"))
+    private_module.require_own_devices(TwoOnOne(), torch.device("cpu"))
+    private_module.require_own_devices(World(), torch.device("cuda:0"))
     with pytest.raises(UseError, match="2 processes compute on cuda:0"):
-        private_module._require_own_devices(TwoOnOne(), torch.device("cuda:0"))
+        private_module.require_own_devices(TwoOnOne(), torch.device("cuda:0"))
 
 
 @pytest.mark.parametrize(

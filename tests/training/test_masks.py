@@ -116,7 +116,7 @@ def test_plain_training_counts_marked_tokens_whatever_the_micro_batch(store, tmp
             model, sgd(model), store, PlainPlan(steps=1, batch_size=100),
             out=tmp_path / str(micro_batch), seed=0, micro_batch=micro_batch,
         )  # fmt: skip
-        with run:
+        with run.open():
             next(iter(run))
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)

@@ -130,7 +130,7 @@ def test_the_state_goes_with_a_run_that_is_settled_before_its_end(store, tmp_pat
     assert not state.exists()
 
 
-@pytest.mark.parametrize("where", fast_then_slow(["sum_of_microbatches", "set_gradients"]))
+@pytest.mark.parametrize("where", fast_then_slow(["gathered", "set_gradients"]))
 def test_invariant_5_a_step_that_ended_early_repeats_no_noise(store, tmp_path, monkeypatch, where):
     """Charged and ended: before its noise was drawn, or after that was written down."""
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import copy
 import gc
-import sys
-import threading
 
 import pytest
 import torch
 from torch import nn
 
 from tests.plans import uls_plan
-from tests.training.toy import private_run, sgd, toy_model, toy_store
+from tests.training.toy import sgd, toy_model, toy_store
 from userdp.errors import UseError
-from userdp.gradients import causal_lm_loss
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.training.known_weights import HeldModel, require_free
 from userdp.training.private import make_private
+from userdp.training.stray_gradients import HeldModel, require_free
 
 PLAN = uls_plan(steps=3)
 
@@ -86,7 +83,7 @@ def test_broken_twin_who_asks_nobody_releases_what_another_run_has_learned(
     store, tmp_path, monkeypatch
 ):
     """Over people of another store, of whom the outer run's ledger can know nothing."""
-    monkeypatch.setattr("userdp.training.private.require_free", lambda model: None)
+    monkeypatch.setattr("userdp.training.private_run.require_free", lambda model: None)
     elsewhere = toy_store(tmp_path / "elsewhere")
     model = toy_model(store)
     optimizer, other = sgd(model), sgd(model)
@@ -105,49 +102,3 @@ def run_inside(model, optimizer, store, out):
         for _ in private:
             optimizer.step()
         private.save()
-
-
-WITHIN, GO_ON = threading.Event(), threading.Event()
-"""Reached by names that are computed: what a loss holds may not change from user to user, and an
-event that is global to it counts as held."""
-
-
-def slow_loss(model, input_ids, lengths):
-    if threading.current_thread() is not threading.main_thread():
-        here = vars(sys.modules[__name__])
-        within, go_on = (here["".join(letters)] for letters in (["WITH", "IN"], ["GO_", "ON"]))
-        within.set()
-        go_on.wait(20)
-    return causal_lm_loss(model, input_ids, lengths)
-
-
-def test_invariant_7_two_threads_take_no_step_at_the_same_time(store, tmp_path):
-    """The second is refused before it is charged: as many noisy gradients as charges."""
-    model = toy_model(store)
-    errors, taken = [], []
-    WITHIN.clear()
-    GO_ON.clear()
-    private = private_run(
-        model, sgd(model), store, PLAN, out=tmp_path / "run", loss=slow_loss, engine="reference"
-    )
-
-    def first():
-        try:
-            taken.append(next(iter(private)).number)
-        except UseError as error:  # an assertion in a thread would be nobody's
-            errors.append(error)
-
-    with private:
-        thread = threading.Thread(target=first)
-        thread.start()
-        while not (WITHIN.wait(0.1) or not thread.is_alive()):
-            pass
-        if thread.is_alive():
-            with pytest.raises(UseError, match="two threads take steps"):
-                next(iter(private))
-        GO_ON.set()
-        thread.join()
-    assert not errors
-    assert taken == [1]
-    assert private.done == 1
-    assert torch.isfinite(next(model.parameters()).grad).all()

@@ -1,9 +1,7 @@
 """What is done with the run of a loop of one's own: evaluation, generation, personalization."""
 
-import json
 import shutil
 import stat
-from dataclasses import replace
 
 import peft
 import pytest
@@ -13,18 +11,18 @@ import transformers
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.test_saving import trained
-from tests.training.toy import run_all, sgd, toy_model, weights
+from tests.training.toy import run_all, toy_model, weights
 from userdp.claims.lineage import Lineage
 from userdp.errors import UseError
-from userdp.gradients import causal_lm_loss, trainable_parameters
+from userdp.gradients import causal_lm_loss
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.adam_bc import AdamBC
-from userdp.training.config import TrainConfig
+from userdp.training.config import PrivateOptions
 from userdp.training.evaluation import evaluate_splits, release_evaluation
 from userdp.training.generation import GenerateConfig, sampled_texts
 from userdp.training.losses import evaluate
 from userdp.training.models import read_model
-from userdp.training.own_loop import Repeated, own_loop, read_own_loop
+from userdp.training.recipe import own_loop
 from userdp.training.releasing import save_model
 from userdp.training.run_models import recipe_of, released_models
 
@@ -168,71 +166,20 @@ def test_an_evaluation_without_a_released_model_says_how_a_loop_releases(store, 
 # Making it again.
 
 
-def groups_of(optimizer):
-    return [
-        {name: value for name, value in group.items() if name not in ("params", "fused")}
-        for group in optimizer.param_groups
-    ]
-
-
-OPTIMIZERS = {
-    "AdamW, two groups": lambda p: torch.optim.AdamW(
-        [
-            {"params": [x for x in p if x.dim() > 1], "weight_decay": 0.1},
-            {"params": [x for x in p if x.dim() == 1], "lr": 0.5},
-        ],
-        lr=0.02,
-        betas=(0.8, 0.9),
-    ),
-    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
-    "Adam": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.25), amsgrad=True),
-    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.5),
-    "AdamBC": lambda p: AdamBC(p, lr=0.5, floor=0.2),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("make", [adapted, loaded])
-def test_an_optimizer_is_made_again_over_the_same_parameters(store, base, tmp_path, name, make):
-    model = make(base)
-    model.get_parameter(next(iter(trainable_parameters(model)))).requires_grad_(False)
-    optimizer = OPTIMIZERS[name](list(trainable_parameters(model).values()))
-    loop = own_loop(
-        model, optimizer, weights="", loss=causal_lm_loss, micro_batch=4, engine="auto",
-        selection=TrainConfig().selection,
-    )  # fmt: skip
-    if make is adapted:
-        model.save_pretrained(tmp_path / "adapter")
-    repeated = Repeated(replace(loop, weights=None), RunFolder(tmp_path))
-    again = make(base)
-    for parameter in again.parameters():
-        parameter.requires_grad_(False)
-    for trained_name in loop.trained:
-        again.get_parameter(trained_name).requires_grad_(True)
-    made = repeated.optimizer(again)
-    assert type(made) is type(optimizer)
-    kept, wanted = (
-        json.dumps(groups_of(one), default=float, sort_keys=True) for one in (made, optimizer)
-    )
-    assert kept == wanted
-    names = {p: n for n, p in again.named_parameters()}
-    assert [[names[p] for p in group["params"]] for group in made.param_groups] == [
-        list(group.parameters) for group in loop.groups
-    ]
-    assert trainable_parameters(again).keys() == set(loop.trained)
-
-
-def test_the_rate_that_a_warm_up_began_from_is_the_one_that_is_kept(store, base, tmp_path):
-    model = loaded(base)
-    optimizer = sgd(model, rate=0.25)
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.25), "sgd"),
+        (lambda p: AdamBC(p, lr=0.25), "adam-bc"),
+        (lambda p: torch.optim.RMSprop(p, lr=torch.tensor(0.25)), "adamw"),
+    ],
+)
+def test_the_nearest_configuration_has_the_rate_that_a_warm_up_began_from(store, make, name):
+    model = toy_model(store)
+    optimizer = make(model.parameters())
     torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))
-    assert optimizer.param_groups[0]["lr"] == 0
-    loop = own_loop(
-        model, optimizer, weights="", loss=causal_lm_loss, micro_batch=4, engine="auto",
-        selection=TrainConfig().selection,
-    )  # fmt: skip
-    assert loop.groups[0].options["lr"] == 0.25
+    config = own_loop(model, optimizer, causal_lm_loss, PrivateOptions(), 4).config
+    assert (config.learning_rate, config.optimizer, config.micro_batch) == (0.25, name, 4)
 
 
 @pytest.mark.slow
@@ -245,24 +192,13 @@ def test_a_repetition_is_of_the_same_model_with_the_same_dropout(store, base, tm
     assert torch.equal(weights(again), before)
     assert again.config.attn_pdrop == 0.25
     assert again.training
-    assert read_own_loop(RunFolder(run)).optimizer == "SGD"
+    assert recipe_of(RunFolder(run)).config.optimizer == "sgd"
 
 
-class Unknown(torch.optim.SGD):
-    """Nobody else has its code."""
-
-
-@pytest.mark.parametrize("what", fast_then_slow(["a loss of its own", "Unknown"]))
-def test_what_nobody_can_make_again_is_refused_by_name(store, base, tmp_path, what):
-    run, model = tmp_path / "run", loaded(base)
-    options = {}
-    if what != "Unknown":
-        options["loss"] = lambda *rows: 2 * causal_lm_loss(*rows)
-        optimizer = sgd(model)
-    else:
-        optimizer = Unknown(model.parameters(), lr=0.1)
-    trained(model, store, run, optimizer=optimizer, **options)
-    with pytest.raises(UseError, match=what) as caught:
+def test_a_loss_that_nobody_else_has_is_refused_by_name(store, base, tmp_path):
+    run = tmp_path / "run"
+    trained(loaded(base), store, run, loss=lambda *rows: 2 * causal_lm_loss(*rows))
+    with pytest.raises(UseError, match="a loss of its own") as caught:
         recipe_of(RunFolder(run)).require_repeatable()
     assert "--no-repeat" in caught.value.hint
     assert StoreLedger(store.path).charges()

@@ -17,11 +17,16 @@ from tests.training.toy import sgd, toy_model
 from userdp.gradients import causal_lm_loss
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.ledger import StoreLedger
-from userdp.training import price
-from userdp.training.price import warn_if_one_at_a_time
+from userdp.training import questions
 from userdp.training.private import make_private
+from userdp.training.questions import require_fit_for_steps
 
-QUESTION = {"unit_rows": 1, "micro_batch": 32, "seq_len": 16, "masked": False, "l2_clip_norm": 1.0}
+
+def ask(model, *, engine="auto", rows=1) -> None:
+    plan = uls_plan(group_size=rows)
+    require_fit_for_steps(
+        model, causal_lm_loss, plan, engine=engine, micro_batch=32, seq_len=16, masked=False
+    )
 
 
 def experts(vocabulary: int = 50, *, layers: int = 2) -> torch.nn.Module:
@@ -38,11 +43,11 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user alone takes four times as long as an ordinary pass, whatever the machine does."""
     taken = itertools.cycle([4.0, 1.0])
 
-    def seconds(run: Callable[[], object], device: torch.device) -> float:
+    def seconds(run: Callable[[], object], model: torch.nn.Module) -> float:
         run()
         return next(taken)
 
-    monkeypatch.setattr(price, "_seconds", seconds)
+    monkeypatch.setattr(questions, "seconds_of", seconds)
 
 
 @pytest.mark.usefixtures("no_clock")
@@ -68,7 +73,7 @@ def test_it_is_said_once_before_anything_is_charged(store, tmp_path):
 def test_the_price_is_that_of_a_pass_for_each_user():
     """Of 1 row of 16 tokens, 32 share a pass on a CPU."""
     with pytest.warns(UserWarning, match="users cannot share") as caught:
-        warn_if_one_at_a_time(experts(), causal_lm_loss, engine="auto", **QUESTION)
+        ask(experts())
     told = re.search(r"about ([\d.]+) times", str(caught[0].message))
     assert told is not None
     assert float(told[1]) == 4 * rows_per_pass(16, 32, torch.device("cpu"))
@@ -80,9 +85,7 @@ def test_the_price_is_that_of_a_pass_for_each_user():
 def test_nothing_is_said_where_it_costs_nothing_or_was_asked_for(engine, rows):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="users cannot share")
-        warn_if_one_at_a_time(
-            experts(), causal_lm_loss, engine=engine, **{**QUESTION, "unit_rows": rows}
-        )
+        ask(experts(), engine=engine, rows=rows)
 
 
 def test_nothing_is_said_of_a_model_that_is_batched(store, tmp_path):
@@ -110,7 +113,7 @@ def test_nobodys_data_is_asked(tmp_path):
         model = noting_rows(experts(layers=1), tmp_path / name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            warn_if_one_at_a_time(model, causal_lm_loss, engine="auto", **QUESTION)
+            ask(model)
         seen.append(set((tmp_path / name).read_text().splitlines()))
     assert seen[0]
     assert seen[0] == seen[1]

@@ -31,7 +31,7 @@ from userdp.ledger import StoreLedger
 from userdp.queries import release
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import Collator
-from userdp.training.config import UnsafeSeeds
+from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.opened import OpenRun
 from userdp.training.private import make_private
 
@@ -281,7 +281,7 @@ def test_els_rows_are_those_of_the_fixed_selection(store, tmp_path):
     cohort = plan.sampling.sampler(split.counts, secret_generator()).draw()
     counts, selection = fixed_selection(split, 2)
     assert cohort.units == len(cohort.users) == counts.sum()
-    units = Collator(split, plan)(cohort)
+    units = Collator(store, plan, PrivateOptions())(cohort)
     expected = split.gather(cohort.users, selection.map(cohort.users, cohort.examples))
     assert (split.counts > 2).any()
     assert (selection.map(cohort.users, cohort.examples) >= 2).any()

@@ -293,13 +293,13 @@ CHANCE = {"population": 40, "cohort_size": 20, "steps": 4}
 
 def drawn_of_steps(run, monkeypatch):
     """The users of the cohort that each step uses from now on."""
-    seen, cut = [], run._cut
+    seen, cut = [], run._collator.microbatches
 
     def watched(cohort, **options):
         seen.append(tuple(sorted(set(cohort.users.tolist()))))
         return cut(cohort, **options)
 
-    monkeypatch.setattr(run, "_cut", watched)
+    monkeypatch.setattr(run._collator, "microbatches", watched)
     return seen
 
 

@@ -24,9 +24,9 @@ from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.sampling.coins import secret_generator
 from userdp.training import private_run as private_module
-from userdp.training.collate import Collator
+from userdp.training.collate import Collator, gathered
+from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.loop import train
-from userdp.training.microbatches import sum_of_microbatches
 from userdp.training.private import make_private
 from userdp.training.scores import score_store
 
@@ -61,11 +61,10 @@ def rows_in(units: Units) -> list[list[tuple[int, ...]]]:
     ]
 
 
-def drawn(store, plan, **options) -> list[list[tuple[int, ...]]]:
+def drawn(store, plan, *, strategy=Strategy.RANDOM, scores=None) -> list[list[tuple[int, ...]]]:
     """One step with everybody: the rows of each unit."""
-    collator = Collator(
-        store.split("train"), plan, seq_len=store.meta.seq_len, unsafe_seed=1, **options
-    )
+    options = PrivateOptions(selection=strategy, scores=scores, unsafe_seeds=UnsafeSeeds(draws=1))
+    collator = Collator(store, plan, options)
     return rows_in(collator(plan.sampling.sampler(collator.counts, secret_generator(1)).draw()))
 
 
@@ -159,9 +158,7 @@ def test_invariant_3_no_selection_moves_the_sum_by_more_than_the_clip(scored, st
     """Leave one user's unit out: what everybody else selected stays, whatever the strategy."""
     store, model, path, _ = scored
     plan = uls_plan(**EVERYBODY, cohort_size=100)
-    units = drawn(
-        store, plan, strategy=strategy, scores=read_scores(path, store) if strategy.scored else None
-    )
+    units = drawn(store, plan, strategy=strategy, scores=path if strategy.scored else None)
     clip = 0.3
 
     def total(rows) -> ClippedSum:
@@ -263,7 +260,7 @@ def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, cap
 def test_a_sum_in_pieces_is_the_sum_of_the_whole_and_gathers_elsewhere(prepared):
     store = UserStore.open(prepared)
     model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
-    collator = Collator(store.split("train"), plan)
+    collator = Collator(store, plan, PrivateOptions())
     cohort = plan.sampling.sampler(collator.counts, secret_generator(3)).draw()
     threads = set()
 
@@ -276,9 +273,12 @@ def test_a_sum_in_pieces_is_the_sum_of_the_whole_and_gathers_elsewhere(prepared)
 
     pieces = collator.microbatches(cohort, rows=7)
     assert len(pieces) > 3
-    assert all(piece.rows <= 7 for piece in pieces)
+    assert all(len(piece.users) <= 7 for piece in pieces)
     assert np.array_equal(np.concatenate([p.examples for p in pieces]), cohort.examples)
-    summed, rows = sum_of_microbatches(pieces, gather, clip)
+    first, *others = [clip(units) for units in gathered(pieces, gather)]
+    for other in others:
+        first.append(other)
+    summed, rows = first, sum(len(piece.users) for piece in pieces)
     assert threads == {"ahead_0"}
     whole = clip(collator(cohort))
     assert rows == len(cohort.users)
@@ -291,7 +291,7 @@ def test_a_sum_in_pieces_is_the_sum_of_the_whole_and_gathers_elsewhere(prepared)
 def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
     store = UserStore.open(prepared)
     plan = uls_plan(**EVERYBODY, cohort_size=100)
-    collator = Collator(store.split("train"), plan)
+    collator = Collator(store, plan, PrivateOptions())
     pieces = collator.microbatches(
         plan.sampling.sampler(collator.counts, secret_generator()).draw(), rows=7
     )
@@ -302,10 +302,8 @@ def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
             raise OSError("the disk is gone")
         return collator(piece)
 
-    nothing = ClippedSum(value={}, norms=torch.zeros(0), losses=torch.zeros(0), non_finite=0,
-                         sensitivity=1.0)  # fmt: skip
     with pytest.raises(OSError, match="disk is gone"):
-        sum_of_microbatches(pieces, gather, lambda units: nothing)
+        list(gathered(pieces, gather))
     assert threading.active_count() == before
 
 

@@ -15,10 +15,11 @@ from userdp.data.prepare import prepare_store
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients import causal_lm_loss
+from userdp.planning.proposal import as_plan, declared_users
 from userdp.training.config import PrivateOptions, TrainConfig
 from userdp.training.models import new_model
-from userdp.training.private import open_private
-from userdp.training.runs import TrainerNotes
+from userdp.training.opening import TrainerNotes
+from userdp.training.private_run import PrivateRun
 
 CONFIG = TrainConfig(model="new", layers=1, width=16, heads=2, learning_rate=0.01)
 
@@ -97,18 +98,19 @@ def private_run(
     **options,
 ):
     """`make_private`, with each option by its name, and what the weights descend from."""
-    return open_private(
+    return PrivateRun(
         model,
         optimizer,
         store,
-        plan,
+        as_plan(plan),
         out=out,
         loss=loss,
         micro_batch=micro_batch,
         resume=resume,
         options=PrivateOptions(**options),
         notes=TrainerNotes(base=base),
-    )
+        users=declared_users(plan),
+    ).open()
 
 
 def run_all(model, store, plan, out, **options):

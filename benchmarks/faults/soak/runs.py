@@ -48,6 +48,7 @@ import torch
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG
 from userdp.data.store import UserStore
+from userdp.training.config import PrivateOptions
 from userdp.training.models import new_model
 from userdp.training.private import make_private
 
@@ -55,12 +56,13 @@ folder, done, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
 store = UserStore.open(folder / "store")
 plan = uls_plan(population=100, cohort_size=1, steps=1)
+alone = PrivateOptions(engine="reference")
 for number in range(done + 1, count + 1):
     begin = time.process_time()
     model = new_model(CONFIG, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     out = folder / f"run-{number:03d}"
-    with make_private(model, optimizer, store, plan, out=out, engine="reference") as run:
+    with make_private(model, optimizer, store, plan, out=out, options=alone) as run:
         for step in run:
             optimizer.step()
         run.save()

@@ -22,6 +22,7 @@ from userdp.training.config import PlainPlan, TrainConfig, train_config
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
+    from userdp.training.dry_run import DryRun
 
 
 def train(
@@ -35,6 +36,7 @@ def train(
     config: TrainConfig | None = None,
     scores: str | Path | None = None,
     resume: bool = False,
+    dry_run: bool = False,
     sharded: bool = False,
     verify: bool = False,
     device: str = "auto",
@@ -45,7 +47,7 @@ def train(
     slot: str | None = None,
     progress: Progress | None = None,
     **options: Any,
-) -> Run | None:
+) -> Run | DryRun | None:
     """Fine-tune a model with user-level differential privacy.
 
     Guarantee: the released weights satisfy ``run.claim``. Each step is charged in the run's ledger,
@@ -64,6 +66,8 @@ def train(
         config: the model and how it learns; in its place, its fields as keywords.
         scores: the file of ``userdp score``, for a selection by perplexity.
         resume: go on with the interrupted run in ``out``, by what it began with.
+        dry_run: do all but charge and write: answer what the run would cost (noise, time, memory)
+            and claim, to be printed.
         sharded: in several processes, take the model apart (FSDP2).
         verify: check every byte of the store before anything is charged; a sample is always
             checked.
@@ -79,7 +83,7 @@ def train(
         options: fields of `TrainConfig`, such as ``model`` or ``learning_rate``.
 
     Returns:
-        The run; None on all processes but the first.
+        The run, or what a dry run would cost and claim; None on all processes but the first.
 
     Raises:
         UseError: an argument is out of range or fits no other; nothing was charged.
@@ -88,9 +92,9 @@ def train(
             checkpoint, from which ``resume`` goes on.
     """
     from userdp.data.progress import NoProgress
-    from userdp.training.constants import constants_digest
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
+    from userdp.training.opening import constants_digest
 
     if any(value is not None for value in (epsilon, population, delta)):
         plan, options = by_preset(
@@ -132,6 +136,7 @@ def train(
             out=Path(out),
             scores=None if scores is None else Path(scores),
             resume=resume,
+            dry_run=dry_run,
             sharded=sharded,
             device=device,
             progress=bar,
@@ -143,6 +148,8 @@ def train(
         )
     if world.rank != 0:
         return None
+    if done.dry is not None:
+        return done.dry
     claimed = claim(Path(out))
     plain = isinstance(chosen, PlainPlan)
     return Run(
@@ -174,7 +181,7 @@ def declare(
     chosen = chosen_plan(plan, None, resume=False)
     if isinstance(chosen, PlainPlan):
         raise UseError("a run without privacy claims nothing: there is nothing to declare")
-    from userdp.training.constants import constants_digest
+    from userdp.training.opening import constants_digest
 
     settings = chosen_config(config, options, None, resume=False)
     people = opened(store, fixed_graph=True)

@@ -27,7 +27,7 @@ from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
 from userdp.training.config import PlainPlan
 from userdp.training.devices import AUTO, choose_device, seats
-from userdp.training.recipe import Configured
+from userdp.training.recipe import LoopRecipe
 from userdp.training.run_models import recipe_of, released_models
 
 FOLDER = "audit"
@@ -106,7 +106,7 @@ def audit_run(
         seats(device, jobs)
         if not inference:
             raise UseError("references serve the attack on the released model, which is left out")
-        if not isinstance(recipe, Configured):
+        if isinstance(recipe, LoopRecipe):
             raise UseError(
                 f"the run at {run} was trained by a loop of its own, which nobody else can run: "
                 "there are no reference runs like it",
@@ -123,7 +123,7 @@ def audit_run(
         model, base = (models[of].float().to(computes) for of in ("model", "base"))
         fresh = fresh_text(store, most_examples=most_examples, most_users=most_users)
         roc = encode(user_inference(model, base, fresh))
-        if references and isinstance(recipe, Configured):
+        if references:
             options = folder.read_train()
             scores = reference_scores(
                 store,

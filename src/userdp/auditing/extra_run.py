@@ -24,8 +24,11 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.plans import Plan
+from userdp.training.averaging import build_average
 from userdp.training.config import PrivateOptions
 from userdp.training.devices import AUTO, choose_device
+from userdp.training.losses import build_loss
+from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
 from userdp.training.recipe import Recipe
@@ -111,9 +114,9 @@ def extra_run(
     made = make_canaries(store, plan, count=canaries, unsafe_seed=unsafe_seed)
     with scratch(place) as work:
         copy, left_out = copy_with(store, made, work / "store", plan, unsafe_seed=unsafe_seed)
+        config = recipe.config
         model = recipe.model(copy).to(computes)
-        optimizer = recipe.optimizer(model)
-        average = recipe.average(model)
+        optimizer, average = build_optimizer(model, config), build_average(model, config)
         units = made.units()
         before = _losses(model, units)
         shown.stage("audit", plan.steps, unit="step")
@@ -123,11 +126,11 @@ def extra_run(
             copy,
             plan,
             out=work / "run",
-            loss=recipe.loss(model),
-            micro_batch=recipe.micro_batch,
+            loss=build_loss(config, model),
+            micro_batch=config.micro_batch,
             options=PrivateOptions(
-                engine=recipe.engine,
-                selection=Strategy.RANDOM if recipe.selection.scored else recipe.selection,
+                engine=config.engine,
+                selection=Strategy.RANDOM if config.selection.scored else config.selection,
                 allow_large_delta=True,  # the audited run's own affair
             ),
         ) as run:
@@ -139,7 +142,8 @@ def extra_run(
             worst_move = float(directions.norms.max()) / plan.clip.l2_norm
             seen = watch(run, directions)
             for step in run:
-                recipe.set_rate(optimizer, step=step.number, steps=plan.steps)
+                rate = learning_rate(config, step=step.number, steps=plan.steps)
+                set_learning_rate(optimizer, rate)
                 optimizer.step()
                 if average is not None:
                     average.update()

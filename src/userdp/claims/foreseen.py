@@ -20,7 +20,7 @@ from userdp.vocabulary import Guarantee, delta_up, round_up
 
 
 def foreseen(
-    history: History, plan: Plan, *, base: str | Path | None = None, at: int | None = None
+    history: History, plan: Plan, *, base: Lineage | str | Path | None = None, at: int | None = None
 ) -> dict[str, Any]:
     """ε and δ of the claim of a run of ``plan``, as things stand, and of each of its parts.
 
@@ -30,15 +30,16 @@ def foreseen(
     Args:
         history: of the ledger that it is to be charged in.
         plan: of the run.
-        base: the folder of the model that it begins from, where that is known.
+        base: what the model that it begins from descends from, or its folder, where that is known.
         at: the line at which the run's constants were fixed; by default the next one.
 
     Returns:
         Plain values; ε is None where the parts do not add up, as over several adjacencies.
     """
-    described = None if base is None or not Path(base).is_dir() else description_of(Path(base))
-    lineage = inherited_at(history, history.lines if at is None else at)
-    lineage = (Lineage() if described is None else described.lineage) + lineage
+    if not isinstance(base, Lineage):
+        described = None if base is None or not Path(base).is_dir() else description_of(Path(base))
+        base = Lineage() if described is None else described.lineage
+    lineage = base + inherited_at(history, history.lines if at is None else at)
     series = room_for(history, plan)
     own = Charge(
         run_id="the next run",

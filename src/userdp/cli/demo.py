@@ -61,9 +61,9 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     from userdp.codec import encode
     from userdp.data.splits import Split
     from userdp.ledger import RunFolder, StoreLedger
-    from userdp.training.constants import constants_digest
     from userdp.training.evaluation import evaluate_splits
     from userdp.training.loop import train
+    from userdp.training.opening import constants_digest
 
     with stages.next("prepare", "docstrings of installed packages to a user store") as bar:
         store = _prepare(recipe, out / "store", bar)

@@ -33,6 +33,7 @@ def train(
     privacy: Literal["user", "none"] = "user",
     scores: Path | None = None,
     resume: bool = False,
+    dry_run: bool = False,
     sharded: bool = False,
     verify: bool = False,
     device: str = "auto",
@@ -63,6 +64,9 @@ def train(
             becomes infinite.
         scores: the file of userdp score, for --selection highest-perplexity or lowest-perplexity.
         resume: go on with the interrupted run in --out: its remaining steps, on fresh cohorts.
+        dry_run: charge nothing and write nothing: print the noise, the time of a step and of the
+            whole run (measured on made-up rows), the memory, and what the model and the store would
+            claim.
         sharded: under torchrun, take the model apart over the processes (FSDP2), for one that no
             process holds whole; without it each process has all of it.
         verify: check every byte of the store before anything is charged; sizes and a sample of 32
@@ -105,6 +109,7 @@ def train(
         config=learning,
         scores=scores,
         resume=resume,
+        dry_run=dry_run,
         sharded=sharded,
         verify=verify,
         device=device,
@@ -114,7 +119,12 @@ def train(
         slot=slot,
         allow_large_delta=allow_large_delta,
     )
-    return None if run is None else Answer(values=run.to_dict(), parts=_parts(run))
+    if run is None:
+        return None
+    from userdp.api.run import Run
+
+    parts = _parts(run) if isinstance(run, Run) else [str(run)]
+    return Answer(values=run.to_dict(), parts=parts)
 
 
 def _chosen_plan(

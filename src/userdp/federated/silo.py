@@ -28,11 +28,10 @@ from userdp.ledger import RunFolder
 from userdp.plans import Plan
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.models import require_fit
+from userdp.training.opening import TrainerNotes
 from userdp.training.origin import lineage_of_named
 from userdp.training.plain import PlainRun
-from userdp.training.private import open_private
 from userdp.training.private_run import PrivateRun
-from userdp.training.runs import TrainerNotes
 
 BEGUN_FILE, RELEASED_FILE = "begun.json", "released.safetensors"
 
@@ -182,7 +181,7 @@ class Silo:
             facts={"federation": self.plan.digest, "silo": self.index}, base=self._origin()
         )
         if isinstance(steps, Plan):
-            private = open_private(
+            private = PrivateRun(
                 self._model,
                 self._optimizer,
                 self.store,
@@ -199,7 +198,7 @@ class Silo:
                     unsafe_seeds=UnsafeSeeds(draws=self._unsafe_seed, noise=self._unsafe_seed),
                 ),
                 notes=notes,
-            )
+            ).open()
             # Each round begins at the server's weights, whose claim is the federation's.
             private.share_model()
             return private
@@ -214,7 +213,7 @@ class Silo:
             clip_norm=None,
             resume=resume,
             notes=notes,
-        )
+        ).open()
         earlier = sum(self.index in self.plan.schedule(r) for r in range(1, number))
         run.done = earlier * self.plan.local.steps
         return run

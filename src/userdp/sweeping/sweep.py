@@ -41,9 +41,9 @@ from userdp.sweeping.scores import (
     trial_losses,
 )
 from userdp.sweeping.standing import standings
-from userdp.training.constants import constants_digest
 from userdp.training.devices import AUTO
 from userdp.training.opened import settle_finished
+from userdp.training.opening import constants_digest
 from userdp.training.side_by_side import (
     Launch,
     SideBySide,

@@ -1,20 +1,39 @@
-"""From a `Cohort`, which is indices, to its token rows in the store, as `Units`."""
+"""From a `Cohort`, which is indices, to its token rows in the store, as `Units`.
+
+A step's cohort is cut into micro-batches; the next one is gathered while this one is clipped. What
+is worked ahead is the *gathering* of the present draw. The draw itself waits until the step stands
+in the ledger, so that invariant 7 ("written before its data is read") stays word for word.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.data.ahead import ahead
+from userdp.data.scores import digest_of_scores, read_scores
 from userdp.data.selection import FixedSelection
 from userdp.data.selections import RankedSelection, Selector, build_selector, select_once
-from userdp.data.store import StoreSplit
+from userdp.data.splits import Split
+from userdp.data.store import StoreSplit, UserStore
 from userdp.data.strategy import Strategy
+from userdp.errors import UseError
 from userdp.gradients import Units
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.sampling.coins import secret_generator
+from userdp.training.config import PrivateOptions
+
+PASSES_AHEAD = 128
+"""Passes of an engine in what is gathered at once. Units of each shape fill passes of their own
+(`userdp.gradients.engines.passes`), and the last one of each has empty places."""
+
+_FILLED = 8
+"""Passes that a step's expected rows fill at least: of a few users, some are alike."""
 
 
 def gather_units(
@@ -52,46 +71,55 @@ class Collator:
     ``resampled`` draw anew here: the cohort then names each drawn user once.
 
     Args:
-        split: where the rows are.
+        store: whose training split is read; rows are padded to its ``seq_len``: how long the
+            longest one is that was drawn would decide in what passes all are computed
+            (`userdp.gradients.Units`).
         plan: only its sampling is read.
-        strategy: see `userdp.data.selections`.
-        scores: float32 (examples,), for the perplexity strategies.
-        seq_len: the store's, to which rows are padded: how long the longest one is that was drawn
-            would decide in what passes all are computed (`userdp.gradients.Units`).
-        unsafe_seed: fixes what is drawn here; for tests only.
+        options: the selection (`userdp.data.selections`), with its scores and test seeds.
 
     Attributes:
         counts: int64 (users,), how many a sampler may draw of each user.
+        told: the selection in words, with the digest of its scores; a resumed run must share it.
 
     Raises:
-        UseError: ELS with a strategy that draws at each step, or scores are missing.
+        UseError: there is no such selection, ELS with one that draws at each step, or scores are
+            missing or say nothing.
     """
 
-    def __init__(
-        self,
-        split: StoreSplit,
-        plan: Plan,
-        *,
-        strategy: Strategy = Strategy.RANDOM,
-        scores: NDArray[np.float32] | None = None,
-        seq_len: int | None = None,
-        unsafe_seed: int | None = None,
-    ) -> None:
-        self._split, self._width = split, seq_len or 0
+    def __init__(self, store: UserStore, plan: Plan, options: PrivateOptions) -> None:
+        try:
+            strategy = Strategy(options.selection)
+        except ValueError:
+            raise UseError(
+                f"there is no selection {options.selection!r}",
+                hint=f"one of: {', '.join(Strategy)}",
+            ) from None
+        self.told, scores = str(strategy), None
+        if options.scores is not None:
+            if not strategy.scored:
+                raise UseError(
+                    f"scores say nothing with the selection {strategy}",
+                    hint="give --selection highest-perplexity or lowest-perplexity, or leave them "
+                    "out",
+                )
+            self.told += f" {digest_of_scores(options.scores)}"
+            scores = read_scores(options.scores, store)
+        self._split, self._width = store.split(Split.TRAIN), store.meta.seq_len
         self._group_size = plan.sampling.group_size
         self._selection: FixedSelection | RankedSelection | None = None
         self._selector: Selector | None = None
-        self.counts = split.counts
+        self.counts = self._split.counts
         by_user = plan.sampling.by_user
         if by_user and strategy.per_step_only:
             self._selector = build_selector(
-                split, plan.sampling.group_size, strategy=strategy, seq_len=seq_len
+                self._split, self._group_size, strategy=strategy, seq_len=self._width
             )
-            self._generator = secret_generator(None if unsafe_seed is None else unsafe_seed + 1)
-            self.counts = np.ones_like(split.counts)
+            seed = options.unsafe_seeds.draws
+            self._generator = secret_generator(None if seed is None else seed + 1)
+            self.counts = np.ones_like(self.counts)
         elif not by_user or strategy is not Strategy.RANDOM:
             self.counts, self._selection = select_once(
-                split, plan.sampling.group_size, strategy=strategy, scores=scores
+                self._split, self._group_size, strategy=strategy, scores=scores
             )
 
     def __call__(self, cohort: Cohort) -> Units:
@@ -102,13 +130,8 @@ class Collator:
             return Units.from_flat(
                 rows.tokens, rows.offsets, chosen.offsets, rows.targets, width=self._width
             )
-        return gather_units(
-            self._split,
-            cohort.users,
-            self._examples(cohort),
-            cohort.offsets,
-            width=self._width,
-        )
+        examples = self._examples(cohort)
+        return gather_units(self._split, cohort.users, examples, cohort.offsets, width=self._width)
 
     @property
     def left_out(self) -> int:
@@ -132,7 +155,7 @@ class Collator:
         ends = np.concatenate([[0], np.cumsum(lengths)])
         return np.diff(ends[cohort.offsets]).astype(np.int64)
 
-    def microbatches(self, cohort: Cohort, *, rows: int) -> list[Cohort]:
+    def microbatches(self, cohort: Cohort, *, rows: int | None) -> list[Cohort]:
         """The cohort cut between units, into parts of at most ``rows`` rows where a unit allows it.
 
         At least one part. Where the cut falls depends on numbers of rows alone.
@@ -142,9 +165,36 @@ class Collator:
             sizes = sizes * self._group_size
         cuts, held = [0], 0
         for unit, size in enumerate(sizes.tolist()):
-            if held and held + size > rows:
+            if held and rows is not None and held + size > rows:
                 cuts.append(unit)
                 held = 0
             held += size
         cuts.append(cohort.units)
         return [cohort.part(begin, end) for begin, end in pairwise(cuts)]
+
+
+def gathered(microbatches: Sequence[Cohort], gather: Callable[[Cohort], Units]) -> Iterator[Units]:
+    """The rows of each micro-batch, in order; an error of ``gather`` is raised where it stands.
+
+    One thread works ahead, so that at most three micro-batches of rows are held at once.
+    """
+    if len(microbatches) == 1:  # no thread is worth its while
+        yield gather(microbatches[0])
+        return
+    for _, units in ahead(gather, microbatches):
+        yield units
+
+
+def rows_for(plan: Plan, micro_batch: int, *, processes: int) -> int:
+    """Rows of a pass: ``micro_batch``, or fewer where the plan expects so few that none is filled.
+
+    Public: nothing is asked but the plan.
+
+    Args:
+        plan: whose steps are taken.
+        micro_batch: most rows of a pass.
+        processes: that share a step.
+    """
+    of_a_unit = plan.sampling.group_size if plan.sampling.by_user else 1
+    expected = plan.denominator * of_a_unit / processes
+    return min(micro_batch, max(of_a_unit, math.ceil(expected / _FILLED)))

@@ -32,14 +32,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from userdp.claims.lineage import Lineage
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum
-from userdp.ledger import RunFolder
-from userdp.plans import StepRecord
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import World
-from userdp.training.opened import OpenRun
 
 
 def shared_secret(world: World) -> int | None:
@@ -150,96 +146,3 @@ class Dealing:
             halvings=sum(part.halvings for part in parts),
         )
         return whole, sum(all_rows)
-
-
-class SharedRun:
-    """An `OpenRun` for all processes: rank 0 holds it, and the others wait for rank 0.
-
-    In a world of one it is the same as the `OpenRun` that it holds.
-
-    Args:
-        world: the processes.
-        folder: of the run.
-        begin: opens the run; called only on rank 0.
-
-    Attributes:
-        attempts: steps charged so far.
-        last_clip_norm: of the last of them, see `userdp.ledger.RunLedger`.
-        logged: see `OpenRun.logged`.
-        closed: whether the folder was let go.
-
-    Raises:
-        UseError, FailureError: as ``begin``, on every process.
-    """
-
-    def __init__(self, world: World, folder: RunFolder, begin: Callable[[], OpenRun]) -> None:
-        self.folder = folder
-        self._world = world
-        self._opened: OpenRun | None = None
-        self.closed = False
-
-        def open_here() -> tuple[int, int, float | None, bool]:
-            self._opened = begin()
-            ledger = self._opened.ledger
-            logged = self._opened.logged
-            return ledger.attempts, ledger.remaining, ledger.last_clip_norm, logged
-
-        self.attempts, remaining, self.last_clip_norm, self.logged = world.on_rank_zero(open_here)
-        self._steps = self.attempts + remaining
-
-    @property
-    def remaining(self) -> int:
-        """Steps that may still be attempted."""
-        return self._steps - self.attempts
-
-    def attempt(self, step: StepRecord) -> int:
-        """Charge one step for all processes; see `userdp.ledger.RunLedger.attempt`.
-
-        Raises:
-            FailureError: as there, or the processes are not about to take the same step.
-        """
-        steps = self._world.all_gather_object(step)
-
-        def charge() -> int:
-            for rank, other in enumerate(steps):
-                if other != step:
-                    raise FailureError(
-                        f"ledger and sampler disagree: process {rank} is about to do {other}, "
-                        f"process 0 {step}; training stopped before this update"
-                    )
-            assert self._opened is not None
-            return self._opened.ledger.attempt(step)
-
-        self.attempts = self._world.on_rank_zero(charge)
-        self.last_clip_norm = step.l2_clip_norm
-        return self.attempts
-
-    @property
-    def lineage(self) -> Lineage:
-        """What the run's model descends from, the run itself included; only on rank 0."""
-        assert self._opened is not None
-        return self._opened.lineage
-
-    def released_elsewhere(self, weights: str) -> bool:
-        """See `OpenRun.released_elsewhere`; rank 0 asks with its own weights."""
-
-        def ask() -> bool:
-            assert self._opened is not None
-            return self._opened.released_elsewhere(weights)
-
-        return self._world.on_rank_zero(ask)
-
-    def finish(self, weights: str | None) -> None:
-        """Note the end in the ledger and settle with the store; see `OpenRun.finish`."""
-
-        def end() -> None:
-            assert self._opened is not None
-            self._opened.finish(weights)
-
-        self._world.on_rank_zero(end)
-
-    def close(self) -> None:
-        """Let go of the folder; twice does no harm."""
-        self.closed = True
-        if self._opened is not None:
-            self._opened.close()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
 
 from userdp import files
 from userdp.claims.bound import bound_files
@@ -11,6 +12,7 @@ from userdp.claims.conditions import COPIED, looked_at
 from userdp.claims.inheritance import charged_since, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.weights import digest_of
+from userdp.errors import UseError
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import charges_in, count_attempts, finish_of
@@ -28,7 +30,7 @@ class OpenRun:
         folder: of the run.
         ledger: the run's.
         store: the ledger of the store's people.
-        lock: descriptor of the lock file; None once it is closed.
+        lock: of the folder.
         steered: a loop of somebody's own takes its steps, whose constants (the learning rate, say)
             nobody has recorded.
     """
@@ -37,8 +39,8 @@ class OpenRun:
     folder: RunFolder
     ledger: RunLedger
     store: StoreLedger
-    lock: int | None
-    steered: bool = False
+    lock: ExitStack
+    steered: bool
 
     @property
     def lineage(self) -> Lineage:
@@ -67,8 +69,7 @@ class OpenRun:
         own = history.charges.get(self.ledger.charge)
         if not self.steered or own is None:
             return ()
-        # Ledgers of before that was noted do not say that a loop of somebody's own is open.
-        return tuple(sorted(history.looked_during(replace(own, steered=True))))
+        return tuple(sorted(history.looked_during(own)))
 
     def released_elsewhere(self, weights: str) -> bool:
         """Whether weights of this digest hold what another run over these people has learned.
@@ -110,18 +111,21 @@ class OpenRun:
             looks=self.looks,
             since=self.since.plain if self.since != Lineage() else None,
         )
-        _settle(folder, self.store)
+        if not settle_finished(folder, self.store):
+            raise UseError(
+                f"the ledger of the store at {self.store.path} knows this run no more: it was put "
+                "back to an earlier state, and would claim less than was released",
+                hint="put the latest ledger of the store back, and resume the run",
+            )
 
     def close(self) -> None:
         """Let go of the folder; twice does no harm."""
-        if self.lock is not None:
-            self.ledger.close()
-            os.close(self.lock)
-            self.lock = None
+        self.ledger.close()
+        self.lock.close()
 
 
 def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
-    """Do what a kill left to do of a run that is finished: forget its noise, and tell its store.
+    """Tell a store that a run has ended, by the run's own ledger, and forget the run's noise.
 
     Until then the store counts the run as open, and does not know its weights by their digest.
 
@@ -133,38 +137,24 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
         Whether the store did not know it yet. False, and nothing is written, of a run that is not
         finished, that was settled, or that was charged elsewhere.
     """
-    if not folder.finished:
+    entries = read_entries(folder.ledger) if folder.ledger.exists() else []
+    finish = finish_of(entries)
+    if finish is None:
         return False
     folder.forget_noise()
-    charge, history = _charge_of(folder), store.history()
+    # What went on from a copy ends at a price of its own.
+    charge, history = str((charges_in(entries) or [entries[0]["run_id"]])[-1]), store.history()
     known = charge in history.charges or charge in history.taken.values()
     if not known or charge in history.settled:
         return False
-    _settle(folder, store)
-    return True
-
-
-def _settle(folder: RunFolder, store: StoreLedger) -> None:
-    """Tell a store that a run has ended, by what the run's own ledger says: all of it is there."""
-    entries = read_entries(folder.ledger)
-    finish = finish_of(entries)
-    assert finish is not None
-    charge, lineage = _charge_of(folder), run_lineage(folder.ledger, entries).plain
-    adapter = finish["digests"].get("adapter")
-    if adapter is not None:  # before it is settled: what a kill leaves undone here is done again
-        store.release(charge, weights=adapter, lineage=lineage)
+    digests: dict[str, Any] = finish["digests"]
+    lineage = run_lineage(folder.ledger, entries).plain
+    if digests.get("adapter") is not None:  # first: what a kill leaves undone here is done again
+        store.release(charge, weights=digests["adapter"], lineage=lineage)
     store.settle(
-        charge,
-        steps=count_attempts(entries),
-        weights=finish["digests"].get("weights"),
-        lineage=lineage,
+        charge, steps=count_attempts(entries), weights=digests.get("weights"), lineage=lineage
     )
-
-
-def _charge_of(folder: RunFolder) -> str:
-    """What pays for a run in the end: what went on from a copy ends at a price of its own."""
-    entries = read_entries(folder.ledger)
-    return str((charges_in(entries) or [entries[0]["run_id"]])[-1])
+    return True
 
 
 def note_copy(ledger: RunLedger, store: StoreLedger) -> None:

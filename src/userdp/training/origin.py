@@ -1,10 +1,10 @@
-"""Where the weights come from that training begins with; see `userdp.claims`."""
+"""Where the weights come from that training begins with, and what a run notes of them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Apart, Lineage, lineage_from
 from userdp.claims.weights import lineage_of_base, weights_digest
+from userdp.data.scores import lineage_of_scores as score_lineage
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.gradients.shards import is_sharded, local
 from userdp.ledger import StoreLedger
 from userdp.plans import MadeFor, Plan
+from userdp.strict_json import parse
 from userdp.training.config import TrainConfig
 from userdp.training.lora import are_fresh, data_of_adapters, is_of_base
-from userdp.training.models import BASE_MODEL, NEW, resolve
+from userdp.training.models import BASE_MODEL, BUNDLED, NEW, resolve
 from userdp.training.releasing import is_adapted, uncompiled
 
 _NAMES = {
@@ -30,7 +32,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] = lambda name: True) -> str:
+def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] | None = None) -> str:
     """The digest of a model's parameters and buffers, as `userdp.claims.weights.digest_of` has it.
 
     That of the saved model is the same, where it is saved in the dtype that it is in. Of a sharded
@@ -38,7 +40,7 @@ def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] = lambda 
 
     Args:
         model: as it stands.
-        only: whether a tensor of that name counts.
+        only: whether a tensor of that name counts; all of them by default.
     """
     return weights_digest(one for _, one in _tensors(model, only))
 
@@ -84,7 +86,7 @@ def lineage_of_weights(
     noted = str(getattr(inner, "name_or_path", "") or "")
     # No process holds all weights of a sharded model, and this one asks by itself.
     sharded = any(is_sharded(tensor) for tensor in model.parameters())
-    tensors = {} if sharded else dict(_tensors(inner, lambda tensor: True))
+    tensors = {} if sharded else dict(_tensors(inner))
     digest = None if sharded else weights_digest(tensors.values())
     released = {one.weights: one.lineage for one in StoreLedger(store.path).history().released}
     # A run of a model of peft that saved nothing has settled with base and adapters together.
@@ -145,6 +147,19 @@ def lineage_of_text(store: UserStore) -> Lineage:
         conditions = (Condition(kind=kind, told=what) for kind, what in told)
         lineage += Lineage(conditions=tuple(sorted(set(conditions))))
     return lineage
+
+
+def lineage_of_scores(path: Path) -> Lineage:
+    """What chose among the examples; a file that does not say may have learned from anybody."""
+    text = score_lineage(path)
+    if not text:
+        unknown = Condition(kind=ConditionKind.BASE, told="the model of its scores")
+        return Lineage(conditions=(unknown,))
+    try:
+        values = parse(text)
+    except ValueError as error:
+        raise UseError(f"the lineage in {path} is damaged") from error
+    return lineage_from(values, what=f"the lineage in {path}")
 
 
 def of_others(base: Lineage, name: str, store: UserStore) -> Lineage:
@@ -216,12 +231,64 @@ def require_made_for(plan: Plan, store: UserStore, made: MadeFor) -> None:
             )
 
 
+_SHAPE = {
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "vocabulary": "vocab_size",
+}
+"""Our names, and those by which every configuration of `transformers` can be asked."""
+
+
+def base_facts(
+    model: nn.Module, *, weights: str | None, loaded_from: str | None = None
+) -> dict[str, Any]:
+    """Plain values for the ledger's first line: of the weights and their shape, not of a name.
+
+    A folder ``models/gpt2`` may hold anything. What a reviewer can check is the digest of the
+    weights, and the architecture that was built. Both are public constants: no record has a part in
+    them.
+
+    Args:
+        model: at the weights that training begins with, before adapters are added if userdp adds
+            them.
+        weights: their digest, if it is known; left out of new weights, which follow a seed.
+        loaded_from: where userdp itself just read them; None of a model that a caller brought,
+            which says of itself where it is from.
+
+    Returns:
+        ``origin`` ("bundled", "new", "folder", "hub" or "memory"); ``name``, of a folder without
+        its place; ``weights``; ``kind`` of the architecture, ``layers``, ``width``, ``heads`` and
+        ``vocabulary`` as far as its configuration tells; ``parameters``.
+    """
+    noted = str(getattr(model, "name_or_path", "") or "")
+    origin, name = "memory", loaded_from or noted
+    if loaded_from is not None:
+        place = "folder" if Path(loaded_from).is_dir() else "hub"
+        origin = loaded_from if loaded_from in (BUNDLED, NEW) else place
+    # Names on the hub have one slash at most; anything else may be a place on this machine.
+    here = Path(name).is_absolute() or Path(name).is_dir() or name.count("/") > 1
+    local = origin == "folder" or here
+    facts: dict[str, Any] = {
+        "origin": origin,
+        "name": None if origin in (BUNDLED, NEW) else PurePath(name).name if local else name,
+        "weights": None if origin == NEW else weights,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "kind": type(model).__name__,
+    }
+    config = getattr(model, "config", None)
+    if config is not None:
+        facts["kind"] = getattr(config, "model_type", None) or facts["kind"]
+        facts |= {ours: getattr(config, theirs, None) for ours, theirs in _SHAPE.items()}
+    return {key: value for key, value in facts.items() if isinstance(value, str | int) and value}
+
+
 def _tensors(
-    model: nn.Module, only: Callable[[str], bool]
+    model: nn.Module, only: Callable[[str], bool] | None = None
 ) -> Iterator[tuple[str, tuple[str, tuple[int, ...], bytes]]]:
     """Each tensor's name; and its dtype, its shape and the digest of its bytes."""
     for name, tensor in model.state_dict().items():
-        if isinstance(tensor, Tensor) and tensor.dtype in _NAMES and only(name):
+        if isinstance(tensor, Tensor) and tensor.dtype in _NAMES and (only is None or only(name)):
             values = local(tensor.detach()).cpu().contiguous().view(-1).view(torch.uint8).numpy()
             digest = hashlib.sha256(values.data).digest()
             yield name, (_NAMES[tensor.dtype], tuple(tensor.shape), digest)

@@ -9,7 +9,9 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -24,12 +26,12 @@ from userdp.errors import UseError
 from userdp.gradients import Loss, causal_lm_loss, require_masked, trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.training.collate import gather_units
-from userdp.training.config import PlainPlan
+from userdp.training.config import PlainPlan, PrivateOptions
 from userdp.training.losses import losses_of
+from userdp.training.opening import TrainerNotes, open_run
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.origin import digest_of_weights, lineage_of_weights
 from userdp.training.releasing import release
-from userdp.training.runs import TrainerNotes, open_run
 from userdp.training.steps import Step
 
 _GRADIENT_NORM = 1.0
@@ -40,7 +42,7 @@ _NONE = TrainerNotes()
 class PlainRun(AbstractContextManager["PlainRun"]):
     """The steps of a run without privacy that remain; the store's claim is infinite from here on.
 
-    Use it as a context manager; call `save`, or `finish`, after the last step.
+    Use what `open` answers as a context manager; call `save`, or `finish`, after the last step.
 
     Args:
         model: its parameters with ``requires_grad`` are trained.
@@ -84,18 +86,8 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         self.plan = plan
         self.done = 0
         self.folder = RunFolder(out)
-        self._run = open_run(
-            out,
-            store,
-            None,
-            identity={"training length": canonical(plan), **notes.identity},
-            facts=notes.facts,
-            train={**plan.options, **(notes.train or {})},
-            base=lineage_of_weights(model, store) if notes.base is None else notes.base,
-            resume=resume,
-        )
         self._model = model
-        self._tokenizer = store.tokenizer_path
+        self._store, self._resume, self._notes = store, resume, notes
         self._split = split
         self._seed = seed
         self._loss = loss
@@ -105,6 +97,26 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         self._users = np.repeat(np.arange(len(counts)), counts)
         self._examples = np.concatenate([np.arange(count) for count in counts])
         self._order = (-1, np.empty(0, dtype=np.int64))
+
+    def open(self) -> Self:
+        """Charge the store, for which nothing can be claimed from here on, and begin or resume."""
+        base = self._notes.base
+        if base is None:
+            base = lineage_of_weights(self._model, self._store)
+        self._run = open_run(
+            self.folder.path,
+            self._store,
+            None,
+            options=PrivateOptions(exact_log=True),
+            notes=replace(
+                self._notes,
+                identity={"training length": canonical(self.plan), **self._notes.identity},
+                train={**self.plan.options, **(self._notes.train or {})},
+                base=base,
+            ),
+            resume=self._resume,
+        )
+        return self
 
     @property
     def remaining(self) -> int:
@@ -165,7 +177,9 @@ class PlainRun(AbstractContextManager["PlainRun"]):
 
     def save(self) -> Path:
         """Write the model to the run's folder, and finish; see `PrivateRun.save`."""
-        weights = release(self._model, self.folder, tokenizer=self._tokenizer, lineage=self.lineage)
+        weights = release(
+            self._model, self.folder, tokenizer=self._store.tokenizer_path, lineage=self.lineage
+        )
         self.finish(weights)
         return self.folder.released
 

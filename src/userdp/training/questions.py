@@ -2,38 +2,38 @@
 
 Whether an answer is asked for, and whether it refuses, is seen by others. So everything is asked
 here, on made-up rows, of passes as large as the plan allows: no step asks anew because of whom it
-drew (invariant 9).
+drew (invariant 9). An error of the model or its loss comes out as it is, before anything is
+charged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from textwrap import shorten
+import time
+from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from userdp.errors import (
-    FailureError,
-    MadeUpRowsError,
-    UseError,
-    UserdpError,
-    UserdpWarning,
-    printable,
-)
-from userdp.gradients import ClipRule, Engine, Loss, get_engine, trainable_parameters
+from userdp.errors import FailureError, UseError, warn
+from userdp.gradients import ClipRule, Engine, Loss, Units, get_engine, trainable_parameters
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.engines import reference, sharded
+from userdp.gradients.engines.choice import why_alone
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.passes import rows_per_pass
+from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import sharded_parts
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.plans import Plan
 from userdp.training.distributed import current_world
-from userdp.training.price import warn_if_one_at_a_time
-from userdp.vocabulary import PrivacyUnit
+
+_WORTH_SAYING = 1.3
+"""Below it one at a time costs about what batches cost."""
+
+_LONG = 2.0
+"""Seconds of a pass beyond which one measurement must do."""
 
 
 def require_fit_for_steps(
@@ -48,8 +48,7 @@ def require_fit_for_steps(
 ) -> None:
     """Refuse a model or a loss for which the engine cannot clip the units of ``plan``.
 
-    Warns of one for which it must compute units one at a time, with the price
-    (`userdp.training.price`).
+    Warns, once, of one for which it must compute units one at a time, with the price.
 
     Args:
         model: at the weights that training begins with.
@@ -61,86 +60,89 @@ def require_fit_for_steps(
         masked: whether the loss is given targets.
 
     Raises:
-        UseError: rows are coupled, or a sharded model's layers are not covered.
+        UseError: there is no such engine, rows are coupled, or a sharded model's layers are not
+            covered.
         FailureError: memory has no room for one example.
     """
+    get_engine(engine)
     if sharded_parts(model):
         if engine != "auto":
             raise UseError(
                 f"a sharded model has an engine of its own, not {engine!r}",
                 hint="leave --engine out, or --sharded",
             )
-        sharded.require_supported(
-            Task(
-                model=model,
-                loss=loss,
-                units=sharded.nobody(model, masked=masked),
-                l2_clip_norm=plan.clip.l2_norm,
-                item_clip_norm=plan.clip.item_norm,
-                rule=rule_of(plan),
-            )
-        )
+        task = _task(model, loss, plan, sharded.nobody(model, masked=masked), micro_batch)
+        sharded.require_supported(task)
         return
     _require_room(model, loss, seq_len=seq_len, masked=masked)
-    rows = {PrivacyUnit.USER: plan.sampling.group_size, PrivacyUnit.EXAMPLE: 1}
     require_rows_apart(model, loss, masked=masked)
-    if current_world().rank == 0:
-        warn_if_one_at_a_time(
-            model,
-            loss,
-            engine=engine,
-            unit_rows=rows.get(plan.sampling.unit, micro_batch),
-            micro_batch=micro_batch,
-            seq_len=seq_len,
-            masked=masked,
-            l2_clip_norm=plan.clip.l2_norm,
-        )
-
-
-@secret_randomness()
-def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -> None:
-    """Refuse a model that memory has no room to train on one example; nothing is charged then.
-
-    What is larger is halved where it does not fit (`userdp.gradients.engines.room`); one example is
-    the end of that, and whether a step would come to it is for the cohort to say.
-
-    Raises:
-        FailureError: there is no room.
-    """
-    one = made_up(model, Shape((1,), (seq_len,)), masked=masked, device=device_of(model))
+    rows = _rows_of_a_unit(plan)
+    if engine == "reference" or rows > micro_batch or current_world().rank:
+        return
+    one = made_up_units(model, 1, rows, seq_len, masked=masked)
+    reason = why_alone(_task(model, loss, plan, one, micro_batch))
+    if reason is None:
+        return
+    together = max(1, rows_per_pass(seq_len, micro_batch, device_of(model)) // rows)
+    many = made_up_units(model, together, rows, seq_len, masked=masked)
+    alone = _task(model, loss, plan, one, micro_batch)
     try:
-        reference.sum_of_units(Task(model=model, loss=loss, units=one, l2_clip_norm=1.0))
+        price = together * seconds_of(lambda: reference.sum_of_units(alone), model)
+        price /= seconds_of(lambda: _ordinary(model, loss, many), model)
     except (MemoryError, RuntimeError) as error:
         if not ran_out_of_memory(error):
             raise
-        raise FailureError(
-            f"memory has no room for the gradient of one example of {seq_len} tokens, so that no "
-            "step could be taken; nothing was charged",
-            hint="take a machine or a device with more memory, --activation-checkpointing, "
-            "--lora-rank, a smaller model, or a store of a smaller --seq-len",
-        ) from None
+        return  # there is no room for the batched step that this would be dearer than
+    if price > _WORTH_SAYING:
+        warn(
+            f"users cannot share a pass of this model: {reason}. Each is computed alone, at about "
+            f"{price:.1f} times the processor time of a batched step (measured on {rows} made-up "
+            f"row{'s' * (rows > 1)} of {seq_len} tokens a user). The claim is the same. Way out: "
+            "freeze these layers, train adapters on others, or take a larger group size, so that "
+            "each user fills passes; or take engine reference, to accept it silently",
+            stacklevel=4,  # where `make_private` is called
+        )
 
 
-@contextmanager
-def on_made_up_rows() -> Iterator[None]:
-    """What fails within fails on rows that are nobody's, before anything is charged.
+def made_up_units(model: nn.Module, units: int, rows: int, seq_len: int, *, masked: bool) -> Units:
+    """Units of so many whole rows, which are nobody's, where the model is."""
+    shape = Shape((rows,) * units, (seq_len,) * (units * rows))
+    return made_up(model, shape, masked=masked, device=device_of(model))
 
-    Raises:
-        MadeUpRowsError: in place of any error but userdp's own, and of memory that ran out.
-    """
-    try:
-        yield
-    except (UserdpError, UserdpWarning):
-        raise
-    except Exception as error:  # whatever a model, a loss or a library raises
-        if ran_out_of_memory(error):
-            raise
-        words = printable(shorten(str(error), 400, placeholder=" …"))
-        raise MadeUpRowsError(
-            f"the model or its loss fails on made-up rows, as it would in each step: "
-            f"{type(error).__name__}: {words}. Nothing was charged",
-            hint="the cause of this error (its __cause__) has the place in the code",
-        ) from error
+
+@secret_randomness()
+def seconds_of(run: Callable[[], object], model: nn.Module) -> float:
+    """The shortest of a few runs; the first one warms up what is allocated and compiled."""
+    device = device_of(model)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    best = float("inf")
+    for _ in range(3):
+        begin = clock()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, clock() - begin)
+        if best > _LONG:
+            break
+    return best
+
+
+@secret_randomness()
+def bytes_of_a_pass(model: nn.Module, loss: Loss, units: Units) -> int:
+    """What autograd keeps of these rows for the backward pass, the model's own tensors left out."""
+    own = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
+        losses = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+    del losses
+    return sum(kept.values())
 
 
 def engine_of(model: nn.Module, name: str) -> Engine:
@@ -157,3 +159,52 @@ def rule_of(plan: Plan) -> ClipRule:
 def device_of(model: nn.Module) -> torch.device:
     """Where a model's trainable parameters are."""
     return next(iter(trainable_parameters(model).values())).device
+
+
+def _rows_of_a_unit(plan: Plan) -> int:
+    return plan.sampling.group_size if plan.sampling.by_user else 1
+
+
+def _task(model: nn.Module, loss: Loss, plan: Plan, units: Units, micro_batch: int) -> Task:
+    return Task(
+        model=model,
+        loss=loss,
+        units=units,
+        l2_clip_norm=plan.clip.l2_norm,
+        item_clip_norm=plan.clip.item_norm,
+        micro_batch=micro_batch,
+        rule=rule_of(plan),
+    )
+
+
+@secret_randomness()
+def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -> None:
+    """Refuse a model that memory has no room to train on one example; nothing is charged then.
+
+    What is larger is halved where it does not fit (`userdp.gradients.engines.room`); one example is
+    the end of that, and whether a step would come to it is for the cohort to say.
+
+    Raises:
+        FailureError: there is no room.
+    """
+    one = made_up_units(model, 1, 1, seq_len, masked=masked)
+    try:
+        reference.sum_of_units(Task(model=model, loss=loss, units=one, l2_clip_norm=1.0))
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise FailureError(
+            f"memory has no room for the gradient of one example of {seq_len} tokens, so that no "
+            "step could be taken; nothing was charged",
+            hint="take a machine or a device with more memory, --activation-checkpointing, "
+            "--lora-rank, a smaller model, or a store of a smaller --seq-len",
+        ) from None
+
+
+@secret_randomness()
+def _ordinary(model: nn.Module, loss: Loss, units: Units) -> None:
+    """A forward and backward pass over all rows at once, as in training without privacy."""
+    with torch.enable_grad():
+        losses = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+        parameters = list(trainable_parameters(model).values())
+        torch.autograd.grad(losses.mean(), parameters, allow_unused=True)

@@ -13,8 +13,7 @@ from userdp.extras import library
 from userdp.ledger import RunFolder
 from userdp.training.config import train_config
 from userdp.training.models import read_model, require_fit
-from userdp.training.own_loop import Repeated, read_own_loop
-from userdp.training.recipe import Configured, Recipe
+from userdp.training.recipe import LoopRecipe, Recipe
 
 
 def released_models(
@@ -75,9 +74,9 @@ def recipe_of(folder: RunFolder) -> Recipe:
     """
     if folder.train.exists():
         weights = dict(folder.read_facts().get("base_model", {})).get("weights")
-        return Configured(train_config(folder.read_train()), weights=weights)
+        return Recipe(train_config(folder.read_train()), weights=weights)
     if folder.loop.exists():
-        return Repeated(read_own_loop(folder), folder)
+        return LoopRecipe(folder)
     raise UseError(
         f"the run at {folder.path} does not say which model it began from: it has neither "
         f"{folder.train.name} nor {folder.loop.name}, which only its operator holds",

@@ -1,82 +1,56 @@
-"""Notices a backward pass of the loop's own while a private run is open.
+"""Who else may reach the parameters of an open run: no backward pass, and no other run.
 
 A private step leaves a noisy gradient in ``.grad``. A ``loss.backward()`` that was left over from
 the loop without privacy adds the exact gradient of somebody's text on top of it, and the optimizer
 would apply both: the claim of the run would then be false, and nobody would see it.
+
+A run also asks what its model descends from when it begins. Another run that trains the same
+tensors meanwhile, over other people's text, would put what it learns into weights whose ledger says
+nothing of it: a tensor trains in one private run at a time.
 """
 
 from __future__ import annotations
 
-import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
-
-_WHY = (
-    "an exact gradient would be applied beside the noisy one that the step hands out, and the "
-    "run's epsilon would say nothing of it"
-)
-_WAY_OUT = (
-    "take loss.backward() out of the loop: each turn of the run has filled .grad. For a gradient "
-    "on public text use torch.autograd.grad, or a copy.deepcopy of the model"
-)
 
 
 class StrayGradients:
     """Refuses backward passes into the parameters that a private run trains, until `close`.
 
     Guarantee: as long as it watches, ``backward()`` of any loss that reaches one of the parameters
-    raises; and where the loop catches that error, the optimizer takes no update before the run has
-    handed out its next gradient. What a loop does with ``.grad`` by itself is not looked at:
-    clipping, scaling, or replacing it by what was computed from it is post-processing.
+    raises, and leaves no gradient in it. What a loop does with ``.grad`` by itself is not looked
+    at: clipping, scaling, or replacing it by what was computed from it is post-processing.
 
     torch calls these hooks only where a backward pass adds to ``.grad``, so that a step of the run,
     whose engines ask for gradients without adding them, costs nothing more.
 
-    What no hook sees is a gradient that the loop computes in another way (`torch.autograd.grad`)
-    and writes into ``.grad`` on purpose.
-
     Args:
         model: its trainable parameters are watched; sharded or not.
-        optimizer: over them.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self._own = False
-        self._one_at_a_time = threading.Lock()
-        self._strayed = False
         self._handles: list[Any] = [
             parameter.register_post_accumulate_grad_hook(self._added)  # type: ignore[no-untyped-call]
             for parameter in trainable_parameters(model).values()
         ]
-        self._handles.append(_innermost(optimizer).register_step_pre_hook(self._before_update))
 
     @contextmanager
     def own_passes(self) -> Iterator[None]:
-        """Within, the run computes: its passes may leave what they like, and it sets ``.grad``.
-
-        Raises:
-            UseError: another thread is within, whose step would be charged together with this one.
-        """
-        if not self._one_at_a_time.acquire(blocking=False):
-            raise UseError(
-                "two threads take steps of one run at the same time: what one computes would reach "
-                "the gradients of the other, and one charge would pay for both",
-                hint="iterate over a run in one thread; this step was not charged",
-            )
+        """Within, the run computes: its passes may leave what they like, and it sets ``.grad``."""
         self._own = True
         try:
             yield
         finally:
             self._own = False
-            self._one_at_a_time.release()
-        self._strayed = False  # every gradient that was there has been replaced
 
     def close(self) -> None:
         """Watch no more; twice does no harm."""
@@ -87,23 +61,53 @@ class StrayGradients:
     def _added(self, parameter: Tensor) -> None:
         if self._own:
             return
-        self._strayed = True
         parameter.grad = None
         raise UseError(
-            f"a backward pass added to the gradients that a private run trains with: {_WHY}",
-            hint=_WAY_OUT,
+            "a backward pass added to the gradients that a private run trains with: an exact "
+            "gradient would be applied beside the noisy one that the step hands out, and the run's "
+            "epsilon would say nothing of it",
+            hint="take loss.backward() out of the loop: each turn of the run has filled .grad. For "
+            "a gradient on public text use torch.autograd.grad, or a copy.deepcopy of the model",
         )
 
-    def _before_update(self, *_: Any) -> None:
-        if self._strayed:
-            raise UseError(
-                "the optimizer was about to apply gradients to which a backward pass of the loop's "
-                f"own has added: {_WHY}",
-                hint=_WAY_OUT,
-            )
+
+class HeldModel:
+    """The tensors that an open run trains, until `close`.
+
+    Args:
+        model: that the run trains.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.trained = _trained(model)
+        _open.add(self)
+
+    def close(self) -> None:
+        """Let go of the model; twice does no harm."""
+        self.trained = set()
 
 
-def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer that updates: wrappers, such as those of `accelerate`, have no hooks."""
-    inner = getattr(optimizer, "optimizer", None)
-    return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
+_open: weakref.WeakSet[HeldModel] = weakref.WeakSet()
+
+
+def require_free(model: nn.Module) -> None:
+    """Refuse a model of which an open run of this process trains a tensor.
+
+    Models that share tensors, by tying or as adapters over one base, are one model in what they
+    share. What one of them only reads may train in another; its run sees that
+    before it releases anything.
+
+    Raises:
+        UseError: names the way out.
+    """
+    if any(_trained(model) & held.trained for held in _open):
+        raise UseError(
+            "another private run of this process is open, and trains weights of this model: each "
+            "would release what the other has learned, and neither claim would say so",
+            hint="end the other run first (leave its block, or call its close()), or train a "
+            "copy.deepcopy of the model",
+        )
+
+
+def _trained(model: nn.Module) -> set[int]:
+    return {id(parameter) for parameter in trainable_parameters(model).values()}

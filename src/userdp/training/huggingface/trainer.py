@@ -41,16 +41,15 @@ from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.planning.proposal import Proposal, as_plan
+from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
 from userdp.training.config import PrivateOptions
 from userdp.training.huggingface.checkpoints import StopWhenAsked, last_sealed, require_own, seal
 from userdp.training.huggingface.dataset import default_seq_len, store_of
 from userdp.training.huggingface.trainer_settings import EVALUATION, PUSH, private_args
+from userdp.training.opening import TrainerNotes
 from userdp.training.origin import digest_of_adapters, digest_of_weights, lineage_of_weights
-from userdp.training.private import open_private
 from userdp.training.private_run import PrivateRun
-from userdp.training.runs import TrainerNotes
 from userdp.training.steps import Step
 
 LOGGED = {"learning_rate", "epoch", "grad_norm", "epsilon", "delta"}
@@ -255,11 +254,11 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         )
         loaded = resume_from_checkpoint is not None
         optimizer: Any = self.optimizer  # in a wrapper of accelerate's
-        self._private = run = open_private(
+        self._private = run = PrivateRun(
             self.model,
             optimizer.optimizer,
             self._store,
-            self._proposal,
+            self._plan,
             out=self.args.output_dir,
             loss=self._loss,
             micro_batch=self.args.per_device_train_batch_size,
@@ -274,7 +273,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
                 base=self._lineage_of_base(),
                 log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
             ),
-        )
+            users=declared_users(self._proposal),
+        ).open()
         if self._resumes and not loaded and not run.remaining:
             raise FailureError(
                 "every planned step was charged, and the process that took them was killed without "

@@ -1,0 +1,125 @@
+"""What a run would cost and claim, with nothing charged and nothing written.
+
+One line may be written all the same: where the store is refused for an exact number of its people's
+text, that is a look, as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from userdp.claims import Claim
+from userdp.claims.claims import store_claim
+from userdp.claims.foreseen import foreseen, foreseen_in_words
+from userdp.data.blocks import require_intact
+from userdp.errors import UseError
+from userdp.gradients import trainable_parameters
+from userdp.ledger import StoreLedger
+from userdp.ledger.history import History
+from userdp.training.opening import Opening
+from userdp.training.private_run import PrivateRun
+from userdp.training.questions import bytes_of_a_pass, made_up_units, seconds_of
+from userdp.vocabulary import delta_up, round_up
+
+_SUM_BYTES, _OPTIMIZER_BYTES = 12, 8
+"""For each number that trains: of its float32 gradient and its float64 sum, and of the two float32
+averages that AdamW keeps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DryRun:
+    """What a run would cost and claim. Its ``str`` says it in words.
+
+    Args:
+        noise_multiplier: sigma.
+        steps: T.
+        seconds_per_step: the clipped sum of an expected cohort, measured on made-up rows, and
+            without the optimizer's update.
+        seconds: of the whole run.
+        bytes: of tensors at the peak of a step on this process's device, predicted.
+        claim: of the model, as `userdp.claims.foreseen.foreseen` has it.
+        store: what the store's people will have paid then.
+    """
+
+    noise_multiplier: float
+    steps: int
+    seconds_per_step: float
+    seconds: float
+    bytes: int
+    claim: Mapping[str, Any]
+    store: Claim
+
+    def __str__(self) -> str:
+        paid = self.store.guarantee
+        return "\n".join(
+            [
+                "A dry run: nothing was charged, and nothing was written.",
+                f"noise multiplier  {self.noise_multiplier:.4g}",
+                f"time              {self.seconds_per_step:.3g} s a step, {self.steps} steps: "
+                f"{self.seconds / 60:.3g} minutes, measured on made-up rows",
+                f"memory            {self.bytes / 2**20:,.0f} MiB at the peak, predicted",
+                f"the model claims  {foreseen_in_words(self.claim)}",
+                f"the store claims  epsilon {round_up(paid.epsilon)}, "
+                f"delta {delta_up(paid.delta, 3)}",
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as ``userdp train --dry-run --json`` prints them."""
+        names = ("noise_multiplier", "steps", "seconds_per_step", "seconds", "bytes")
+        plain = {name: getattr(self, name) for name in names}
+        return {**plain, "claim": dict(self.claim), "store": self.store.to_dict()}
+
+
+class _NothingWritten(StoreLedger):
+    """A store's ledger whose next charge is counted and refused as ever, and not written."""
+
+    after: History
+
+    def append(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
+        self.after = self.history()
+        compose(self.after)
+
+
+def dry_run_of(run: PrivateRun) -> DryRun:
+    """What a run would cost and claim that was made, and not opened.
+
+    Raises:
+        UseError: as opening it would; or it is one to resume, which charges nothing anew.
+    """
+    if run._resumes:
+        raise UseError("a dry run is of a run that begins", hint="leave out resume")
+    store, plan, notes = run._store, run.plan, run._all_notes()
+    require_intact(store)
+    opening = Opening(run.folder, store, plan, run._options, notes, resume=False)
+    ledger = _NothingWritten(store.path)
+    before = ledger.history()
+    opening.charge_plan(ledger, before, opening.run_id)
+    at = before.fixed_at(opening.constants, before.lines)
+    seconds, peak = _measured(run)
+    return DryRun(
+        noise_multiplier=plan.noise.multiplier,
+        steps=plan.steps,
+        seconds_per_step=seconds,
+        seconds=seconds * plan.steps,
+        bytes=peak,
+        claim=foreseen(before, plan, base=notes.base, at=at),
+        store=store_claim(ledger.after),
+    )
+
+
+def _measured(run: PrivateRun) -> tuple[float, int]:
+    """Seconds and bytes of one step of an expected cohort, from one full pass of made-up rows."""
+    model, meta, plan = run._model, run._store.meta, run.plan
+    rows = plan.sampling.group_size if plan.sampling.by_user else 1
+    units = max(1, run._micro_batch // rows)
+    made = made_up_units(model, units, rows, meta.seq_len, masked=meta.loss_mask)
+    expected = plan.denominator / run._world.size
+    seconds = seconds_of(lambda: run._clip(made), model) * expected / units
+    of_a_pass = made.select(0, 1) if rows > run._micro_batch else made
+    kept = bytes_of_a_pass(model, run._loss, of_a_pass)
+    held = sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
+    trained = sum(one.numel() for one in trainable_parameters(model).values())
+    return seconds, held + kept + trained * (_SUM_BYTES + _OPTIMIZER_BYTES)

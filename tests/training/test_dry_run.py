@@ -1,0 +1,60 @@
+"""A dry run tells what a run will cost and claim; nothing is charged and nothing is written."""
+
+import json
+
+import pytest
+
+import userdp
+from tests.plans import uls_plan
+from tests.training.toy import CONFIG, run_all, sgd, toy_model
+from userdp.cli.app import run as command
+from userdp.errors import UseError
+
+
+def bytes_under(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_dry_run_writes_nothing_and_foresees_the_claims(store, tmp_path):
+    model, plan, out = toy_model(store), uls_plan(), tmp_path / "run"
+    before = bytes_under(tmp_path)
+    with userdp.make_private(model, sgd(model), store, plan, out=out, dry_run=True) as private:
+        assert not list(private)
+        private.save()
+    dry = private.forecast
+    assert bytes_under(tmp_path) == before
+    assert not out.exists()
+    assert dry.noise_multiplier == plan.noise.multiplier
+    assert dry.seconds == dry.seconds_per_step * plan.steps > 0
+    assert dry.bytes > sum(one.nbytes for one in model.parameters())
+    run_all(model, store, plan, out)
+    assert userdp.claim(out).guarantee.epsilon == dry.claim["epsilon"]
+    assert userdp.claim(store.path).guarantee == dry.store.guarantee
+    after = bytes_under(tmp_path)
+    again = userdp.make_private(
+        model, sgd(model), store, plan, out=tmp_path / "other", dry_run=True
+    )
+    assert bytes_under(tmp_path) == after
+    assert again.forecast.store.guarantee.epsilon > dry.store.guarantee.epsilon
+    with pytest.raises(UseError, match="there is a run at"):
+        userdp.make_private(model, sgd(model), store, plan, out=out, dry_run=True)
+
+
+def test_the_command_line_has_it_too(store, tmp_path, capsys):
+    plan = tmp_path / "plan.json"
+    uls_plan().save(plan)
+    before, shape = bytes_under(tmp_path), ["--layers", "1", "--width", "16", "--heads", "2"]
+    options = ["--plan", str(plan), "--out", str(tmp_path / "run"), "--dry-run", "--model", "new"]
+    options += shape
+    assert command(["train", str(store.path), *options, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["noise_multiplier"] == uls_plan().noise.multiplier
+    assert told["seconds"] > 0
+    assert told["claim"]["epsilon"] == told["store"]["epsilon"]
+    assert command(["train", str(store.path), *options]) == 0
+    assert "nothing was charged" in capsys.readouterr().out
+    assert bytes_under(tmp_path) == before
+    plain = userdp.PlainPlan(steps=1, batch_size=2)
+    with pytest.raises(UseError, match="no claim"):
+        userdp.train(store, plan=plain, out=tmp_path / "run", config=CONFIG, dry_run=True)
+    assert bytes_under(tmp_path) == before
