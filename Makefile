@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lives lint format selftest gpu docs linkcheck pictures fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence mutants mutants-drawn crash soak hostile many release-check clean
+.PHONY: help install demo test test-slow lives lint format selftest gpu docs linkcheck pictures fuzz audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed influence mutants mutants-drawn crash soak hostile many release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,7 +83,7 @@ bench-federated: $(STAMP)  ## federations: both accountings and five algorithms 
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.federated run --data shakespeare
 	$(BIN)/python -m benchmarks.federated table
 
-bench-step: $(STAMP)  ## a private step beside an ordinary one and Opacus (many minutes)
+bench-step: $(STAMP)  ## the clipped sum of a step beside plain training (12 minutes)
 	$(BIN)/python -m benchmarks.step
 
 bench-distributed: $(STAMP)  ## several processes beside one, and two passes beside one
@@ -100,11 +100,8 @@ docs: $(STAMP)  ## the documentation site, in build/docs; warnings and dead link
 linkcheck: $(STAMP)  ## whether the documentation's links to other sites are alive (needs the network)
 	$(BIN)/python -m sphinx -b linkcheck -q -d build/doctrees docs build/linkcheck
 
-families: $(STAMP)  ## every engine on tiny models of all families: what is batched, what falls back, what it costs
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.families --page docs/results/families.md
-
-influence: $(STAMP)  ## by how much one unit moves the sum, 300 cases a kind and engine; goes on where it stopped
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.influence --page docs/results/influence.md
+influence: $(STAMP)  ## by how much one user moves the sum: families, random cases, accidents (40 minutes); goes on where it stopped
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.gradients.campaign --page docs/results/engines.md
 
 mutants: $(STAMP)  ## plants faults one at a time; the tests of its invariant must notice each; goes on where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults --page docs/results/reliability.md
@@ -133,10 +130,6 @@ selftest: $(STAMP)  ## every check of the mechanism, for every engine, on this m
 gpu:  ## all that wants a GPU, 8 minutes a call, then what is left: docs/results/gpu.json and gpu.md
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m benchmarks.gpu \
 		--out docs/results/gpu.json $(GPU_FLAGS)
-
-dropout-influence: $(STAMP)  ## how far one user moves the sum under recorded masks; goes on where it stopped
-	mkdir -p runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.dropout.influence --out runs/dropout-influence.jsonl
 
 fuzz: $(STAMP)  ## 10,000 random inputs to `userdp prepare`, some killed; goes on where it stopped
 	USERDP_FUZZ_INPUTS=$${USERDP_FUZZ_INPUTS:-10000} \

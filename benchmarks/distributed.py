@@ -41,8 +41,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from benchmarks.step.measure import interval
-from benchmarks.step.models import LENGTH, SETTINGS, VOCABULARY, build
+from benchmarks.step import LENGTH, SETTINGS, VOCABULARY, build, interval
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines.sharded import clipped_sum as sharded_sum
 from userdp.gradients.shards import ShardNoise, shard

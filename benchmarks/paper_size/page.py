@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.gpu.setting import DECODER
 from benchmarks.paper_size.settings import SETTINGS, Setting
-from benchmarks.step.measure import interval
+from benchmarks.step import interval
 
 _HEAD = """# What privacy costs at the papers' sizes, on a CPU
 

@@ -14,8 +14,7 @@ import transformers
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from benchmarks.dropout.recorded import Masks
-from benchmarks.families.sizes import Sizes
+from tests.gradients.campaign.masks import Masks
 from tests.training.toy import CONFIG
 from userdp.errors import FailureError, UseError
 from userdp.gradients import (
@@ -52,8 +51,18 @@ def small_model(dropout: float = 0.0) -> nn.Module:
 def small_llama(layers: int = 2) -> nn.Module:
     """Untied, with norms that multiply by vectors in Python, and shared keys and values."""
     torch.manual_seed(0)
-    sizes = Sizes(width=16, vocabulary=32, positions=8)
-    shape = transformers.LlamaConfig(**sizes.llama | {"num_hidden_layers": layers})
+    shape = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=8,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
     model: nn.Module = transformers.AutoModelForCausalLM.from_config(shape)
     return model.train()
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.influence import losses, models
-from benchmarks.influence.cases import renew
+from tests.gradients.campaign import losses, models
+from tests.gradients.campaign.cases import renew
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine

@@ -8,20 +8,19 @@ import random
 import pytest
 import torch
 
-from benchmarks.dropout.influence import (
+from tests.gradients.batches import batched_sum
+from tests.gradients.campaign.drawn import (
     ALONE,
-    ENGINES,
     VOCABULARY,
     Case,
     build_model,
     build_rows,
-    distance,
-    influence,
     random_case,
     run_case,
 )
-from benchmarks.dropout.recorded import Masks
-from tests.gradients.batches import batched_sum
+from tests.gradients.campaign.masks import Masks
+from tests.gradients.campaign.measure import apart as distance
+from tests.gradients.campaign.measure import influence
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine, trainable_parameters
 from userdp.gradients import clipped_sum as reference
@@ -29,6 +28,8 @@ from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import batched
 from userdp.gradients.engines.tape import Tape
 from userdp.gradients.model_randomness import GeneratorStates, secret_randomness
+
+ENGINES = ("auto", "reference")
 
 
 def case(engine: str, **changes) -> Case:
@@ -235,9 +236,18 @@ def test_twin_a_second_pass_with_new_masks_is_caught():
 
         return clipped
 
-    everybody = list(range(len(rows)))
-    assert influence(engine(new_masks=False), rows, out=everybody).ratio <= clip * (1 + 1e-6)
-    assert influence(engine(new_masks=True), rows, out=everybody).ratio > 1.05 * clip
+    def moved(*, new_masks: bool) -> float:
+        units = Units.from_rows(rows)
+        return influence(
+            engine(new_masks=new_masks),
+            units,
+            clip=1.0,
+            out=range(len(rows)),
+            vocabulary=VOCABULARY,
+        ).ratio
+
+    assert moved(new_masks=False) <= clip * (1 + 1e-6)
+    assert moved(new_masks=True) > 1.05 * clip
 
 
 def test_the_recorder_gives_equal_masks_and_nothing_else():

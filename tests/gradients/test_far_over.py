@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.influence import losses, models
-from benchmarks.influence.cases import renew, without
+from tests.gradients.campaign import losses, models
+from tests.gradients.campaign.cases import renew
+from tests.gradients.campaign.measure import without
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, get_engine
 from userdp.gradients.clipping import squared_norm

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.influence import cases, losses, models
-from benchmarks.influence.cases import without
 from tests.gradients.batches import batched_sum
+from tests.gradients.campaign import cases, losses, models
+from tests.gradients.campaign.measure import without
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.certificate.calls import Calls

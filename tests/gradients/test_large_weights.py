@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.influence.cases import without
 from tests.gradients.batches import as_they_come
+from tests.gradients.campaign.measure import without
 from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm

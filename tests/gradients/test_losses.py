@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.families import models as families
+from tests.gradients.campaign import families
 from userdp.gradients import Units, causal_lm_loss, get_engine
 
 FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
@@ -117,7 +117,7 @@ def test_no_pass_is_searched_for_padding(make_model: MakeModel, caplog: Any) -> 
 
 
 def test_a_configuration_that_must_name_a_padding_token_is_no_obstacle() -> None:
-    model = families.build(families.FAMILIES["ModernBERT decoder"])
+    model = families.build("modernbert-decoder")
     token = model.config.pad_token_id
     causal_lm_loss(model, torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 5]))
     assert token is not None

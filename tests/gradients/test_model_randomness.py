@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.dropout.influence import Toy, build_model, build_rows
+from tests.gradients.campaign.drawn import Toy, build_model, build_rows
 from userdp.errors import FailureError, UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm

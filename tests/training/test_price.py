@@ -11,7 +11,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MixtralConfig
 
-from benchmarks.families.sizes import Sizes
 from tests.plans import uls_plan
 from tests.training.toy import sgd, toy_model
 from userdp.gradients import causal_lm_loss
@@ -31,9 +30,20 @@ def ask(model, *, engine="auto", rows=1) -> None:
 
 def experts(vocabulary: int = 50, *, layers: int = 2) -> torch.nn.Module:
     torch.manual_seed(0)
-    sizes = Sizes(width=16, vocabulary=vocabulary, positions=64)
-    few = {"num_hidden_layers": layers, "num_local_experts": 2, "num_experts_per_tok": 1}
-    shape = MixtralConfig(**sizes.llama | few)
+    shape = MixtralConfig(
+        vocab_size=vocabulary,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
     model: torch.nn.Module = AutoModelForCausalLM.from_config(shape)
     return model
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import userdp
-from benchmarks.influence import losses
-from benchmarks.influence.cases import renew
-from benchmarks.influence.models import HeadOnSelected
+from tests.gradients.campaign import losses
+from tests.gradients.campaign.cases import renew
+from tests.gradients.campaign.models import HeadOnSelected
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import (

@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, load_model, save_file
 
 import userdp
-from benchmarks.influence.models import HeadOnSelected
+from tests.gradients.campaign.models import HeadOnSelected
 from tests.ledgers import forget
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
@@ -42,7 +42,7 @@ def any_module(store):
 
 
 def on_selected(model, input_ids, lengths):
-    from benchmarks.influence import losses
+    from tests.gradients.campaign import losses
 
     return losses.on_selected(model, input_ids, lengths)
 

@@ -15,7 +15,7 @@ from transformers import (
     Qwen2Config,
 )
 
-VOCABULARY, WIDTH = 13, 8
+VOCABULARY, WIDTH = 31, 8
 _ENDS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
 _GATED: dict[str, Any] = {
     "vocab_size": VOCABULARY,

@@ -1,42 +1,25 @@
-r"""How far one unit moves the clipped sum when everybody else keeps their masks, over C.
+"""Random models that draw in training, random ragged cohorts and settings.
 
-::
-
-    python -m benchmarks.dropout.influence --cases 300 --out results.jsonl
-
-Each case is a random model (dropout in all its kinds), a random ragged cohort, and a random
-setting; the masks are those that the engine itself drew over D, recorded row by row, and replayed
-over D∖u. Privacy asks that no ratio passes 1 (`userdp.gradients.model_randomness`).
+The masks are those that the engine itself drew over D, recorded row by row, and replayed over D∖u.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
 import random
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from benchmarks.dropout.recorded import Masks
-from userdp.gradients import ClippedSum, Engine, Units, causal_lm_loss, get_engine
+from tests.gradients.campaign.engines import engine_of, prepared
+from tests.gradients.campaign.measure import Influence, influence
+from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients import clipped_sum as reference
-from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import sharded
-from userdp.gradients.shards import shard
 
 VOCABULARY = 97
 LONGEST = 9
-ENGINES = ("auto", "reference")
-SHARDED = "sharded"
 BATCHED = ("gpt2", "llama", "tokens", "embeddings")
 """Models each of whose random numbers belongs to one row: several units share a pass."""
 ALONE = ("rrelu", "positions", "layerdrop", "always", "weights")
@@ -45,7 +28,6 @@ BATCHED_SHARE = 0.93
 """Of the cases; a few more are not batched because no two of their units fit in a pass."""
 
 Rows = list[list[list[int]]]
-Sum = Callable[[Units], ClippedSum]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +48,7 @@ class Case:
 def random_case(engine: str, seed: int) -> Case:
     """The ``seed``-th case of an engine."""
     draw = random.Random(f"{engine} {seed}")
-    in_parts = engine == SHARDED
+    in_parts = engine == "sharded"
     usual = draw.randint(1, 3)  # units of as many rows share a pass
     return Case(
         seed=seed,
@@ -85,96 +67,31 @@ def random_case(engine: str, seed: int) -> Case:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a case showed.
-
-    Attributes:
-        ratio: the greatest over the units left out, of a distance to C.
-        together: units of D whose masks and gradients are of a pass with other units' rows.
-    """
-
-    ratio: float
-    together: int
-
-
-def run_case(case: Case, leave_out: int = 2) -> Found:
+def run_case(case: Case, leave_out: int = 2) -> Influence:
     """A case, with a few units left out, one at a time."""
     torch.manual_seed(case.seed)
     model = build_model(case.model, rate=case.rate)
     if case.checkpointing and case.model in ("gpt2", "llama"):
         # A method of transformers' models, of which `nn.Module` tells the type checker nothing.
-        model.gradient_checkpointing_enable()
-    rows = build_rows(case.sizes, seed=case.seed, ragged=case.ragged)
-    probe = reference(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1e9)
+        model.gradient_checkpointing_enable()  # type: ignore[operator]
+    units = Units.from_rows(build_rows(case.sizes, seed=case.seed, ragged=case.ragged))
+    probe = reference(model, causal_lm_loss, units, l2_clip_norm=1e9)
     # A clip that bites for most: else nothing is at stake.
-    clip = float(probe.norms.sort().values[len(rows) // 3]) * 0.9
-    if case.engine == SHARDED:
-        engine: Engine = sharded.clipped_sum
-        model = _sharded(model)
-    else:
-        engine = get_engine(case.engine)
+    clip = float(probe.norms.sort().values[len(units) // 3]) * 0.9
+    engine, model = engine_of(case.engine), prepared(model, case.engine)
 
-    def clipped(units: Units) -> ClippedSum:
+    def clipped(some: Units) -> ClippedSum:
         return engine(
             model,
             causal_lm_loss,
-            units,
+            some,
             l2_clip_norm=clip,
             item_clip_norm=clip if case.items else None,
             micro_batch=case.micro_batch,
         )
 
-    out = random.Random(case.seed).sample(range(len(rows)), min(leave_out, len(rows)))
-    found = influence(clipped, rows, out=out)
-    return Found(found.ratio / clip, found.together)
-
-
-def _sharded(model: nn.Module) -> nn.Module:
-    """Over one process."""
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    return shard(model)
-
-
-def influence(clipped: Sum, rows: Rows, *, out: list[int]) -> Found:
-    """The greatest distance between D and D∖u under D's own masks, over the units of ``out``.
-
-    The distance stands where `Found` has a ratio: C is 1 here.
-
-    Args:
-        clipped: the engine; it may draw.
-        rows: units, each a list of rows; every row's first token its own, and not 0.
-        out: which units to leave out, one at a time.
-    """
-    units = Units.from_rows(rows)
-    others = [Units.from_rows(rows[:unit] + rows[unit + 1 :]) for unit in out]
-    # What must be known about the model is asked once for each kind of shape. Asked within the
-    # recorder, passes over made-up rows would be taken for the ones that they precede, since both
-    # begin from the same states of the generators.
-    for some in (units, *others):
-        clipped(some)
-    with Masks(VOCABULARY) as masks:
-        everybody = clipped(units)
-    assert masks.noted, "the model drew nothing: the case tells nothing"
-    moves = []
-    for some in others:
-        with Masks(VOCABULARY, masks.noted):
-            without = clipped(some)
-        moves.append(distance(everybody, without))
-    unit_of = {row[0]: number for number, unit in enumerate(rows) for row in unit}
-    together = {
-        unit_of[row]
-        for row, beside in masks.beside.items()
-        if any(unit_of[other] != unit_of[row] for other in beside)
-    }
-    return Found(max(moves), len(together))
-
-
-def distance(one: ClippedSum, two: ClippedSum) -> float:
-    """In L2; infinite where it is not a number."""
-    found = math.sqrt(squared_norm(one.value[name] - two.value[name] for name in one.value))
-    return found if math.isfinite(found) else math.inf
+    out = random.Random(case.seed).sample(range(len(units)), min(leave_out, len(units)))
+    return influence(clipped, units, clip=clip, out=out, vocabulary=VOCABULARY)
 
 
 def build_rows(sizes: tuple[int, ...], *, seed: int = 0, ragged: bool = True) -> Rows:
@@ -284,41 +201,3 @@ class Logits:
     """What a causal language model answers with."""
 
     logits: Tensor
-
-
-def main() -> None:
-    """Run cases that the file does not hold yet; print the greatest ratio of each engine."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=300)
-    parser.add_argument("--engines", nargs="+", default=[*ENGINES, SHARDED])
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
-    known = {(row["engine"], row["seed"]): row for row in map(json.loads, lines)}
-    with arguments.out.open("a") as file:
-        for engine in arguments.engines:
-            for seed in range(arguments.cases):
-                if (engine, seed) in known:
-                    continue
-                case = random_case(engine, seed)
-                known[engine, seed] = asdict(case) | asdict(run_case(case))
-                file.write(json.dumps(known[engine, seed]) + "\n")
-                file.flush()
-            print(summary(engine, [known[engine, seed] for seed in range(arguments.cases)]))
-
-
-def summary(engine: str, cases: list[dict[str, Any]]) -> str:
-    """An engine's line: cases, those in which several units shared a pass, ratios."""
-    ratios = [case["ratio"] for case in cases]
-    together = sum(case["together"] > 1 for case in cases)
-    above = sum(not ratio <= 1 for ratio in ratios)
-    return (
-        f"{engine:12} {len(cases)} cases, {together} of them batched, "
-        f"greatest {max(ratios):.6f}, above 1: {above}"
-    )
-
-
-if __name__ == "__main__":
-    main()

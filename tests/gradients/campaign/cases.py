@@ -1,4 +1,9 @@
-"""`Case`, and the kinds of cases by name: add a kind by adding a function to `KINDS`."""
+"""Random cases: a tiny model, a loss, two to eight units of one to three rows, and a clip norm.
+
+They aim at shapes that coincide: counts of targets that the number of rows divides, one target in
+each row, as many selected tokens as the pass has, experts that get all tokens, rows as many as
+positions. Each kind is a list of models and losses.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from benchmarks.influence import losses, models
-from userdp.gradients import Loss, Units, causal_lm_loss
+from tests.gradients.campaign import losses, models
+from tests.gradients.campaign.engines import engine_of, prepared
+from tests.gradients.campaign.measure import Influence, influence
+from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss, clipped_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +47,8 @@ class Case:
 Source = tuple[str, Callable[[], nn.Module], Loss]
 
 VOCABULARY = models.VOCABULARY
+FIRST = 13
+"""Smaller tokens are rows' first ones, and nothing else: a row is known by it."""
 
 _MASKED: Sequence[Source] = (
     ("gpt2, built-in loss", models.gpt2, causal_lm_loss),
@@ -66,7 +75,7 @@ _ROUTED: Sequence[Source] = (
     ("toy, 2 of 2 experts", lambda: models.Routed(2, 2), losses.own_rows),
     ("toy, experts first", models.ExpertsFirst, losses.own_rows),
 )
-_BATCH_NORMALISED: Sequence[Source] = (
+_COUPLED: Sequence[Source] = (
     ("gpt2, batch's tokens", models.gpt2, losses.over_batch_tokens),
     ("toy, batch's tokens", models.HeadOnSelected, losses.selected_over_batch),
     ("toy, rows", models.Flattened, losses.over_rows),
@@ -78,58 +87,47 @@ _BATCH_NORMALISED: Sequence[Source] = (
 )
 
 
-def case(kind: str, rows: str, seed: int, *, wrap: Callable[[nn.Module], nn.Module]) -> Case:
-    """Case number ``seed`` of a kind.
+KINDS: Mapping[str, Sequence[Source]] = {
+    "masked": _MASKED,
+    "flattened": _FLATTENED,
+    "routed": _ROUTED,
+    "coupled": _COUPLED,
+}
+
+
+def case(kind: str, number: int, engine: str) -> Case:
+    """Case ``number`` of a kind: the same each time. Odd ones have rows of equal length.
 
     Args:
         kind: of `KINDS`.
-        rows: "ragged" or "equal".
-        seed: of everything random in it; the same case each time.
-        wrap: what an engine wants done to a new model, such as sharding it.
+        number: of the case.
+        engine: for which the model is made.
     """
-    draw = random.Random(f"{kind} {rows} {seed}")
-    return KINDS[kind](draw, rows, wrap)
+    rows = "equal" if number % 2 else "ragged"
+    draw = random.Random(f"{kind} {rows} {number}")
+    name, build, loss = draw.choice(KINDS[kind])
+    model = _model(name, build, engine)
+    renew(model, draw.randrange(1 << 30), scale=draw.choice([0.3, 1.0]))
+    units = cohort(draw, rows, marked=kind == "masked")
+    return Case(
+        name=name,
+        model=model,
+        loss=loss,
+        units=units,
+        left_out=draw.randrange(len(units)),
+        share=draw.choice([0.05, 0.5, 1.0, 3.0]),
+        before=_friendly(kind == "masked"),
+    )
 
 
-def _from(sources: Sequence[Source], *, marked: bool) -> Maker:
-    def make(draw: random.Random, rows: str, wrap: Callable[[nn.Module], nn.Module]) -> Case:
-        name, build, loss = draw.choice(sources)
-        model = _model(name, build, wrap)
-        renew(model, draw.randrange(1 << 30), scale=draw.choice([0.3, 1.0]))
-        units = cohort(draw, rows, marked=marked)
-        return Case(
-            name=name,
-            model=model,
-            loss=loss,
-            units=units,
-            left_out=draw.randrange(len(units)),
-            share=draw.choice([0.05, 0.5, 1.0, 3.0]),
-            before=_friendly(marked),
-        )
-
-    return make
+_models: dict[tuple[str, str], nn.Module] = {}
 
 
-Maker = Callable[[random.Random, str, Callable[[nn.Module], nn.Module]], Case]
-
-KINDS: Mapping[str, Maker] = {
-    "masked": _from(_MASKED, marked=True),
-    "flattened": _from(_FLATTENED, marked=False),
-    "routed": _from(_ROUTED, marked=False),
-    "batch-normalised": _from(_BATCH_NORMALISED, marked=False),
-}
-
-_models: dict[tuple[str, object], nn.Module] = {}
-
-
-def _model(
-    name: str, build: Callable[[], nn.Module], wrap: Callable[[nn.Module], nn.Module]
-) -> nn.Module:
+def _model(name: str, build: Callable[[], nn.Module], engine: str) -> nn.Module:
     """One model of each name: an engine asks what it asks of a model once, then weights change."""
-    key = (name, wrap)
-    if key not in _models:
-        _models[key] = wrap(build())
-    return _models[key]
+    if (name, engine) not in _models:
+        _models[name, engine] = prepared(build(), engine)
+    return _models[name, engine]
 
 
 def renew(model: nn.Module, seed: int, *, scale: float) -> None:
@@ -160,7 +158,8 @@ def cohort(draw: random.Random, rows: str, *, marked: bool) -> Units:
     else:
         lengths = [draw.randint(2, 9) for _ in range(sum(sizes))]
     width = max(lengths)
-    ids = torch.tensor([[draw.randrange(VOCABULARY) for _ in range(width)] for _ in lengths])
+    ids = torch.tensor([[draw.randrange(FIRST, VOCABULARY) for _ in range(width)] for _ in lengths])
+    ids[:, 0] = torch.arange(1, 1 + len(lengths))
     targets = None
     if marked:
         targets = torch.tensor([[draw.random() < 0.6 for _ in range(width)] for _ in lengths])
@@ -200,14 +199,26 @@ def _friendly(marked: bool) -> Units:
     )
 
 
-def without(units: Units, unit: int) -> Units:
-    """All units but one."""
-    begin, end = int(units.offsets[unit]), int(units.offsets[unit + 1])
-    kept = [row for row in range(len(units.lengths)) if not begin <= row < end]
-    sizes = [int(size) for n, size in enumerate(units.offsets.diff()) if n != unit]
-    return Units(
-        input_ids=units.input_ids[kept],
-        lengths=units.lengths[kept],
-        offsets=torch.tensor([0, *sizes]).cumsum(0),
-        targets=None if units.targets is None else units.targets[kept],
-    )
+_met: set[tuple[str, int]] = set()
+
+
+def measured(case: Case, engine: str) -> Influence:
+    """Whether one unit moves the sum of an engine that has met a friendly cohort by more than C.
+
+    Raises:
+        UseError: the loss or the model couples rows; said before any sum.
+    """
+    compute = engine_of(engine)
+    clip = case.share
+    if engine != "sharded":  # its gradients are never formed for one unit
+        far = clipped_sum(case.model, case.loss, case.units, l2_clip_norm=1e6)
+        clip *= max(float(far.norms.median()), 1e-3)
+
+    def clipped(units: Units) -> ClippedSum:
+        return compute(case.model, case.loss, units, l2_clip_norm=clip)
+
+    if (engine, id(case.model)) not in _met:  # models are kept
+        _met.add((engine, id(case.model)))
+        clipped(case.before)
+    out, vocabulary = (case.left_out,), VOCABULARY
+    return influence(clipped, case.units, clip=clip, out=out, vocabulary=vocabulary)
