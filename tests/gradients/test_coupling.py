@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.gradients.campaign import losses, models
@@ -162,3 +163,21 @@ def test_a_model_that_looks_ahead_of_padding_is_refused() -> None:
     renew(model, 0, scale=1.0)
     with pytest.raises(UseError, match="on made-up rows"):
         get_engine("auto")(model, causal_lm_loss, UNITS, l2_clip_norm=CLIP)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_invariant_3_a_loss_that_reduces_over_processes_is_refused(engine: str) -> None:
+    """In one process the mean is the row's own: only the call tells what two would compute."""
+
+    def over_processes(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        found = losses.own_rows(model, input_ids, lengths)
+        mean = found.detach().clone()
+        dist.all_reduce(mean)
+        return found * mean
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(UseError, match="asks other processes"):
+            get_engine(engine)(models.Flattened(), over_processes, UNITS, l2_clip_norm=CLIP)
+    finally:
+        dist.destroy_process_group()

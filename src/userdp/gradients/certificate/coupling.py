@@ -17,9 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from userdp.errors import UseError
 from userdp.gradients.certificate.made_up import EQUAL, RAGGED, Answers, Shape, made_up
@@ -157,7 +159,7 @@ class _Question:
 
     def _run(self, units: Units, weights: Tensor) -> tuple[Tensor | None, list[Tensor]]:
         """Losses of some rows, and the gradient of their weighted sum; None if it says nothing."""
-        with torch.set_grad_enabled(self._gradients):
+        with torch.set_grad_enabled(self._gradients), _NoOtherProcess(sharded=not self._gradients):
             losses = row_losses(self._loss, self._model, *units.cut())
             # The engines refuse other losses in words of their own.
             told = isinstance(losses, Tensor) and losses.shape == units.lengths.shape
@@ -179,6 +181,31 @@ class _Question:
     def _close(self, *, masked: bool) -> float:
         dtypes = dtypes_of(self._model, self._loss, masked=masked)
         return max(_CLOSE_NARROW if is_narrow(dtype) else _CLOSE[dtype] for dtype in dtypes)
+
+
+class _NoOtherProcess(TorchDispatchMode):
+    """Refuses a loss or a model that asks other processes for theirs, as by `dist.all_reduce`.
+
+    Args:
+        sharded: the model's parts are gathered from other processes, and nothing is reduced.
+    """
+
+    def __init__(self, *, sharded: bool) -> None:
+        super().__init__()
+        self._sharded = sharded
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        library, _, name = function.name().partition("::")
+        if "c10d" in library and (not self._sharded or "allreduce" in name.replace("_", "")):
+            raise UseError(
+                f"the model or the loss asks other processes ({name.strip('_')}): one user's "
+                "gradient would depend on the data of the users of other processes",
+                hint="let each row's loss be its own; averages over processes are for logging, "
+                "outside of the loss",
+            )
+        return function(*args, **(kwargs or {}))
 
 
 @contextmanager
