@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from userdp.gradients.certificate.places.place import FIRST, Place
+from userdp.gradients.certificate.places import FIRST, Place
 from userdp.gradients.certificate.rows import Rows
 
 ROWS = 3

@@ -157,7 +157,7 @@ def test_a_layout_that_no_rule_can_see_is_caught_by_the_comparison_with_the_refe
     torch.manual_seed(0)
     model = Toy(PositionsFirst())
     assert choose(model, toy_loss, units).engine == "reference"
-    with pytest.raises(NotCoveredError, match="rows are not followed"):
+    with pytest.raises(NotCoveredError, match="no per-unit rule for its weight"):
         batched_sum(model, toy_loss, units, l2_clip_norm=1.0)
     # Broken twin: rows told by shapes, without the proof. What is measured catches it too.
     monkeypatch.setattr(layer, "owned", by_division)

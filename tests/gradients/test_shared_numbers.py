@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from tests.gradients.batches import batched_sum
 from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients import units as units_module
-from userdp.gradients.certificate.places.place import Call
-from userdp.gradients.engines import layer, reference, tape
+from userdp.gradients.certificate import rows
+from userdp.gradients.certificate.places import Place
+from userdp.gradients.engines import certify, layer, reference
 from userdp.gradients.engines.tape import NotCoveredError
 
 pytestmark = pytest.mark.usefixtures("unknown_goes_on")
@@ -105,13 +106,6 @@ MADE = {"a parameter made in the pass", "the same as a frozen weight"}
 """Of a constant they end the proof as well: it does not show."""
 
 
-def with_statistics(m: Shared, x: Tensor, n: Tensor) -> Tensor:
-    """`F.batch_norm` writes its running mean, and torch does not count that."""
-    mean, variance = torch.zeros_like(m.v), torch.ones_like(m.v)
-    F.batch_norm(n.expand(2, WIDTH) + 0, mean, variance, training=True, momentum=1.0)
-    return F.linear(x, m.w) + mean
-
-
 def moved(
     model: nn.Module, compute: Callable[..., Any], read: Callable[[Tensor], bool] | None = None
 ) -> float:
@@ -129,9 +123,9 @@ def moved(
     return sum(float((with_it[n] - without[n]).square().sum()) for n in with_it) ** 0.5 / CLIP
 
 
-@pytest.mark.parametrize("use", [*USES, "statistics of a batch"])
+@pytest.mark.parametrize("use", USES)
 def test_invariant_3_a_pass_with_a_number_of_all_rows_is_not_proved(use: str) -> None:
-    model = Shared(USES.get(use, with_statistics)).double()
+    model = Shared(USES[use]).double()
     with pytest.raises(NotCoveredError):
         batched_sum(model, loss, UNITS, l2_clip_norm=CLIP)
 
@@ -154,7 +148,7 @@ def test_invariant_3_twin_rules_that_do_not_look_at_other_tensors_are_caught(
     use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layer, "constant", lambda *of: True)
-    monkeypatch.setattr(tape, "at_most_one_of_rows", lambda *of: True)
+    monkeypatch.setattr(certify, "at_most_one_of_rows", lambda *of: True)
     assert moved(Shared(USES[use]).double(), batched_sum) > 1
 
 
@@ -171,12 +165,15 @@ def test_hooks_of_torch_itself_are_no_hindrance(library: Any) -> None:
     batched_sum(Shared(use).double(), loss, UNITS, l2_clip_norm=CLIP)
 
 
-@pytest.mark.parametrize("use", ["scale of attention", "beta of baddbmm"])
 def test_invariant_3_twin_places_that_do_not_look_at_other_tensors_are_caught(
-    use: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Call, "rest_known", lambda call: True)
-    assert moved(Shared(USES[use]).double(), batched_sum) > 1
+    monkeypatch.setitem(rows.FUNCTIONS, F.scaled_dot_product_attention, only_queries)
+    assert moved(Shared(USES["scale of attention"]).double(), batched_sum) > 1
+
+
+def only_queries(rows: rows.Rows, query: Tensor, *others: Any, **named: Any) -> Place | None:
+    return rows.place_of(query)
 
 
 RARE_BYTES = RARE.to_bytes(8, "little")

@@ -16,7 +16,7 @@ from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.certificate import rows
 from userdp.gradients.certificate.coupling import require_rows_apart
-from userdp.gradients.certificate.places.place import FIRST
+from userdp.gradients.certificate.places import FIRST
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.choice import choose
@@ -87,7 +87,7 @@ def test_invariant_3_twin_a_choice_among_nearly_equal_experts_moves_others(
 
     Leaving the other user out changes nothing but the shapes of products, and their last bits.
     """
-    monkeypatch.setattr(rows, "steps", lambda function, call, result: False)
+    monkeypatch.setattr(rows, "steps", lambda call, result: False)
     model = routed(tied=True)
     assert any(move(model, seed) > 1.005 for seed in range(40))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +10,8 @@ from torch import Tensor, nn
 from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients import losses as module
-from userdp.gradients.certificate.places.place import CONSTANT, PLACES, Call, Place
+from userdp.gradients.certificate.places import CONSTANT, Place
+from userdp.gradients.certificate.rows import FUNCTIONS, Rows
 from userdp.gradients.engines.engine import Engine
 from userdp.gradients.losses import IGNORED, token_losses
 
@@ -164,25 +163,14 @@ def test_labels_of_another_shape_are_refused_as_torch_refuses_them() -> None:
         token_losses(torch.zeros(12, 7), torch.zeros(3, 4, dtype=torch.int64))
 
 
-def proves_misshapen(rule: Callable[[Call], Place | None]) -> bool:
-    """Whether labels (1, rows, tokens) of logits (tokens, rows, 1, classes) pass as kept apart.
-
-    Read in order, the losses of one row's tokens then stand at the places of several rows.
-    """
-    logits, labels = torch.zeros(4, 3, 1, 7), torch.zeros(1, 3, 4, dtype=torch.int64)
-    places = {id(logits): Place(1), id(labels): CONSTANT}
-    call = Call(lambda tensor: places[id(tensor)], (logits, labels), {})
-    call.result = logits[..., 0].view(labels.shape)
-    place = rule(call)
-    return place is not None and call.result.shape[1] == 3
-
-
 def test_invariant_3_no_proof_stands_on_labels_of_another_shape() -> None:
-    assert not proves_misshapen(PLACES[token_losses])
-
-
-def test_broken_twin_of_invariant_3_a_rule_that_looks_at_no_shapes_is_caught() -> None:
-    assert proves_misshapen(lambda call: call.first)
+    """Read in order, the losses of one row's tokens would stand at the places of several rows."""
+    logits, labels = torch.zeros(4, 3, 1, 7), torch.zeros(1, 3, 4, dtype=torch.int64)
+    rows = Rows(3)
+    rows.mark(logits, Place(1))
+    fitting = rows.mark(labels.reshape(4, 3, 1), CONSTANT)
+    assert FUNCTIONS[token_losses](rows, logits, rows.mark(labels, CONSTANT)) is None
+    assert FUNCTIONS[token_losses](rows, logits, fitting) == Place(1)
 
 
 ENGINES = ["auto", "reference"]

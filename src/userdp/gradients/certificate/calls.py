@@ -16,10 +16,52 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from userdp.gradients.certificate.places.place import Place
+from userdp.gradients.certificate.places import Place
 
 _PLAIN = frozenset([float, bool, str, complex, type(None), torch.dtype, torch.device])
 _SEVERAL = (tuple, list)
+
+
+def named(names: str) -> list[Callable[..., Any]]:
+    """All functions and methods of these names, wherever torch keeps them."""
+    homes = (torch, torch.Tensor, torch.nn.functional)
+    known = [getattr(home, name, None) for name in names.split() for home in homes]
+    return [function for function in known if callable(function)]
+
+
+def _getters(names: str) -> list[Callable[..., Any]]:
+    """What stands for reading tensors' properties."""
+    return [getattr(torch.Tensor, name).__get__ for name in names.split()]
+
+
+_profiler = torch.ops.profiler
+ASKS: frozenset[Any] = frozenset(
+    [
+        *named(
+            "size numel nelement __len__ stride storage_offset is_contiguous dim ndimension "
+            "is_floating_point is_complex is_signed is_inference is_conj is_neg element_size "
+            "get_device __hash__"
+        ),
+        *_getters(
+            "shape nbytes dtype device layout ndim is_leaf requires_grad is_cuda is_cpu is_sparse "
+            "is_quantized is_meta is_nested is_mps is_xpu is_mkldnn itemsize _version"
+        ),
+        torch.device,  # libraries name a device once and keep it
+        # What `torch.profiler.record_function` calls, as sharding does in backward passes.
+        _profiler._record_function_enter_new,
+        _profiler._record_function_exit,
+        _profiler._record_function_exit._RecordFunction,
+    ]
+)
+"""What is asked without a look at numbers. Shapes are public where rows are followed: one that
+hangs on data ends the proof where it is made."""
+
+_data: Any = torch.Tensor.data
+HANDS_OUT: frozenset[Any] = frozenset(
+    [*named("data_ptr set_ share_memory_ tensor_split"), _data.__get__, _data.__set__]
+)
+"""What hands out a tensor's memory, puts another in its place, or (`tensor_split`) reads it, where
+torch's dispatcher sees nothing of it."""
 
 
 class Seen(NamedTuple):

@@ -1,34 +1,33 @@
-r"""`Rows`: which row of the pass each number belongs to, followed from function to function.
+r"""`Rows`: which row of the pass each number belongs to, followed from operation to operation.
 
 The batched engines give each place of a layer's input to the row that owns it. A shape cannot tell
 who that is: the tokens that a mask selects, or those that a router sends to an expert, may have any
 count, that of the whole pass among them. So the owner is derived from the code that made the
-tensor, in the very pass that is clipped.
+tensor.
 
 A tensor is **by rows** at ``Place(dim, inner)``: index i of dimension ``dim``, whose size is rows x
 ``inner``, belongs to row i // ``inner``. It is **constant** where no row's data reached it
 (parameters, buffers, positions). Everything else is unknown.
 
-*What is proved.* A rule (`places`) gives its result a place only if, for every value of the
-arguments, an element of row r is a function of constants and of elements of row r. By induction
-over the functions that ran, a loss that is by rows at ``Place(0)`` splits the whole computation
+*What is proved.* A rule (`certificate.places`) gives a result a place only if, for every value of
+the arguments, an element of row r is a function of constants and of elements of row r. By induction
+over the operations that ran, a loss that is by rows at ``Place(0)`` splits the whole computation
 into one part for each row, and these share nothing but constants. So the derivative of row r's loss
 by another row's element is zero, and a layer's gradient, cut at the places of its input, is each
-row's own: in this pass, whatever its data and shapes and the branches taken.
+row's own.
 
-A function without a rule makes its result unknown, unless all that it was given is constant and it
-drew nothing; and a tensor of unknown place ends the proof: all that a missing rule can do is to let
-the reference engine compute. A write in place is seen by
-the version that a tensor shares with its views. What Python reads from data passes by the proof: a
-number, the length of a selection, also the condition of a branch, since a row's loss is then a
-function of whatever chose the branch. So does a step: a choice of experts, a rounding to integers
-(`places.steps`). A pass in which that happens is not proved; nor is one in which a tensor's memory
-is handed out, that writes to a tensor of unknown origin, that calls code under `torch.jit` or hands
-a function to torch, that draws from a generator of its own, or whose gradients go through code of
-somebody's own (`torch.autograd.Function`, backward hooks).
+An operation without a rule makes its result unknown, unless all that it was given is constant and
+it drew nothing; and the first function whose result is of unknown place ends the proof: all that a
+missing rule can do is to let the reference engine compute. A write in place is seen by the version
+that a tensor shares with its views. What Python reads from data ends the proof too: a number, a
+length that hangs on data, the condition of a branch, since a row's loss is then a function of
+whatever chose the branch. So does a pass in which a tensor's memory is handed out, that writes to
+a tensor of unknown origin, that calls code under `torch.jit` or hands a function to torch, that
+draws from a generator of its own, or whose gradients go through code of somebody's own
+(`torch.autograd.Function`, backward hooks).
 
-*Assumed:* torch's functions do what their documentation says; checkpointed code computes the same
-when it runs again (torch compares the shapes of what it saves).
+*Assumed:* what `certificate.places` assumes; checkpointed code computes the same when it runs again
+(torch compares the shapes of what it saves).
 """
 
 from __future__ import annotations
@@ -40,30 +39,28 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import Node
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from userdp.gradients.certificate.places.numbers import THROWS, throws
-from userdp.gradients.certificate.places.place import CONSTANT, FIRST, PLACES, Call, Place
-from userdp.gradients.certificate.places.reads import (
-    ASKS,
-    FIXED_LENGTH,
-    HANDS_OUT,
-    KEEPS_STATISTICS,
-    READS_KINDS,
+from userdp.gradients.certificate.calls import ASKS, HANDS_OUT
+from userdp.gradients.certificate.places import (
+    CONSTANT,
+    FIRST,
+    Call,
+    Place,
+    attended,
+    place_after,
+    steps,
+    whole,
 )
-from userdp.gradients.certificate.places.steps import steps
-from userdp.gradients.certificate.places.writes import assigned, may_write, whole, written_to
-from userdp.gradients.model_randomness import GeneratorStates
+from userdp.gradients.losses import token_losses
 from userdp.gradients.modes import unwatched
 
 _KEY = "_userdp_place"
-
-_NO_BASE = None, None
-
-_SET = Tensor.__setitem__
 
 
 def writes(tensor: Tensor) -> int:
@@ -72,11 +69,16 @@ def writes(tensor: Tensor) -> int:
 
 
 class _Mark(NamedTuple):
-    """A place, for the pass of ``owner`` and for as long as nothing was written to the tensor."""
+    """A place, for the pass of ``owner`` and for as long as nothing was written to the tensor.
 
-    place: Place
+    Attributes:
+        why: the place is unknown, where it is.
+    """
+
+    place: Place | None
     owner: Rows
     version: int
+    why: str = ""
 
 
 class Rows:
@@ -91,23 +93,21 @@ class Rows:
         drew: whether coins were thrown by a function that has a rule.
         strangers: tensors that no call of this pass made and nothing that is ``held`` holds, such
             as a mask in a cache: constants, if a second pass is given the very same ones.
+        lost: by what the proof ended, in words; None as long as it stands.
     """
 
     def __init__(self, count: int, held: Iterable[Tensor] = ()) -> None:
         self.count = count
         self.drew = False
         self.strangers: list[Tensor] = []
-        self._read = False
+        self.lost: str | None = None
         self._seed = torch.initial_seed()
         self._paused = self._proved = False
         self._held = {id(tensor): (tensor, writes(tensor)) for tensor in held}
         self._written: set[int] = set()  # of what is held, by a call that was seen
         self._gathered: dict[int, Tensor] = {}
-
-    @property
-    def read(self) -> bool:
-        """Whether rows were lost sight of, or Python read somebody's numbers."""
-        return self._read
+        self._given: list[Tensor] = []
+        self._made: list[tuple[Tensor, Place | None, str]] = []
 
     @property
     def aside(self) -> bool:
@@ -116,8 +116,8 @@ class Rows:
 
     def place_of(self, tensor: Tensor) -> Place | None:
         """Where rows lie in ``tensor``; None where that is unknown."""
-        mark: _Mark | None = tensor.__dict__.get(_KEY)
-        if mark is not None and mark.owner is self and mark.version == writes(tensor):
+        mark = self._mark_of(tensor)
+        if mark is not None and mark.version == writes(tensor):
             return mark.place
         held = self._held.get(id(tensor))
         if held is not None:
@@ -126,24 +126,23 @@ class Rows:
         # Being a parameter is no answer: anybody may make one, of somebody's data.
         return CONSTANT if id(tensor) in self._gathered else None
 
-    def mark(self, tensor: Tensor, place: Place | None) -> Tensor:
+    def _mark_of(self, tensor: Tensor) -> _Mark | None:
+        mark: _Mark | None = tensor.__dict__.get(_KEY)
+        return mark if mark is not None and mark.owner is self else None
+
+    def mark(self, tensor: Tensor, place: Place | None, why: str = "") -> Tensor:
         """Note where rows lie in ``tensor``; a place that its shape contradicts is dropped."""
         if place is not None and place.dim is not None:
             size = tensor.shape[place.dim] if 0 <= place.dim < tensor.dim() else 0
-            if place.counts:
-                place = (
-                    place if size > 1 else CONSTANT
-                )  # one index is everywhere: it counts nothing
-            elif size != self.count * place.inner:
+            if place.counts:  # one index is everywhere: it counts nothing
+                place = place if size > 1 else CONSTANT
+            elif size != place.outer * self.count * place.inner:
                 place = None
-        if _is_parameter(tensor) or id(tensor) in self._held:
+        if id(tensor) in self._held or isinstance(tensor, nn.Parameter):
             if place is None or not place.constant:
                 self._written.add(id(tensor))  # its version may have been told to stay
-            return tensor
-        if place is None:
-            tensor.__dict__.pop(_KEY, None)
         else:
-            tensor.__dict__[_KEY] = _Mark(place, self, writes(tensor))
+            tensor.__dict__[_KEY] = _Mark(place, self, writes(tensor), why)
         return tensor
 
     def prove(self, losses: Tensor) -> bool:
@@ -151,124 +150,134 @@ class Rows:
         self._proved = True
         with unwatched():  # what is asked here, the model did not ask
             return self.count == 1 or (
-                not self._read and self.place_of(losses) == FIRST and not _own_backward(losses)
+                self.lost is None and self.place_of(losses) == FIRST and not _own_backward(losses)
             )
 
     def kept_apart(self) -> bool:
         """Whether nothing was read of data by what ran since `prove`: checkpointed code, again."""
-        return self.count == 1 or not self._read
+        return self.count == 1 or self.lost is None
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Call ``function``, and note where rows lie in what it returns."""
-        if self.count == 1 or self.aside:  # of one row, all is that row's
+        if self.count == 1 or function in ASKS or self.aside:
             return function(*args, **kwargs)
-        if function in ASKS:
-            return self._ask(function, args, kwargs)
-        if not self._read:  # from the first result of unknown place on, nothing is followed
-            given = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, Tensor)]
-            self.strangers += [one for one in given if self.place_of(one) is None]
-        self._read |= (
-            function in KEEPS_STATISTICS
-            or any(isinstance(value, _OWN) for value in (*args, *kwargs.values()))
-            # Nobody saw whence such a tensor came: it may share a constant's memory.
-            or any(self.place_of(tensor) is None for tensor in written_to(function, args, kwargs))
-        )
-        rule = PLACES.get(function)
-        if rule is None or not args:  # a rule looks for its tensor where the function has it first
-            if function is _SET:
-                return self._set(args)
-            begin = self._begin_of_constants(function, args, kwargs)
+        given = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, Tensor)]
+        if self.lost is None:
+            self.strangers += [one for one in given if self._origin_unknown(one)]
+        if function in HANDS_OUT or any(isinstance(v, _OWN) for v in (*args, *kwargs.values())):
+            self._end(f"Python is handed somebody's numbers by {_named(function)}")
+        rule = FUNCTIONS.get(function)
+        if rule is not None:
+            place = rule(self, *args, **kwargs)
             result = function(*args, **kwargs)
-            self._note_reading(function, args, kwargs, result)
-            if begin is not None and GeneratorStates.read() == begin:
-                for part in result if isinstance(result, tuple | list) else (result,):
-                    if isinstance(part, Tensor):
-                        self.mark(part, CONSTANT)
-            self._end_if_unknown(result)
-            return result
-        call = Call(self.place_of, args, kwargs)
-        base, before = _NO_BASE
-        if may_write(function) or args[-1] is True or kwargs:  # an argument may be `inplace`
-            base, before = self._base_of(args[0])
-        call.result = result = function(*args, **kwargs)
-        if function in THROWS and throws(function, call):
-            self.drew = True
-            self._read |= torch.initial_seed() != self._seed  # seeded within: known masks
-        if isinstance(result, Tensor):
-            known = call.rest_known() and not steps(function, call, result)
-            self.mark(result, rule(call) if known and _named_as_known(kwargs) else None)
-            if base is not None and result is args[0]:
-                self.mark(base, whole(base, before, call, self.place_of(result)))
-        elif isinstance(result, tuple | list):
-            place = rule(call) if call.rest_known() and _named_as_known(kwargs) else None
-            for part in result:
-                if not isinstance(part, Tensor):
-                    self._end_if_unknown(part)
-                elif place is not None and steps(function, call, part):
-                    self.mark(part, None)  # the indices of `max`, say: harmless until they are used
-                else:
-                    self.mark(part, place)
-            if place is None:
-                self._note_reading(function, args, kwargs, result)
-            else:
-                return result
-        self._end_if_unknown(result)
+            self.mark(result, place, _NOT_FOLLOWED + _named(function))
+        else:
+            self._given = given
+            with _Following(self, _named(function)):
+                result = function(*args, **kwargs)
+            self._settle()
+        self._judge(function, given, result)
         return result
 
-    def _begin_of_constants(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> GeneratorStates | None:
-        """The generators' states before a function without a rule makes something of constants.
+    def follow(
+        self, function: str, operation: Any, args: Iterable[object], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run one operation of torch's dispatcher, on behalf of ``function``."""
+        self._settle()
+        call = Call(self.place_of, operation, args, kwargs)
+        for tensor in call.written:
+            if self._origin_unknown(tensor):  # it may share a constant's memory
+                self._end(f"{function} writes to a tensor of unknown origin")
+        shared = [(one, self.place_of(one)) for one in self._sharing(call.written)]
+        result = operation(*args, **kwargs)
+        parts = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        if not call.constants() and _HANGS_ON_DATA & set(call.tags) and call.name != "index":
+            self._end(_READS + function)
+        place, why = None, _NOT_FOLLOWED + function
+        if parts:
+            call.result = parts[0]
+            place = place_after(call)
+        if call.name == "lift_fresh" and self._origin_unknown(parts[0]):
+            place = CONSTANT  # torch made it of Python's numbers
+        for tensor in call.written:
+            if tensor is not parts[0]:
+                self._made.append((tensor, None, why))
+        for part in parts:
+            stepped = place is not None and steps(call, part)
+            told = f"{_TIPPED} ({function})" if stepped else self._why(call, why)
+            self._made.append((part, None if stepped else place, told))
+        if len(call.written) == 1 and call.written[0] is parts[0]:
+            change = call.place(parts[0]), self._made[-1][1]
+            after = [whole(base, before, parts[0], change) for base, before in shared]
+            self._made += [(one, place, why) for (one, _), place in zip(shared, after, strict=True)]
+        return result
 
-        What it makes is constant too, unless it draws, or hands out memory that held other numbers.
+    def _sharing(self, written: list[Tensor]) -> Iterator[Tensor]:
+        """What shares its memory with a tensor that is written to: its base, and what is given.
+
+        Of ``x[0, 1:] = y`` that is x, where the operation is told of a view. Whatever else shares
+        the memory is unknown from here on.
         """
-        given = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, Tensor)]
-        name = getattr(function, "__name__", "empty")
-        if "empty" in name or "resize" in name or not given:
-            return None
-        return GeneratorStates.read() if all(self._is_constant(one) for one in given) else None
+        for base in (view._base for view in written if view._base is not None):
+            yield base
+            yield from (
+                one
+                for one in self._given
+                if one._base is base and all(one is not view for view in written)
+            )
 
-    def _is_constant(self, tensor: Tensor) -> bool:
+    def _why(self, call: Call, why: str) -> str:
+        """Why the result is of unknown place: for the reason of an argument, if one is."""
+        marks = [self._mark_of(t) for t in call.tensors if self.place_of(t) is None]
+        return next((mark.why for mark in marks if mark is not None and mark.why), why)
+
+    def _settle(self) -> None:
+        """Mark what the last operation made: only now have its versions moved."""
+        for tensor, place, why in self._made:
+            self.mark(tensor, place, why)
+        self._made.clear()
+
+    def _origin_unknown(self, tensor: Tensor) -> bool:
+        return self._mark_of(tensor) is None and self.place_of(tensor) is None
+
+    def is_constant(self, tensor: Tensor) -> bool:
+        """Whether no row's data reached ``tensor``."""
         place = self.place_of(tensor)
         return place is not None and place.constant
 
-    def _end_if_unknown(self, result: object) -> None:
-        """Note a tensor of unknown place: what a model does with it is not followed any further."""
-        if isinstance(result, Tensor):
-            self._read = self._read or self.place_of(result) is None
-        elif isinstance(result, tuple | list):
-            for part in result:
-                self._end_if_unknown(part)
+    def throw(self) -> None:
+        """Note that coins are thrown, each a row's own."""
+        self.drew = True
+        if torch.initial_seed() != self._seed:
+            self._end("a generator was seeded in the pass, so that masks are known")
 
-    def _ask(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Call one of `ASKS`, as a third of all calls that a model makes."""
-        # In the backward pass torch compares the shapes of what checkpointed code saves.
-        if function not in READS_KINDS and not (self._read or self._proved):
-            given = tree_leaves((args, kwargs)) if kwargs else args
-            # The shape of what is by rows is the pass's own.
-            self._read = any(self.place_of(t) is None for t in given if isinstance(t, Tensor))
-        return function(*args, **kwargs)
+    def _end(self, why: str) -> None:
+        self.lost = self.lost or why
 
-    def _base_of(self, tensor: object) -> tuple[Tensor | None, Place | None]:
-        """What ``tensor`` is a view of, and its place; nothing where it is no view."""
-        base = tensor._base if isinstance(tensor, Tensor) else None
-        return base, None if base is None else self.place_of(base)
+    def _judge(self, function: Callable[..., Any], given: list[Tensor], result: object) -> None:
+        """End the proof where a result is unknown, or tells Python of somebody's numbers.
 
-    def _set(self, args: tuple[Any, ...]) -> None:
-        """``tensor[index] = value``."""
-        tensor = args[0]
-        call = Call(self.place_of, args, {})
-        base, before = self._base_of(tensor)
-        place = assigned(call)
-        _SET(*args)
-        self.mark(tensor, place)
-        if base is not None:
-            self.mark(base, whole(base, before, call, self.place_of(tensor)))
-        self._end_if_unknown(tensor)
+        Of several parts some may be unknown, such as the places at which a largest number stands,
+        until they are used. Whatever is neither a tensor nor nothing tells something of what it was
+        made of, unless all of that is constant; what is no plain value either (an array, a node of
+        the graph) may be written to.
+        """
+        leaves = tree_leaves(result)
+        parts = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        self._end_if_unknown(parts)
+        others = [leaf for leaf in leaves if not isinstance(leaf, Tensor | None)]
+        told = bool(others) or (not parts and result is not None)
+        handed = not all(isinstance(other, _PLAIN) for other in others)
+        if handed or (told and not all(map(self.is_constant, given))):
+            self._end(_READS + _named(function))
+
+    def _end_if_unknown(self, parts: list[Tensor]) -> None:
+        """Note tensors of unknown place: what is done with them is not followed any further."""
+        if parts and all(self.place_of(part) is None for part in parts):
+            mark = self._mark_of(parts[0])
+            self._end((mark.why if mark else "") or f"{_NOT_FOLLOWED}a tensor from elsewhere")
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -285,17 +294,10 @@ class Rows:
 
     def _noted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any, **kwargs: Any) -> Any:
-            self._read = True
+            self._end("code under torch.jit is not followed")
             return call(*args, **kwargs)
 
         return noted
-
-    def note_error(
-        self, error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Note a call that ended in ``error``: a model that catches it learned of the numbers."""
-        if type(error).__name__ != "_StopRecomputationError":  # torch's own way out
-            self._note_learned(args, kwargs)
 
     @contextmanager
     def _through_shards(self, model: nn.Module) -> Iterator[None]:
@@ -356,52 +358,108 @@ class Rows:
             module.register_forward_hook(resume),
         ]
 
-    def _note_reading(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        result: object,
+    def note_error(
+        self, error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        """Note whether Python learned something of somebody's data, or got hold of its memory.
-
-        Whatever is neither a tensor nor nothing tells something of what it was made of, unless all
-        of that is constant: a number, a truth, text, how many parts there are. What is no plain
-        value either (an array, a storage, a node of the graph) may be written to.
-        """
-        if isinstance(result, Tensor) or (result is None and function not in HANDS_OUT):
-            self._read |= function in HANDS_OUT
-            return
-        if isinstance(result, tuple | list) and all(isinstance(part, Tensor) for part in result):
-            if function in FIXED_LENGTH or type(result).__module__ == "torch.return_types":
-                return
-        elif function in HANDS_OUT or not all(isinstance(v, _PLAIN) for v in tree_leaves(result)):
-            self._read = True
-            return
-        self._note_learned(args, kwargs)
-
-    def _note_learned(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Note that Python learned something of what was given, unless all of it is constant."""
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        self._read |= not all(map(self._is_constant, given))
+        """Note a call that ended in ``error``: a model that catches it learned of the numbers."""
+        given = [t for t in tree_leaves((args, dict(kwargs))) if isinstance(t, Tensor)]
+        own_way_out = type(error).__name__ == "_StopRecomputationError"  # of torch's checkpointing
+        if not own_way_out and not all(map(self.is_constant, given)):
+            self._end(f"Python learns of somebody's numbers by {type(error).__name__}")
 
 
-_OTHER_NAMES = frozenset(["axis", "keepdims", "x", "a", "x1", "x2"])
-"""Those of NumPy's for ``dim``, ``keepdim``, ``input`` and ``other``, which torch takes too."""
+class _Following(TorchDispatchMode):
+    """Sends the operations that ``function`` comes down to through `Rows.follow`."""
+
+    def __init__(self, rows: Rows, function: str) -> None:
+        initialise: Any = super().__init__  # torch gives it no types
+        initialise()
+        self._rows, self._function = rows, function
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._rows.follow(self._function, func, args, kwargs or {})
 
 
-def _named_as_known(kwargs: Mapping[str, Any]) -> bool:
-    """Whether a rule finds all arguments by the names that it knows."""
-    return not kwargs or _OTHER_NAMES.isdisjoint(kwargs)
+def _dropped(
+    rows: Rows,
+    input: Tensor,
+    p: object = 0.5,
+    training: object = True,
+    *others: object,
+    **named: object,
+) -> Place | None:
+    """a, some numbers of it replaced by 0, each by a coin of its own.
+
+    A row's numbers then are a function of its own coins too. Coins thrown for a constant belong to
+    somebody as well: to the row whose index they have, which is what (rows, ...) says. Where its
+    shape says otherwise, as that of weights or of positions for all rows, `Rows.mark` drops the
+    place: the coins are nobody's, or everybody's, and what becomes of them is not proved.
+    """
+    place = rows.place_of(input)
+    if place is None or not isinstance(p, int | float):  # a rate may be somebody's number
+        return None
+    if p == 0 or named.get("train", training) is False:
+        return CONSTANT if place.counts else place
+    rows.throw()
+    return FIRST if place.constant else place
 
 
-def _is_parameter(tensor: Tensor) -> bool:
-    # The second question is answered by Python code of torch's, and is asked for each tensor.
-    return type(tensor) is not Tensor and isinstance(tensor, nn.Parameter)
+def _dropped_channels(rows: Rows, input: Tensor, *given: object, **named: object) -> Place | None:
+    """(rows, channels, ...), or (channels, ...), with one coin for all behind these dimensions.
 
+    Rows in the first dimension share none; in any other they might.
+    """
+    place = _dropped(rows, input, *given, **named)
+    return place if place is not None and place.dim in (None, 0) else None
+
+
+def _attended(
+    rows: Rows,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: object = 0.0,
+    is_causal: object = False,
+    *,
+    scale: object = None,
+    enable_gqa: object = False,
+) -> Place | None:
+    if any(isinstance(n, Tensor) and not rows.is_constant(n) for n in (dropout_p, scale)):
+        return None
+    if dropout_p != 0:
+        rows.throw()
+    return attended(rows.place_of, (query, key, value), attn_mask)
+
+
+def _token_losses(rows: Rows, logits: Tensor, labels: Tensor) -> Place | None:
+    """Ours, of (..., classes): one number for each place, of that place alone."""
+    place, other = rows.place_of(logits), rows.place_of(labels)
+    if place is None or place.constant or place.dim == logits.dim() - 1:
+        return None
+    fits = labels.shape == logits.shape[:-1] and other in (place, CONSTANT)
+    return place if fits else None
+
+
+FUNCTIONS: dict[Callable[..., Any], Callable[..., Place | None]] = {
+    F.dropout: _dropped,
+    torch.dropout: _dropped,
+    F.dropout1d: _dropped_channels,
+    F.dropout2d: _dropped_channels,
+    F.dropout3d: _dropped_channels,
+    F.scaled_dot_product_attention: _attended,
+    token_losses: _token_losses,
+}
+"""Rules for whole functions: whose operations differ from device to device, or throw coins."""
+
+
+_NOT_FOLLOWED = "rows are not followed through "
+_READS = "Python reads somebody's numbers by "
+_TIPPED = "its choice could be tipped by the rounding of a batch"
+
+_HANGS_ON_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
-
 
 _SCRIPTED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 _OWN = (types.FunctionType, types.MethodType, torch.Generator)
@@ -442,3 +500,10 @@ def _same_memory(one: Tensor, two: Tensor) -> bool:
         return False
     steps = zip(one.shape, one.stride(), two.stride(), strict=True)
     return all(size == 1 or a == b for size, a, b in steps)
+
+
+def _named(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", str(function))
+    if name in ("__get__", "__set__"):  # of a property
+        return str(getattr(getattr(function, "__self__", None), "__name__", name))
+    return name

@@ -34,15 +34,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
-from torch.utils._pytree import tree_leaves
 
 from userdp.errors import UseError
-from userdp.gradients.certificate.calls import Calls, Seen, told
+from userdp.gradients.certificate.calls import ASKS, Calls, Seen, told
 from userdp.gradients.certificate.coupling import evaluating
 from userdp.gradients.certificate.made_up import CANNOT_RUN, Answers, Shape, large, made_up
-from userdp.gradients.certificate.places.place import CONSTANT, FIRST, Place
-from userdp.gradients.certificate.places.reads import ASKS
-from userdp.gradients.certificate.places.steps import jumps
+from userdp.gradients.certificate.places import CONSTANT, FIRST, Place
 from userdp.gradients.certificate.rows import Rows, writes
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.engine import Task
@@ -228,10 +225,9 @@ class Proving(Following):
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.done = Calls()
-        self.rows = Rows(tape.layout.rows, [*tape.workspace.held, *tape.workspace.strangers])
+        held = [*tape.workspace.held, *tape.workspace.strangers]
+        self.rows = _NamingRows(tape.layout.rows, held)
         self._tape = tape
-        self._inside: list[nn.Module] = []
-        self._lost: str | None = None
 
     def place_of(self, tensor: Tensor) -> Place | None:
         place = self.rows.place_of(tensor)
@@ -246,10 +242,10 @@ class Proving(Following):
         """As of `Following`; and it is known which module of ``model`` computes."""
 
         def enter(module: nn.Module, arguments: object) -> None:
-            self._inside.append(module)
+            self.rows.inside.append(module)
 
         def leave(module: nn.Module, arguments: object, result: object) -> None:
-            self._inside.pop()
+            self.rows.inside.pop()
 
         self._model = model
         for tensor in by_row:
@@ -267,19 +263,13 @@ class Proving(Following):
                 handle.remove()
 
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        rows = self.rows
-        before = rows.read
         try:
-            if func in ASKS or rows.aside:  # of nothing that a rule, a name or a type comes from
-                answer = rows.run(func, args, kwargs)
-            else:
-                answer = self._answer(func, args, kwargs)
+            if func in ASKS or self.rows.aside:
+                return func(*args, **kwargs)
+            return self._answer(func, args, kwargs)
         except Exception as error:
-            rows.note_error(error, args, kwargs)
+            self.rows.note_error(error, args, kwargs)
             raise
-        if not before and self._lost is None:
-            self._lost = self._reason(func, args, answer)
-        return answer
 
     def _answer(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         tape, calls = self._tape, self.done
@@ -310,36 +300,45 @@ class Proving(Following):
         mine = [p for p in parts if isinstance(p, Tensor) and self.rows.place_of(p) == CONSTANT]
         return len(mine) == len(parts) and self._tape.name_made(result)
 
-    def _reason(self, func: Any, args: Iterable[object], result: object) -> str | None:
-        """Where and why rows were lost sight of by this call; None where they were not."""
-        made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-        reals = any(isinstance(t, Tensor) and t.is_floating_point() for t in args)
-        lost = [t for t in made if jumps(func, t) and self.rows.place_of(t) is None]
-        # Nobody asks at which place a largest number stands, but it is answered, too.
-        tipped = bool(lost) and reals and func.__name__ not in ("max", "min")
-        if not (self.rows.read or tipped):
-            return None
-        name = func.__name__
-        if name == "__get__":  # of a property
-            name = getattr(getattr(func, "__self__", None), "__name__", name)
-        if not made and result is not None:
-            reason = f"Python reads somebody's numbers by {name}"
-        elif reals and any(jumps(func, t) for t in made):
-            reason = f"its choice could be tipped by the rounding of a batch ({name})"
-        else:
-            reason = f"rows are not followed through {name}"
-        kind = type(self._inside[-1]).__name__ if self._inside else "the loss"
-        alike = [name for name, m in self._model.named_modules() if type(m).__name__ == kind]
-        return _told(alike, kind, reason)
-
     def prove(self, losses: Tensor) -> bool:
         return self.rows.prove(losses)
 
     def require_apart(self, proved: bool, missed: Sequence[str]) -> None:
+        lost = self.rows.lost
+        if lost is not None and not self.rows.kept_apart():
+            kind = self.rows.kinds[lost]
+            alike = [name for name, m in self._model.named_modules() if type(m).__name__ == kind]
+            raise NotCoveredError(_told(alike, kind, lost))
         if not (proved and self.rows.kept_apart()):
-            raise NotCoveredError(self._lost or "its losses are not proved to keep rows apart")
+            raise NotCoveredError("its losses are not proved to keep rows apart")
         if missed:
             raise NotCoveredError("; ".join(_without_rule(self._model, missed)))
+
+
+class _NamingRows(Rows):
+    """Rows that tell where the place was lost for which the proof ended.
+
+    Attributes:
+        inside: the modules that compute, the innermost last.
+        kinds: the class of module in which places were first lost, by the reason.
+    """
+
+    def __init__(self, count: int, held: Iterable[Tensor]) -> None:
+        super().__init__(count, held)
+        self.inside: list[nn.Module] = []
+        self.kinds: dict[str, str] = {}
+
+    def mark(self, tensor: Tensor, place: Place | None, why: str = "") -> Tensor:
+        if place is None:
+            self._lose(why)
+        return super().mark(tensor, place, why)
+
+    def _end(self, why: str) -> None:
+        self._lose(why)
+        super()._end(why)
+
+    def _lose(self, why: str) -> None:
+        self.kinds.setdefault(why, type(self.inside[-1]).__name__ if self.inside else "the loss")
 
 
 def _told(modules: Sequence[str], kind: str, reason: str) -> str:

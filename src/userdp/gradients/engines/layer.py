@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients.certificate.places.place import Place, tensors_in
+from userdp.gradients.certificate.places import Place, tensors_in
 from userdp.gradients.engines.uses import Layout, Use
 from userdp.gradients.modes import unwatched
 
@@ -203,7 +203,7 @@ def owned(tape: Watcher, x: Tensor) -> int | None:
         return None
     if place.constant:
         return 1 if x.dim() >= 2 and x.shape[0] == rows else None
-    return place.inner if place.dim == 0 else None
+    return place.inner if place.dim == 0 and place.outer == 1 else None
 
 
 def by_row(tape: Watcher, x: Tensor) -> bool:

@@ -34,9 +34,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients.certificate.calls import Calls, Seen, told
-from userdp.gradients.certificate.places.place import Place
-from userdp.gradients.certificate.places.reads import ASKS
+from userdp.gradients.certificate.calls import ASKS, Calls, Seen, told
+from userdp.gradients.certificate.places import Place
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.engine import Task

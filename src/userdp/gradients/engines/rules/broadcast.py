@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from userdp.gradients.certificate.places.numbers import elementwise
-from userdp.gradients.certificate.places.place import CONSTANT, PLACES, Call, Place, tensors_in
-from userdp.gradients.certificate.places.writes import may_write
+from userdp.gradients.certificate.calls import named
+from userdp.gradients.certificate.places import Place, joined, tensors_in
 from userdp.gradients.engines.layer import RUN, Layer, Watcher
 from userdp.gradients.engines.uses import Dense, wide
 from userdp.gradients.modes import unwatched
@@ -27,7 +26,13 @@ from userdp.gradients.modes import unwatched
 _MOST = 1 << 24
 """Numbers that the gradients of all units may take of a tensor that has a part for each row."""
 
-ELEMENTWISE = frozenset(function for function, rule in PLACES.items() if rule is elementwise)
+_OPERATORS = ("add", "sub", "mul", "div", "truediv", "pow")
+_IN_PLACE = frozenset(named(" ".join(f"{name}_ __i{name}__" for name in _OPERATORS)))
+ELEMENTWISE = _IN_PLACE.union(
+    named("maximum minimum where lerp addcmul addcdiv true_divide multiply subtract divide"),
+    named(" ".join(f"{name} __{name}__ __r{name}__" for name in _OPERATORS)),
+)
+"""Functions of numbers at one place in which rows and a trained tensor meet."""
 
 
 def with_rows(
@@ -46,17 +51,13 @@ def with_rows(
     if kwargs or tape.layout.rows == 1:
         return None
     names = [tape.name_of(value) if isinstance(value, Tensor) else None for value in args]
-    if not any(names) or (names[0] is not None and may_write(function)):
+    if not any(names) or (names[0] is not None and function in _IN_PLACE):
         return None
     tensors = list(tensors_in(args))
     dims = max(tensor.dim() for tensor in tensors)
-    others = [
-        value
-        for value, name in zip(args, names, strict=True)
-        if name is None and (isinstance(value, Tensor | tuple | list))
-    ]
-    place = Call(tape.place_of, args, kwargs).joined(others, dims)
-    if place is None or place is CONSTANT or place.dim is None:
+    others = [value for value, name in zip(args, names, strict=True) if name is None]
+    place = joined(tape.place_of, others, dims)
+    if place is None or place.dim is None or place.outer > 1:
         return None
     spread = list(args)
     with unwatched():

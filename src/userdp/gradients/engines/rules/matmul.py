@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from userdp.gradients.certificate.places.place import FIRST
+from userdp.gradients.certificate.places import FIRST
 from userdp.gradients.engines.layer import Watcher, apply, by_row, names_of, stands_in_for
 from userdp.gradients.engines.rules.linear import Linear
 from userdp.gradients.modes import unwatched

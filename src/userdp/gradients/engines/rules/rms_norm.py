@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from userdp.gradients.certificate.places.place import FIRST
+from userdp.gradients.certificate.places import FIRST
 from userdp.gradients.engines.layer import (
     RUN,
     Layer,
