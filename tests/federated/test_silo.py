@@ -221,7 +221,7 @@ def test_invariant_2_every_item_is_drawn_with_the_plans_probability(tmp_path):
     made = toy_plan(sampling_probability=0.3)
     here = silo(tmp_path, made, data, seed=3)
     sampler = here._open(1)._sampler
-    sizes = [sampler.draw().rows for _ in range(2000)]
+    sizes = [len(sampler.draw().users) for _ in range(2000)]
     assert abs(np.mean(sizes) - 12) < 4 * math.sqrt(40 * 0.21 / 2000)
     assert np.var(sizes) == pytest.approx(40 * 0.21, rel=0.15)
 
@@ -235,7 +235,7 @@ class FixedBatches(Silo):
 
 def test_broken_twin_of_invariant_2_fixed_batches_are_caught_by_their_variance(tmp_path):
     sampler = silo(tmp_path, toy_plan(), items([1] * 40), kind=FixedBatches)._open(1)._sampler
-    assert np.var([sampler.draw().rows for _ in range(100)]) == 0
+    assert np.var([len(sampler.draw().users) for _ in range(100)]) == 0
 
 
 def test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_path, monkeypatch):

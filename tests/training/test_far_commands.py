@@ -297,7 +297,7 @@ def test_silos_compute_there_and_so_does_who_measures_them(
 def test_twin_items_of_a_silo_left_on_the_host_are_noticed(images, tmp_path, monkeypatch):
     monkeypatch.setattr(Units, "to", lambda units, device: units)
     words = f"federate {images} --out {tmp_path / 'f'} --algorithm fedavg {FEDERATE}"
-    with far_machine(), pytest.raises(Exception, match="MixedDevicesError"):
+    with far_machine(), pytest.raises(MixedDevicesError):
         userdp([*words.split(), "--device", FAR.type])
 
 

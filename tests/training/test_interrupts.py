@@ -20,6 +20,7 @@ from userdp.training.checkpoint_times import CheckpointTimes
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
 from userdp.training.private import make_private
+from userdp.training.private_run import PrivateRun
 
 PLAN = uls_plan(steps=6)
 RARELY = replace(CONFIG, checkpoint_every=1000, checkpoint_seconds=1e6)
@@ -101,14 +102,14 @@ def test_in_the_last_step_nothing_is_left_to_interrupt(store, tmp_path, monkeypa
 
 def test_before_the_first_step_nothing_is_charged_but_the_plan(store, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    opened = loop.make_private
+    opened = PrivateRun.open
 
-    def open_and_hear(*arguments, **options):
+    def open_and_hear(run):
         os.kill(os.getpid(), signal.SIGINT)
-        return opened(*arguments, **options)
+        return opened(run)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "make_private", open_and_hear)
+        patch.setattr(PrivateRun, "open", open_and_hear)
         with pytest.raises(Interrupted, match="before step 1 of 6"):
             train(store, PLAN, RARELY, out=run, tensorboard=False)
     assert attempts(run) == 0

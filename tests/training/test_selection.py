@@ -63,6 +63,7 @@ def rows_in(units: Units) -> list[list[tuple[int, ...]]]:
 
 def drawn(store, plan, *, strategy=Strategy.RANDOM, scores=None) -> list[list[tuple[int, ...]]]:
     """One step with everybody: the rows of each unit."""
+    scores = scores if strategy.scored else None
     options = PrivateOptions(selection=strategy, scores=scores, unsafe_seeds=UnsafeSeeds(draws=1))
     collator = Collator(store, plan, options)
     return rows_in(collator(plan.sampling.sampler(collator.counts, secret_generator(1)).draw()))
@@ -98,7 +99,7 @@ def test_ranked_selections_train_on_each_users_best(scored, make_plan, strategy,
     store, _, path, _ = scored
     scores = read_scores(path, store)
     size = "cohort_size" if make_plan is uls_plan else "batch_size"
-    units = drawn(store, make_plan(**{**EVERYBODY, size: 100}), strategy=strategy, scores=scores)
+    units = drawn(store, make_plan(**{**EVERYBODY, size: 100}), strategy=strategy, scores=path)
     if make_plan is els_plan:
         assert all(len(unit) == 1 for unit in units)
     ours = sorted(row for unit in units for row in unit)

@@ -24,7 +24,7 @@ from tests.training.selftest_jobs import failing, failures, scene, tiny_model
 from tests.training.worlds import run_world
 from userdp.cli.selftest import selftest as command
 from userdp.errors import UseError
-from userdp.gradients import ENGINES, Engine, clip_rules, model_randomness
+from userdp.gradients import ENGINES, Engine, clipping, model_randomness
 from userdp.gradients import noise as drawing
 from userdp.gradients.engines import reference
 from userdp.gradients.noise import NoiseSource
@@ -165,14 +165,14 @@ def dropped_layer(monkeypatch) -> None:
 
 
 def norm_of_one_parameter(monkeypatch) -> None:
-    honest = clip_rules.ClipRule.factors
+    honest = clipping.ClipRule.factors
 
     def last(self, squared_norms, sizes, *, l2_clip_norm):
         name = list(squared_norms)[-1]
         one = honest(self, {name: squared_norms[name]}, sizes, l2_clip_norm=l2_clip_norm)
         return dict.fromkeys(squared_norms, one[name])
 
-    monkeypatch.setattr(clip_rules.ClipRule, "factors", last)
+    monkeypatch.setattr(clipping.ClipRule, "factors", last)
 
 
 def norms_too_small(monkeypatch) -> None:
@@ -187,12 +187,12 @@ def norms_too_small(monkeypatch) -> None:
 
 
 def margin_above_the_clip_norm(monkeypatch) -> None:
-    honest = clip_rules.clip_factors
+    honest = clipping.clip_factors
 
     def more(squares: Any, *, l2_clip_norm: float, stability: Any = None) -> Any:
         return honest(squares, l2_clip_norm=1.002 * l2_clip_norm, stability=stability)
 
-    monkeypatch.setattr(clip_rules, "clip_factors", more)
+    monkeypatch.setattr(clipping, "clip_factors", more)
 
 
 def infinity_as_direction(monkeypatch) -> None:

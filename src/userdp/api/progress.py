@@ -69,8 +69,7 @@ class StageBar:
             bar_format=_NO_NUMBERS if total is None else counted if redraws else lines,
             file=sys.stderr if redraws else _Lines(),
             mininterval=0.2 if redraws else _SECONDS,
-            # A stage that tells nothing on its way says at once that it has begun.
-            delay=0 if redraws or total is None else _SECONDS,
+            delay=0 if redraws else _SECONDS,  # short work is no line of a log
             dynamic_ncols=redraws,
         )
 

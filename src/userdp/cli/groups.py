@@ -177,6 +177,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "--units",
     ),
     "Operations": (
+        "--dry-run",
         "--resume",
         "--charge-again",
         "--declare",

@@ -113,13 +113,17 @@ class Passes:
             form = Form.FORMED
         self._task, self._form, self._strict = task, form, strict
         self._aimed = task.but(l2_clip_norm=task.aim)
-        self._state, self._states = State(task.model, task.loss), StatesApart()
-        self._workspace = Workspace(self._state.tensors())
+        self._states = StatesApart()
         self._alone: list[int] = []
         self._known: dict[PassShape, Certificate] = {}
         shapes = units_by_shape(task.units, task.micro_batch, self._room)
         for shape in self._asked_of(shapes):
             self._ask(shape)
+        # What a first pass of a shape puts into a cache stays there, and is no change.
+        self._state = State(task.model, task.loss)
+        self._workspace = Workspace(self._state.tensors())
+        for known in self._known.values():
+            self._workspace.strangers += [tensor for tensor, _ in known.held]
         self.passes: list[Pass] = []
         for shape, numbers in shapes.items():
             if shape in self._known:
@@ -140,7 +144,6 @@ class Passes:
         found = certificate(self._task, shape, self._form, self.kind)
         if isinstance(found, Certificate):
             self._known[shape] = found
-            self._workspace.strangers += [tensor for tensor, _ in found.held]
         elif self._strict:
             raise NotCoveredError(found)
 
