@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu.reads import counted
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients.engines import batched
+from userdp.gradients.engines import batched, choice
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.sums import ClippedSum
 
@@ -21,24 +21,18 @@ CLIP = 0.3
 @pytest.fixture(autouse=True)
 def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Ahead on the CPU too; called with False: not."""
-    there, again = [True], [False]
-    honest, settle = batched.sum_of_passes, ClippedSum.settle
+    there, seen = [True], list[bool]()
 
-    def sum_of_passes(task: Any, **options: Any) -> ClippedSum:
-        seen.append(there[0] and not again[0])
-        again[0] = False
-        return honest(task.but(ahead=seen[-1]), **options)
-
-    def settled(total: ClippedSum) -> bool:
-        again[0] = not settle(total)
-        return not again[0]
+    class Passes(batched.Passes):
+        def __init__(self, task: Any, *given: Any) -> None:
+            seen.append(task.ahead)
+            super().__init__(task, *given)
 
     def be(ahead: bool) -> None:
         there[0] = ahead
 
-    seen: list[bool] = []
-    monkeypatch.setattr(batched, "sum_of_passes", sum_of_passes)
-    monkeypatch.setattr(ClippedSum, "settle", settled)
+    monkeypatch.setattr(choice, "Passes", Passes)
+    monkeypatch.setattr(choice, "tries", lambda device: (True, False) if there[0] else (False,))
     be.passes = seen  # type: ignore[attr-defined]
     return be
 

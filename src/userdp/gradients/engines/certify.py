@@ -24,6 +24,7 @@ torch's functions are what they are documented to be; the operator hides no code
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -227,7 +228,7 @@ class Proving(Following):
         self.done = Calls()
         held = [*tape.workspace.held, *tape.workspace.strangers]
         self.rows = _NamingRows(tape.layout.rows, held)
-        self._tape = tape
+        self._tape: Tape = weakref.proxy(tape)  # which holds this: its pass is large
 
     def place_of(self, tensor: Tensor) -> Place | None:
         place = self.rows.place_of(tensor)

@@ -70,8 +70,7 @@ def auto(task: Task) -> ClippedSum:
         total.sensitivity = float(task.l2_clip_norm)
         return total
     begun = GeneratorStates.read()
-    # An accelerator has something to do meanwhile.
-    for ahead in (True, False) if task.units.lengths.device.type != "cpu" else (False,):
+    for ahead in tries(task.units.lengths.device):
         step = Passes(task.but(ahead=ahead), form_of(task))
         for one in step.passes:
             step.take(one)
@@ -80,6 +79,14 @@ def auto(task: Task) -> ClippedSum:
             break
         begun.load()  # the same masks, whatever was not usable
     return total
+
+
+def tries(device: torch.device) -> tuple[bool, ...]:
+    """Whether the host queues passes ahead, by try: an accelerator has something to do meanwhile.
+
+    The second try is for a sum in which a unit turns out not to be usable.
+    """
+    return (True, False) if device.type != "cpu" else (False,)
 
 
 def one_by_one(task: Task) -> ClippedSum:

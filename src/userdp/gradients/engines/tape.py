@@ -25,6 +25,7 @@ that is how the engine learns, exactly, that it must fall back (`Tape.backward` 
 from __future__ import annotations
 
 import math
+import weakref
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -360,7 +361,7 @@ class Comparing(Following):
 
     def __init__(self, tape: Tape, known: Calls) -> None:
         super().__init__()
-        self._tape = tape
+        self._tape: Tape = weakref.proxy(tape)  # which holds this: its pass is large
         self._known = known
         self._at = self._asked = 0
         self._behind: tuple[int, int] = 0, 0
