@@ -191,7 +191,7 @@ class _NoOtherProcess(TorchDispatchMode):
     """
 
     def __init__(self, *, sharded: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
         self._sharded = sharded
 
     def __torch_dispatch__(
