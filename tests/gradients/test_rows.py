@@ -302,3 +302,33 @@ def test_a_pass_of_one_row_needs_no_proof() -> None:
     x = torch.ones(1, 4)
     followed = Rows(1)
     assert followed.prove(x[x > 0].sum()[None])
+
+
+def test_a_product_into_a_given_tensor_is_not_proved() -> None:
+    def loss(x: Tensor) -> Tensor:
+        out = torch.zeros(x.shape[1], x.shape[0])
+        return torch.mm(x.t(), torch.ones(x.shape[0], x.shape[0]), out=out).t().sum(1)
+
+    assert not proved(loss)
+
+
+def test_a_write_that_torch_does_not_count_is_not_proved() -> None:
+    def loss(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            z = torch.zeros_like(x)
+            z[:, 1:] = x[:, :-1]
+            mean = z.mean(0, keepdim=True)
+        return (x * mean.clone()).sum(1)
+
+    assert not proved(loss)
+
+
+def test_a_constant_that_is_written_into_rows_leaves_them_what_they_were() -> None:
+    """As labels are made: the tokens, and -100 where none counts."""
+
+    def loss(x: Tensor) -> Tensor:
+        labels = x[:, 1:].clone()
+        labels[:, :1] = -100
+        return labels.sum(1)
+
+    assert proved(loss)

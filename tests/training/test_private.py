@@ -213,10 +213,36 @@ def test_invariant_13_a_run_begins_with_an_optimizer_that_took_no_step(store, tm
     model.transformer.wpe.weight.sum().backward()
     optimizer.step()
     model.load_state_dict(before)
-    run = make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run")
-    with run, pytest.raises(UseError, match="state of earlier steps"):
-        next(iter(run))
-    assert attempts(tmp_path / "run") == 0
+    with pytest.raises(UseError, match="state of earlier steps"):
+        make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_optimizer_that_is_set_up_when_it_is_made_has_taken_no_step(store, tmp_path):
+    model = toy_model(store)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    with make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run") as private:
+        next(iter(private))
+        optimizer.step()
+    assert attempts(tmp_path / "run") == 1
+
+
+def test_invariant_13_a_run_without_a_step_goes_on_from_the_weights_it_was_begun_with(
+    store, tmp_path
+):
+    """Else the hints "load the weights first" and "go on with --resume" drop a condition."""
+    model, other, out = toy_model(store), toy_model(store), tmp_path / "run"
+    torch.nn.init.normal_(other.transformer.wpe.weight)
+    make_private(model, sgd(model), store, uls_plan(), out=out).close()
+    with (
+        make_private(other, sgd(other), store, uls_plan(), out=out, resume=True) as private,
+        pytest.raises(UseError, match="not the weights that the run was begun with"),
+    ):
+        next(iter(private))
+    assert attempts(out) == 0
+    with make_private(model, sgd(model), store, uls_plan(), out=out, resume=True) as private:
+        next(iter(private))
+    assert attempts(out) == 1
 
 
 def test_a_finished_run_does_not_go_on(store, tmp_path):

@@ -40,6 +40,7 @@ class DryRun:
         seconds: of the whole run.
         bytes: of tensors at the peak of a step on this process's device, predicted.
         claim: of the model, as `userdp.claims.foreseen.foreseen` has it.
+        conditions: of that claim, as far as they are known before the run, in words.
         store: what the store's people will have paid then.
     """
 
@@ -49,6 +50,7 @@ class DryRun:
     seconds: float
     bytes: int
     claim: Mapping[str, Any]
+    conditions: tuple[str, ...]
     store: Claim
 
     def __str__(self) -> str:
@@ -61,6 +63,7 @@ class DryRun:
                 f"{self.seconds / 60:.3g} minutes, measured on made-up rows",
                 f"memory            {self.bytes / 2**20:,.0f} MiB at the peak, predicted",
                 f"the model claims  {foreseen_in_words(self.claim)}",
+                *(f"                  provided that {one}" for one in self.conditions),
                 f"the store claims  epsilon {round_up(paid.epsilon)}, "
                 f"delta {delta_up(paid.delta, 3)}",
             ]
@@ -70,7 +73,8 @@ class DryRun:
         """Plain values, as ``userdp train --dry-run --json`` prints them."""
         names = ("noise_multiplier", "steps", "seconds_per_step", "seconds", "bytes")
         plain = {name: getattr(self, name) for name in names}
-        return {**plain, "claim": dict(self.claim), "store": self.store.to_dict()}
+        claim = {**self.claim, "conditions": list(self.conditions)}
+        return {**plain, "claim": claim, "store": self.store.to_dict()}
 
 
 class _NothingWritten(StoreLedger):
@@ -106,6 +110,7 @@ def dry_run_of(run: PrivateRun) -> DryRun:
         seconds=seconds * plan.steps,
         bytes=peak,
         claim=foreseen(before, plan, base=notes.base, at=at),
+        conditions=tuple(one.in_words for one in notes.base.conditions) if notes.base else (),
         store=store_claim(ledger.after),
     )
 

@@ -15,7 +15,7 @@ from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError
+from userdp.errors import FailureError, UseError
 from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
@@ -220,6 +220,12 @@ def train(
                     most_steps=run.done if isinstance(run, PrivateRun) else None,
                 )
             )
+            if checkpoint is None and run.done and not run.remaining:
+                raise FailureError(
+                    "every planned step was charged, and no checkpoint is left: nothing of what "
+                    "was learned can be released",
+                    hint="train again in another --out, with a plan and a budget of its own",
+                )
             if checkpoint is not None:
                 position = restore(checkpoint, model=model, optimizer=optimizer, average=average)
                 if isinstance(run, PlainRun):

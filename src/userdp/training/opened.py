@@ -33,6 +33,7 @@ class OpenRun:
         lock: of the folder.
         steered: a loop of somebody's own takes its steps, whose constants (the learning rate, say)
             nobody has recorded.
+        began_with: the digest of the weights that the run was begun with, where that is known.
     """
 
     run_id: str
@@ -41,6 +42,7 @@ class OpenRun:
     store: StoreLedger
     lock: ExitStack
     steered: bool
+    began_with: str | None = None
 
     @property
     def lineage(self) -> Lineage:

@@ -61,6 +61,7 @@ class TrainerNotes:
         train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
             are all the constants. Of any other loop the claim would leave out what it followed.
         loop: plain values for loop.json, of a loop of somebody's own.
+        weights: the digest of those that a new run begins with; None of a sharded model's.
         base: what the model's weights descend from, adapters included; None where that is to be
             looked up: by the weights themselves in the store's ledger, and in the folder that
             ``model.name_or_path`` names.
@@ -74,6 +75,7 @@ class TrainerNotes:
     facts: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] | None = None
     loop: Mapping[str, Any] | None = None
+    weights: str | None = None
     base: Lineage | None = None
     slot: str | None = None
     log_only: bool = False
@@ -166,6 +168,7 @@ def open_run(
             store=opening.charges,
             lock=lock.pop_all(),
             steered=opening.steered,
+            began_with=opening.began_with,
         )
 
 
@@ -218,6 +221,7 @@ class Opening:
         else:
             require_unused(folder)
         self.run_id, self.nonces, self.charge = kept["run_id"], kept["nonces"], kept["charge"]
+        self.began_with: str | None = kept.get("weights", notes.weights)
         self.resume = resume
 
     def open(self) -> RunLedger:
@@ -332,6 +336,7 @@ class Opening:
             "store_beside": os.path.relpath(self.store.path, self.folder.path),
             "state": self.store.meta.state.id,
             "digests": self.digests,
+            "weights": self.began_with,
         }
         files.write_json(self.folder.resume, values, mode=files.OPERATOR_FILE)
 

@@ -194,3 +194,17 @@ class MovementCheck:
 
 def _part(parameter: Tensor) -> Tensor:
     return parameter.detach().reshape(-1)[:_WATCHED]
+
+
+def require_unstepped(optimizer: torch.optim.Optimizer) -> None:
+    """`UseError` where an optimizer holds a state of steps that no run has paid for.
+
+    One that is set up when it is made, as Adagrad's, counts no step yet.
+    """
+    states = (state for state in optimizer.state.values() if state)
+    if any(float(state.get("step", 1)) > 0 for state in states):
+        raise UseError(
+            "the optimizer has a state of earlier steps, which may have been taken on anybody's "
+            "text: the claim would say nothing of it",
+            hint="make a new optimizer for a new run",
+        )

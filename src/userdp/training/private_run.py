@@ -50,6 +50,7 @@ from userdp.training.opening import TrainerNotes, open_run
 from userdp.training.optimizers import (
     MovementCheck,
     require_same_parameters,
+    require_unstepped,
     rounded_away,
     set_noise_std,
 )
@@ -132,6 +133,7 @@ class PrivateRun:
         if not resume:  # a run that diverged may go on, to be settled
             require_finite(str(getattr(model, "name_or_path", "")), model)
             warn(rounded_away(optimizer))
+            require_unstepped(optimizer)
         require_count("micro_batch", micro_batch)
         if not isinstance(store, UserStore):
             store = UserStore.open(Path(store), fixed_graph=True)
@@ -217,7 +219,7 @@ class PrivateRun:
     def open(self) -> Self:
         """Reserve the plan in the store's ledger, and begin or resume the folder."""
 
-        def begin() -> tuple[int, float | None, bool]:
+        def begin() -> tuple[int, float | None, bool, str | None]:
             run = self._run = open_run(
                 self.folder.path,
                 self._store,
@@ -231,9 +233,13 @@ class PrivateRun:
                     run.store.look("make_private(exact_log=True)")
                 over = self._collator.left_out
                 self.folder.log({"kind": "selection", "examples_over_the_cap": over})
-            return run.ledger.attempts, run.ledger.last_clip_norm, run.logged
+            attempts, clip_norm = run.ledger.attempts, run.ledger.last_clip_norm
+            return attempts, clip_norm, run.logged, run.began_with
 
-        self.done, last_clip_norm, self._logged = self._world.on_rank_zero(begin)
+        self.done, last_clip_norm, self._logged, began = self._world.on_rank_zero(begin)
+        if not self.done and self._notes.base is None and not self._sharded:
+            # What the weights of the opening descend from is in the ledger: no step has any others.
+            self._opened_with = self._opened_with or began
         self._closed = False
         if self.plan.clip.adaptation is not None and last_clip_norm is not None:
             self._l2_clip_norm = last_clip_norm
@@ -265,7 +271,9 @@ class PrivateRun:
             "base_model": base_facts(model, weights=self._opened_with),
             **notes.facts,
         }
-        return replace(notes, identity=self._same, facts=facts, base=base, loop=loop)
+        return replace(
+            notes, identity=self._same, facts=facts, base=base, loop=loop, weights=self._opened_with
+        )
 
     @property
     def remaining(self) -> int:
@@ -391,18 +399,19 @@ class PrivateRun:
             return
         weights = digest_of_weights(self._model)
         if self._opened_with is not None:
+            if weights != self._opened_with and self._resumes:
+                raise UseError(
+                    "these are not the weights that the run was begun with, and it has taken no "
+                    "step: its claim says what those descend from",
+                    hint="load the weights that it was begun with, or begin a new run",
+                )
             if weights != self._opened_with:
                 raise UseError(
                     "the model's weights changed between make_private() and the first step: the "
                     "claim would say nothing of what they had learned before",
                     hint="load the weights first, and then call make_private()",
                 )
-            if self._optimizer.state:
-                raise UseError(
-                    "the optimizer has a state of earlier steps, which may have been taken on "
-                    "anybody's text: the claim would say nothing of it",
-                    hint="make a new optimizer for a new run",
-                )
+            require_unstepped(self._optimizer)
         elif self._world.on_rank_zero(lambda: self._released_elsewhere(weights)):
             raise UseError(
                 "these weights were released by another run over the same people: going on from "

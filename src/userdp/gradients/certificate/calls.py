@@ -117,7 +117,7 @@ def _told(names: Mapping[int, str], value: object) -> object:
     if isinstance(value, Tensor):
         return value.shape, value.dtype, names.get(id(value))
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in _PLAIN or isinstance(value, float):  # such as NumPy's
         return value
     if kind in _SEVERAL:
         return tuple([_told(names, part) for part in value])  # type: ignore[attr-defined]

@@ -174,7 +174,7 @@ def places(names: str) -> Callable[[Rule], Rule]:
 
 JUMPS = (
     "round floor ceil trunc fix frac sign sgn floor_divide remainder fmod heaviside threshold "
-    "hardshrink copysign nextafter"
+    "hardshrink copysign nextafter angle frexp"
 )
 """Operations from real numbers to real numbers that are not continuous."""
 
@@ -377,6 +377,8 @@ def _token_losses(call: Call) -> Place | None:
 @places("mm bmm mv addmm baddbmm")
 def _product(call: Call) -> Place | None:
     """Rows among the batch dimensions; or, beside a constant, as n or q of (n, p) @ (p, q)."""
+    if "out" in call.given:  # a tensor more, which is no operand
+        return None
     left, right = call.tensors[-2:]
     one, two = call.place(left), call.place(right)
     if one is None or two is None:
@@ -460,8 +462,7 @@ def whole(base: Tensor, before: Place | None, view: Tensor, change: Change) -> P
     if before is None or had is None or after is None:
         return None
     if after.constant:
-        place = CONSTANT if before.counts else before
-        return place if before.constant or had == after else None
+        return CONSTANT if before.counts else before
     if not before.constant:
         return before if had == after else None
     # Where memory lies dense, each place in it is one index in every dimension. The view is to

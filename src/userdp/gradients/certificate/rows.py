@@ -190,6 +190,8 @@ class Rows:
         for tensor in call.written:
             if self._origin_unknown(tensor):  # it may share a constant's memory
                 self._end(f"{function} writes to a tensor of unknown origin")
+            if tensor.is_inference():  # torch counts no writes to it
+                self._end(f"{function} writes to a tensor of torch.inference_mode")
         shared = [(one, self.place_of(one)) for one in self._sharing(call.written)]
         result = operation(*args, **kwargs)
         parts = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]

@@ -236,6 +236,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
     ) -> Tensor:
         """Take the next private step, which fills ``.grad``; the loss that is told is zero."""
         model.train()
+        if hasattr(self.optimizer, "train"):  # schedule-free ones have modes, as models have
+            self.optimizer.train()
         step = next(self._steps)
         notes = {"step": step.number, **step.operator, "learning_rate": self._get_learning_rate()}
         self._run.folder.log({"kind": "step", **notes})
