@@ -20,6 +20,7 @@ import transformers
 from torch import Tensor, nn
 
 from benchmarks.counted import counted_reference
+from tests.gradients.campaign.accidents import Counts, RunningMaximum, RunningMean, Skips
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine, require_uncoupled
 from userdp.gradients.certificate.state import State
@@ -92,55 +93,6 @@ class MiningOverBatch(Mining):
         if self.calls > self.after:
             losses = losses * (0.2 + 20 * (losses.detach() >= losses.detach().max()))
         return losses
-
-
-class Around(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
-        return self.inner(hidden, *args, **options)
-
-
-class Counts(Around):
-    calls = 0
-
-    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
-        self.calls += 1
-        return super().forward(hidden, *args, **options)
-
-
-class RunningMean(Around):
-    """Takes off a running mean of earlier passes, which is an ordinary attribute."""
-
-    mean: Any = None
-
-    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
-        before, now = self.mean, hidden.detach().mean((0, 1))
-        self.mean = now if before is None else 0.5 * before + 0.5 * now
-        return super().forward(hidden if before is None else hidden - 9 * before, *args, **options)
-
-
-class WritesBuffer(Around):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__(inner)
-        self.register_buffer("largest", torch.zeros(()))
-
-    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
-        largest = self.get_buffer("largest")
-        answer = super().forward(hidden / (1 + largest), *args, **options)
-        largest.copy_(torch.maximum(largest, hidden.detach().abs().max()))
-        return answer
-
-
-class Skips(Around):
-    """Stochastic depth by Python's own generator."""
-
-    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
-        if self.training and random.random() < 0.3:
-            return hidden
-        return super().forward(hidden, *args, **options)
 
 
 @functools.lru_cache
@@ -261,7 +213,7 @@ CASES: dict[str, Case] = {
     "hard examples": (gpt2, lambda: Mining(0), "one by one"),
     "a module that counts its calls": (lambda: wrapped(Counts), lambda: causal_lm_loss, "batched"),
     "a running mean": (lambda: wrapped(RunningMean), lambda: causal_lm_loss, "one by one"),
-    "a buffer that grows": (lambda: wrapped(WritesBuffer), lambda: causal_lm_loss, "one by one"),
+    "a buffer that grows": (lambda: wrapped(RunningMaximum), lambda: causal_lm_loss, "one by one"),
     "a teacher in a global": (gpt2, lambda: distilled, "batched"),
     "weights cached by lru_cache": (gpt2, lambda: weighted, "batched"),
     "dynamic rotary embeddings": (dynamic_rope, lambda: causal_lm_loss, "batched"),
