@@ -200,14 +200,23 @@ def test_invariant_13_nothing_is_claimed_on_top_of_adapters_without_privacy(
     assert claimed.guarantee.epsilon == math.inf
 
 
-def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_adapters(store, base, tmp_path):
+@pytest.mark.parametrize(
+    ("steps", "reason"), [(0, "not the weights that the run was begun"), (1, "by another run")]
+)
+def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_adapters(
+    store, base, tmp_path, steps, reason
+):
     model = adapted(base)
-    begun(model, store, tmp_path / "run")
+    plan = uls_plan(steps=2)
+    optimizer = sgd(model)
+    with private_run(model, optimizer, store, plan, out=tmp_path / "run") as private:
+        for _, _ in zip(range(steps), private, strict=False):
+            optimizer.step()
     other = trained(adapted(base), store, tmp_path / "other")
     options = {"out": tmp_path / "run", "resume": True}
-    with private_run(model, sgd(model), store, PLAN, **options) as private:
+    with private_run(model, sgd(model), store, plan, **options) as private:
         peft.set_peft_model_state_dict(model, peft.load_peft_weights(str(other / "adapter")))
-        with pytest.raises(UseError, match="released by another run"):
+        with pytest.raises(UseError, match=reason):
             next(iter(private))
 
 
