@@ -133,12 +133,6 @@ def test_the_shuffle_says_what_it_is_and_visits_everyone_once_per_pass():
     assert sorted(users.tolist()) == list(range(100))
 
 
-@pytest.mark.parametrize("counts", [[0, 1], [[1]], [-1]])
-def test_impossible_counts_are_refused(counts):
-    with pytest.raises(UseError):
-        sampler_of(uls_plan(), np.array(counts))
-
-
 @pytest.mark.parametrize("kind", [PoissonUsers, PoissonExamples, PoissonPooled, PoissonSubjects])
 @pytest.mark.parametrize("probability", [0.0, -0.1, 1.5, math.nan, math.inf])
 def test_invariant_8_a_probability_that_is_none_is_refused(kind, probability):

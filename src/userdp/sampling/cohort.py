@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from userdp.errors import UseError
 from userdp.sampling.coins import Indices, distinct_indices
 
 if TYPE_CHECKING:
@@ -59,9 +58,6 @@ class Sampler:
     """
 
     def __init__(self, sampling: Sampling, counts: Indices, generator: np.random.Generator) -> None:
-        counts = np.asarray(counts, dtype=np.int64)
-        if counts.ndim != 1 or not (counts >= 1).all():
-            raise UseError("counts must be a vector of at least 1 example per user")
         self.sampling = sampling
         self._generator = generator
         self._counts = counts

@@ -56,7 +56,5 @@ class FixedGraph(PoissonExamples):
     def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:
         from userdp.accounting.mechanisms import Exchanged
 
-        removed = self._mixture(noise_multiplier, steps)
-        return Exchanged(
-            mixture=replace(removed, adjacency=Adjacency.ZERO_OUT), adjacency=self.adjacency
-        )
+        removed = replace(self._mixture(noise_multiplier, steps), adjacency=Adjacency.ZERO_OUT)
+        return Exchanged(mixture=removed, adjacency=self.adjacency)

@@ -40,10 +40,10 @@ class Poisson(Sampling):
     def of_size(cls, size: float, *, population: int, group_size: int, **bounds: Any) -> Self:
         require_count("population", population)
         if not 0 < size <= population:
-            name = "cohort_size" if cls.unit is PrivacyUnit.USER else "batch_size"
             raise UseError(
-                f"{name} must be greater than 0 and at most population ({population}), got "
-                f"{size!r}: it is an expectation over the declared population"
+                "cohort_size (of users) or batch_size (of examples) must be above 0 and at most "
+                f"population ({population}), got {size!r}: it is an expectation over the declared "
+                "population"
             )
         return cls(sampling_probability=size / population, group_size=group_size, **bounds)
 
@@ -59,15 +59,18 @@ class Poisson(Sampling):
     def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:
         return self._mixture(noise_multiplier, steps)
 
+    @property
+    def _coins(self) -> tuple[float, int]:
+        """The probability that a unit of one user is drawn, and how many units that user has."""
+        return self.sampling_probability, self.items
+
     def _mixture(self, noise_multiplier: float, steps: int) -> Mixture:
         """N(Binom(k, p), σ²) against N(0, σ²), k the units of one user; cited by each kind."""
         from userdp.accounting.mechanisms import binomial_steps
 
+        p, k = self._coins
         return binomial_steps(
-            sampling_probability=self.sampling_probability,
-            group_size=self.items,
-            noise_multiplier=noise_multiplier,
-            steps=steps,
+            sampling_probability=p, group_size=k, noise_multiplier=noise_multiplier, steps=steps
         )
 
 
@@ -145,14 +148,9 @@ class PoissonSubjects(Poisson):
         begins = np.flatnonzero(np.diff(users, prepend=-1))
         return np.append(begins, len(users)).astype(np.int64)
 
-    def _mixture(self, noise_multiplier: float, steps: int) -> Mixture:
-        from userdp.accounting.mechanisms import binomial_steps
-
-        return binomial_steps(
-            sampling_probability=subject_probability(self.sampling_probability, self.group_size),
-            noise_multiplier=noise_multiplier,
-            steps=steps,
-        )
+    @property
+    def _coins(self) -> tuple[float, int]:
+        return subject_probability(self.sampling_probability, self.group_size), 1
 
 
 class PoissonPooled(PoissonSubjects):
@@ -181,8 +179,7 @@ class PoissonPooled(PoissonSubjects):
         return np.array([0, len(users)] if len(users) else [0], dtype=np.int64)
 
     def _mixture(self, noise_multiplier: float, steps: int) -> Mixture:
-        moved_by_one = super()._mixture(noise_multiplier, steps)
-        return replace(moved_by_one, scale=2.0)
+        return replace(super()._mixture(noise_multiplier, steps), scale=2.0)
 
 
 def subject_probability(sampling_probability: float, group_size: int) -> float:
@@ -193,7 +190,5 @@ def subject_probability(sampling_probability: float, group_size: int) -> float:
     """
     p = require_probability("sampling_probability", sampling_probability)
     k = require_count("group_size", group_size)
-    if p == 1:
-        return 1.0
     # The factor is far above what expm1 and log1p round by, and below what any ε would show.
-    return min(1.0, -math.expm1(k * math.log1p(-p)) * (1 + 1e-14))
+    return 1.0 if p == 1 else min(1.0, -math.expm1(k * math.log1p(-p)) * (1 + 1e-14))
