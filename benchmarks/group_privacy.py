@@ -27,9 +27,9 @@ from typing import Any
 from benchmarks.surface import DELTA, FINE, POPULATION, RESULTS, STEPS, interval
 from userdp.accounting import Accountant
 from userdp.clip import ClipForm
+from userdp.papers.sized import plan_of_size
 from userdp.papers.studies.runs import Job, Row, held_out_loss, read_rows, run_all
 from userdp.plans import Plan
-from userdp.plans.sized import plan_of_size
 from userdp.sampling import PoissonExamples, PoissonUsers
 
 K = 10

@@ -37,7 +37,7 @@ from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients import Units, causal_lm_loss
 from userdp.papers.studies.runs import held_out_loss
-from userdp.planning.preset import Preset, preset
+from userdp.plans.preset import Preset, preset
 from userdp.training.config import Schedule, TrainConfig
 from userdp.training.models import BASE_MODEL, read_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate

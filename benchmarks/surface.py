@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.clip import ClipForm
+from userdp.papers.sized import plan_of_size
 from userdp.papers.studies.runs import Job, Row, read_rows, run_all
-from userdp.plans.sized import plan_of_size
 from userdp.sampling import PoissonUsers
 from userdp.training.config import PlainPlan, Schedule, TrainConfig
 
@@ -92,9 +92,8 @@ def prepare(work: Path, data: Path) -> None:
 def make_plan(work: Path, out: Path) -> dict[str, Any]:
     """Norms by the probe, σ by the accountant, and every strategy's cell; written once."""
     from userdp.data.store import UserStore
-    from userdp.planning.noise import NoiseTable
-    from userdp.planning.norms import NormSource
-    from userdp.planning.uls import Problem, estimate_and_double, optimum
+    from userdp.plans.cells import NoiseTable, Problem, estimate_and_double, optimum
+    from userdp.plans.origin import Provenance
     from userdp.training.probe import probe_store
 
     if out.exists():
@@ -102,7 +101,7 @@ def make_plan(work: Path, out: Path) -> dict[str, Any]:
     store = UserStore.open(work / "store")
     config = replace(FINE, model=str(work / "base" / "model"))
     probed = probe_store(
-        store, config, source=NormSource.HELD_OUT, max_group_size=GROUP_SIZES[-1], seed=0
+        store, config, source=Provenance.HELD_OUT, max_group_size=GROUP_SIZES[-1], seed=0
     )
     found: dict[str, Any] = {
         "steps": STEPS,
@@ -127,19 +126,19 @@ def make_plan(work: Path, out: Path) -> dict[str, Any]:
             problem = Problem(
                 table=table, norms=probed, budget=budget, steps=STEPS, population=POPULATION
             )
-            priced = {cell: problem.cell(cell[0], float(cell[1])) for cell in cells(budget)}
+            priced = {cell: problem.of_users(cell[0], float(cell[1])) for cell in cells(budget)}
             for (g, m), cell in priced.items():
                 noise[str(m)] = cell.noise_multiplier
                 predicted[f"{g}x{m}"] = cell.noise_std
-            doubled = estimate_and_double(problem, cohort_size=BUDGETS[0]).cell
-            best = optimum(problem).cell
+            doubled = estimate_and_double(problem)[-1]
+            best, _ = optimum(problem)
             choices[str(budget)] = {
                 "ours": min(priced, key=lambda cell: priced[cell].noise_std),
-                "estimate-and-double": (doubled.group_size, round(doubled.cohort_size)),
+                "estimate-and-double": (doubled.group_size, round(doubled.units)),
                 "max cohort": cells(budget)[0],
                 "max group": cells(budget)[-1],
             }
-            free[str(budget)] = (best.group_size, best.cohort_size)
+            free[str(budget)] = (best.group_size, best.units)
         found["noise"][str(epsilon)] = noise
         found["predicted_noise_std"][str(epsilon)] = predicted
         found["choices"][str(epsilon)] = choices

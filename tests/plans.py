@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from userdp.codec import decode
 from userdp.noise import Gaussian
-from userdp.plans import Plan, sized
+from userdp.papers import sized
+from userdp.plans import Plan
 from userdp.sampling import (
     FixedGraph,
     PoissonExamples,
@@ -29,7 +30,7 @@ _SHUFFLED = {PoissonUsers: ShuffleUsers, PoissonExamples: ShuffleExamples}
 def plan_of_size(
     sampling: type[Sampling], size: float, *, unsafe_shuffle: bool = False, **values
 ) -> Plan:
-    """`userdp.plans.sized.plan_of_size`, with either the noise or a budget given."""
+    """`userdp.papers.sized.plan_of_size`, with either the noise or a budget given."""
     assert (values.get("noise_multiplier") is None) != (values.get("target_epsilon") is None)
     return sized.plan_of_size(_SHUFFLED[sampling] if unsafe_shuffle else sampling, size, **values)
 

@@ -17,7 +17,7 @@ from userdp.codec import encode
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.planning.proposal import Proposal, declared_users
+from userdp.plans.proposal import Proposal, declared_users
 from userdp.plans.small_delta import (
     DeltaSize,
     plan_with_small_delta,

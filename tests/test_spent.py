@@ -5,7 +5,7 @@ import pytest
 from tests.plans import uls_plan
 from userdp.errors import UseError
 from userdp.plans import Plan
-from userdp.plans.spent import Spent
+from userdp.plans.step import Spent
 
 PLAN = uls_plan(steps=67)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from userdp.papers.sized import plan_of_size
 from userdp.plans import Plan
-from userdp.plans.sized import plan_of_size
 from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.training.config import TrainConfig
 

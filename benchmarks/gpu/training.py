@@ -32,8 +32,8 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
+from userdp.papers.sized import plan_of_size
 from userdp.plans import Plan
-from userdp.plans.sized import plan_of_size
 from userdp.sampling import PoissonUsers
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.loop import train

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from userdp.api.export import export
     from userdp.api.generate import generate
     from userdp.api.people import forget, members, statement
-    from userdp.api.plan import plan
     from userdp.api.prepare import prepare
     from userdp.api.probe import probe
     from userdp.api.report import report
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from userdp.api.settle import settle
     from userdp.api.train import declare, train
     from userdp.clip import Clip
+    from userdp.commands.plan import plan
     from userdp.data.store import UserStore
     from userdp.noise import Gaussian
     from userdp.plans import Plan
@@ -54,7 +54,7 @@ _PUBLIC = {
     "api.export": ("export",),
     "api.generate": ("generate",),
     "api.people": ("forget", "members", "statement"),
-    "api.plan": ("plan",),
+    "commands.plan": ("plan",),
     "api.prepare": ("prepare",),
     "api.probe": ("probe",),
     "api.report": ("report",),

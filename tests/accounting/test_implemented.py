@@ -28,8 +28,8 @@ from userdp.errors import UseError
 from userdp.federated.plan import FederationPlan
 from userdp.ledger import StoreLedger
 from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, TAIL_BITS, distance
-from userdp.planning.noise import NoiseTable
 from userdp.plans import FixedGrid, PrivateSelection
+from userdp.plans.cells import NoiseTable
 from userdp.plans.tuning import divided, selected
 from userdp.vocabulary import round_up
 
@@ -164,8 +164,8 @@ NOISES = {
         .plans[0]
         .noise.multiplier
     ),
-    "planner": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).users(0.1, 5),
-    "planner, ELS": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).examples(0.05, 4, 5),
+    "planner": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).sigma(0.1, 5),
+    "planner, ELS": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).sigma(0.05, 5, 4),
     "federation": lambda: (
         FederationPlan.calibrated(**constants(target_epsilon=2.0)).local.noise.multiplier
     ),

@@ -1,16 +1,16 @@
-"""What a notebook shows of a plan, a claim and a proposal."""
+"""What a notebook shows of a claim and a proposal."""
 
 from html.parser import HTMLParser
 
 import pytest
 
-from tests.planning.conftest import request
-from tests.plans import els_plan, uls_plan
+from tests.plans import uls_plan
+from tests.plans_room.conftest import request
 from userdp.claims.claims import Claim
 from userdp.claims.lineage import of_parts
 from userdp.claims.parts import Query, Steps
 from userdp.notebook import html_of
-from userdp.planning.planner import propose
+from userdp.plans.planner import propose
 from userdp.vocabulary import round_up
 
 PLAN = uls_plan()
@@ -47,12 +47,10 @@ PROPOSAL = propose(request())
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (PLAN, round_up(PLAN.guarantee().epsilon)),
-        (els_plan(), round_up(els_plan().guarantee().epsilon)),
         (CLAIM, round_up(CLAIM.guarantee.epsilon)),
         (PROPOSAL, PROPOSAL.reason),
     ],
-    ids=["ULS", "ELS", "claim", "proposal"],
+    ids=["claim", "proposal"],
 )
 def test_it_is_a_table_that_says_what_matters(value, told):
     page = Balanced()

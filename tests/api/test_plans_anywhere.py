@@ -8,7 +8,7 @@ import pytest
 
 import userdp
 from tests.huggingface.toy import arguments, rows, tokenized, toy_model, toy_tokenizer
-from tests.planning.conftest import synthetic_norms
+from tests.plans_room.conftest import synthetic_norms
 from tests.training.toy import CONFIG, private_run, sgd, toy_store
 from tests.training.toy import toy_model as new_model
 from userdp.sweeping.request import grid

@@ -85,8 +85,8 @@ def test_a_plan_is_trained_as_it_is_proposed(tmp_path):
     asked = {"epsilon": 8, "budget": 32, "steps": 3, "population": 32, "most_noise": 1e9}
     with pytest.warns(userdp.UserdpWarning, match="held-out"):
         proposal = userdp.plan(store, norms=norms, delta=1e-3, **asked)
-    table = proposal.to_pandas()
-    assert proposal.plan.noise.multiplier in set(table["noise_multiplier"][table["chosen"]])
+    chosen, *_ = [row for row in proposal.rows() if row["chosen"]]
+    assert proposal.plan.noise.multiplier == chosen["noise_multiplier"]
     run = userdp.train(store, proposal, out=tmp_path / "run", config=CONFIG, tensorboard=False)
     assert run.claim.plan == proposal.plan
     assert json.loads((tmp_path / "n.json").read_text()) == encode(norms)

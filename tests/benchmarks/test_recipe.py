@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import recipe
 from benchmarks.rows import whole_rows
-from userdp.planning.preset import preset
+from userdp.plans.preset import preset
 
 ROWS = Path(__file__).parents[2] / "docs/results/recipe.jsonl"
 

@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
-from tests.planning.conftest import synthetic_norms
 from tests.plans import changed_plan
+from tests.plans_room.conftest import synthetic_norms
 from tests.sweeping.launch import InProcess
 from tests.training.processes import start
 from tests.training.toy import CONFIG, cycles, private_run, toy_model, toy_store

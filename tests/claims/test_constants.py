@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.claims.lives import LEARNING, SHAPE, Teller
-from tests.planning.conftest import synthetic_norms
+from tests.plans_room.conftest import synthetic_norms
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.planning.norms import NormSource
+from userdp.plans.origin import Provenance
 
 
 @pytest.fixture(autouse=True)
 def _few_steps_tried(monkeypatch):
-    monkeypatch.setattr("userdp.planning.planner._STEP_FACTORS", (1,))
+    monkeypatch.setattr("userdp.plans.planner._STEP_FACTORS", (1,))
 
 
 def trained_on_answers(tell: Teller, store: UserStore, folder: Path, *declared: object) -> Path:
@@ -28,7 +28,7 @@ def trained_on_answers(tell: Teller, store: UserStore, folder: Path, *declared: 
     ledger.query("count", name="users", pure_epsilon=1.0)
     ledger.answer("count", value=1000)
     ledger.query("norms", name="median gradient norms at G = 1, 2", pure_epsilon=0.5)
-    norms = synthetic_norms(most=2, source=NormSource.DP_RELEASE, ledger_line="norms")
+    norms = synthetic_norms(most=2, source=Provenance.DP_RELEASE, ledger_line="norms")
     norms.save(folder / "norms.json")
     plan, run = folder / "plan.json", folder / "run"
     tell.done(

@@ -12,13 +12,13 @@ import pytest
 
 import userdp as package
 from tests.claims.lives import LEARNING, SHAPE, Teller
-from tests.planning.brief import horizon_alone
-from tests.planning.conftest import synthetic_norms
+from tests.plans_room.brief import shared_tables
+from tests.plans_room.conftest import synthetic_norms
 from tests.training.toy import CONFIG, toy_store
 from userdp.cli.app import run as userdp
 from userdp.vocabulary import round_up
 
-__all__ = ["horizon_alone"]
+__all__ = ["shared_tables"]
 
 PLANNING = ("--budget", 64, "--steps", 2, "--delta", 1e-6, "--most-noise", 1000)
 TOY = ("--model", "new", *SHAPE, *LEARNING)
@@ -88,7 +88,7 @@ def test_random_lives(people, seed):
     for number in range(3):
         for _ in range(draw.randint(0, 2)):
             people.ask(draw.choice([0.1, 1 / 3, 0.5]), draw.choice(["users", "median"]))
-        options = draw.choice([(), ("--query-share", 0.9), ("--repeat", 2)])
+        options = draw.choice([(), ("--repeat", 2)])
         total = people.plan(*options, epsilon=draw.choice([5, 8]))
         if draw.random() < 0.8:
             assert people.train(f"run-{number}") == total, (options, number)

@@ -11,8 +11,8 @@ from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.planning.preset import preset
 from userdp.plans import Plan
+from userdp.plans.preset import preset
 
 TOY = ["--model", "new", "--layers", "1", "--width", "16", "--heads", "2", "--no-tensorboard"]
 TOY_OPTIONS = {"model": "new", "layers": 1, "width": 16, "heads": 2, "tensorboard": False}

@@ -21,7 +21,8 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.ledger import StoreLedger
-from userdp.planning.norms import GradientNorms, NormSource
+from userdp.plans.norms import GradientNorms
+from userdp.plans.origin import Provenance
 from userdp.training import probe as probe_module
 from userdp.training.probe import power_grid, probe_norms, probe_store
 from userdp.training.releasing import save_model
@@ -125,12 +126,12 @@ def test_means_over_more_examples_are_shorter(folder) -> None:
 
     store = UserStore.open(folder / "store")
     config = TrainConfig(model=str(folder / "model"))
-    norms = probe_store(store, config, source=NormSource.PUBLIC, max_group_size=8, seed=1)
+    norms = probe_store(store, config, source=Provenance.PUBLIC, max_group_size=8, seed=1)
     assert list(norms.user_norms) == [1, 2, 4, 8]
     assert norms.user_norm(8) < norms.user_norm(1)
-    again = probe_store(store, config, source=NormSource.PUBLIC, max_group_size=8, seed=1)
+    again = probe_store(store, config, source=Provenance.PUBLIC, max_group_size=8, seed=1)
     assert again == norms
-    few = probe_store(store, config, source=NormSource.PUBLIC, max_group_size=8, seed=1, users=5)
+    few = probe_store(store, config, source=Provenance.PUBLIC, max_group_size=8, seed=1, users=5)
     assert few.users == 5
 
 

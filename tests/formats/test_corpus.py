@@ -18,8 +18,8 @@ from userdp.claims.lineage import Lineage
 from userdp.claims.verify import verify_model, verify_run
 from userdp.claims.weights import description_of, digest_of
 from userdp.data.store import UserStore
-from userdp.planning.norms import GradientNorms
 from userdp.plans import Plan
+from userdp.plans.norms import GradientNorms
 from userdp.reporting.run_facts import read_run
 from userdp.training.models import BASE_MODEL
 

@@ -19,7 +19,6 @@ from tests.secrets.watch import listen
 from userdp.cli.app import run as userdp
 from userdp.errors import FailureError, Interrupted, UseError, UserdpWarning
 from userdp.gradients.losses import LossError
-from userdp.planning.noise import OutOfReach
 
 ID, TEXT = PEOPLE[17].id, PEOPLE[17].texts[0]
 

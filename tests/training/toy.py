@@ -15,7 +15,7 @@ from userdp.data.prepare import prepare_store
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients import causal_lm_loss
-from userdp.planning.proposal import as_plan, declared_users
+from userdp.plans.proposal import as_plan, declared_users
 from userdp.training.config import PrivateOptions, TrainConfig
 from userdp.training.models import new_model
 from userdp.training.opening import TrainerNotes

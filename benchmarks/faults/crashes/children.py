@@ -59,7 +59,7 @@ def warm() -> None:
     import userdp.cli.train
     import userdp.data.prepare
     import userdp.federated.simulation
-    import userdp.planning.planner
+    import userdp.plans.planner
     import userdp.sweeping.sweep
     import userdp.training.loop  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""A run from a budget and a declared population: what `userdp.planning.preset` chose, and said."""
+"""A run from a budget and a declared population: what `userdp.plans.preset` chose, and said."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from userdp.api.progress import say
 from userdp.errors import UseError
-from userdp.planning.preset import preset
 from userdp.plans import Plan
+from userdp.plans.preset import preset
 
 if TYPE_CHECKING:
     from userdp.training.config import TrainConfig

@@ -11,7 +11,8 @@ from userdp.data.store import UserStore
 from userdp.errors import warn
 from userdp.files import require_new
 from userdp.interrupts import told
-from userdp.planning.norms import GradientNorms, NormSource
+from userdp.plans.norms import GradientNorms
+from userdp.plans.origin import Provenance
 from userdp.training.config import TrainConfig
 from userdp.training.probe import probe_store
 
@@ -65,7 +66,7 @@ def probe(
     """
     if out is not None:
         require_new(Path(out), overwrite=overwrite, name="norms.json")
-    if source == NormSource.NON_PRIVATE:
+    if source == Provenance.NON_PRIVATE:
         warn(
             "the norms of --source non-private are exact numbers of the training users; no epsilon "
             "covers what is chosen by them."
@@ -78,7 +79,7 @@ def probe(
         norms = probe_store(
             opened(store),
             config,
-            source=NormSource(source),
+            source=Provenance(source),
             users=users,
             max_group_size=max_group_size,
             population=population,

@@ -15,8 +15,8 @@ from userdp.data.store import UserStore
 from userdp.data.verify import require_every_byte
 from userdp.errors import UseError, warn
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
+from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.config import PlainPlan, TrainConfig, train_config
 
@@ -60,7 +60,7 @@ def train(
             `PlainPlan` trains without privacy: no claim, and the store's becomes infinite.
         out: the run's folder.
         epsilon: in place of a plan, with ``population``: a preset chooses all constants, without a
-            look at the store, and they are said before training (`userdp.planning.preset`).
+            look at the store, and they are said before training (`userdp.plans.preset`).
         population: the declared nominal number of users: a public constant that you choose.
         delta: of the preset; population^-1.1 by default.
         config: the model and how it learns; in its place, its fields as keywords.

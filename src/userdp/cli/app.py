@@ -12,7 +12,7 @@ from pathlib import Path
 from cyclopts import App
 from cyclopts.config import Toml
 
-from userdp.cli.commands import build_app, names
+from userdp.cli.commands import build_app, module_of, names
 from userdp.errors import Interrupted, UseError, UserdpWarning
 from userdp.hints import closest
 from userdp.interrupts import terminable
@@ -32,7 +32,10 @@ def run(arguments: Sequence[str]) -> int:
             warnings.simplefilter("always", UserdpWarning)
             warnings.showwarning = show_warning
             answer = app(tokens)
-            return show(answer, json=json) if isinstance(answer, Answer) else 0
+            if answer is not None and not isinstance(answer, Answer):
+                words = module_of(tokens[0]).in_words(answer)
+                answer = Answer(values=answer.to_dict(), parts=words)
+            return 0 if answer is None else show(answer, json=json)
     except KeyboardInterrupt as error:
         from userdp.cli.go_on import last_words
 

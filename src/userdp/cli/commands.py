@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 
 from cyclopts import App, Group, Parameter
 
@@ -169,6 +171,15 @@ def names() -> tuple[str, ...]:
     return tuple(name for commands in COMMANDS.values() for name in commands)
 
 
+def module_of(name: str) -> ModuleType:
+    """Where a command is: its function, and ``in_words`` of what that answers."""
+    room = "commands" if name in _ROOM else "cli"
+    return import_module(f"userdp.{room}.{name}")
+
+
+_ROOM = ("plan",)
+
+
 def __getattr__(name: str) -> Command:
     """A command by its name: this is how the command-line library finds it when it is called."""
     told = {name: told for commands in COMMANDS.values() for name, told in commands.items()}
@@ -178,5 +189,9 @@ def __getattr__(name: str) -> Command:
         name=name,
         help=told[name].line,
         help_epilogue=f"Try: userdp {name} {told[name].example}",
-        default_command=getattr(import_module(f"userdp.cli.{name}"), name),
+        default_command=getattr(module_of(name), name),
+        # What only a program has, no line of arguments sets.
+        default_parameter=Parameter(parse=re.compile("^(?!progress$)"), accepts_keys=False)
+        if name in _ROOM
+        else None,
     )

@@ -13,7 +13,7 @@ from userdp.codec import encode
 from userdp.training.config import TrainConfig, train_config
 
 if TYPE_CHECKING:
-    from userdp.planning.preset import Preset
+    from userdp.plans.preset import Preset
 
 _CHOSEN = ("delta", "group_size", "cohort_size", "steps", "l2_clip_norm")
 """What the preset chooses of a plan."""
@@ -43,7 +43,7 @@ def chosen_preset(
         return None
     if options.epsilon is None or options.population is None:
         return None
-    from userdp.planning.preset import preset
+    from userdp.plans.preset import preset
 
     low_rank = config is not None and config.lora_rank is not None
     return preset(

@@ -10,7 +10,7 @@ from userdp.cli.output import Answer, for_whom
 from userdp.reporting.table import Table
 
 if TYPE_CHECKING:
-    from userdp.planning.norms import GradientNorms
+    from userdp.plans.norms import GradientNorms
 
 _MEANING = {
     "public": "measured on people whom you declare public: planning with it costs nothing.",

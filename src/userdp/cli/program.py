@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from cyclopts import App, Group, Parameter, Token
 from cyclopts.argument import Argument, ArgumentCollection
@@ -60,6 +61,9 @@ class Command(App):
         ranks = {}
         options = options_of(found)
         for argument in found:
+            if any(get_origin(kind) is os.PathLike for kind in get_args(argument.hint)):
+                path = Parameter(metavar="PATH")
+                argument.parameter = Parameter.combine(argument.parameter, path)
             told = Parameter(help=in_shell(flowing(argument.parameter.help or ""), options))
             default = argument.field_info.default
             if isinstance(default, bool) or default == ():

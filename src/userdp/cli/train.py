@@ -20,8 +20,8 @@ from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.api.run import Run
-    from userdp.planning.preset import Preset
     from userdp.plans import Plan
+    from userdp.plans.preset import Preset
 
 
 def train(
@@ -147,7 +147,7 @@ def _chosen_plan(
         return build_plain_plan(options)
     if chosen_by is None:
         return build_plan(options)
-    from userdp.planning.preset import require_signal
+    from userdp.plans.preset import require_signal
 
     plan = build_plan(filled(options, chosen_by))
     require_signal(plan)

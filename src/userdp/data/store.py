@@ -72,6 +72,12 @@ class UserStore:
         # A later append may remove the file.
         self._ids = read_ids(self._index, users=len(self._hashes)) if ids.exists() else None
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"UserStore({str(self.path)!r})"
+
     @classmethod
     def open(cls, path: Path | str, *, fixed_graph: bool = False) -> UserStore:
         """Open the store at ``path``.

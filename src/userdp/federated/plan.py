@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from userdp.errors import UseError
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
 from userdp.plans import Plan
-from userdp.plans.saved import Saved
+from userdp.plans.plan import Saved
 from userdp.vocabulary import (
     NONE,
     Adjacency,

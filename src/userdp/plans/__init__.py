@@ -1,4 +1,4 @@
-"""The frozen `Plan`: the mechanism and every public constant of a private run.
+"""The frozen `Plan`, and how one is found: the preset, and the planner.
 
 The sampler and the accounted mechanism (`Plan.mechanism`) are both built from the plan's
 ``sampling``, so that what is claimed is what runs.

@@ -1,4 +1,4 @@
-"""Where a constant of a plan comes from, if it was not declared; part of the plan and its digest.
+"""Where a constant of a plan comes from; what was not declared is part of the plan and its digest.
 
 A constant without an origin is *declared*: the operator's own, the same on neighbouring data sets,
 or one of public data.
@@ -6,9 +6,44 @@ or one of public data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar
+
+
+class Provenance(StrEnum):
+    """Whose numbers were looked at, and so what they cost.
+
+    ``DECLARED``: nobody's, the operator's own constant. ``PUBLIC``: public users'. ``HELD_OUT``:
+    private users who are never trained on and whom the claim does not cover. ``DP_RELEASE``:
+    private users, under DP; a line of the store's ledger. ``NON_PRIVATE``: the private users
+    themselves, exactly: no claim covers what is chosen by it.
+    """
+
+    DECLARED = "declared"
+    PUBLIC = "public"
+    HELD_OUT = "held-out-users"
+    DP_RELEASE = "dp-release"
+    NON_PRIVATE = "non-private"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constant:
+    """A number that a plan was chosen by, and where it comes from.
+
+    Args:
+        name: "population", "population examples", "median examples per user", "gradient norms",
+            "l2 clip norm" or "delta".
+        value: the number; None for the norms, which are several.
+        origin: where it comes from.
+        query_id: the ledger's line, for a DP release.
+    """
+
+    name: str
+    value: float | None
+    origin: Provenance
+    query_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +102,27 @@ class MadeFor:
 
 Origin = LedgerLine | NonPrivateLook
 Origins = Mapping[str, Origin]
+
+_FIELDS = {
+    "population examples": "population.examples",
+    "median examples per user": "sampling.group_size",
+    "gradient norms": "clip",
+    "l2 clip norm": "clip.l2_norm",
+}
+"""What in a plan a constant of the planner decides, where the name says it not by itself."""
+
+
+def origins_of(constants: Iterable[Constant]) -> dict[str, Origin]:
+    """The origins of a plan's constants; those that are declared or public are not written."""
+    origins: dict[str, Origin] = {}
+    for one in constants:
+        place = _FIELDS.get(one.name, one.name)
+        if one.origin is Provenance.DP_RELEASE:
+            origins[place] = LedgerLine(what=one.name, line=one.query_id or "unknown")
+        elif one.origin in (Provenance.NON_PRIVATE, Provenance.HELD_OUT):
+            held_out = one.origin is Provenance.HELD_OUT
+            origins[place] = NonPrivateLook(what=one.name, held_out=held_out)
+    return origins
 
 
 def uncovered(origins: Origins) -> bool:

@@ -14,26 +14,44 @@ from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
 from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.clip import Clip, ClipForm, sum_noise_multiplier
-from userdp.codec import decode
+from userdp.codec import decode, digest, encode
 from userdp.errors import UseError
-from userdp.files import read_json
+from userdp.files import read_json, write_json
 from userdp.noise import NoiseLaw
-from userdp.notebook import html_of
 from userdp.plans.origin import MadeFor, Origin
-from userdp.plans.saved import Saved
 from userdp.sampling import Sampling
 from userdp.vocabulary import (
     Guarantee,
     PrivacyUnit,
-    delta_up,
     require_count,
     require_delta,
     require_positive,
-    round_up,
 )
 
+
+class Saved:
+    """A dataclass that is a JSON file of its own; see `userdp.codec`."""
+
+    what: ClassVar[str]
+    """What the file holds, for messages."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: equal for equal values only."""
+        return digest(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON, whole or not at all."""
+        write_json(Path(path), encode(self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read one; `UseError` if the file is none."""
+        return decode(cls, read_json(Path(path), what=f"a {cls.what}"), what=f"the {cls.what}")
+
+
 PROPOSAL_SCHEMA = "userdp.proposal/2"
-"""Of the file that `userdp plan` writes (`userdp.planning.proposal`), which holds a plan."""
+"""Of the file that `userdp plan` writes (`userdp.plans.proposal`), which holds a plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,28 +207,6 @@ class Plan(Saved):
         With an adapting clip norm, that of the first step.
         """
         return self.noise_std_at(self.clip.l2_norm)
-
-    def _repr_html_(self) -> str:
-        guarantee = self.guarantee()
-        unit = "users" if self.sampling.by_user else "examples"
-        symbols = self.sampling.words.symbols
-        drawn = (
-            (symbol, f"{getattr(self.sampling, name):.6g}") for name, symbol in symbols.items()
-        )
-        rows = [
-            ("sampling", self.sampling.words.title),
-            *drawn,
-            ("steps T", f"{self.steps:,}"),
-            ("noise multiplier σ", f"{self.noise.multiplier:.6g}"),
-            ("clip norm C", f"{self.clip.l2_norm:.6g}"),
-            *([] if self.clipping is None else [("clipping", self.clipping)]),
-            ("population", f"{self.population:,} declared {unit}"),
-            ("ε at most", round_up(guarantee.epsilon)),
-            ("δ", delta_up(guarantee.delta)),
-            ("unit, adjacency", f"{guarantee.unit}, {guarantee.adjacency}"),
-            ("accountant", str(guarantee.accountant)),
-        ]
-        return html_of(f"{self.algorithm} plan", rows)
 
     @property
     def clipping(self) -> str | None:

@@ -17,8 +17,6 @@ from userdp.errors import UseError
 from userdp.plans.plan import Plan
 from userdp.vocabulary import delta_up, require_count, require_delta
 
-_RULE = -1.1
-
 
 class DeltaSize(StrEnum):
     """δ beside n: within the rule n^-1.1; above it, but below 1/n; or 1/n and more."""
@@ -30,7 +28,22 @@ class DeltaSize(StrEnum):
 
 def rule_of(population: int) -> float:
     """n^-1.1."""
-    return float(float(population) ** _RULE)
+    return float(float(population) ** -1.1)
+
+
+def delta_for(count: int) -> float:
+    """δ = n^-1.1 for a *declared* n.
+
+    >>> f"{delta_for(135_818_730):.3g}"
+    '1.13e-09'
+    """
+    if require_count("n", count, at_least=2) < 100:
+        raise UseError(
+            f"delta = n^-1.1 of n = {count} is {delta_up(rule_of(count), 2)}: with so few people "
+            "a promise with that delta says little",
+            hint="give --delta",
+        )
+    return rule_of(count)
 
 
 def size_of(delta: float, population: int) -> DeltaSize:
@@ -39,10 +52,9 @@ def size_of(delta: float, population: int) -> DeltaSize:
     >>> str(size_of(1e-3, 1000)), str(size_of(9e-4, 1000)), str(size_of(1e-5, 1000))
     ('too large', 'above the rule', 'within the rule')
     """
-    require_delta(delta)
     n = require_count("population", population)
     # Both ways of rounding: 1/n and n are floats here, and equality is too large.
-    if delta * n >= 1 or delta >= 1 / n:
+    if require_delta(delta) * n >= 1 or delta >= 1 / n:
         return DeltaSize.TOO_LARGE
     return DeltaSize.ABOVE_RULE if delta > rule_of(n) else DeltaSize.WITHIN_RULE
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
-from userdp.accounting.accountants import Accountant, calibrate_by
-from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
+from userdp.accounting.accountants import Accountant
+from userdp.accounting.implemented import implemented_epsilon
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.private_selection import (
     ACCOUNTANT,
@@ -40,7 +40,7 @@ from userdp.vocabulary import (
 )
 
 SCHEMA = "userdp.tuning/2"
-_LARGEST_NOISE = 1e6
+_MOST_FACTOR = 1024.0
 _DOWN = 1 - 1e-15
 
 
@@ -204,22 +204,9 @@ def divided(
             "for training",
             hint="lower --score-epsilon, try fewer candidates, or raise --epsilon",
         )
-    part = delta / count * _DOWN
-
-    def least_noise(plan: Plan) -> float:
-        return calibrate_by(
-            plan.accountant,
-            mechanism_of(plan),
-            target_epsilon=share,
-            target_delta=ideal_delta_for(share, part, steps=plan.steps),
-        ).noise_multiplier
-
-    noise = _by_draws(plans, least_noise)
-    budget = Budget(target_delta=part, target_epsilon=share)
+    budget = Budget(target_delta=delta / count * _DOWN, target_epsilon=share)
     return FixedGrid(
-        plans=tuple(
-            replace(with_noise(plan, noise[_draws(plan)]), budget=budget) for plan in plans
-        ),
+        plans=_with_least_noise([replace(plan, budget=budget) for plan in plans]),
         score_epsilon=score_epsilon,
     )
 
@@ -245,30 +232,34 @@ def selected(
         UseError: no noise is enough: the scores or the choosing alone cost more.
     """
     require_positive("epsilon", epsilon)
-    plain = [replace(plan, budget=Budget(target_delta=delta)) for plan in plans]
+    budget = Budget(target_delta=delta, target_epsilon=epsilon)
+    # Each has the noise of a run by itself, times a factor that all share.
+    alone = _with_least_noise([replace(plan, budget=budget) for plan in plans])
 
-    def within(noisy: list[Plan]) -> bool:
-        chosen = PrivateSelection(
-            plans=tuple(noisy), score_epsilon=score_epsilon, repetitions=repetitions
+    def louder(factor: float) -> PrivateSelection:
+        noise = [factor * one.noise.multiplier for one in alone]
+        plain = [replace(plan, budget=Budget(target_delta=delta)) for plan in plans]
+        return PrivateSelection(
+            plans=tuple(map(with_noise, plain, noise)),
+            score_epsilon=score_epsilon,
+            repetitions=repetitions,
         )
-        return chosen.guarantee().epsilon <= epsilon
 
-    if not within([with_noise(plan, _LARGEST_NOISE) for plan in plain]):
+    factor = least(
+        lambda value: louder(value).guarantee().epsilon - epsilon,
+        start=2.0,
+        most=_MOST_FACTOR,
+        smallest=1.0,
+        relative=1e-3,
+    )
+    if factor is None:
         raise UseError(
             f"choosing among about {repetitions.mean:.3g} candidates by scores at epsilon = "
             f"{epsilon_up(score_epsilon)} costs more than epsilon = {epsilon_up(epsilon)} at "
             f"delta = {delta_up(delta)}, whatever the noise in training",
             hint="lower --score-epsilon or --mean-trials, or raise --epsilon",
         )
-    noise = _by_draws(plain, partial(_least_noise, within=within))
-    factor = 1.0  # the worst plan may be another one at each order
-    while True:
-        noisy = [with_noise(plan, factor * noise[_draws(plan)]) for plan in plain]
-        if within(noisy):
-            return PrivateSelection(
-                plans=tuple(noisy), score_epsilon=score_epsilon, repetitions=repetitions
-            )
-        factor *= 1.005
+    return louder(factor)
 
 
 def with_noise(plan: Plan, multiplier: float) -> Plan:
@@ -292,26 +283,9 @@ def mechanism_of(plan: Plan) -> NoisySteps:
     return plan.mechanism
 
 
-def _draws(plan: Plan) -> NoisySteps:
-    """A plan's sampler and steps: plans that differ only in their clipping need the same noise."""
-    return mechanism_of(plan).with_noise_multiplier(1.0)
-
-
-def _by_draws(
-    plans: Sequence[Plan], least_noise: Callable[[Plan], float]
-) -> dict[NoisySteps, float]:
-    """The noise of each sampler and steps, searched once, for the first plan that has them."""
-    first = {_draws(plan): plan for plan in reversed(plans)}
-    return {draws: least_noise(plan) for draws, plan in first.items()}
-
-
-def _least_noise(plan: Plan, *, within: Callable[[list[Plan]], bool]) -> float:
-    """About the least noise of ``plan`` for which ``within`` holds of this plan by itself."""
-    noise = least(
-        lambda value: not within([with_noise(plan, value)]),
-        start=plan.noise.multiplier,
-        most=_LARGEST_NOISE,
-        smallest=1e-3,
-        relative=1e-3,
-    )
-    return _LARGEST_NOISE if noise is None else noise
+def _with_least_noise(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Each plan with the least noise for its budget; those with equal draws are searched once."""
+    draws = [mechanism_of(plan).with_noise_multiplier(1.0) for plan in plans]
+    first = dict(zip(reversed(draws), reversed(plans), strict=True))
+    noise = {one: plan.calibrated().noise.multiplier for one, plan in first.items()}
+    return tuple(with_noise(plan, noise[one]) for plan, one in zip(plans, draws, strict=True))

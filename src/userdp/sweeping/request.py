@@ -15,9 +15,9 @@ from userdp.accounting.repetitions import Repetitions
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.planning.proposal import Proposal, as_plan
 from userdp.plans import Plan, Tuning
 from userdp.plans.origin import in_words, uncovered
+from userdp.plans.proposal import Proposal, as_plan
 from userdp.plans.tuning import divided, selected
 from userdp.queries.ownership import require_one_owner
 from userdp.training.config import TrainConfig

@@ -19,7 +19,7 @@ from userdp.errors import FailureError, UseError
 from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
-from userdp.plans.spent import Spent
+from userdp.plans.step import Spent
 from userdp.training.averaging import build_average
 from userdp.training.checkpoint_times import CheckpointTimes
 from userdp.training.checkpoints import Position, read_checkpoint, restore, save_checkpoint

@@ -22,8 +22,8 @@ from torch import nn
 
 from userdp.data.store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
-from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
+from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.training.config import PrivateOptions
 from userdp.training.dry_run import dry_run_of
 from userdp.training.opening import TrainerNotes

@@ -28,7 +28,8 @@ from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
 from userdp.ledger import StoreLedger
-from userdp.planning.norms import GradientNorms, NormSource
+from userdp.plans.norms import GradientNorms
+from userdp.plans.origin import Provenance
 from userdp.queries.medians import charge_medians, draw_medians
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import gather_units
@@ -45,7 +46,7 @@ def probe_store(
     store: UserStore,
     config: TrainConfig,
     *,
-    source: NormSource = NormSource.HELD_OUT,
+    source: Provenance = Provenance.HELD_OUT,
     users: int = 128,
     max_group_size: int = 16,
     population: int | None = None,
@@ -84,7 +85,7 @@ def probe_store(
     """
     require_count("users", users)
     grid, computes = power_grid(max_group_size), choose_device(device)
-    under_dp = source is NormSource.DP_RELEASE
+    under_dp = source is Provenance.DP_RELEASE
     if {under_dp} != {population is not None, epsilon is not None}:
         raise UseError(
             "a DP release of gradient norms needs the declared number of users and an epsilon, and "
@@ -97,7 +98,7 @@ def probe_store(
             "on who else is there",
             hint="leave --seed out",
         )
-    split = store.split(Split.HELD_OUT_USERS if source is NormSource.HELD_OUT else Split.TRAIN)
+    split = store.split(Split.HELD_OUT_USERS if source is Provenance.HELD_OUT else Split.TRAIN)
     if not under_dp and not len(split.counts):
         raise UseError(
             f"the store at {store.path} has no users in its split {split.name}: there is nothing "
@@ -108,7 +109,7 @@ def probe_store(
     # Before anything is charged: a model that does not fit must cost nothing.
     base = load_model(config, store)
     made_for = made_with(base, config)
-    if source is not NormSource.PUBLIC:  # public people are not those of the store that is trained
+    if source is not Provenance.PUBLIC:  # public people are not those of the store that is trained
         made_for = replace(made_for, store=ledger_id(store))
     origin = lineage_of_model(base, config, store)
     if under_dp and not math.isfinite(compose(origin).epsilon) and origin.parts:
@@ -129,7 +130,7 @@ def probe_store(
         # other user.
         chosen = np.flatnonzero(draw.random(len(split.counts)) < min(1.0, users / population))
     else:
-        if source is not NormSource.PUBLIC:
+        if source is not Provenance.PUBLIC:
             StoreLedger(store.path).look("probe")
         draw = np.random.default_rng(seed)
         chosen = draw.permutation(len(split.counts))[:users]

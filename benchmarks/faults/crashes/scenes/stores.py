@@ -91,20 +91,18 @@ class Plan(Scene):
 
     def make(self, folder: Path) -> None:
         must(prepare(folder))
-        from userdp.planning.norms import GradientNorms, NormSource
+        from userdp.plans.norms import GradientNorms
+        from userdp.plans.origin import Provenance
 
         GradientNorms(
             model="synthetic",
             users=128,
             user_norms={1: 1.1, 2: 0.8},
             example_norm=1.1,
-            source=NormSource.PUBLIC,
+            source=Provenance.PUBLIC,
         ).save(folder / "norms.json")
 
     def act(self, folder: Path) -> int:
-        from userdp.planning import planner
-
-        planner._STEP_FACTORS = (1,)
         store, out = folder / "store", folder / "plan.json"
         if not answers_of(store) and (
             status := userdp("stats", store, "--epsilon", 1, "--ask", "median")

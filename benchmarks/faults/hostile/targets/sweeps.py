@@ -24,9 +24,9 @@ class Plans(Target):
             shutil.copyfile(CORPUS / name, folder / name)
 
     def read(self, folder: Path) -> None:
-        from userdp.planning.norms import GradientNorms
-        from userdp.planning.proposal import declared_users
         from userdp.plans import Plan
+        from userdp.plans.norms import GradientNorms
+        from userdp.plans.proposal import declared_users
 
         GradientNorms.load(folder / "norms.json").user_norm(1)
         for name in ("plan.json", "proposal.json"):

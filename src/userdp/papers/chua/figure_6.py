@@ -22,8 +22,8 @@ from userdp.data.progress import Progress
 from userdp.data.records import Record, Tally
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.papers.sized import plan_of_size
 from userdp.papers.table import Row
-from userdp.plans.sized import plan_of_size
 from userdp.reporting.drawing import panels, save
 from userdp.sampling import FixedSizeUsers
 

@@ -11,8 +11,8 @@ from userdp.accounting import Accountant
 from userdp.clip import ClipForm
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
+from userdp.papers.sized import plan_of_size
 from userdp.plans import Plan
-from userdp.plans.sized import plan_of_size
 from userdp.sampling import (
     FixedSizeExamples,
     FixedSizeUsers,

@@ -41,8 +41,8 @@ from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.planning.proposal import Proposal, as_plan, declared_users
 from userdp.plans import Plan
+from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.training.config import PrivateOptions
 from userdp.training.huggingface.checkpoints import StopWhenAsked, last_sealed, require_own, seal
 from userdp.training.huggingface.dataset import default_seq_len, store_of

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from userdp.clip import Clip
 from userdp.errors import UseError
 from userdp.noise import Gaussian
-from userdp.planning.budget import delta_for
-from userdp.planning.options import MOST_NOISE
-from userdp.plans import Budget, Plan
+from userdp.plans.plan import Budget, Plan
+from userdp.plans.planner import MOST_NOISE
+from userdp.plans.small_delta import delta_for
 from userdp.sampling import PoissonUsers
 from userdp.vocabulary import (
     delta_up,

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from userdp.errors import UseError
-from userdp.planning.budget import PrivacyBudget, Release, delta_for
+from userdp.plans.proposal import PrivacyBudget, Release
+from userdp.plans.small_delta import delta_for
 
 
 def release(epsilon: float) -> Release:
@@ -20,14 +21,9 @@ def require_within(budget: PrivacyBudget) -> None:
 
 @pytest.mark.parametrize("epsilon", [0.1, 1 / 3, 4.0, 7.9])
 @pytest.mark.parametrize("costs", [(), (0.01,), (0.03, 0.02), (1 / 30, 1 / 70, 1 / 90)])
-@pytest.mark.parametrize("share", [None, 0.7])
-def test_the_parts_never_exceed_the_total(epsilon, costs, share):
-    budget = PrivacyBudget(
-        epsilon=epsilon,
-        delta=1e-6,
-        releases=tuple(release(cost) for cost in costs),
-        query_share=share if share is not None and math.fsum(costs) <= share * epsilon else None,
-    )
+def test_the_parts_never_exceed_the_total(epsilon, costs):
+    releases = tuple(release(cost) for cost in costs)
+    budget = PrivacyBudget(epsilon=epsilon, delta=1e-6, releases=releases)
     require_within(budget)
     assert 0 < budget.training_epsilon <= epsilon
 
@@ -45,14 +41,6 @@ def test_a_split_that_forgets_a_release_is_caught():
         require_within(forgetful)
 
 
-def test_a_share_is_kept_whatever_the_releases_cost():
-    for releases in ((), (release(0.1),), (release(0.2),)):
-        budget = PrivacyBudget(epsilon=4.0, delta=1e-6, releases=releases, query_share=0.05)
-        assert budget.training_epsilon == pytest.approx(3.8)
-    with pytest.raises(UseError, match="their share"):
-        PrivacyBudget(epsilon=4.0, delta=1e-6, releases=(release(0.21),), query_share=0.05)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -61,8 +49,6 @@ def test_a_share_is_kept_whatever_the_releases_cost():
         {"epsilon": math.inf},
         {"delta": 0.0},
         {"delta": math.nan},
-        {"query_share": 1.0},
-        {"query_share": math.nan},
         {"releases": (release(1.0),)},
     ],
 )

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from userdp.planning.budget import PrivacyBudget
-from userdp.planning.noise import NoiseTable
-from userdp.planning.norms import GradientNorms, NormSource
-from userdp.planning.planner import Request
-from userdp.planning.proposal import Constant, Origin
+from userdp.plans.cells import NoiseTable
+from userdp.plans.norms import GradientNorms
+from userdp.plans.origin import Constant, Provenance
+from userdp.plans.planner import Request
+from userdp.plans.proposal import PrivacyBudget
 
 
 def synthetic_norms(*, shared: float = 0.2, own: float = 1.0, most: int = 64, **changes):
@@ -20,13 +20,13 @@ def synthetic_norms(*, shared: float = 0.2, own: float = 1.0, most: int = 64, **
             2**k: math.sqrt(shared + own / 2**k) for k in range(most.bit_length()) if 2**k <= most
         },
         "example_norm": math.sqrt(shared + own),
-        "source": NormSource.PUBLIC,
+        "source": Provenance.PUBLIC,
     }
     return GradientNorms(**{**values, **changes})
 
 
 def declared(name: str, value: float) -> Constant:
-    return Constant(name=name, value=value, origin=Origin.DECLARED)
+    return Constant(name=name, value=value, origin=Provenance.DECLARED)
 
 
 def request(**changes) -> Request:
@@ -51,14 +51,13 @@ def share_noise_tables(patch: pytest.MonkeyPatch) -> None:
             key, NoiseTable(target_epsilon=target_epsilon, target_delta=target_delta, runs=runs)
         )
 
-    patch.setattr("userdp.planning.planner.NoiseTable", shared)
+    patch.setattr("userdp.plans.planner.NoiseTable", shared)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _less_to_calibrate():
-    """T, half and twice of it alone, and one table of σ per budget for all tests."""
+    """One table of σ per budget for all tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("userdp.planning.planner._STEP_FACTORS", (1 / 2, 1, 2))
         share_noise_tables(patch)
         yield
 

@@ -8,8 +8,8 @@ import mpmath
 import pytest
 
 from userdp.errors import UseError
-from userdp.planning import preset as module
-from userdp.planning.preset import preset
+from userdp.plans import preset as module
+from userdp.plans.preset import preset
 from userdp.plans.small_delta import DeltaSize, size_of
 
 
@@ -70,7 +70,7 @@ def test_it_could_not_look_at_a_store():
     """Every module that it imports is arithmetic: none reads data, a ledger or a model."""
     tree = ast.parse(inspect.getsource(module))
     roots = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    allowed = ("clip", "errors", "noise", "planning", "plans", "sampling", "vocabulary")
+    allowed = ("clip", "errors", "noise", "plans", "sampling", "vocabulary")
     ours = {name.split(".")[1] for name in roots if name and name.startswith("userdp.")}
     assert ours <= set(allowed)
 

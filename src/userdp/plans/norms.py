@@ -5,33 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
-from userdp.plans import MadeFor
+from userdp.plans.origin import MadeFor, Provenance
 from userdp.vocabulary import require_count, require_positive
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-class NormSource(StrEnum):
-    """Whose gradients were measured, and so what the numbers cost.
-
-    ``PUBLIC``: public users. ``HELD_OUT``: private users who are never trained on and whom the
-    claim does not cover. ``DP_RELEASE``: private users, under DP; a line of the store's ledger.
-    ``NON_PRIVATE``: the private users themselves, exactly: no claim covers what is chosen by it.
-    """
-
-    PUBLIC = "public"
-    HELD_OUT = "held-out-users"
-    DP_RELEASE = "dp-release"
-    NON_PRIVATE = "non-private"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,12 +26,10 @@ class GradientNorms:
         user_norms: L_ULS by group size: the statistic, over users, of the norm of the mean gradient
             of min(G, n_u) of the user's examples. It must hold G = 1.
         example_norm: L_ELS: the same statistic over single examples.
-        source: whose gradients these are.
+        source: whose gradients these are; never ``DECLARED``.
         statistic: ψ of Equation 8, in words.
-        quantiles: further statistics, operator-only, by name; not used for planning.
         ledger_line: the id of the store ledger's query; only for the source ``dp-release``.
         median_examples_per_user: of the users measured, if it was counted.
-        median_examples_source: whose median that is; by default that of the norms.
         made_for: the store and the model that were measured; None where that is not known.
 
     Raises:
@@ -59,50 +39,41 @@ class GradientNorms:
     Source: Charles et al. 2024, Section 6 and Appendix F.
     """
 
-    schema: ClassVar[str] = "userdp.norms/3"
+    schema: ClassVar[str] = "userdp.norms/4"
 
     model: str
     users: int
     user_norms: Mapping[int, float]
     example_norm: float
-    source: NormSource
+    source: Provenance
     statistic: str = "median"
-    quantiles: Mapping[str, Any] | None = None
     ledger_line: str | None = None
     median_examples_per_user: int | None = None
-    median_examples_source: NormSource | None = None
     made_for: MadeFor | None = None
 
     def __post_init__(self) -> None:
         require_count("users", self.users)
-        if not self.user_norms or 1 not in self.user_norms:
+        if 1 not in self.user_norms:
             raise UseError(
                 "gradient norms must hold the group size 1: Estimate-and-Double starts there",
                 hint="measure them again with userdp probe",
             )
-        for group_size in self.user_norms:
-            require_count("group size", group_size, at_most=10**6)
         norms = {
-            size: require_positive(f"user norm at group size {size}", self.user_norms[size])
+            require_count("group size", size, at_most=10**6): require_positive(
+                f"user norm at group size {size}", self.user_norms[size]
+            )
             for size in sorted(self.user_norms)
         }
         object.__setattr__(self, "user_norms", MappingProxyType(norms))
         require_positive("example_norm", self.example_norm)
-        if not isinstance(self.source, NormSource):
-            raise UseError(f"source must be one of {', '.join(NormSource)}, got {self.source!r}")
-        if (self.ledger_line is not None) != (self.source is NormSource.DP_RELEASE):
+        if (self.ledger_line is not None) != (self.source == Provenance.DP_RELEASE):
             raise UseError(
                 "norms name a ledger line if, and only if, they are a DP release: what the release "
                 "cost is read there",
                 hint=f"source is {self.source}, ledger_line is {self.ledger_line!r}",
             )
-        if self.median_examples_per_user is None:
-            if self.median_examples_source is not None:
-                raise UseError("a source of a median is given, and no median")
-        else:
+        if self.median_examples_per_user is not None:
             require_count("median_examples_per_user", self.median_examples_per_user)
-            if self.median_examples_source is None:
-                object.__setattr__(self, "median_examples_source", self.source)
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
@@ -114,24 +85,19 @@ class GradientNorms:
         """Beyond it nothing was measured."""
         return self.group_sizes[-1]
 
-    def user_norm(self, group_size: int, *, extrapolate: bool = False) -> float:
+    def user_norm(self, group_size: int) -> float:
         """L_ULS(G): as measured, or on the straight line between neighbours in log G and log L.
 
-        Beyond the largest G measured, ``extrapolate`` keeps its norm: the mean of more gradients
-        is not longer, so that an error makes the predicted noise too large, never too small.
-
         Raises:
-            UseError: G is beyond the largest measured, and ``extrapolate`` was not asked for.
+            UseError: G is beyond the largest measured: nothing is known there.
         """
         require_count("group_size", group_size, at_most=10**6)
         if group_size > self.largest_group_size:
-            if not extrapolate:
-                raise UseError(
-                    f"gradient norms were measured up to group size {self.largest_group_size}, and "
-                    f"{group_size} is asked for: nothing is known there",
-                    hint="measure larger group sizes with userdp probe, or allow extrapolation",
-                )
-            return self.user_norms[self.largest_group_size]
+            raise UseError(
+                f"gradient norms were measured up to group size {self.largest_group_size}, and "
+                f"{group_size} is asked for: nothing is known there",
+                hint="measure larger group sizes with userdp probe",
+            )
         if group_size in self.user_norms:
             return self.user_norms[group_size]
         above = next(size for size in self.group_sizes if size > group_size)
@@ -141,21 +107,12 @@ class GradientNorms:
         return math.exp(low + share * (high - low))
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp probe --json`` prints; quantiles are operator-only."""
+        """What ``userdp probe --json`` prints."""
         return dict(encode(self))
-
-    def to_pandas(self) -> pd.DataFrame:
-        """One row a group size G: the typical norm of a user's mean gradient."""
-        import pandas as pd
-
-        return pd.DataFrame(self.user_norms.items(), columns=["group_size", "norm"])
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all; readable only by its owner where it is private."""
-        private = self.quantiles is not None or self.source in (
-            NormSource.HELD_OUT,
-            NormSource.NON_PRIVATE,
-        )
+        private = self.source in (Provenance.HELD_OUT, Provenance.NON_PRIVATE)
         write_json(path, encode(self), mode=OPERATOR_FILE if private else SHAREABLE_FILE)
 
     @classmethod

@@ -1,15 +1,14 @@
-"""Algorithm 3 and problem (10), held against hand traces and a brute force of their own."""
+"""Algorithm 3, problem (10) and ELS, held against hand traces and a brute force of their own."""
 
 import itertools
 import math
 
 import pytest
 
-from tests.planning.conftest import synthetic_norms
-from userdp.accounting import rdp
+from tests.plans_room.conftest import synthetic_norms
+from userdp.accounting import binomial_steps, rdp
 from userdp.errors import UseError
-from userdp.planning.noise import NoiseTable, OutOfReach
-from userdp.planning.uls import Problem, estimate_and_double, optimum
+from userdp.plans.cells import NoiseTable, Problem, estimate_and_double, optimum
 
 
 class FormulaTable(NoiseTable):
@@ -19,7 +18,7 @@ class FormulaTable(NoiseTable):
         super().__init__(target_epsilon=1.0, target_delta=1e-6)
         self._sigma = sigma
 
-    def _get(self, group_size, steps, sampling_probability):
+    def sigma(self, sampling_probability, steps, group_size=1):
         self.calibrations += 1
         return self._sigma(sampling_probability)
 
@@ -74,11 +73,11 @@ def test_the_optimum_is_that_of_a_brute_force_over_all_cells(budget, population,
     table = NoiseTable(target_epsilon=epsilon, target_delta=1e-6)
     p = problem(table=table, budget=budget, population=population, steps=steps)
     fresh = NoiseTable(target_epsilon=epsilon, target_delta=1e-6)
-    noise, group_size, size = brute_force(p, lambda q: fresh.users(q, steps))
-    found = optimum(p)
-    assert found.cell.noise_std == pytest.approx(noise, rel=1e-4)
-    assert found.cell.group_size == group_size
-    assert found.cell.cohort_size == pytest.approx(size)
+    noise, group_size, size = brute_force(p, lambda q: fresh.sigma(q, steps))
+    found, _ = optimum(p)
+    assert found.noise_std == pytest.approx(noise, rel=1e-4)
+    assert found.group_size == group_size
+    assert found.units == pytest.approx(size)
     assert table.calibrations <= budget  # and never M below B / G
 
 
@@ -94,9 +93,9 @@ def test_another_accountant_agrees_on_the_optimum():
         return cache[q]
 
     noise, _, _ = brute_force(p, sigma)
-    cell = optimum(p).cell
+    cell, _ = optimum(p)
     assert cell.noise_std < noise
-    at_ours = cell.user_norm * sigma(cell.sampling_probability) / cell.cohort_size
+    at_ours = cell.norm * sigma(cell.sampling_probability) / cell.units
     assert at_ours <= noise * 1.02
 
 
@@ -120,34 +119,34 @@ def test_no_formula_for_sigma_hides_the_optimum(seed):
         (norms.user_norm(g) * sigma(min(60 / g, 200) / 200) / min(60 / g, 200), g)
         for g in range(1, 51)
     )
-    found = optimum(p)
-    assert found.cell.noise_std == pytest.approx(best[0], rel=1.1e-5)
+    found, _ = optimum(p)
+    assert found.noise_std == pytest.approx(best[0], rel=1.1e-5)
 
 
 @pytest.mark.slow
 def test_an_optimiser_for_which_sigma_is_one_number_is_caught():
     """The broken twin: σ taken at M = 1 for all M makes G = 1 look best where it is not."""
     p = problem(budget=256, population=500, steps=1000)
-    honest = optimum(p).cell
+    honest, _ = optimum(p)
     one = p.sigma(1.0)
-    blind = optimum(problem(table=FormulaTable(lambda q: one), budget=256, population=500)).cell
+    blind, _ = optimum(problem(table=FormulaTable(lambda q: one), budget=256, population=500))
     assert blind.group_size == 1
     assert honest.group_size > 2
-    assert p.cell(blind.group_size).noise_std > 1.2 * honest.noise_std
+    assert p.of_users(blind.group_size).noise_std > 1.2 * honest.noise_std
 
 
 def test_the_cohort_never_exceeds_the_population_and_compute_never_the_budget():
     p = problem(table=FormulaTable(lambda q: 0.5 + 9 * q), budget=640, population=100)
-    found = optimum(p)
-    for cell in found.evaluated:
-        assert cell.cohort_size <= 100
+    _, computed = optimum(p)
+    for cell in computed:
+        assert cell.units <= 100
         assert cell.compute <= 640 * (1 + 1e-12)
         assert cell.sampling_probability <= 1
-    assert found.evaluated[0].cohort_size == 100
+    assert computed[0].units == 100
     with pytest.raises(UseError, match="gradients a step"):
-        p.cell(64, 20.0)
+        p.of_users(64, 20.0)
     with pytest.raises(UseError, match="cohort_size"):
-        p.cell(1, 101.0)
+        p.of_users(1, 101.0)
 
 
 def test_algorithm_3_by_hand():
@@ -158,37 +157,21 @@ def test_algorithm_3_by_hand():
     """
     halves = synthetic_norms(user_norms={1: 1.0, 2: 0.5, 4: 0.25, 8: 0.125})
     table = FormulaTable(lambda q: math.sqrt(q * 1000))
-    found = estimate_and_double(problem(norms=halves, table=table, budget=512))
-    assert [(g, m) for g, m, _, _ in found.trace] == [(1, 32), (2, 32), (4, 32), (8, 32)]
-    assert (found.cell.group_size, found.cell.cohort_size) == (8, 64)
-    assert [t for _, _, t, _ in found.trace] == pytest.approx([0.5, 0.5, 0.5, math.inf])
-    assert [t for _, _, _, t in found.trace] == pytest.approx([math.sqrt(0.5)] * 4)
+    way = estimate_and_double(problem(norms=halves, table=table, budget=512))
+    assert [(c.group_size, c.units) for c in way] == [(1, 32), (2, 32), (4, 32), (8, 32), (8, 64)]
     slow = synthetic_norms(user_norms={1: 1.0, 2: 0.9, 4: 0.81})
-    found = estimate_and_double(problem(norms=slow, table=table, budget=512))
-    assert [(g, m) for g, m, _, _ in found.trace] == [(1, 32), (1, 64), (1, 128), (1, 256)]
-    assert (found.cell.group_size, found.cell.cohort_size) == (1, 512)
-
-
-@pytest.mark.slow
-def test_algorithm_3_as_printed_would_always_double_the_group():
-    """τ_M of noise multipliers is never below 1: more sampling costs more."""
-    p = problem(budget=2048, population=10_000, steps=1000)
-    literal = estimate_and_double(p, literal=True)
-    assert all(tau_cohort >= 1 > tau_group for _, _, tau_group, tau_cohort in literal.trace)
-    assert literal.cell.group_size == 64
-    sensible = estimate_and_double(p)
-    assert sensible.cell.noise_std < literal.cell.noise_std
-    assert optimum(p).cell.noise_std <= sensible.cell.noise_std
+    way = estimate_and_double(problem(norms=slow, table=table, budget=512))
+    assert [(c.group_size, c.units) for c in way] == [(1, 32 * 2**k) for k in range(5)]
 
 
 @pytest.mark.parametrize("budget", [1, 3, 31, 32, 33, 100, 640])
 def test_algorithm_3_stays_within_any_budget(budget):
     p = problem(table=FormulaTable(lambda q: 0.5 + 9 * q), budget=budget, population=150)
-    cell = estimate_and_double(p).cell
+    cell = estimate_and_double(p)[-1]
     assert cell.compute <= budget
-    assert cell.cohort_size <= 150
-    assert 2 * cell.compute > budget or cell.group_size == 64 or cell.cohort_size == 128
-    assert optimum(p).cell.noise_std <= cell.noise_std * (1 + 1e-4)
+    assert cell.units <= 150
+    assert 2 * cell.compute > budget or cell.group_size == 64 or cell.units == 128
+    assert optimum(p)[0].noise_std <= cell.noise_std * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("budget", [0.5, 0.0, -1.0, math.nan, math.inf])
@@ -217,5 +200,46 @@ def test_sigma_is_computed_once_within_budget_and_rises_with_the_cohort():
 
 def test_what_no_noise_reaches_is_said():
     table = NoiseTable(target_epsilon=1e-9, target_delta=1e-12)
-    with pytest.raises(OutOfReach, match="no noise multiplier"):
-        table.users(1.0, 1000)
+    with pytest.raises(UseError, match="no noise multiplier"):
+        table.sigma(1.0, 1000)
+
+
+def els_problem(**changes) -> Problem:
+    values = {
+        "table": NoiseTable(target_epsilon=2.0, target_delta=1e-5),
+        "budget": 32.0,
+        "steps": 20,
+        "population": 200,
+        "norms": synthetic_norms(example_norm=2.0),
+    }
+    return Problem(**{**values, **changes})
+
+
+@pytest.mark.parametrize("group_size", [1, 3, 8])
+def test_every_els_cell_is_within_the_budget_and_barely(group_size):
+    cell = els_problem().of_examples(group_size)
+    mechanism = binomial_steps(
+        sampling_probability=32 / (200 * group_size),
+        group_size=group_size,
+        noise_multiplier=cell.noise_multiplier,
+        steps=20,
+    )
+    assert mechanism.epsilon(1e-5).upper <= 2.0
+    less = mechanism.with_noise_multiplier(cell.noise_multiplier * (1 - 1e-4))
+    assert less.epsilon(1e-5).upper > 2.0
+    assert cell.noise_std == pytest.approx(cell.noise_multiplier * 2.0 / 32)
+    assert cell.compute == 32
+
+
+def test_the_denominator_of_els_is_declared_and_at_most_users_times_the_cap():
+    assert els_problem().of_examples(3).population == 600
+    assert els_problem(population_examples=500).of_examples(3).population == 500
+    assert els_problem(population_examples=500).of_examples(2).population == 400
+    assert els_problem(budget=201.0).of_examples(1) is None
+    assert els_problem(budget=201.0).of_examples(2) is not None
+
+
+@pytest.mark.parametrize("median", [0, -1, 10**7])
+def test_a_median_that_is_no_group_size_is_refused(median):
+    with pytest.raises(UseError, match="group_size"):
+        els_problem().of_examples(median)

@@ -6,10 +6,11 @@ import stat
 
 import pytest
 
-from tests.planning.conftest import synthetic_norms
+from tests.plans_room.conftest import synthetic_norms
 from userdp.codec import encode
 from userdp.errors import UseError
-from userdp.planning.norms import GradientNorms, NormSource
+from userdp.plans.norms import GradientNorms
+from userdp.plans.origin import Provenance
 
 
 @pytest.mark.pitfall(number=44)
@@ -17,7 +18,7 @@ def test_a_file_of_norms_says_what_was_saved(tmp_path, norms):
     norms.save(tmp_path / "norms.json")
     assert GradientNorms.load(tmp_path / "norms.json") == norms
     values = json.loads((tmp_path / "norms.json").read_text())
-    assert values["schema"] == "userdp.norms/3"
+    assert values["schema"] == "userdp.norms/4"
     assert list(values["user_norms"]) == ["1", "2", "4", "8", "16", "32", "64"]
     assert values["user_norms"]["1"] == norms.example_norm
     assert not list(tmp_path.glob(".*"))
@@ -27,9 +28,8 @@ def test_a_file_of_norms_says_what_was_saved(tmp_path, norms):
     ("changes", "mode"),
     [
         ({}, 0o644),
-        ({"quantiles": {"p90": 3.0}}, 0o600),
-        ({"source": NormSource.NON_PRIVATE}, 0o600),
-        ({"source": NormSource.HELD_OUT}, 0o600),
+        ({"source": Provenance.NON_PRIVATE}, 0o600),
+        ({"source": Provenance.HELD_OUT}, 0o600),
     ],
 )
 def test_private_norms_are_their_owners_alone(tmp_path, changes, mode):
@@ -43,10 +43,9 @@ def test_between_measured_group_sizes_the_line_is_straight_in_logarithms():
         assert norms.user_norm(size) == pytest.approx(size**-0.5, rel=1e-12)
 
 
-def test_beyond_the_largest_group_size_nothing_is_known_unless_asked(norms):
+def test_beyond_the_largest_group_size_nothing_is_known(norms):
     with pytest.raises(UseError, match="up to group size 64"):
         norms.user_norm(65)
-    assert norms.user_norm(65, extrapolate=True) == norms.user_norm(64)
     with pytest.raises(UseError):
         norms.user_norm(0)
 
@@ -62,11 +61,9 @@ def test_beyond_the_largest_group_size_nothing_is_known_unless_asked(norms):
         {"user_norms": {1: 1.0, 0: 1.0}},
         {"example_norm": math.nan},
         {"users": 0},
-        {"source": "public"},
-        {"source": NormSource.DP_RELEASE},
+        {"source": Provenance.DP_RELEASE},
         {"ledger_line": "query-1"},
         {"median_examples_per_user": 0},
-        {"median_examples_source": NormSource.PUBLIC},
     ],
 )
 def test_norms_that_cannot_be_are_refused(changes):

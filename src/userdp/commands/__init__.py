@@ -1,0 +1,1 @@
+"""The commands of userdp: each is one typed function, of Python and of the command line alike."""

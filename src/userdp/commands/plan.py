@@ -1,0 +1,382 @@
+"""``userdp plan``: from a privacy and a compute budget to the best plan, and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from userdp.claims.foreseen import foreseen, foreseen_in_words
+from userdp.claims.inheritance import inherited_at
+from userdp.claims.parts import Query
+from userdp.data.meta import StoreMeta, read_meta
+from userdp.data.progress import Progress
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.errors import UseError, warn
+from userdp.files import require_new
+from userdp.ledger import StoreLedger
+from userdp.ledger.history import History
+from userdp.ledger.overview import share_of
+from userdp.plans.norms import GradientNorms
+from userdp.plans.origin import Constant, Provenance
+from userdp.plans.planner import MOST_NOISE, Request, propose
+from userdp.plans.proposal import HEADINGS, PrivacyBudget, Proposal, Release, in_cells
+from userdp.plans.small_delta import delta_for, require_small_delta
+from userdp.queries.ownership import require_one_owner
+from userdp.reporting.table import Table
+from userdp.vocabulary import epsilon_up, require_count, round_up
+
+
+def plan(
+    store: str | os.PathLike[str],
+    *,
+    epsilon: float,
+    steps: int,
+    budget: float,
+    norms: str | os.PathLike[str] | GradientNorms | None = None,
+    model: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    population: int | None = None,
+    population_examples: int | None = None,
+    median_examples: int | None = None,
+    delta: float | None = None,
+    unsafe_exact_counts: bool = False,
+    algorithm: Literal["auto", "uls", "els"] = "auto",
+    l2_clip_norm: float | None = None,
+    most_noise: float = MOST_NOISE,
+    repeat: int = 1,
+    repeat_answers: Sequence[float] = (),
+    hardware: str | None = None,
+    micro_batch: int = 32,
+    lora_rank: int | None = None,
+    allow_large_delta: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Proposal:
+    """Choose group size, cohort size, noise, and ELS or ULS, for a privacy and a compute budget.
+
+    Of the store only its ledger is read (and, with a model and no norms, the examples of held-out
+    users). No count of it enters the plan: numbers are declared, or taken from the DP answers in
+    its ledger. What all answers there cost is taken from epsilon, since the run's claim counts
+    them.
+
+    Args:
+        store: a user store, or its folder.
+        epsilon: of training and of all DP answers before it, as the run's claim counts them;
+            earlier runs are added to that, and said.
+        steps: T, noisy updates.
+        budget: B, gradients per step, in expectation.
+        norms: gradient norms that were measured before, or their file; or give the model.
+        model: measure this model now, on held-out users; beside norms, the model whose cost is
+            predicted.
+        out: the plan file to write, for training.
+        population: the declared nominal number of users: a public constant that you choose.
+        population_examples: the declared nominal number of examples of all users together; for ELS.
+            Without it every user is taken to hold as many as the cap.
+        median_examples: the declared median of examples per user: the group size of ELS.
+        delta: in (0, 1); by default n^-1.1 of the declared examples, or users.
+        unsafe_exact_counts: read the store's exact counts. The plan and the report then say that it
+            was chosen from non-private statistics: no epsilon covers that choice.
+        algorithm: auto takes the one that adds less noise.
+        l2_clip_norm: by default the typical norm of what is clipped: L_ULS(G) or L_ELS (Charles et
+            al. 2024, Section 3).
+        most_noise: refuse plans with more noise than this on a coordinate of the mean gradient,
+            in units of the norm of an example's gradient.
+        repeat: declare a series of so many runs like this one in the store's ledger, and make
+            epsilon that of all of them together: retraining by the calendar. Clip norm, learning
+            rate and model may follow earlier runs; sampling, noise, steps and population may not.
+        repeat_answers: epsilon of each DP answer that the series is to hold besides, over all runs.
+        hardware: predict time and memory of the plan on it, such as h100x8: a100, h100, h200, l4,
+            l40s or cpu, and how many. It is a prediction, from public figures and the shapes of the
+            model.
+        micro_batch: as for training, for that prediction: most examples in one pass.
+        lora_rank: as for training: of the adapters that are measured and predicted for.
+        allow_large_delta: plan even where delta is not below 1 over the number of users.
+        overwrite: replace the file at out.
+        progress: is told how far the measuring is.
+
+    Returns:
+        The plan, with the candidates and why this one was chosen. ``prediction["claim"]`` says what
+        the claim of its run will be, and each part.
+
+    Raises:
+        UseError: no population is known, no plan is within the budget, or an argument is out of
+            range.
+    """
+    if out is not None:
+        require_new(Path(out), overwrite=overwrite, name="plan.json")
+    meta = read_meta(path := Path(store))
+    require_one_owner(meta)
+    if hardware is not None and model is None:
+        raise UseError(
+            "hardware predicts what a step of the model costs, and no model is given",
+            hint="add --model MODEL: a folder, a name on the hub, 'bundled' or 'new'; --norms may "
+            "stay beside it",
+        )
+    measured = _norms(path, norms, model, hardware, lora_rank, progress)
+    history = StoreLedger(path).history()
+    if measured.ledger_line not in (None, *history.charges):
+        raise UseError(
+            f"the norms name the ledger line {measured.ledger_line}, and the ledger of {path} has "
+            "no such query: what they cost is unknown",
+            hint="use the norms with the store that they were released from",
+        )
+    declared = {
+        "population": population,
+        "population examples": population_examples,
+        "median examples per user": median_examples,
+    }
+    notes: list[str] = []
+    if unsafe_exact_counts:
+        constants = _exact_counts(path, declared)
+    else:
+        constants, notes = _constants(history, measured, declared)
+    if "population" not in constants:
+        raise UseError(
+            "the plan needs a population: the sampling probability and every denominator are "
+            "made of it, and the store's own count is private",
+            hint="declare a nominal number of users with --population, or release it under DP "
+            f"first, as a share of the budget: userdp stats {path} --epsilon {0.05 * epsilon!r} "
+            "--ask users --ask median",
+        )
+    if delta is None:
+        n = population_examples or population
+        if n is None:
+            raise UseError(
+                "delta is n^-1.1 only for a declared n: it must be fixed before any private look",
+                hint="give --delta, or declare --population",
+            )
+        delta = delta_for(n)
+    users = int(constants["population"].value or 0)
+    warn(require_small_delta(delta, users, counted="users", allow_large_delta=allow_large_delta))
+    releases = _released(history)
+    proposal = propose(
+        Request(
+            privacy=PrivacyBudget(epsilon=epsilon, delta=delta, releases=releases),
+            norms=measured,
+            budget=budget,
+            steps=steps,
+            population=constants["population"],
+            population_examples=constants.get("population examples"),
+            median_examples=constants.get("median examples per user"),
+            algorithm=algorithm,
+            l2_clip_norm=l2_clip_norm,
+            most_noise=most_noise,
+            repeat=repeat,
+            repeat_answers=tuple(repeat_answers),
+        )
+    )
+    prediction = dict(proposal.prediction)
+    if hardware is not None:
+        prediction["cost"] = _cost(proposal, meta, str(model), hardware, micro_batch, lora_rank)
+    if proposal.series is not None:
+        StoreLedger(path).declare_series(proposal.series)
+    # Read after that: the series pays for the run.
+    history = StoreLedger(path).history()
+    prediction["claim"] = foreseen(
+        history, proposal.plan, base=None if model is None else Path(model)
+    )
+    if history.budget is not None:
+        spent, more = share_of(history), share_of(history, proposal.plan)
+        refused = "" if spent + more <= 1 else ": it would be refused"
+        notes.append(
+            f"the store has a budget of epsilon {epsilon_up(history.budget.filter.epsilon)}, of "
+            f"which {100 * spent:.1f} % is spent; a run of this plan takes {100 * more:.1f} %"
+            f"{refused}"
+        )
+    proposal = replace(proposal, prediction=prediction, notes=(*notes, *proposal.notes))
+    if out is not None:
+        proposal.save(Path(out))
+    if proposal.operator_only:
+        warn(
+            f"this plan was chosen from {proposal.basis}. The claim does not cover that; plan file "
+            "and report say so."
+        )
+    return proposal
+
+
+def in_words(proposal: Proposal) -> Iterator[Table | str]:
+    """The plan, its claim, what it was chosen from and beside what, for the terminal."""
+    frozen, rows, claim = proposal.plan, proposal.rows(), proposal.prediction["claim"]
+    yield proposal.reason
+    yield Table(
+        columns=HEADINGS,
+        rows=[in_cells(row) for row in rows],
+        strong=[number for number, row in enumerate(rows) if row["chosen"]],
+    )
+    yield f"{foreseen_in_words(claim)}, add-or-remove"
+    yield (
+        f"clip norm {frozen.clip.l2_norm:.4g}, sampling probability "
+        f"{frozen.denominator / frozen.population:.4g} of {frozen.population:,} declared "
+        f"{'users' if frozen.sampling.by_user else 'examples'}, noise {frozen.noise_std:.4g} on "
+        "the sum"
+    )
+    if proposal.series is not None:
+        yield (
+            f"Declared in the store's ledger: {proposal.series.in_words}, epsilon "
+            f"{round_up(proposal.series.guarantee().epsilon)} for all of them together (one alone: "
+            f"{round_up(frozen.guarantee().epsilon)}). Retrain by the calendar, never by counts; "
+            "clip norm, learning rate and model may change, sampling, noise, steps and population "
+            "may not"
+        )
+    if (cost := proposal.prediction.get("cost")) is not None:
+        yield f"PREDICTED for {cost['hardware']}, not measured (figures: {cost['figures']})"
+        yield Table(
+            columns=("method", "seconds a step", "to plain", "GB a device", "device hours"),
+            rows=[
+                (
+                    row["method"],
+                    f"{row['seconds']:.3g}",
+                    f"{row['ratio']:.2f}",
+                    f"{row['memory'] / 1e9:.3g}" + ("" if row["fits"] else " (does not fit)"),
+                    f"{row['device_hours']:.3g}",
+                )
+                for row in cost["methods"]
+            ],
+        )
+    yield f"chosen from {proposal.basis}"
+    yield from (f"note: {note}" for note in proposal.notes)
+    yield "Run it: userdp train STORE --out RUN --plan FILE, with the file of --out"
+
+
+_STATISTICS = {
+    "population": ("users",),
+    "population examples": ("examples",),
+    "median examples per user": ("median", "p50"),
+}
+
+
+def _constants(
+    history: History, norms: GradientNorms, declared: dict[str, int | None]
+) -> tuple[dict[str, Constant], list[str]]:
+    """Each from its declaration; else from the ledger's newest answer; else from the norms."""
+    constants: dict[str, Constant] = {}
+    notes: list[str] = []
+    for name, value in declared.items():
+        if value is not None:
+            require_count(name, value)
+            constants[name] = Constant(name=name, value=value, origin=Provenance.DECLARED)
+            continue
+        answers = [
+            (charge.answer, charge.run_id)
+            for charge in history.charges.values()
+            if charge.query_name in _STATISTICS[name] and charge.answer is not None
+        ]
+        answer, line = answers[-1] if answers else (None, None)
+        users = constants.get("population")
+        if answer and name == "population examples" and users and answer < (users.value or 0):
+            notes.append(
+                f"the DP answer for examples, {answer}, is below the number of users: too noisy to "
+                "use, so users times group size stands for it (its cost counts)"
+            )
+        elif answer is not None:
+            constants[name] = Constant(
+                name=name,
+                value=require_count(f"DP {name}", answer),
+                origin=Provenance.DP_RELEASE,
+                query_id=line,
+            )
+        elif name == "median examples per user" and norms.median_examples_per_user is not None:
+            median = norms.median_examples_per_user
+            constants[name] = Constant(name=name, value=median, origin=norms.source)
+    return constants, notes
+
+
+def _exact_counts(store: Path, declared: dict[str, int | None]) -> dict[str, Constant]:
+    """The private counts of the training split themselves: a look, which the ledger holds."""
+    import numpy as np
+
+    if given := [name for name, value in declared.items() if value is not None]:
+        raise UseError(
+            f"unsafe_exact_counts reads the private counts, and the {given[0]} is declared",
+            hint="leave one of the two out",
+        )
+    StoreLedger(store).look("plan")
+    counts = UserStore.open(store).split(Split.TRAIN).counts
+    if not len(counts):
+        raise UseError(f"the store {store} has no training users")
+    values = (len(counts), int(counts.sum()), int(np.sort(counts)[(len(counts) - 1) // 2]))
+    return {
+        name: Constant(name=name, value=value, origin=Provenance.NON_PRIVATE)
+        for name, value in zip(declared, values, strict=True)
+    }
+
+
+def _released(history: History) -> tuple[Release, ...]:
+    """The DP answers in a ledger that a run's claim will count, each at a price of its own.
+
+    Whether or not a number is taken from one: nobody can say that it had no part in the choice.
+    """
+    return tuple(
+        Release(
+            name=part.name,
+            query_id=part.id,
+            epsilon=part.pure_epsilon,
+            value=history.charges[part.id].answer,
+        )
+        for part in inherited_at(history, history.lines).parts
+        if isinstance(part, Query) and part.id in history.charges
+    )
+
+
+def _norms(
+    store: Path,
+    given: str | os.PathLike[str] | GradientNorms | None,
+    model: str | os.PathLike[str] | None,
+    hardware: str | None,
+    lora_rank: int | None,
+    progress: Progress | None,
+) -> GradientNorms:
+    """The norms given, those of a file, or of the model, measured now."""
+    if (given is None) == (model is None) and (given is None or hardware is None):
+        raise UseError(
+            "plan needs exactly one of norms and model: how long gradients are decides between "
+            "larger groups and larger cohorts",
+            hint="measure them with userdp probe STORE --model MODEL --out norms.json",
+        )
+    if isinstance(given, GradientNorms):
+        return given
+    if given is not None:
+        return GradientNorms.load(Path(given))
+    from userdp.api.probe import probe
+
+    assert model is not None
+    return probe(store, model=Path(model), lora_rank=lora_rank, progress=progress)
+
+
+def _cost(
+    proposal: Proposal,
+    meta: StoreMeta,
+    model: str,
+    hardware: str,
+    micro_batch: int,
+    lora_rank: int | None,
+) -> dict[str, Any]:
+    """What the plan is predicted to cost by each method; the first one is plain training."""
+    from userdp.gradients.cost import METHODS, Forecaster, hardware_of
+    from userdp.training.config import TrainConfig
+    from userdp.training.depths import models_by_depth
+
+    machine, plan = hardware_of(hardware), proposal.plan
+    build, depth = models_by_depth(
+        TrainConfig(model=model, lora_rank=lora_rank),
+        vocab_size=meta.vocab_size,
+        seq_len=meta.seq_len,
+    )
+    forecaster = Forecaster(
+        build=build,
+        depth=depth,
+        length=meta.seq_len,
+        group_size=plan.sampling.group_size if plan.sampling.by_user else 1,
+        hardware=machine,
+        micro_batch=require_count("micro_batch", micro_batch),
+    )
+    gradients = proposal.prediction["gradients_per_step"]
+    rows = [
+        asdict(forecaster.forecast(method, gradients=gradients, steps=plan.steps))
+        for method in METHODS
+    ]
+    return {"hardware": hardware, "figures": machine.source, "methods": rows}

@@ -1,0 +1,222 @@
+"""`Proposal`: a plan, what it is predicted to do, why it was chosen and what it was chosen from."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from userdp.codec import encode
+from userdp.errors import UseError
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
+from userdp.notebook import html_of
+from userdp.plans.cells import Cell
+from userdp.plans.norms import GradientNorms
+from userdp.plans.origin import Constant, in_words, uncovered
+from userdp.plans.plan import PROPOSAL_SCHEMA, Plan
+from userdp.plans.series import Series
+from userdp.vocabulary import epsilon_up, require_delta, require_positive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """A DP answer that came before the plan, so that its parameters may have followed it.
+
+    Args:
+        name: what was asked ("users", "examples", "median", …).
+        query_id: of its line in the store's ledger.
+        epsilon: what that line charges, at δ = 0; fixed before the answer was drawn.
+        value: the answer, if it is one number.
+    """
+
+    name: str
+    query_id: str
+    epsilon: float
+    value: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrivacyBudget:
+    """A total (ε, δ), the DP answers before the plan, and what they leave for training.
+
+    Guarantee: the releases together with a mechanism that is
+    (``training_epsilon``, ``delta``)-DP are (``epsilon``, ``delta``)-DP by basic composition
+    (Dwork and Roth 2014, Theorem 3.16), which holds for parameters chosen after seeing the releases
+    since each ε_i was fixed before.
+
+    Args:
+        epsilon: of everything together, > 0.
+        delta: of everything together, in (0, 1).
+        releases: the DP answers before it, each once, whether or not a number is taken from it.
+
+    Raises:
+        UseError: the releases leave nothing for training.
+    """
+
+    epsilon: float
+    delta: float
+    releases: tuple[Release, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_positive("epsilon", self.epsilon)
+        require_delta(self.delta)
+        if not self.training_epsilon > 0:
+            parts = ", ".join(f"{one.name} {epsilon_up(one.epsilon)}" for one in self.releases)
+            raise UseError(
+                f"the DP answers before this plan cost epsilon = {epsilon_up(self.query_epsilon)} "
+                f"({parts}), the whole budget is {epsilon_up(self.epsilon)}: nothing is left for "
+                "training",
+                hint="raise --epsilon: a later claim counts each of them, whether or not the plan "
+                "takes a number from it",
+            )
+
+    @property
+    def query_epsilon(self) -> float:
+        """Σ ε_i of the releases."""
+        return math.fsum(release.epsilon for release in self.releases)
+
+    @property
+    def training_epsilon(self) -> float:
+        """What training is calibrated to; rounded down so that the sum stays within the total."""
+        left = self.epsilon - self.query_epsilon
+        return left * (1 - 1e-15) if self.releases else left
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proposal:
+    """What `userdp plan` answers.
+
+    Guarantee: ``plan.guarantee()`` is within the training share of ``budget``; with the releases
+    that came before, everything is within (``budget.epsilon``, ``budget.delta``). Constants of
+    origin ``non-private`` are covered by none of it.
+
+    Args:
+        plan: frozen; what `userdp train --plan` runs.
+        budget: the total and its split.
+        compute: B asked for, gradients per step.
+        prediction: what the plan is expected to do, by name.
+        reason: why this one, in words.
+        constants: where each constant comes from.
+        norms: the gradient norms behind it.
+        candidates: configurations at the same T and B, by what each is the best of.
+        notes: what else the operator should know.
+        series: of which the plan is one run, if one was asked for: the budget is for all of it.
+    """
+
+    schema: ClassVar[str] = PROPOSAL_SCHEMA
+
+    plan: Plan
+    budget: PrivacyBudget
+    compute: float
+    prediction: Mapping[str, Any]
+    reason: str
+    constants: tuple[Constant, ...]
+    norms: GradientNorms
+    candidates: Mapping[str, Cell]
+    notes: tuple[str, ...] = ()
+    series: Series | None = None
+
+    @property
+    def basis(self) -> str:
+        """What the plan was chosen from, in words; kept with the run and shown in its report."""
+        return in_words(self.plan.origins)
+
+    @property
+    def operator_only(self) -> bool:
+        """Whether an exact number of people's text is behind it, which no epsilon covers."""
+        return uncovered(self.plan.origins)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for the file and for ``--json``."""
+        values: dict[str, Any] = encode(self)
+        budget = self.budget
+        shares = {
+            "query_epsilon": budget.query_epsilon,
+            "training_epsilon": budget.training_epsilon,
+        }
+        return {**values, "budget": values["budget"] | shares, "basis": self.basis}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One a candidate; ``to_best`` is its noise beside the least."""
+        plan, cells = self.plan, self.candidates
+        best = min(cell.noise_std for cell in cells.values())
+        chosen = (plan.algorithm, plan.sampling.group_size, plan.noise.multiplier)
+        return [
+            {
+                "candidate": name,
+                "group_size": cell.group_size,
+                "units": cell.units,
+                "noise_multiplier": cell.noise_multiplier,
+                "noise_std": cell.noise_std,
+                "to_best": cell.noise_std / best,
+                "chosen": chosen == (cell.algorithm, cell.group_size, cell.noise_multiplier),
+            }
+            for name, cell in cells.items()
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = self.rows()
+        return html_of(
+            self.reason,
+            [in_cells(row) for row in rows],
+            columns=HEADINGS,
+            strong=[number for number, row in enumerate(rows) if row["chosen"]],
+            below=(f"Chosen from {self.basis}.", *self.notes),
+        )
+
+    def save(self, path: Path) -> None:
+        """Write as JSON, whole or not at all; for its owner only where it holds private numbers."""
+        mode = OPERATOR_FILE if self.operator_only else SHAREABLE_FILE
+        write_json(path, self.to_dict(), mode=mode)
+
+
+HEADINGS = ("", "G", "M or B", "sigma", "noise", "to best")
+"""M users a step, or B examples; ``noise`` is on each coordinate of one step's mean gradient."""
+
+
+def in_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of `Proposal.rows` as words, under `HEADINGS`."""
+    return (
+        row["candidate"],
+        str(row["group_size"]),
+        f"{row['units']:.5g}",
+        f"{row['noise_multiplier']:.4g}",
+        f"{row['noise_std']:.4g}",
+        f"{row['to_best']:.3f}",
+    )
+
+
+def declared_users(given: object) -> int | None:
+    """The number of users that a proposal's constants name, or those in its file; None without.
+
+    A plan of examples counts those. Where it was made from a number of users, that stands beside.
+    """
+    constants: Any = ()
+    if isinstance(given, Proposal):
+        constants = encode(given.constants)
+    elif isinstance(given, str | os.PathLike):
+        constants = read_json(Path(given), what="a plan").get("constants", ())
+    for constant in constants:
+        if constant["name"] == "population" and constant["value"] is not None:
+            return int(constant["value"])
+    return None
+
+
+def as_plan(given: object) -> Plan:
+    """The plan itself, wherever one is taken: a `Plan`, what `userdp.plan` answered, or a file.
+
+    Raises:
+        UseError: it is none of these, or the file is none of `userdp plan` or `Plan.save`.
+    """
+    if isinstance(given, str | os.PathLike):
+        return Plan.load(Path(given))
+    plan = given.plan if isinstance(given, Proposal) else given
+    if not isinstance(plan, Plan):
+        raise UseError(
+            f"a plan is needed, and a {type(given).__name__} is none",
+            hint="give what userdp.plan answered, a userdp.Plan, or the file that either wrote",
+        )
+    return plan
