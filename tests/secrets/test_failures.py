@@ -38,7 +38,6 @@ def found(said, secrets) -> list[str]:
         UseError("no store", hint="make one"),
         FailureError("no disk"),
         LossError("no graph"),
-        OutOfReach("too dear"),
         Interrupted("after step 3 of 9", resume=True),
         UserdpWarning("mind the gap"),
     ],
