@@ -45,10 +45,10 @@ from benchmarks.step import LENGTH, SETTINGS, VOCABULARY, build, interval
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines.sharded import clipped_sum as sharded_sum
 from userdp.gradients.shards import ShardNoise, shard
+from userdp.noise import Gaussian
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import current_world
-from userdp.training.distributed_run import Dealing, deal
-from userdp.training.shared_noise import SharedNoise
+from userdp.training.distributed_run import Dealing, SharedNoise, deal
 from userdp.training.steps import set_gradients
 
 USERS, GROUP = 16, 4
@@ -128,7 +128,8 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
         users=np.arange(USERS), examples=np.zeros(USERS, int), offsets=np.arange(USERS + 1)
     )
     world = current_world()
-    dealing, noise = Dealing(world, lambda _: tokens), SharedNoise(world, model)
+    dealing = Dealing(world, lambda _: tokens)
+    noise = SharedNoise(world, model, Gaussian(multiplier=1.0))
     found: dict[str, Any] = {"rank": rank}
 
     def alone() -> None:

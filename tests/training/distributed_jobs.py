@@ -30,16 +30,22 @@ from userdp.gradients import (
 )
 from userdp.gradients import noise as noise_module
 from userdp.gradients.shards import ShardNoise, reshard, shard, whole, zeros_like_parts
+from userdp.noise import Gaussian
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.training.config import Averaging, UnsafeSeeds
 from userdp.training.distributed import current_world
-from userdp.training.distributed_run import Dealing
+from userdp.training.distributed_run import (
+    Dealing,
+    SharedNoise,
+    owners,
+    owners_to_all,
+    sum_to_owners,
+)
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters
 from userdp.training.models import new_model
 from userdp.training.private_run import PrivateRun
-from userdp.training.shared_noise import SharedNoise
 
 STEPS = 20
 
@@ -123,7 +129,7 @@ def noises(store: Path, out: Path, sharded: bool, broken: str | None) -> torch.T
             return together(self, summed, rows, **options)
 
         Dealing.together = noisy
-        SharedNoise.add_ = lambda self, value, noise_std: self._world.shares_to_all(value)
+        SharedNoise.add_ = lambda self, value, noise_std: owners_to_all(self._world, value)
     if broken == "each its own":
         SharedNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
     if broken == "one seed for all shards":
@@ -154,7 +160,8 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
 
     def released() -> dict[str, torch.Tensor]:
         together = {"weight": torch.zeros(numbers, dtype=torch.float64)}
-        SharedNoise(world, nn.Linear(numbers, 1, bias=False)).add_(together, std)
+        law = Gaussian(multiplier=1.0)
+        SharedNoise(world, nn.Linear(numbers, 1, bias=False), law).add_(together, std)
         model = shard(nn.Linear(numbers // 100, 100, bias=False))
         parts = zeros_like_parts(trainable_parameters(model))
         ShardNoise(model).add_(parts, std)
@@ -172,6 +179,32 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
 
     noise_module.draw_on_host = narrow
     return right | {f"{name} in float32": value for name, value in released().items()}
+
+
+SHORT = frozenset({"a", "c"})
+
+
+def exchanged(store: Path, out: Path, keeps: bool) -> tuple[dict, dict, dict, dict]:
+    """Owners; what this process had, then what it owned of the sum, and all tensors at last.
+
+    With ``keeps`` owners keep the bits that they hand out rounded.
+    """
+    world = current_world()
+    generator = torch.Generator().manual_seed(world.rank)
+    shapes = {"a": (3, 5), "b": (1,), "c": (2, 2, 2), "d": (), "e": (4, 1)}
+    value = {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64) * 1e3**world.rank
+        for name, shape in shapes.items()
+    }
+    given = {name: tensor.clone() for name, tensor in value.items()}
+    sum_to_owners(world, value)
+    whose = owners(value, world.size)
+    owned = {name: one.clone() for name, one in value.items() if whose[name] == world.rank}
+    for name in owned:
+        value[name] += 1
+    kept = {name: value[name].clone() for name in owned}
+    owners_to_all(world, value, short=SHORT)
+    return whose, given, owned, value | kept if keeps else value
 
 
 def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -> list:
@@ -193,7 +226,7 @@ def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -
             summed = run._clip(run._collator(mine))
         whole_sum, _ = run._dealing.together(summed, 0, scattered=run._scattered)
         if not run._scattered:
-            current_world().shares_to_all(whole_sum.value)
+            owners_to_all(current_world(), whole_sum.value)
         parts = [value.flatten() for value in whole_sum.value.values()]
         flat = torch.cat(parts)
         if run._scattered:

@@ -13,12 +13,11 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from tests.gradients.far_device import FAR, far_machine
 from userdp.gradients import NoiseSource
 from userdp.gradients.shards import ShardNoise
-from userdp.training import distributed_run, selftest_draws, shares
+from userdp.training import distributed_run, selftest_draws
 from userdp.training.distributed import World, current_world
-from userdp.training.distributed_run import Dealing
+from userdp.training.distributed_run import Dealing, SharedNoise
 from userdp.training.selftest import CHECKS, made_up_units
 from userdp.training.selftest_gradients import Measured, Scene
-from userdp.training.shared_noise import SharedNoise
 
 TINY = GPT2Config(
     vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0
@@ -115,43 +114,41 @@ def _own_cohorts() -> None:
 
 
 def _half_a_sum() -> None:
-    World.sum_to_shares = lambda self, tensors: None
+    distributed_run.sum_to_owners = lambda world, value: None
 
 
 def _short_draws() -> None:
-    """The last number of each share gets no noise; whose it is, everybody knows."""
-    honest = World.own_share
+    """The last number of what each process owns gets no noise; whose it is, everybody knows."""
+    honest = SharedNoise._owned
 
-    def short(self, tensors):
-        own = honest(self, tensors)
+    def short(self, value):
+        own = honest(self, value)
         last = list(own)[-1]
-        return {**own, last: own[last][:-1]}
+        return {**own, last: own[last].view(-1)[:-1]}
 
-    World.own_share = short
+    SharedNoise._owned = short
 
 
-def _gaps() -> None:
-    """The last number of each share is nobody's, for those who draw and for those who check."""
-    honest = shares.stretch
+def _nobodys() -> None:
+    """One process takes another for the owner of a tensor, and neither draws its noise."""
+    honest = SharedNoise._owned
 
-    def short(numbers, rank, size):
-        begin, end = honest(numbers, rank, size)
-        return begin, max(begin, end - 1)
+    def fewer(self, value):
+        return dict(list(honest(self, value).items())[1:])
 
-    shares.stretch = short
+    SharedNoise._owned = fewer
 
 
 def _clean_share() -> None:
-    """One process hands out its share as it was before the noise."""
-    honest = World.shares_to_all
+    """One process hands out its tensors as they were before the noise."""
+    honest = World.broadcast
 
-    def clean(self, tensors, **how):
-        if _rank_one():
-            for own in self.own_share(tensors).values():
-                own.zero_()
-        honest(self, tensors, **how)
+    def clean(self, tensor, *, source=0):
+        if _rank_one() and source == 1:
+            tensor.zero_()
+        honest(self, tensor, source=source)
 
-    World.shares_to_all = clean
+    World.broadcast = clean
 
 
 def _known_coins() -> None:
@@ -166,8 +163,8 @@ FAULTS = {
     "noise of every process in the sum": _noise_of_everybody,
     "every process adds its own noise": _own_noise,
     "one process hands out zeros": _clean_share,
-    "numbers between the shares of two processes": _gaps,
-    "numbers of each share without noise": _short_draws,
+    "a tensor that nobody owns": _nobodys,
+    "numbers of each process without noise": _short_draws,
     "one seed for all parts": _one_seed,
     "one process has other weights": _other_weights,
     "every process clips all units": _everybody_clips_all,

@@ -24,6 +24,7 @@ from tests.training.toy import attempts, lines
 from tests.training.worlds import results_of, run_world, start_world
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
+from userdp.gradients import NoiseSource
 from userdp.ledger import StoreLedger
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed_run import deal, take
@@ -163,6 +164,44 @@ def test_invariant_5_noise_of_several_processes_tells_nothing_by_its_lattice(tmp
         truth, other = candidates(numbers)
         gain = lattice_gain(release.numpy(), truth=truth, other=other, std=std)
         assert (gain.errors > 12) if "float32" in name else (abs(gain.errors) < 4), (name, gain)
+
+
+def require_handed_on(results: list) -> None:
+    """Each owner had the sum of all processes; everybody has what the owner then had, in bits."""
+    for name, owner in results[0][0].items():
+        _, given, owned, last = zip(*results, strict=True)
+        torch.testing.assert_close(owned[owner][name], sum(one[name] for one in given))
+        handed = owned[owner][name] + 1
+        handed = handed.float().double() if name in jobs.SHORT else handed
+        assert all(torch.equal(one[name], handed) for one in last), "not the owner's numbers"
+
+
+@pytest.mark.parametrize("size", fast_then_slow([2, 3]))
+def test_sums_go_to_their_owners_and_what_owners_have_goes_to_all(tmp_path, size):
+    require_handed_on(run_world(size, jobs.exchanged, tmp_path, tmp_path, tmp_path, False))
+
+
+def test_twin_an_owner_that_keeps_its_bits_is_caught(tmp_path):
+    results = run_world(2, jobs.exchanged, tmp_path, tmp_path, tmp_path, True)
+    with pytest.raises(AssertionError, match="not the owner's"):
+        require_handed_on(results)
+
+
+def float32_loses(noisy: torch.Tensor, std: float) -> bool:
+    """Whether float32 rounds any number of at most 8 ``std``."""
+    small = noisy[noisy.abs() <= 8 * std]
+    return not torch.equal(small.float().double(), small)
+
+
+@given(std=st.floats(1e-30, 1e30), clean=st.floats(-12, 12), seed=st.integers(0, 2**32))
+def test_float32_carries_every_noisy_number_of_at_most_eight_deviations(std, clean, seed):
+    value = {"w": torch.full((50,), clean * std, dtype=torch.float64)}
+    NoiseSource(unsafe_noise_seed=seed).add_(value, std)
+    assert not float32_loses(value["w"], std)
+
+
+def test_twin_float32_does_not_carry_numbers_off_the_grid():
+    assert float32_loses(torch.randn(50, dtype=torch.float64), 1.0)
 
 
 # Invariant 3: sensitivity.

@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -25,16 +24,8 @@ from torch import Tensor, nn
 from userdp.errors import FailureError, UseError
 from userdp.gradients.shards import is_sharded
 from userdp.training.devices import local_processes
-from userdp.training.shares import Row, block, share, stretch
 
 T = TypeVar("T")
-
-_MESSAGES = 1 << 20
-"""Numbers that one message sends to all processes from a CPU: four buffers of so many are held
-beside a sum, and stay in or near the caches (2^22 and 2^24 took 1.4 and 2.6 times as long)."""
-
-_DEVICE_MESSAGES = 1 << 24
-"""The same from an accelerator, where each message has to be launched."""
 
 _PATIENCE = timedelta(hours=6)
 """How long a collective waits: rank 0 may evaluate or write for hours meanwhile. Whatever this is,
@@ -119,130 +110,33 @@ class World:
                     "machines of one kind",
                 )
 
-    def own_share(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Views of the numbers of ``tensors`` that this process owns (`userdp.training.shares`)."""
-        return share(tensors, self.rank, self.size)
+    def reduce(self, tensor: Tensor, *, to: int) -> None:
+        """Add every process's ``tensor`` up in place, on process ``to``; elsewhere it is of no use.
 
-    def sum_to_shares(self, tensors: Mapping[str, Tensor]) -> None:
-        """Add every process's tensors up, in place: afterwards `own_share` holds the sums.
-
-        Each process adds up its own share in float64, in the order of ranks, whatever the backend.
-        What the rest of the tensors holds afterwards is of no use.
+        The order of the additions is the backend's: that of a sum in another order.
 
         Args:
-            tensors: contiguous and float64; the same names, shapes and order on all processes.
+            tensor: contiguous; of one shape and dtype on all processes.
+            to: a rank.
         """
-        if self.size == 1:
-            return
-        row = Row(tensors.values())
-
-        def add_up(begin: int, end: int, received: Tensor) -> None:
-            total, *others = received
-            for other in others:
-                total += other
-            row.write(*self._of(row, self.rank, begin, end), total)
-
-        def fill(begin: int, end: int, sent: Tensor) -> None:
-            for rank, to_rank in enumerate(sent):
-                row.read(*self._of(row, rank, begin, end), to_rank)
-
-        self._exchange(row, fill, add_up, dtype=torch.float64)
-
-    def shares_to_all(
-        self, tensors: Mapping[str, Tensor], *, dtype: torch.dtype = torch.float64
-    ) -> None:
-        """Give every process, in place, of each number what its owner has there.
-
-        Args:
-            tensors: as of `sum_to_shares`; of each process its `own_share` is read.
-            dtype: what the numbers are rounded to on their way; afterwards all processes, the
-                owner among them, hold the rounded number.
-        """
-        if self.size == 1:
-            return
-        row = Row(tensors.values())
-
-        def fill(begin: int, end: int, sent: Tensor) -> None:
-            row.read(*self._of(row, self.rank, begin, end), sent[0])
-            sent[1:] = sent[0]
-
-        def spread(begin: int, end: int, received: Tensor) -> None:
-            for rank, from_rank in enumerate(received):
-                row.write(*self._of(row, rank, begin, end), from_rank)
-
-        self._exchange(row, fill, spread, dtype=dtype)
-
-    def _of(self, row: Row, rank: int, begin: int, end: int) -> tuple[int, int]:
-        """Where the numbers of ``rank``'s stretch from ``begin`` up to ``end`` lie in the row."""
-        first, last = stretch(row.numbers, rank, self.size)
-        return min(first + begin, last), min(first + end, last)
-
-    def _exchange(
-        self,
-        row: Row,
-        fill: Callable[[int, int, Tensor], None],
-        take: Callable[[int, int, Tensor], None],
-        *,
-        dtype: torch.dtype,
-    ) -> None:
-        """Every process sends each process one line of numbers, message by message.
-
-        While a message travels, the one before it is taken and the next one is filled. The four
-        buffers are used again and again: a copy of all numbers, in memory that the system must
-        first clear, took longer than the exchange itself.
-
-        Args:
-            row: of the numbers; its stretches are cut into messages.
-            fill: ``fill(begin, end, sent)`` puts into line r of ``sent`` what process r gets, of
-                the places from ``begin`` up to ``end`` of stretches. A later message reads no place
-                of an earlier one, which may have been written to by then.
-            take: ``take(begin, end, received)`` reads from line r what process r sent.
-            dtype: of what is sent.
-        """
-        length = block(row.numbers, self.size)
-        most = _MESSAGES if row.device.type == "cpu" else _DEVICE_MESSAGES
-        width = max(1, min(length, most // self.size))
-        buffers = torch.zeros(2, 2, self.size, width, dtype=dtype, device=row.device)
-        travelling: Callable[[], None] | None = None
-        for number, begin in enumerate(range(0, length, width)):
-            end = min(begin + width, length)
-            sent, received = buffers[number % 2]
-            fill(begin, end, sent)
+        if self.size > 1:
             with _failures():
-                work = dist.all_to_all_single(received, sent, group=self._group, async_op=True)
-            if travelling is not None:
-                travelling()
-            travelling = partial(self._arrived, work, partial(take, begin, end, received))
-        if travelling is not None:
-            travelling()
+                dist.reduce(tensor, dst=to, group=self._group)
 
-    def _arrived(self, work: Any, take: Callable[[], None]) -> None:
-        """Wait for a message, and take it."""
-        with _failures():
-            work.wait()
-        take()
-
-    def broadcast(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy the tensors of rank 0 into every process's, in place, in one broadcast."""
-        if self.size == 1:
-            return
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
-        with _failures():
-            dist.broadcast(flat, src=0, group=self._group)
-        _spread(flat, tensors)
+    def broadcast(self, tensor: Tensor, *, source: int = 0) -> None:
+        """Copy the ``tensor`` of process ``source`` into every process's, in place."""
+        if self.size > 1:
+            copy = tensor.detach().contiguous()
+            with torch.no_grad(), _failures():
+                # As bytes: not every backend knows every dtype.
+                dist.broadcast(copy.view(-1).view(torch.uint8), src=source, group=self._group)
+                tensor.copy_(copy)
 
     def broadcast_model(self, model: nn.Module) -> None:
         """Give every process the parameters and buffers of rank 0; sharded ones stay."""
-        if self.size == 1:
-            return
-        with torch.no_grad(), _failures():
-            for tensor in [*model.parameters(), *model.buffers()]:
-                if is_sharded(tensor):
-                    continue
-                copy = tensor.detach().contiguous()
-                # As bytes: not every backend knows every dtype.
-                dist.broadcast(copy.view(-1).view(torch.uint8), src=0, group=self._group)
-                tensor.copy_(copy)
+        for tensor in [*model.parameters(), *model.buffers()]:
+            if not is_sharded(tensor):
+                self.broadcast(tensor)
 
 
 def current_world() -> World:
@@ -288,11 +182,3 @@ def _failures() -> Iterator[None]:
             hint="see the other processes' messages; then go on with --resume, on any number of "
             "processes: steps in the ledger stay charged",
         ) from error
-
-
-def _spread(flat: Tensor, tensors: Mapping[str, Tensor]) -> None:
-    """Copy a vector into tensors in a row; what it has beyond them is padding."""
-    before = 0
-    for tensor in tensors.values():
-        tensor.copy_(flat[before : before + tensor.numel()].view(tensor.shape))
-        before += tensor.numel()

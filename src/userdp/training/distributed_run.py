@@ -7,17 +7,32 @@ One step of P processes:
 2. every process draws the *same* cohort, from a generator seeded once for all of them by the
    operating system of rank 0; each unit is given whole to one process, so that all have about as
    many tokens (`deal`);
-3. each process clips its own units, in float64, and one without a unit contributes zeros. One
-   exchange adds the sums up: each process does so for its own share of the numbers
-   (`userdp.training.shares`);
-4. each process adds noise to its own share, so that each number gets it once (invariant 5; proven
-   in `userdp.training.shared_noise`). A second exchange gives everybody all noisy numbers.
+3. each process clips its own units, in float64, and one without a unit contributes zeros. Each
+   tensor of the sum has an *owner*, which gets the sum over all processes (`sum_to_owners`);
+4. the owner adds noise to its tensors, and hands them to everybody (`SharedNoise`).
 
 Sensitivity (invariant 3): each unit is clipped on one process, so the sum is that of a run in one
 process, with the same float64 additions in another order plus P - 1 more
 (`userdp.gradients.clipping`, point 3). Which process clips a unit depends on the whole cohort; that
 moves the unit's contribution only as its place in a batch does, which the engines' margins cover
 (docs/engines.md). Processors of different kinds round differently, so they are refused.
+
+Noise (invariant 5). *Claim.* After `SharedNoise.add_` every process holds the same tensors: the sum
+of all processes plus noise, independent over coordinates, each N(0, ``noise_std``²) up to the
+distance and the assumption of `userdp.noise.gaussian`. *Proof.* Each tensor has one owner, by its
+name and shape (`owners`). Only the owner's noise stays: `NoiseSource.add_` adds it once, seeded by
+fresh bits of that process's operating system, hence independent of what other processes draw. Every
+other process's tensor is overwritten by the owner's. ∎
+
+**In what bits noisy tensors are handed out.** A parameter of at most 32 bits gets them in float32:
+half the bytes. It is post-processing, of which the owner too keeps the rounded numbers, so all
+processes hold the same bits. Mostly it rounds nothing: a noisy number is a multiple of
+g = 2^-20 2^e for the greatest 2^e <= ``noise_std``, and float32 holds every multiple of g up to
+2^24 g = 16 2^e, which is more than 8 ``noise_std``. Sums *before* noise stay float64
+(docs/scaling.md says why).
+
+**Models in parts**: FSDP says whose a coordinate is (`userdp.gradients.shards.ShardNoise`). **Laws
+with memory** have one state, on rank 0, which draws all of their noise.
 """
 
 from __future__ import annotations
@@ -25,15 +40,20 @@ from __future__ import annotations
 import hashlib
 import heapq
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from userdp.errors import FailureError
-from userdp.gradients import ClippedSum
+from userdp.errors import FailureError, UseError
+from userdp.gradients import ClippedSum, trainable_parameters
+from userdp.gradients.noise import Noise, require_priced, source_of
+from userdp.gradients.shards import ShardNoise, is_sharded
+from userdp.noise import Gaussian, NoiseLaw
+from userdp.noise.gaussian import NoiseSampler
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import World
 
@@ -110,7 +130,7 @@ class Dealing:
     def together(
         self, summed: ClippedSum, rows: int, *, scattered: bool = False
     ) -> tuple[ClippedSum, int]:
-        """The clipped sum of all processes, of its ``value`` this process's share; and all rows.
+        """The clipped sum of all processes, each tensor of it on its owner; and all rows.
 
         Norms, losses and counts are those of all units, on every process.
 
@@ -135,7 +155,7 @@ class Dealing:
                 hint="the step stays charged; start all processes with the same command",
             )
         if not scattered:
-            self._world.sum_to_shares(summed.value)
+            sum_to_owners(self._world, summed.value)
         whole = replace(
             summed,
             norms=torch.cat([part.norms for part in parts]),
@@ -146,3 +166,135 @@ class Dealing:
             halvings=sum(part.halvings for part in parts),
         )
         return whole, sum(all_rows)
+
+
+def owners(value: Mapping[str, Tensor], processes: int) -> dict[str, int]:
+    """The rank that sums, noises and hands out each tensor: all have about as many numbers.
+
+    Public, a function of names, order and shapes, so that every process computes the same.
+
+    >>> owners({"a": torch.zeros(2), "b": torch.zeros(3, 3), "c": torch.zeros(4)}, 2)
+    {'a': 1, 'b': 0, 'c': 1}
+    """
+    sizes = np.array([tensor.numel() for tensor in value.values()], dtype=np.int64)
+    return dict(zip(value, deal(sizes, processes).tolist(), strict=True))
+
+
+def sum_to_owners(world: World, value: Mapping[str, Tensor]) -> None:
+    """Add every process's tensors up, in place, each on its owner.
+
+    Args:
+        world: the processes.
+        value: contiguous and float64; the same names, shapes and order on all processes.
+    """
+    for name, owner in owners(value, world.size).items():
+        world.reduce(value[name], to=owner)
+
+
+def owners_to_all(
+    world: World, value: Mapping[str, Tensor], *, short: frozenset[str] = frozenset()
+) -> None:
+    """Give every process, in place, of each tensor what its owner has there.
+
+    Args:
+        world: the processes.
+        value: as of `sum_to_owners`.
+        short: names of tensors that travel in float32. Afterwards all processes, the owner among
+            them, hold the rounded numbers.
+    """
+    for name, owner in owners(value, world.size).items():
+        sent = value[name].float() if name in short else value[name]
+        world.broadcast(sent, source=owner)
+        value[name].copy_(sent)
+
+
+class SharedNoise:
+    """Noise of several processes, of which each draws that of the tensors it owns.
+
+    Guarantee: see the module; independent Gaussian noise has no state. Of any other law only rank 0
+    draws, and has the state: of all coordinates, and so of any number of processes that a run goes
+    on with.
+
+    Args:
+        world: the processes.
+        model: whose sum is noised. Where it is sharded, each process draws the noise of its parts,
+            and that of other numbers goes by owners.
+        law: of the noise.
+        unsafe_noise_seed: FOR TESTS ONLY: the noise of one process with this seed, which every
+            process draws whole.
+
+    Raises:
+        UseError: a sharded model, and a law whose noise is not drawn in parts.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        model: nn.Module,
+        law: NoiseLaw,
+        *,
+        unsafe_noise_seed: int | None = None,
+    ) -> None:
+        parameters, seed = trainable_parameters(model), unsafe_noise_seed
+        self._world, self._in_parts = world, isinstance(law, Gaussian)
+        self._narrow = frozenset(n for n, p in parameters.items() if p.element_size() <= 4)
+        self._sharded = frozenset(n for n, p in parameters.items() if is_sharded(p))
+        if self._sharded:
+            if not self._in_parts:
+                raise UseError(f"noise of kind {law.kind!r} is not drawn in parts: do not shard")
+            self._parts = ShardNoise(model, unsafe_noise_seed=seed)
+            seed = None if seed is None else seed + 1
+        self._source = source_of(law, unsafe_noise_seed=seed)
+
+    @property
+    def unsafe(self) -> bool:
+        """Whether the noise comes from a known seed, so that no privacy may be claimed."""
+        return self._source.unsafe
+
+    def sampler_on(self, device: torch.device) -> NoiseSampler:
+        """What each process draws with; all of them compute on one kind of device."""
+        return self._source.sampler_on(device)
+
+    def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
+        """Noise for what this process owns of ``value``; then everybody's, on every process.
+
+        Args:
+            value: summed by `sum_to_owners`; of a sharded model this process's parts.
+            noise_std: as of `NoiseSource.add_`.
+        """
+        if self._sharded.issuperset(value):
+            self._parts.add_(value, noise_std)
+            return
+        # What one step releases is what all owners have together.
+        require_priced(sum(tensor.numel() for tensor in value.values()))
+        if not self._in_parts:
+            owners_to_all(self._world, value)
+            if self._world.rank == 0:
+                self._source.add_(value, noise_std)
+            for tensor in value.values():
+                self._world.broadcast(tensor)
+            return
+        # One process with a known seed draws all numbers in this order.
+        self._source.add_(value if self.unsafe else self._owned(value), noise_std)
+        owners_to_all(self._world, value, short=self._narrow)
+
+    def _owned(self, value: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        by_name = owners(value, self._world.size)
+        return {name: one for name, one in value.items() if by_name[name] == self._world.rank}
+
+    def state(self) -> dict[str, Tensor]:
+        """The state of a law with memory on rank 0; empty elsewhere, and where there is none."""
+        return self._source.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave on rank 0."""
+        self._source.restore(state)
+
+
+def source_for(
+    world: World, model: nn.Module, law: NoiseLaw, *, unsafe_noise_seed: int | None = None
+) -> Noise:
+    """What draws each coordinate's noise once, however the model's sum is held."""
+    if world.size == 1 and not any(map(is_sharded, trainable_parameters(model).values())):
+        return source_of(law, unsafe_noise_seed=unsafe_noise_seed)
+    return SharedNoise(world, model, law, unsafe_noise_seed=unsafe_noise_seed)

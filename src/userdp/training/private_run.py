@@ -43,7 +43,7 @@ from userdp.training.collate import PASSES_AHEAD, Collator, gathered, rows_for
 from userdp.training.config import PrivateOptions
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
-from userdp.training.distributed_run import Dealing, shared_secret
+from userdp.training.distributed_run import Dealing, shared_secret, source_for
 from userdp.training.models import require_finite
 from userdp.training.opened import OpenRun
 from userdp.training.opening import TrainerNotes, open_run
@@ -66,7 +66,6 @@ from userdp.training.origin import (
 from userdp.training.questions import device_of, engine_of, require_fit_for_steps, rule_of
 from userdp.training.recipe import own_loop
 from userdp.training.releasing import release, unsharded
-from userdp.training.shared_noise import source_for
 from userdp.training.steps import NoExactLog, Step, operator_facts, set_gradients
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.training.stray_gradients import HeldModel, StrayGradients, require_free

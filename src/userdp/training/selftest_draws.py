@@ -33,9 +33,8 @@ from userdp.gradients.shards import is_sharded, local
 from userdp.noise.gaussian import TAIL_BITS, NoiseSampler
 from userdp.sampling import PoissonUsers
 from userdp.sampling.coins import secret_generator
-from userdp.training.distributed_run import shared_secret
+from userdp.training.distributed_run import owners, shared_secret
 from userdp.training.selftest_gradients import Measured, Scene, publicly_seeded
-from userdp.training.shares import share
 
 Floats = NDArray[np.float64]
 
@@ -96,13 +95,12 @@ def noise(scene: Scene) -> Iterator[Measured]:
     processes = 1 if scene.scattered else scene.world.size
     pieces, rows = defaultdict[str, list[Floats]](list), list[Floats]()
     for step in steps:
-        for owner in range(processes):
-            for name, tensor in share(step, owner, processes).items():
-                numbers = tensor.numpy() / _STD
-                pieces[name].append(numbers)
-                pieces[f"process {owner}"].append(numbers)
-                whole = numbers[: min(_ROW * _ROWS, numbers.size // _ROW * _ROW)]
-                rows.append(np.abs(whole).reshape(-1, _ROW))
+        for name, owner in owners(step, processes).items():
+            numbers = step[name].numpy() / _STD
+            pieces[name].append(numbers)
+            pieces[f"process {owner}"].append(numbers)
+            whole = numbers[: min(_ROW * _ROWS, numbers.size // _ROW * _ROW)]
+            rows.append(np.abs(whole).reshape(-1, _ROW))
     for name, parts in pieces.items():
         numbers = np.concatenate(parts)
         what = f"how surprising is the deviation of the noise of {name}, in nats"

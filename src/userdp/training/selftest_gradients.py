@@ -25,8 +25,7 @@ from userdp.gradients.shards import is_sharded, part_of, shard
 from userdp.noise import Gaussian
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import current_world
-from userdp.training.distributed_run import Dealing
-from userdp.training.shared_noise import source_for
+from userdp.training.distributed_run import Dealing, owners_to_all, source_for
 
 _CLOSE = 2e-3
 """Relative: float32 rounds a gradient to 1e-5 and better, and batches aim 1e-3 below C."""
@@ -127,7 +126,7 @@ class Scene:
         )
         total, _ = dealing.together(total, len(mine.examples), scattered=self.scattered)
         if not self.scattered:
-            self.world.shares_to_all(total.value)
+            owners_to_all(self.world, total.value)
         return replace(total, value={name: value.cpu() for name, value in total.value.items()})
 
     def norms_by_name(self, value: Mapping[str, Tensor]) -> dict[str, float]:
