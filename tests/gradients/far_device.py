@@ -198,16 +198,12 @@ def far_machine(index: int = 0) -> Iterator[Accelerator]:
             return index
 
     place = property(lambda tensor: tensor._local_tensor.device)  # of a tensor in parts
-    honest, device_there, make = nn.Module.to, devices._accelerator, torch.tensor
-
-    def accelerator(name: str, device: torch.device, processes: int) -> torch.device:
-        return Far.place if device.type == FAR.type else device_there(name, device, processes)
-
+    honest, make = nn.Module.to, torch.tensor
     with (
         mock.patch.object(nn.Module, "to", to),
-        mock.patch.object(devices, "_accelerator", accelerator),
-        mock.patch.object(devices, "_enough", return_value=True),
-        mock.patch.object(devices, "_cuda", return_value=torch.device(FAR.type, index)),
+        mock.patch.object(devices, "_KIND", FAR.type),
+        mock.patch.object(devices, "accelerators", return_value=index + 1),
+        mock.patch.dict("os.environ", {"LOCAL_RANK": str(index)}),
         mock.patch.object(torch, "tensor", tensor),
         mock.patch.object(Far, "place", torch.device(FAR.type, index)),
         mock.patch.object(torch, FAR.type, Module(FAR.type), create=True),

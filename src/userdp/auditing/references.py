@@ -146,7 +146,7 @@ def reference_scores(
     with scratch(place) as work, SideBySide(device, jobs, start=start) as processes:
         runs = [RunFolder(work / str(number) / "run") for number in range(count)]
         while waiting or processes.running:
-            while waiting and processes.free is not None:
+            while waiting and processes.free:
                 number = waiting.popleft()
                 half = copy_half(store, work / str(number) / "store", number)
                 files.operator_folder(runs[number].path)
@@ -160,9 +160,8 @@ def reference_scores(
                         f"{last_words(work / f'{number}.log')}",
                         hint="audit once more: reference runs that are finished are kept",
                     )
-                assert processes.free is not None  # where the run was
                 trained = read_model(str(runs[number].model))
-                own = per_token(trained.to(choose_device(processes.free.here)), fresh)
+                own = per_token(trained.to(choose_device(processes.free[0])), fresh)
                 data = io.BytesIO()
                 np.save(data, own)
                 files.write_file(kept[number], data.getvalue(), mode=files.OPERATOR_FILE)

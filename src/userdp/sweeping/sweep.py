@@ -222,11 +222,11 @@ class _Sweep:
         with self.processes as processes:
             while waiting or processes.running:
                 for _ in range(len(waiting)):
-                    if (seat := processes.free) is None:
+                    if not processes.free:
                         break
                     number = waiting.popleft()
                     if self.folder.run(number).finished:
-                        self._score(number, device=seat.here)
+                        self._score(number, device=processes.free[0])
                     elif is_held(self.folder.run(number)):  # it outlived an earlier sweep
                         if number not in told:
                             self.say(f"trial {number} is still trained by an earlier process")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
 from userdp.gradients.shards import is_sharded
-from userdp.training.devices import local_processes
+from userdp.training.devices import accelerators, local_processes
 
 T = TypeVar("T")
 
@@ -159,7 +159,7 @@ def joined() -> Iterator[World]:
     with _failures():
         # Which of them compute on CUDA is said later (`userdp.training.devices`); those that cannot
         # have a device each never do.
-        if torch.cuda.is_available() and torch.cuda.device_count() >= local_processes():
+        if accelerators() >= local_processes():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
             dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE)
         else:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from userdp import files
 from userdp.codec import encode
@@ -23,31 +21,15 @@ from userdp.ledger.folder import train_toml
 from userdp.ledger.journal import exclusive
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan, TrainConfig
-from userdp.training.devices import Seat, seats
+from userdp.training.devices import seats
+
+Launch = Callable[..., "subprocess.Popen[bytes]"]
+"""Starts ``userdp ARGUMENTS``, as `launch` does."""
 
 
-class Process(Protocol):
-    """A process that was started; `subprocess.Popen` is one."""
-
-    def poll(self) -> int | None:
-        """Its exit status, or None while it runs."""
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-
-    def wait(self) -> int:
-        """Wait for its end."""
-
-
-class Launch(Protocol):
-    """Starts ``userdp ARGUMENTS``, its errors going to the file ``log``."""
-
-    def __call__(
-        self, arguments: list[str], *, log: Path, environment: Mapping[str, str]
-    ) -> Process: ...
-
-
-def launch(arguments: list[str], *, log: Path, environment: Mapping[str, str]) -> Process:
+def launch(
+    arguments: list[str], *, log: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """Start a child of this process.
 
     Args:
@@ -55,76 +37,70 @@ def launch(arguments: list[str], *, log: Path, environment: Mapping[str, str]) -
         log: where its errors go.
         environment: of the child, over this process's own.
     """
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, files.OPERATOR_FILE)
-    try:
+    files.write_file(log, b"", mode=files.OPERATOR_FILE)
+    with log.open("ab") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "userdp", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=descriptor,
+            stderr=errors,
             env={**os.environ, **environment},
             # The terminal's Ctrl-C is for the caller, which asks its children to stop, once.
             start_new_session=True,
         )
-    finally:
-        os.close(descriptor)
 
 
 class SideBySide:
     """At most ``jobs`` processes at a time; at the end of a ``with`` block those left are ended.
 
     Args:
-        device: of all of them, see `userdp.training.devices.seats`.
+        device: of all of them, see `userdp.training.devices.seats`. On a CPU they divide the cores.
         jobs: how many run at the same time.
         start: starts one; a process of the operating system by default.
+
+    Attributes:
+        free: the devices on which the next ones will compute.
 
     Raises:
         UseError: there is no such device, or not one for each.
     """
 
     def __init__(self, device: str, jobs: int, *, start: Launch | None = None) -> None:
-        self._free = deque(seats(device, jobs))
-        self._running: dict[int, tuple[Process, Seat]] = {}
+        self.free = seats(device, jobs)
+        self._running: dict[int, tuple[subprocess.Popen[bytes], str]] = {}
         self._start = start or launch
+        self._environment: dict[str, str] = {}
+        if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
+            self._environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
 
     @property
     def running(self) -> int:
         """How many have not been seen to end."""
         return len(self._running)
 
-    @property
-    def free(self) -> Seat | None:
-        """Where the next one will compute; None if all places are taken."""
-        return self._free[0] if self._free else None
-
     def start(self, number: int, arguments: list[str], *, log: Path) -> None:
-        """Start ``userdp ARGUMENTS --device …`` in the free place, and call it ``number``."""
-        seat = self._free.popleft()
-        device = ["--device", seat.device]
-        process = self._start([*arguments, *device], log=log, environment=seat.environment)
-        self._running[number] = process, seat
+        """Start ``userdp ARGUMENTS --device …`` on the first free device; call it ``number``."""
+        device = self.free.pop(0)
+        process = self._start(
+            [*arguments, "--device", device], log=log, environment=self._environment
+        )
+        self._running[number] = process, device
 
     def ended(self) -> dict[int, int]:
         """The exit status of each process that has ended since this was last asked."""
         statuses = {number: one.poll() for number, (one, _) in self._running.items()}
         done = {number: status for number, status in statuses.items() if status is not None}
         # What just became free is the next to be taken: its device is warm.
-        self._free.extendleft(self._running.pop(number)[1] for number in done)
+        self.free[:0] = [self._running.pop(number)[1] for number in done]
         return done
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        left = [process for process, _ in self._running.values()]
-        for process in left:
+    def __exit__(self, *error: object) -> None:
+        for process, _ in self._running.values():
             process.terminate()
-        for process in left:
+        for process, _ in self._running.values():
             process.wait()
 
 
@@ -198,10 +174,6 @@ def steps_done(run: RunFolder) -> int:
 
 def last_words(log: Path) -> str:
     """The error that a process ended with."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        return "it left no word"
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     said = [line for line in lines if line.startswith("error: ")]
-    last = (said or lines or ["it left no word"])[-1]
-    return last.removeprefix("error: ")[:500]
+    return (said or lines or ["it left no word"])[-1].removeprefix("error: ")[:500]
