@@ -61,6 +61,21 @@ def test_public_evaluation_may_steer_training_and_is_a_condition(tmp_path):
     assert ConditionKind.EVALUATION in {one.kind for one in run.claim.conditions}
 
 
+def test_other_data_than_what_was_declared_public_is_looked_at(tmp_path):
+    run = evaluating(tmp_path, public_eval=True)
+    run.train()
+    run.evaluate()
+    assert not StoreLedger(run.store.path).history().looks
+    shown = len(run.state.log_history)
+    run.evaluate(ROWS)
+    run.predict(ROWS)
+    assert [what for _, what in StoreLedger(run.store.path).history().looks] == ["evaluate"] * 2
+    assert not any("eval_loss" in line for line in run.state.log_history[shown:])
+    run.eval_dataset = ROWS
+    run.evaluate()
+    assert len(StoreLedger(run.store.path).history().looks) == 3
+
+
 class Look(TrainerCallback):
     trainer = None
 

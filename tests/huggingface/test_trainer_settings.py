@@ -160,6 +160,31 @@ def test_calls_that_are_refused(one):
     assert not StoreLedger(one.store.path).charges()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_steps", 3, "ask for 3 steps"),
+        ("gradient_accumulation_steps", 2, "gradient_accumulation_steps is refused"),
+        ("eval_strategy", "steps", "eval_strategy is refused"),
+    ],
+)
+def test_a_setting_that_was_changed_before_training_is_refused_and_nobody_charged(
+    one, monkeypatch, name, value, message
+):
+    monkeypatch.setattr(one.args, name, value)
+    with pytest.raises(UseError, match=message):
+        one.train()
+    assert not StoreLedger(one.store.path).charges()
+
+
+def test_accumulation_by_accelerates_own_settings_is_refused_and_nobody_charged(tmp_path):
+    kwargs = {"gradient_accumulation_kwargs": {"num_steps": 4}}
+    asked = trainer(tmp_path, arguments={"accelerator_config": kwargs})
+    with pytest.raises(UseError, match="gradient_accumulation_steps is refused"):
+        asked.train()
+    assert not StoreLedger(asked.store.path).charges()
+
+
 def test_the_loop_gets_numbers_and_no_data(one):
     (first, *_) = one.get_train_dataloader()
     assert set(first) == {"private step"}

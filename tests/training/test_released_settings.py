@@ -70,8 +70,12 @@ def test_of_adapters_no_place_is_kept(store, tmp_path):
     assert holding(out, MARK) == []
     settings = peft.PeftConfig.from_pretrained(str(out))
     assert (settings.r, settings.base_model_name_or_path) == (2, None)
-    model.peft_config["default"].base_model_name_or_path = "openai-community/gpt2"
-    settings = peft.PeftConfig.from_pretrained(str(saved(model, store, tmp_path / "hub")))
+    own = model.peft_config["default"]
+    own.base_model_name_or_path = "openai-community/gpt2"
+    own.corda_config = peft.tuners.lora.config.CordaConfig(cache_file=f"cache/{MARK}")
+    own.tokenizer_name_or_path = str(base)
+    assert holding(saved(model, store, tmp_path / "hub"), MARK) == []
+    settings = peft.PeftConfig.from_pretrained(str(tmp_path / "hub"))
     assert settings.base_model_name_or_path == "openai-community/gpt2"
 
 

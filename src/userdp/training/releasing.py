@@ -286,8 +286,15 @@ def _of_generation(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_adapter(given: dict[str, Any]) -> dict[str, Any]:
-    """An adapter's settings: the base by a hub's name only, since folders are of this machine."""
-    base = Path(given["base_model_name_or_path"] or "")
-    local = base.is_absolute() or base.exists()
-    name = None if local else given["base_model_name_or_path"]
-    return {**given, "auto_mapping": None, "base_model_name_or_path": name}
+    """An adapter's settings: models by a hub's name only, since folders are of this machine."""
+    kept = dict[str, Any]()
+    for name, value in given.items():
+        kept[name] = _of_adapter(value) if isinstance(value, dict) else value
+        place = Path(value) if isinstance(value, str) else Path()
+        if (
+            (name.endswith("_name_or_path") and (place.is_absolute() or place.exists()))
+            or name == "auto_mapping"
+            or name.endswith("_file")
+        ):
+            kept[name] = None
+    return kept

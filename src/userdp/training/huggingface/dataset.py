@@ -114,16 +114,10 @@ def default_seq_len(model: Any, asked: int | None) -> int:
 
 def _tokenizer_file(processing_class: Any) -> bytes:
     """tokenizer.json of a tokenizer of `transformers`."""
-    if processing_class is None:
-        raise UseError(
-            "the trainer has no processing_class: a user store keeps the tokenizer that its tokens "
-            "belong to, so that a released model can be evaluated and used",
-            hint="give processing_class=tokenizer",
-        )
     backend = getattr(processing_class, "backend_tokenizer", None)
     if backend is None:
         raise UseError(
-            f"a {type(processing_class).__name__} has no tokenizer.json, which a user store keeps",
+            f"processing_class={processing_class!r} has no tokenizer.json, which a user store keeps",
             hint="give a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)",
         )
     text: str = backend.to_str()

@@ -27,18 +27,8 @@ class UserLevelSFTTrainer(UserLevelMixin, SFTTrainer):  # type: ignore[misc]
     never logged.
     """
 
-    def _prepare_dataset(
-        self,
-        dataset: Any,
-        processing_class: Any,
-        args: Any,
-        packing: bool,
-        formatting_func: Any,
-        dataset_name: str,
-    ) -> Any:
-        if dataset_name == "train":
+    def _prepare_dataset(self, dataset: Any, tokenizer: Any, args: Any, *more: Any) -> Any:
+        if more[-1] == "train":  # the name of the data set
             args = copy.copy(args)
             args.max_length, args.shuffle_dataset = None, False
-        return super()._prepare_dataset(
-            dataset, processing_class, args, packing, formatting_func, dataset_name
-        )
+        return super()._prepare_dataset(dataset, tokenizer, args, *more)

@@ -87,8 +87,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             1024, or less if the model reads less.
         loss: per-row loss, see `userdp.make_private`.
         base: what the weights descend from, where that cannot be looked up.
-        public_eval: the evaluation data is nobody's private text: it may be evaluated on during
-            training, and its numbers may be logged and may choose a checkpoint.
+        public_eval: ``eval_dataset`` is nobody's private text: it may be evaluated on during
+            training, and its numbers may be logged and may choose a checkpoint. Of no other data.
         options: see `userdp.make_private`; the exact numbers are always in ``operator.jsonl``.
         trainer_options: all other arguments of the trainer.
 
@@ -115,18 +115,19 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         **trainer_options: Any,
     ) -> None:
         self._proposal, self._plan = plan, as_plan(plan)
-        self._loss, self._base, self._public_eval = loss, base, public_eval
+        self._loss, self._base = loss, base
         self._options = replace(options, exact_log=True)
         self._private: PrivateRun | None = None
         self._steps: Iterator[Step] = iter(())
-        self._resumes = False
+        self._resumes = self._shows_evaluation = False
         self._epsilon: dict[str, float] = {}
-        own_loss = type(self).compute_loss
-        asked = {"compute_loss": own_loss} | trainer_options
-        if own_loss.__module__.startswith(("transformers.", "trl.")):
-            del asked["compute_loss"]
-        args = private_args(args, asked, self._plan, public_eval=public_eval)
+        self._asked, own_loss = dict(trainer_options), type(self).compute_loss
+        if not own_loss.__module__.startswith(("transformers.", "trl.")):
+            self._asked["compute_loss"] = own_loss
+        args = private_args(args, self._asked, self._plan, public_eval=public_eval)
         super().__init__(model=model, args=args, train_dataset=train_dataset, **trainer_options)
+        self._public_data = self.eval_dataset if public_eval else None
+        self._public_loader: Any = None
         # Whoever loads other adapters before train() begins with what these have learned.
         made_here = trainer_options.get("peft_config") is not None
         self._made_adapters = digest_of_adapters(self.model) if made_here else None
@@ -156,10 +157,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
     # The loop: where the private run opens, steps and ends.
 
     def train(
-        self,
-        resume_from_checkpoint: str | os.PathLike[str] | bool | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
+        self, resume_from_checkpoint: str | os.PathLike[str] | bool | None = None, **options: Any
     ) -> TrainOutput:
         """Take the plan's steps, or those that remain, and release the model.
 
@@ -167,18 +165,20 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             resume_from_checkpoint: True goes on with the run in the output folder, from its last
                 whole checkpoint (from the base model's weights, if it was killed before the first);
                 a path names one of its checkpoints.
-            trial: as in `transformers.Trainer`, and always None: no search is possible.
-            ignore_keys_for_eval: as in `transformers.Trainer`.
+            options: as in `transformers.Trainer`.
 
         Returns:
             The attempts charged, and the claim's ε and δ. The loss is NaN: the exact one is the
             operator's.
 
         Raises:
-            UseError, FailureError: as `userdp.make_private`.
+            UseError, FailureError: as `userdp.make_private`; or a setting was changed, since the
+                trainer was made, to what is refused.
             Interrupted: by Ctrl-C or SIGTERM, after a step that is in a checkpoint, whatever
                 ``save_strategy`` says.
         """
+        public_eval = self._public_data is not None and self._public_data is self.eval_dataset
+        self.args = private_args(self.args, self._asked, self._plan, public_eval=public_eval)
         folder = RunFolder(Path(self.args.output_dir))
         self._resumes = bool(resume_from_checkpoint)
         checkpoint: Path | None = None
@@ -188,20 +188,15 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
                     f"there is no private run in {folder.path} to resume",
                     hint="leave resume_from_checkpoint out",
                 )
-            checkpoint = last_sealed(folder.path)
-            if isinstance(resume_from_checkpoint, str | os.PathLike):
-                checkpoint = Path(resume_from_checkpoint)
+            named = isinstance(resume_from_checkpoint, str | os.PathLike)
+            checkpoint = Path(resume_from_checkpoint) if named else last_sealed(folder.path)
             if checkpoint is not None:
                 require_own(checkpoint, run_id=folder.run_id)
         with interrupts.held() as signals:
             stop = StopWhenAsked(signals)
             self.add_callback(stop)
             try:
-                super().train(
-                    resume_from_checkpoint=None if checkpoint is None else str(checkpoint),
-                    trial=trial,
-                    ignore_keys_for_eval=ignore_keys_for_eval,
-                )
+                super().train(checkpoint and str(checkpoint), **options)
                 if self._run.remaining:
                     place = f"after step {self._run.done} of {self._plan.steps}"
                     signals.check(place, resume=True)
@@ -306,7 +301,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         known = self._base
         if known is None:
             known = lineage_of_weights(self.model, self._store, made=self._made_adapters)
-        if self._public_eval:
+        if self._public_data is not None:
             declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
             known += Lineage(conditions=(declared,))
         return known
@@ -318,7 +313,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         public = {
             name: value
             for name, value in {**logs, **self._epsilon}.items()
-            if name in LOGGED or (self._public_eval and name.startswith("eval_"))
+            if name in LOGGED or (self._shows_evaluation and name.startswith("eval_"))
         }
         # Not super(): TRL's own `log` would add its exact numbers behind the allow-list.
         Trainer.log(self, public)
@@ -350,21 +345,33 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         """Refused: it uploads the output folder, the operator's files included."""
         raise PUSH.refusal("push_to_hub")
 
-    def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """As in `transformers.Trainer`; notes whether it reads the data that was declared public."""
+        loader = super().get_eval_dataloader(eval_dataset)
+        known, public = self.eval_dataset, self._public_data
+        read = known if eval_dataset is None else eval_dataset
+        read = known[read] if isinstance(read, str) else read
+        every = public.values() if isinstance(public, dict) else [public]
+        declared = public is not None and any(read is one for one in every)
+        self._public_loader = loader if declared else None
+        return loader
+
+    def evaluation_loop(self, dataloader: Any, *arguments: Any, **options: Any) -> Any:
         """As in `transformers.Trainer`; on private text it is a look, which the ledger notes.
 
         What `evaluate` and `predict` return is exact, so it is the operator's: constants of later
-        runs that were chosen by it are no longer declared. On data that was declared public it is
-        no look.
+        runs that were chosen by it are no longer declared. To evaluate on the ``eval_dataset`` that
+        was declared public is no look.
 
         Raises:
             UseError: the text is private, and steps remain that its numbers could steer.
         """
-        if not self._public_eval:
+        self._shows_evaluation = dataloader is self._public_loader
+        if not self._shows_evaluation:
             if self._private is not None:
                 raise EVALUATION.refusal("evaluation during training")
             StoreLedger(self._store.path).look("evaluate")
-        return super().evaluation_loop(*arguments, **options)
+        return super().evaluation_loop(dataloader, *arguments, **options)
 
     def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
         """As in `transformers.Trainer`; the files are the operator's (mode 0600)."""

@@ -50,9 +50,8 @@ class Setting:
 
 EVALUATION = Setting(
     names=("eval_strategy", "eval_on_start"),
-    why="exact losses of people's text would choose what is released (the best checkpoint, early "
-    "stopping, a schedule that follows a metric)",
-    instead="say public_eval=True if the evaluation data is nobody's private text; else call "
+    why="exact losses of people's text would choose what is released, or when training stops",
+    instead="say public_eval=True if eval_dataset is nobody's private text; else call "
     "trainer.evaluate() after training, which notes a look in the store's ledger",
 )
 """Taken if the evaluation data is declared public."""
@@ -63,20 +62,23 @@ PUSH = Setting(
     instead="upload OUTPUT_DIR/model: huggingface_hub.upload_folder(folder_path=…)",
 )
 
+_LOSS = ("compute_loss", "compute_loss_func")
+_PROCESSES = ("deepspeed", "deepspeed_plugin", "fsdp", "parallelism_config")
+_OF_TRANSFORMERS = ("WithPadding", "ForLanguageModeling", "ForSeq2Seq")
+_COLLATORS = ("default_data_collator", *(f"DataCollator{kind}" for kind in _OF_TRANSFORMERS))
+
 SETTINGS = (
     Setting(
         names=("gradient_accumulation_steps",),
         taken=(1,),
-        why="a private step draws the plan's whole cohort and is one update, so accumulating would "
-        "add up the noise of several",
+        why="a private step draws the plan's whole cohort: accumulating adds up the noise of several",
         instead="leave it at 1: the plan's cohort_size says how many users a step has, and "
         "per_device_train_batch_size how many rows share a pass (memory, never privacy)",
     ),
     Setting(
         names=("mixed_precision", "fp16"),
         taken=("bf16",),
-        why="loss scaling (GradScaler) skips the update of a step whose numbers overflow, and what "
-        "people wrote decides whether they do",
+        why="loss scaling (GradScaler) skips steps whose numbers overflow, which tells of people",
         instead="use bf16=True, or float32; `accelerate config` may have asked for fp16",
     ),
     Setting(
@@ -85,57 +87,32 @@ SETTINGS = (
         instead="leave it out",
     ),
     Setting(
-        names=(
-            "compute_loss",
-            "compute_loss_func",
-            "loss_type",
-            "label_smoothing_factor",
-            "router_aux_loss_coef",
-        ),
+        names=(*_LOSS, "loss_type", "label_smoothing_factor", "router_aux_loss_coef"),
         taken=("nll",),
         why="the gradient of a private step is that of loss=, on which it would have no effect",
         instead="give a loss per row as loss=, see userdp.gradients.Loss",
     ),
     Setting(
         names=("data_collator",),
-        taken=(
-            "default_data_collator",
-            "DataCollatorWithPadding",
-            "DataCollatorForLanguageModeling",
-            "DataCollatorForSeq2Seq",
-        ),
-        why="a private step builds its own rows from input_ids and labels, so a collator of your "
-        "own would have no effect",
+        taken=_COLLATORS,
+        why="a private step builds its own rows, on which a collator would have no effect",
         instead="make input_ids and labels with dataset.map, and leave data_collator out",
     ),
     Setting(
-        names=("neftune_noise_alpha", "activation_offloading"),
-        why="it hangs hooks into the model, which the gradient engines do not know",
+        names=("neftune_noise_alpha", "activation_offloading", "use_liger_kernel"),
+        why="the gradient engines do not know its hooks or fused layers",
         instead="leave it out; gradient_checkpointing=True saves memory",
     ),
     Setting(
-        names=("use_liger_kernel",),
-        why="the gradient engines have no rules for its fused layers, and its loss averages over "
-        "the users of a pass",
-        instead="leave it out",
-    ),
-    Setting(
-        names=("deepspeed", "deepspeed_plugin", "fsdp", "parallelism_config", "world_size"),
+        names=(*_PROCESSES, "world_size", "n_gpu"),
         taken=(1,),
-        why="gradients would be added up over processes before users are clipped",
-        instead="use one process, or userdp.make_private under torchrun",
-    ),
-    Setting(
-        names=("n_gpu",),
-        taken=(1,),
-        why="with several GPUs in one process nn.DataParallel copies the model, and the gradient "
-        "engines would see none of the copies",
-        instead="make one GPU visible: CUDA_VISIBLE_DEVICES=0",
+        why="gradients would be added up over processes or GPUs before users are clipped",
+        instead="use one process on one GPU (CUDA_VISIBLE_DEVICES=0), or userdp.make_private "
+        "under torchrun",
     ),
     Setting(
         names=("auto_find_batch_size",),
-        why="it begins the training loop anew after memory ran out, and the steps so far stay "
-        "charged",
+        why="it begins anew after memory ran out, and the steps so far stay charged",
         instead="give a smaller per_device_train_batch_size: memory, never privacy",
     ),
     Setting(
@@ -154,14 +131,12 @@ SETTINGS = (
     Setting(
         names=("max_grad_norm",),
         becomes=0.0,
-        why="the plan's clip bounds each user before noise is added, and scaling the noisy sum "
-        "again would only change the learning rate from step to step",
+        why="the plan's clip bounds each user, and another one would only change the learning rate",
     ),
     Setting(
         names=("include_num_input_tokens_seen",),
         becomes="no",
-        why="the number of tokens and the time of a step tell how much the people wrote who were "
-        "drawn; operator.jsonl has them",
+        why="it tells how much the people wrote who were drawn; operator.jsonl has it",
     ),
 )
 
@@ -173,7 +148,7 @@ def private_args(args: Any, options: Mapping[str, Any], plan: Plan, *, public_ev
         args: `transformers.TrainingArguments`, or a class that descends from it.
         options: other arguments of the trainer, and its own methods that replace theirs.
         plan: decides the number of steps.
-        public_eval: the evaluation data is nobody's private text.
+        public_eval: ``eval_dataset`` is nobody's private text.
 
     Raises:
         UseError: names the setting that is refused, why, and what to do instead.
