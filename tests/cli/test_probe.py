@@ -188,7 +188,6 @@ def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path,
     (line,) = StoreLedger(charged / "store").charges()
     assert (norms.ledger_line, line.query_epsilon) == (line.run_id, 200.0)
     assert norms.users == 100  # as declared: how many were measured is private
-    assert norms.quantiles is None
     assert norms.median_examples_per_user is None
     assert (
         probe(charged, tmp_path / "exact.json", "--source", "public", "--max-group-size", "2") == 0

@@ -24,7 +24,7 @@ Correction)", Algorithm 1; Loshchilov & Hutter 2019 (decoupled weight decay).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -63,29 +63,16 @@ class AdamBC(torch.optim.Optimizer):
             raise UseError(f"betas must be in [0, 1), got {betas!r}")
         require_probability("floor", floor)
         require_positive("eps", eps)
-        defaults = {
-            "lr": lr,
-            "betas": tuple(betas),
-            "floor": floor,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "noise_std": noise_std,
-            "step": 0,
-            "noise_average": 0.0,
-        }
-        super().__init__(params, defaults)
+        ours = {"floor": floor, "noise_std": noise_std, "step": 0, "noise_average": 0.0}
+        usual = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, usual | ours)
 
     # torch types `step` by two overloads, of which no single signature is an override.
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update from the gradients in ``.grad``; a parameter without one stays as it is."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             self._update(group)
-        return loss
 
     def _update(self, group: dict[str, Any]) -> None:
         if not 0 <= group["noise_std"] < math.inf:
@@ -115,8 +102,5 @@ class AdamBC(torch.optim.Optimizer):
         torch._foreach_addcdiv_(weights, first, scales, -rate / (1 - beta1 ** group["step"]))
 
     def _moment(self, parameter: Tensor, name: str) -> Tensor:
-        state = self.state[parameter]
-        if name not in state:
-            state[name] = torch.zeros_like(parameter)
-        moment: Tensor = state[name]
+        moment: Tensor = self.state[parameter].setdefault(name, torch.zeros_like(parameter))
         return moment

@@ -34,9 +34,8 @@ def models_by_depth(
     if config.model == NEW:
 
         def new(layers: int) -> nn.Module:
-            model = new_model(
-                replace(config, layers=layers), vocab_size=vocab_size, seq_len=seq_len
-            )
+            shallow = replace(config, layers=layers)
+            model = new_model(shallow, vocab_size=vocab_size, seq_len=seq_len)
             return add_adapters(model, config).train()
 
         return new, config.layers
@@ -44,16 +43,14 @@ def models_by_depth(
     depth = getattr(shape, "num_hidden_layers", None)
     if not isinstance(depth, int) or depth < 1:
         raise UseError(
-            f"the configuration of {config.model!r} names no number of layers, so that what a "
-            "layer costs cannot be predicted",
+            f"the configuration of {config.model!r} names no number of layers",
             hint="leave --hardware out: the plan itself needs no prediction",
         )
 
     def build(layers: int) -> nn.Module:
-        model: nn.Module = transformers.AutoModelForCausalLM.from_config(
-            _of_depth(shape, layers),
-            dtype=torch.float32,  # as training reads it, whatever the folder holds
-        )
+        shallow = _of_depth(shape, layers)
+        # In float32, as training reads it, whatever the folder holds.
+        model = transformers.AutoModelForCausalLM.from_config(shallow, dtype=torch.float32)
         return add_adapters(model, config).train()
 
     return build, depth

@@ -46,7 +46,7 @@ def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
             f"userdp computes on cpu or cuda, got {name!r}: no engine was tried elsewhere",
             hint=NAMES,
         )
-    if several and device.index is None:
+    if several and ":" not in name:
         device = torch.device(_KIND, int(rank or 0))
     elif several and local_processes() > 1:
         raise UseError(
@@ -75,7 +75,7 @@ def seats(name: str, jobs: int) -> list[str]:
     """
     require_count("jobs", jobs, at_most=256)
     chosen, there = choose_device(name), accelerators()
-    if jobs == 1 or chosen.type == "cpu" or chosen.index is not None:
+    if jobs == 1 or chosen.type == "cpu" or ":" in name:
         return [name] * jobs
     if jobs > there:
         raise UseError(

@@ -31,8 +31,7 @@ def held_out_splits(store: UserStore) -> tuple[Split, ...]:
     splits = tuple(split for split in held if len(store.split(split).counts))
     if not splits:
         raise UseError(
-            f"the store at {store.path} holds nothing out: there is no loss to measure on text "
-            "that was not trained on",
+            f"the store at {store.path} holds nothing out",
             hint="prepare it with --held-out-users 0.1, or measure on --split train",
         )
     return splits
@@ -81,8 +80,7 @@ def evaluate_splits(
         counted = {name: result["model"][name] for name in ("split", "users", "examples")}
         if with_base:
             result["difference"] = paired(each["model"], each["base"])
-            line = {"kind": "paired difference", "split": str(split), **result["difference"]}
-            folder.log(line)
+            folder.log({"kind": "paired difference", "split": str(split), **result["difference"]})
         results.append({**counted, **result})
     return results
 
@@ -140,7 +138,17 @@ def release_evaluation(
     Uncounted(progress or NoProgress()).stage("evaluate", None)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
     asked: dict[str, Any] = {"epsilon": epsilon, "subject": f"loss on {split}", "of": lineage}
-    result: dict[str, Any] = {
+    compared = {}
+    if with_base:
+        both = {"loss_bound": bound, "difference_bound": widest, **asked}
+        released = release_comparison(store, values["model"], values["base"], **both)
+        users, mean, query_ids = released.users, released.model, released.query_ids
+        difference = asdict(released.difference)
+        compared["difference"] = {"user_loss": difference.pop("value"), **difference}
+    else:
+        means = release_means(store, values, bound=bound, **asked)
+        users, mean, query_ids = means.users, means.means["model"], means.query_ids
+    result = {
         "what": "evaluation",
         "split": str(split),
         "statistic": "mean over users of each user's mean loss per token, in nats",
@@ -149,19 +157,7 @@ def release_evaluation(
         "delta": 0.0,
         "unit": "user",
         "adjacency": "add-or-remove",
-    }
-    if with_base:
-        compared = release_comparison(
-            store, values["model"], values["base"],
-            loss_bound=bound, difference_bound=widest, **asked,
-        )  # fmt: skip
-        users, mean, query_ids = compared.users, compared.model, compared.query_ids
-        difference = asdict(compared.difference)
-        result["difference"] = {"user_loss": difference.pop("value"), **difference}
-    else:
-        means = release_means(store, values, bound=bound, **asked)
-        users, mean, query_ids = means.users, means.means["model"], means.query_ids
-    result |= {
+        **compared,
         "released_users": users,
         "model": {
             "user_loss": mean.value,
@@ -182,8 +178,7 @@ def _claimed(folder: RunFolder, store: UserStore) -> Lineage:
         what = "a trial of a private selection" if claimed.trial else claimed.composition
         raise UseError(
             f"nothing is claimed of the model of {folder.path} ({what}) for the people of this "
-            "store: its weights may hold people's text as it is, so that the price of a release "
-            "would be no bound",
+            "store, so that the price of a release would be no bound",
             hint="evaluate it without --epsilon, for its operator alone",
         )
     return lineage

@@ -94,25 +94,17 @@ def sampled_texts(
     prompts = list(zip(config.prompt, tokenizer.with_end(None).encode(config.prompt), strict=True))
     if not prompts and end is not None:
         prompts = [("", [end])]
-    if not prompts or not all(ids for _, ids in prompts):
-        raise UseError(
-            "there is nothing to begin a text from: a prompt is empty, or none is given and the "
-            "model has no end-of-text token",
-            hint="give a public --prompt",
-        )
-    longest = max(len(ids) for _, ids in prompts)
+    lengths = [len(ids) for _, ids in prompts]
     context = getattr(model.config, "max_position_embeddings", None) or 2**20
-    if longest >= context:
+    if not (lengths and min(lengths) > 0 and max(lengths) < context):
         raise UseError(
-            f"a prompt has {longest} tokens, which fills the model's context of {context}",
-            hint="give a shorter --prompt",
+            f"there is nothing to begin a text from: prompts have {lengths} tokens, of 1 to "
+            f"{context - 1}, and without one the model needs an end-of-text token",
+            hint="give a public --prompt",
         )
     pad = 0 if end is None else end
     with torch.random.fork_rng():
-        if config.seed is None:
-            torch.seed()
-        else:
-            torch.manual_seed(config.seed)
+        torch.manual_seed(torch.seed() if config.seed is None else config.seed)
         for begin in range(0, count, config.micro_batch):
             numbers = range(begin, min(count, begin + config.micro_batch))
             here = [prompts[number % len(prompts)] for number in numbers]
@@ -127,7 +119,7 @@ def sampled_texts(
                 temperature=config.temperature,
                 top_p=config.top_p,
                 top_k=0,
-                max_new_tokens=min(config.max_tokens, context - longest),
+                max_new_tokens=min(config.max_tokens, context - max(lengths)),
                 eos_token_id=end,
                 pad_token_id=pad,
                 use_cache=True,  # whoever trains under checkpointing saves a model that says no

@@ -25,10 +25,9 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
     if config.lora_rank is None:
         return model
     peft = library("peft", extra="lora", what="--lora-rank")
-    alpha = config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank
     settings = peft.LoraConfig(
         r=config.lora_rank,
-        lora_alpha=alpha,
+        lora_alpha=config.lora_alpha or 2 * config.lora_rank,
         target_modules=list(config.lora_targets) or linear_layers(model),
         lora_dropout=config.dropout,
         bias="none",
@@ -41,10 +40,7 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
         try:
             wrapped: nn.Module = peft.get_peft_model(model, settings)
         except ValueError as error:
-            raise UseError(
-                f"cannot attach adapters: {in_short(error)}",
-                hint="name modules of this model in --lora-targets",
-            ) from error
+            raise UseError(f"cannot attach adapters: {in_short(error)}", hint=_NAME) from error
     return wrapped.train()
 
 
@@ -98,18 +94,17 @@ def data_of_adapters(model: nn.Module) -> str:
     """The initialisations of a model's adapters that read data or may have; empty without any."""
     adapted: Any = model
     named = {getattr(one, "init_lora_weights", True) for one in adapted.peft_config.values()}
+    by_name = sorted(how for how in named if isinstance(how, str))
     return ", ".join(
-        sorted(
-            how
-            for how in named
-            if isinstance(how, str) and how.partition("_niter_")[0].lower() not in _READ_NO_DATA
-        )
+        how for how in by_name if how.partition("_niter_")[0].lower() not in _READ_NO_DATA
     )
 
 
 _FACTORS = ("A.", "B.", "E.", "embedding_A.", "embedding_B.")
 _READ_NO_DATA = {"gaussian", "loftq", "mica", "olora", "orthogonal", "pissa"}
 """Initialisations by name that read the base's weights at most; a later `peft` may know others."""
+
+_NAME = "name modules of this model in --lora-targets"
 
 _LINEAR = ("Conv1D", "Linear8bitLt", "Linear4bit")
 """Linear layers that are no `nn.Linear`: GPT-2's, and those of `bitsandbytes`."""
@@ -133,8 +128,8 @@ def linear_layers(model: nn.Module) -> list[str]:
     Raises:
         UseError: there is none.
     """
-    head: object = getattr(model, "get_output_embeddings", lambda: None)()
-    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    known: Any = model
+    head, model_type = known.get_output_embeddings(), known.config.model_type
     left_out = _KERNELS_READ if model_type in _KERNELS_OF else set()
     if any(p.dim() == 3 and "experts" in name for name, p in model.named_parameters()):
         left_out = left_out | _TAKEN_FOR_EXPERTS
@@ -148,8 +143,5 @@ def linear_layers(model: nn.Module) -> list[str]:
         and name.rpartition(".")[2] not in left_out
     ]
     if not names:
-        raise UseError(
-            "the model has no linear layer to which an adapter could be attached",
-            hint="name modules of this model in --lora-targets",
-        )
+        raise UseError("the model has no linear layer for an adapter", hint=_NAME)
     return names

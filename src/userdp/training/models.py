@@ -57,10 +57,8 @@ def new_model(config: TrainConfig, *, vocab_size: int, seq_len: int) -> nn.Modul
         n_head=config.heads,
         bos_token_id=0,
         eos_token_id=0,
-        resid_pdrop=config.dropout,
-        embd_pdrop=config.dropout,
-        attn_pdrop=config.dropout,
     )
+    _set_dropout(shape, config.dropout)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model: nn.Module = transformers.AutoModelForCausalLM.from_config(shape)
@@ -98,7 +96,7 @@ def read_model(
         )
         if settings is None:
             _set_dropout(shape, dropout)
-        model, loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             name,
             config=shape,
             dtype=dtype,
@@ -113,17 +111,16 @@ def read_model(
             f"cannot load a causal language model from {name!r}: {in_short(error)}",
             hint="give a folder with config.json and model.safetensors, 'bundled', or 'new'",
         ) from error
-    wrong = sorted({*loaded["missing_keys"], *(key for key, *_ in loaded["mismatched_keys"])})
+    model: nn.Module = loaded[0]
+    wrong = {*loaded[1]["missing_keys"], *(key for key, *_ in loaded[1]["mismatched_keys"])}
     if wrong:
         raise UseError(
-            f"weights in {name!r} are missing, or of another shape than in the model that its "
-            f"config.json describes ({_some(wrong)}): random numbers would take their place",
+            f"weights in {name!r} are missing, or of another shape than its config.json says "
+            f"({_some(sorted(wrong))}): random numbers would take their place",
             hint="save the model itself (with its language head), not a wrapper: of torch.compile "
-            "model._orig_mod.save_pretrained(FOLDER), of DataParallel model.module, of adapters "
-            "model.merge_and_unload()",
+            "model._orig_mod, of DataParallel model.module, of adapters model.merge_and_unload()",
         )
-    whole: nn.Module = model
-    return whole
+    return model
 
 
 def say_what_is_widened(name: str) -> None:
@@ -144,8 +141,8 @@ def require_finite(name: str, model: nn.Module) -> None:
     off = [key for key, one in model.named_parameters() if not bool(local(one).isfinite().all())]
     if off:
         raise UseError(
-            f"weights of {name or 'the model'} are NaN or infinite ({_some(off)}): every gradient "
-            "would count as zero, and epsilon would be spent on noise",
+            f"weights of {name or 'the model'} are NaN or infinite ({_some(off)}): nothing would "
+            "be learned",
             hint="take a checkpoint from before its training diverged; a cast to float16 makes "
             "numbers above 65,504 infinite",
         )
@@ -154,26 +151,20 @@ def require_finite(name: str, model: nn.Module) -> None:
 def require_fit(model: nn.Module, name: str, store: UserStore) -> None:
     """Refuse a model that would misread the store's tokens."""
     known: Any = model
-    rows = known.get_input_embeddings().weight.shape[0]
-    if rows < store.meta.vocab_size:
-        raise UseError(
-            f"model {name!r} knows {rows} tokens, the store uses {store.meta.vocab_size}: they "
-            "come from different tokenizers",
-            hint="prepare the store with this model's tokenizer.json",
-        )
+    rows, meta = known.get_input_embeddings().weight.shape[0], store.meta
     positions = getattr(known.config, "max_position_embeddings", None)
-    if positions is not None and positions < store.meta.seq_len:
+    if positions is not None and positions < meta.seq_len:
         raise UseError(
-            f"model {name!r} reads {positions} tokens, the store's examples have up to "
-            f"{store.meta.seq_len}",
+            f"model {name!r} reads {positions} tokens, the store's examples have {meta.seq_len}",
             hint="prepare the store again with a smaller --seq-len",
         )
     own = Path(resolve(name)) / "tokenizer.json"
-    if own.exists() and _vocabulary(own) != _vocabulary(store.tokenizer_path):
+    differ = own.exists() and _vocabulary(own) != _vocabulary(store.tokenizer_path)
+    if differ or rows < meta.vocab_size:
         raise UseError(
-            f"model {name!r} and the store have different tokenizers: the model would read other "
-            "words than the ones in the store",
-            hint=f"prepare the store with the tokenizer at {own}",
+            f"model {name!r}, which knows {rows} tokens, and the store, which uses "
+            f"{meta.vocab_size}, have different tokenizers",
+            hint=f"prepare the store with the model's own: {own}",
         )
 
 

@@ -17,7 +17,7 @@ from userdp.gradients.shards import local
 from userdp.training.adam_bc import AdamBC
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 
-_COSINE_FLOOR = 0.05
+_FLOOR = 0.05
 """Of the peak rate: a rate of 0 would spend the last step's epsilon on nothing."""
 _NEARLY_ALL = 0.99
 _WATCHED = 4096
@@ -35,24 +35,18 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
+    rate, betas = config.learning_rate, (0.9, 0.98)
     match config.optimizer:
         case OptimizerName.ADAMW:
             # One kernel for the whole update: on a CPU a quarter of the time.
             fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
-            return torch.optim.AdamW(
-                groups, lr=config.learning_rate, betas=(0.9, 0.98), fused=fused
-            )
+            return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=fused)
         case OptimizerName.ADAM_BC:
-            return AdamBC(
-                groups,
-                lr=config.learning_rate,
-                betas=(0.9, 0.98),
-                floor=config.bias_correction_floor,
-            )
+            return AdamBC(groups, lr=rate, betas=betas, floor=config.bias_correction_floor)
         case OptimizerName.ADAFACTOR:
-            return torch.optim.Adafactor(groups, lr=config.learning_rate)
+            return torch.optim.Adafactor(groups, lr=rate)
         case OptimizerName.SGD:
-            return torch.optim.SGD(groups, lr=config.learning_rate, momentum=0.9)
+            return torch.optim.SGD(groups, lr=rate, momentum=0.9)
 
 
 def set_noise_std(optimizer: torch.optim.Optimizer, noise_std: float) -> None:
@@ -79,14 +73,12 @@ def learning_rate(config: TrainConfig, *, step: int, steps: int) -> float:
         return config.learning_rate * step / config.warmup_steps
     span = max(1, steps - config.warmup_steps)
     done = min(1.0, (step - config.warmup_steps - 1) / span)
-    match config.schedule:
-        case Schedule.CONSTANT:
-            factor = 1.0
-        case Schedule.LINEAR:
-            factor = 1.0 - done
-        case Schedule.COSINE:
-            factor = _COSINE_FLOOR + (1 - _COSINE_FLOOR) * (1 + math.cos(math.pi * done)) / 2
-    return config.learning_rate * factor
+    factor = {
+        Schedule.CONSTANT: 1.0,
+        Schedule.LINEAR: 1.0 - done,
+        Schedule.COSINE: _FLOOR + (1 - _FLOOR) * (1 + math.cos(math.pi * done)) / 2,
+    }
+    return config.learning_rate * factor[config.schedule]
 
 
 def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -105,25 +97,21 @@ def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) 
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise UseError(
-            f"{type(optimizer).__name__} computes the loss again within its step, by a closure: "
-            "a private step has one gradient, for which it paid",
+            f"{type(optimizer).__name__} wants a closure, and a private step has one gradient",
             hint="take an optimizer that steps by gradients, such as torch.optim.AdamW",
         )
     missing = [name for key, name in ours.items() if key not in theirs]
     if missing:
         raise UseError(
             f"the optimizer does not hold {len(missing)} of the model's {len(ours)} trainable "
-            f"parameters ({', '.join(missing[:3])}…): epsilon would be spent on weights that "
-            "never move",
-            hint="build the optimizer after adapters were attached and the model was moved: "
-            "it must hold the model's own tensors",
+            f"parameters ({', '.join(missing[:3])}…): they would never move",
+            hint="build the optimizer after adapters were attached and the model was moved",
         )
     others = theirs - set(ours) - set(frozen)
     if others:
         raise UseError(
-            f"the optimizer holds {len(others)} tensors that are no parameters of the model: they "
-            "would move without clipping or noise",
-            hint="give the optimizer only parameters of this model",
+            f"the optimizer holds {len(others)} tensors that are no parameters of the model",
+            hint="give it only those of this model: others would move without clipping or noise",
         )
     for key in theirs & set(frozen):
         frozen[key].grad = None
@@ -165,8 +153,8 @@ class MovementCheck:
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
-        self._excused = not self._has_learning_rate()
+        self._groups = optimizer.param_groups
+        self._excused = self._stands_still()
         self._parameters = list(trainable_parameters(model).values())
         self._before = [_part(p).clone() for p in self._parameters]
 
@@ -176,20 +164,18 @@ class MovementCheck:
         Raises:
             FailureError: none has changed, though the learning rate is not 0.
         """
-        for parameter, before in zip(self._parameters, self._before, strict=True):
-            if not torch.equal(_part(parameter), before):
-                return True
-        if self._excused or not self._has_learning_rate():
+        if not all(map(torch.equal, map(_part, self._parameters), self._before)):
+            return True
+        if self._excused or self._stands_still():
             return False
         raise FailureError(
-            "no trainable parameter moved in the update: epsilon would be spent and nothing "
-            "would learn",
+            "no trainable parameter moved in the update: epsilon would be spent for nothing",
             hint="call optimizer.step() once per step, do not clear .grad before it, and check the "
             "learning rate against the parameters' precision",
         )
 
-    def _has_learning_rate(self) -> bool:
-        return any(float(group.get("lr", 1.0)) != 0 for group in self._optimizer.param_groups)
+    def _stands_still(self) -> bool:
+        return all(float(group.get("lr", 1.0)) == 0 for group in self._groups)
 
 
 def _part(parameter: Tensor) -> Tensor:
@@ -204,7 +190,6 @@ def require_unstepped(optimizer: torch.optim.Optimizer) -> None:
     states = (state for state in optimizer.state.values() if state)
     if any(float(state.get("step", 1)) > 0 for state in states):
         raise UseError(
-            "the optimizer has a state of earlier steps, which may have been taken on anybody's "
-            "text: the claim would say nothing of it",
+            "the optimizer has a state of earlier steps, perhaps on people's text",
             hint="make a new optimizer for a new run",
         )

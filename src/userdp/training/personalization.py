@@ -13,7 +13,6 @@ some hundred users is not worth that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,13 +132,19 @@ def personalize(
     after = np.zeros((len(how.learning_rate), len(users)))
     shown = progress or NoProgress()
     shown.stage("personalize", len(users))
+    device = next(model.parameters()).device
     model.eval()
     for number, user in enumerate(users.tolist()):
         train, test, steps = halves(split, user, how)
+        rows = gather_units(split, np.full(len(train), user), train).to(device)
         kept_back = np.full(len(test), user), test
         before[number], tokens[number] = mean_loss(model, split, *kept_back, batch=how.batch_size)
         for which, rate in enumerate(how.learning_rate):
-            _adapt(model, split, user, train, steps, torch.optim.SGD(weights, lr=rate))
+            optimizer = torch.optim.SGD(weights, lr=rate)
+            for batch in steps:
+                optimizer.zero_grad()
+                losses_of(causal_lm_loss, model, rows, batch).mean().backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
             after[which, number], _ = mean_loss(model, split, *kept_back, batch=how.batch_size)
             with torch.no_grad():
                 for weight, value in zip(weights, start, strict=True):
@@ -147,22 +152,6 @@ def personalize(
                     weight.grad = None
         shown.at(number + 1)
     return Personalized(before=before, after=after, tokens=tokens)
-
-
-def _adapt(
-    model: nn.Module,
-    split: StoreSplit,
-    user: int,
-    train: NDArray[np.int64],
-    steps: Sequence[NDArray[np.int64]],
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    units = gather_units(split, np.full(len(train), user), train)
-    units = units.to(next(model.parameters()).device)
-    for batch in steps:
-        optimizer.zero_grad()
-        losses_of(causal_lm_loss, model, units, batch).mean().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
 
 
 def personalize_run(
@@ -207,7 +196,7 @@ def personalize_run(
     users = np.flatnonzero(split.counts >= 2)
     if not len(users):
         raise UseError(
-            "no held-out user has two examples: there is nobody to personalize to",
+            "no held-out user has two examples",
             hint="prepare the store with --held-out-users 0.1",
         )
     kept = users[:most_users]
@@ -224,11 +213,10 @@ def personalize_run(
         # Local SGD in bfloat16 would round small updates away, whatever the run trained in.
         model = add_adapters(model.float(), TrainConfig(lora_rank=lora_rank)).to(computes)
         personalized = personalize(model, split, kept, how, progress=progress)
-        result[name] = [
-            {"learning_rate": rate, **summary(personalized, which)}
-            for which, rate in enumerate(how.learning_rate)
-        ]
-        for entry in result[name]:
+        result[name] = []
+        for which, rate in enumerate(how.learning_rate):
+            entry = {"learning_rate": rate, **summary(personalized, which)}
+            result[name].append(entry)
             folder.log({"kind": "personalization", "of": name, **entry})
     return result
 

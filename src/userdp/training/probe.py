@@ -94,17 +94,14 @@ def probe_store(
         )
     if under_dp and seed is not None:
         raise UseError(
-            "a DP release takes no seed: under known coins, whose examples are drawn would depend "
-            "on who else is there",
+            "a DP release takes no seed: its coins must be secret",
             hint="leave --seed out",
         )
     split = store.split(Split.HELD_OUT_USERS if source is Provenance.HELD_OUT else Split.TRAIN)
     if not under_dp and not len(split.counts):
         raise UseError(
-            f"the store at {store.path} has no users in its split {split.name}: there is nothing "
-            "to measure",
-            hint="prepare it with --held-out-users 0.1, or probe a store of public text with "
-            "--source public",
+            f"the store at {store.path} has no users in its split {split.name}",
+            hint="prepare it with --held-out-users 0.1, or --source public for a store of such",
         )
     # Before anything is charged: a model that does not fit must cost nothing.
     base = load_model(config, store)
@@ -114,13 +111,11 @@ def probe_store(
     origin = lineage_of_model(base, config, store)
     if under_dp and not math.isfinite(compose(origin).epsilon) and origin.parts:
         raise UseError(
-            f"nothing is claimed of the model {config.model!r}: its weights may hold people's text "
-            "as it is, so that the price of a release would be no bound",
+            f"nothing is claimed of the model {config.model!r}, so that a release has no price",
             hint="measure another model, or other people: --source held-out-users",
         )
     model = add_adapters(base, config).to(computes)
     require_uncoupled(model)
-    told: dict[str, Any] = {"users": users}
     if population is not None and epsilon is not None:
         require_count("population", population)
         subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
@@ -142,22 +137,26 @@ def probe_store(
         shown.stage("probe", len(grid) + 1)
         loss = build_loss(config, model)
         of_users, of_examples = probe_norms(model, loss, units, grid, done=shown.at)
+    known: dict[str, Any] = {
+        "model": Path(config.model).name,
+        "source": source,
+        "made_for": made_for,
+    }
+    columns = dict(zip(grid, of_users.T, strict=True))
     if epsilon is not None:
-        columns = {str(size): of_users[:, column].numpy() for column, size in enumerate(grid)}
-        medians = draw_medians(columns, epsilon=epsilon, query_id=query_id).medians
+        named = {str(size): column.numpy() for size, column in columns.items()}
+        medians = draw_medians(named, epsilon=epsilon, query_id=query_id).medians
         norms = {size: medians[str(size)] for size in grid}
         # One example's norm is that of G = 1, so that it costs nothing more.
-        told |= {"example_norm": norms[1], "ledger_line": query_id}
-    else:
-        norms = {size: _median(of_users[:, column]) for column, size in enumerate(grid)}
-        examples = max(1, int(np.median(split.counts[chosen])))
-        told = {
-            "users": len(chosen),
-            "example_norm": _median(of_examples),
-            "median_examples_per_user": examples,
-        }
-    name = Path(config.model).name
-    return GradientNorms(model=name, user_norms=norms, source=source, made_for=made_for, **told)
+        one: dict[str, Any] = {"example_norm": norms[1], "ledger_line": query_id}
+        return GradientNorms(users=users, user_norms=norms, **one, **known)
+    return GradientNorms(
+        users=len(chosen),
+        user_norms={size: _median(column) for size, column in columns.items()},
+        example_norm=_median(of_examples),
+        median_examples_per_user=max(1, int(np.median(split.counts[chosen]))),
+        **known,
+    )
 
 
 def probe_norms(

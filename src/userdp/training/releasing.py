@@ -289,12 +289,9 @@ def _of_adapter(given: dict[str, Any]) -> dict[str, Any]:
     """An adapter's settings: models by a hub's name only, since folders are of this machine."""
     kept = dict[str, Any]()
     for name, value in given.items():
-        kept[name] = _of_adapter(value) if isinstance(value, dict) else value
         place = Path(value) if isinstance(value, str) else Path()
-        if (
-            (name.endswith("_name_or_path") and (place.is_absolute() or place.exists()))
-            or name == "auto_mapping"
-            or name.endswith("_file")
-        ):
-            kept[name] = None
+        here = name.endswith("_name_or_path") and (place.is_absolute() or place.exists())
+        if here or name == "auto_mapping" or name.endswith("_file"):  # such as a cache of CorDA
+            value = None
+        kept[name] = _of_adapter(value) if isinstance(value, dict) else value
     return kept

@@ -79,16 +79,14 @@ def score_store(
     lineage = lineage_of_weights(scorer, store, resolve(model))
     if lineage.parts:
         raise UseError(
-            f"the model {model!r} was trained on people's text: its scores would let one user's "
-            "text choose which examples of another are trained on",
+            f"the model {model!r} was trained on people's text, which would choose among others'",
             hint="score with a model of public data, such as --model bundled",
         )
     StoreLedger(store.path).look("score")
-    reporter = progress or NoProgress()
-    reporter.stage("score", len(users))
-    losses, targets = split_losses(
-        scorer.to(computes), part, users, examples, batch=batch, done=reporter.at
-    )
+    shown = progress or NoProgress()
+    shown.stage("score", len(users))
+    scorer = scorer.to(computes)
+    losses, targets = split_losses(scorer, part, users, examples, batch=batch, done=shown.at)
     known = (targets > 0) & np.isfinite(losses)
     scores = np.where(known, np.exp(np.minimum(losses, _LARGEST)), np.nan).astype(np.float32)
     remember(store.path, Place.SCORES, out)

@@ -117,7 +117,7 @@ def _tokenizer_file(processing_class: Any) -> bytes:
     backend = getattr(processing_class, "backend_tokenizer", None)
     if backend is None:
         raise UseError(
-            f"processing_class={processing_class!r} has no tokenizer.json, which a user store keeps",
+            f"processing_class={processing_class!r} has no tokenizer.json; a user store keeps it",
             hint="give a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)",
         )
     text: str = backend.to_str()

@@ -178,7 +178,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
                 ``save_strategy`` says.
         """
         public_eval = self._public_data is not None and self._public_data is self.eval_dataset
-        self.args = private_args(self.args, self._asked, self._plan, public_eval=public_eval)
+        self.args: Any = private_args(self.args, self._asked, self._plan, public_eval=public_eval)
         folder = RunFolder(Path(self.args.output_dir))
         self._resumes = bool(resume_from_checkpoint)
         checkpoint: Path | None = None
@@ -188,8 +188,9 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
                     f"there is no private run in {folder.path} to resume",
                     hint="leave resume_from_checkpoint out",
                 )
-            named = isinstance(resume_from_checkpoint, str | os.PathLike)
-            checkpoint = Path(resume_from_checkpoint) if named else last_sealed(folder.path)
+            checkpoint = last_sealed(folder.path)
+            if isinstance(resume_from_checkpoint, str | os.PathLike):
+                checkpoint = Path(resume_from_checkpoint)
             if checkpoint is not None:
                 require_own(checkpoint, run_id=folder.run_id)
         with interrupts.held() as signals:
@@ -346,7 +347,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         raise PUSH.refusal("push_to_hub")
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """As in `transformers.Trainer`; notes whether it reads the data that was declared public."""
+        """As in `transformers.Trainer`; notes whether it reads what was declared public."""
         loader = super().get_eval_dataloader(eval_dataset)
         known, public = self.eval_dataset, self._public_data
         read = known if eval_dataset is None else eval_dataset

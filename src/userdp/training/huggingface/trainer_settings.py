@@ -71,7 +71,7 @@ SETTINGS = (
     Setting(
         names=("gradient_accumulation_steps",),
         taken=(1,),
-        why="a private step draws the plan's whole cohort: accumulating adds up the noise of several",
+        why="a private step draws the plan's whole cohort: accumulating adds up several's noise",
         instead="leave it at 1: the plan's cohort_size says how many users a step has, and "
         "per_device_train_batch_size how many rows share a pass (memory, never privacy)",
     ),
