@@ -127,7 +127,7 @@ def test_a_transform_is_read_through(tmp_path):
 
 def test_a_tokenizer_is_needed(tmp_path):
     table = tokenized(toy_tokenizer(tmp_path / "t"))
-    with pytest.raises(UseError, match="processing_class=None has no tokenizer.json"):
+    with pytest.raises(UseError, match="processing_class=None has no tokenizer"):
         stored(tmp_path, table, processing_class=None)
     assert not (tmp_path / "people").exists()
 
