@@ -22,19 +22,19 @@ from userdp.version import __version__
 
 if TYPE_CHECKING:
     from userdp.api.audit import audit
-    from userdp.api.budget import budget
-    from userdp.api.evaluate import evaluate
-    from userdp.api.export import export
-    from userdp.api.generate import generate
     from userdp.api.people import forget, members, statement
     from userdp.api.prepare import prepare
     from userdp.api.probe import probe
-    from userdp.api.report import report
     from userdp.api.run import Run, claim
-    from userdp.api.settle import settle
     from userdp.api.train import declare, train
     from userdp.clip import Clip
+    from userdp.commands.budget import budget
+    from userdp.commands.evaluate import evaluate
+    from userdp.commands.export import export
+    from userdp.commands.generate import generate
     from userdp.commands.plan import plan
+    from userdp.commands.report import report
+    from userdp.commands.settle import settle
     from userdp.data.store import UserStore
     from userdp.noise import Gaussian
     from userdp.plans import Plan
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "api.audit": ("audit",),
-    "api.budget": ("budget",),
-    "api.evaluate": ("evaluate",),
-    "api.export": ("export",),
-    "api.generate": ("generate",),
+    "commands.budget": ("budget",),
+    "commands.evaluate": ("evaluate",),
+    "commands.export": ("export",),
+    "commands.generate": ("generate",),
     "api.people": ("forget", "members", "statement"),
     "commands.plan": ("plan",),
     "api.prepare": ("prepare",),
     "api.probe": ("probe",),
-    "api.report": ("report",),
+    "commands.report": ("report",),
     "api.run": ("Run", "claim"),
-    "api.settle": ("settle",),
+    "commands.settle": ("settle",),
     "api.train": ("declare", "train"),
     "clip": ("Clip",),
     "data.store": ("UserStore",),

@@ -233,9 +233,9 @@ def test_the_candidates_are_printed(store, norms, capsys):
     ("changes", "message"),
     fast_then_slow(
         [
-            ({"norms": None}, "exactly one of norms and model"),
+            ({"norms": None}, "exactly one of --norms"),
             ({"norms": "nowhere.json"}, "nowhere.json"),
-            ({"model": "bundled"}, "exactly one of norms and model"),
+            ({"model": "bundled"}, "exactly one of --norms"),
             ({"epsilon": "nan"}, "epsilon"),
             pytest.param(
                 {"epsilon": "0.01", "budget": "8"},

@@ -15,8 +15,8 @@ import pytest
 from tests.training import far_jobs as jobs
 from tests.training.selftest_jobs import failing
 from tests.training.worlds import results_of, run_world, start_world
-from userdp.api.export import export
 from userdp.claims.exported import verify_export
+from userdp.commands.export import export
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.selftest import CHECKS
 

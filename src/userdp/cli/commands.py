@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
 from cyclopts import App, Group, Parameter
 
-from userdp.cli.program import Command
+from userdp.cli.program import Command, for_a_line
 from userdp.version import __version__
 
 _ACCOUNT = "--sampling users --sampling-probability 0.01 --steps 1000 --delta 1e-6"
@@ -177,7 +176,7 @@ def module_of(name: str) -> ModuleType:
     return import_module(f"userdp.{room}.{name}")
 
 
-_ROOM = ("plan",)
+_ROOM = ("budget", "evaluate", "export", "generate", "plan", "report", "settle")
 
 
 def __getattr__(name: str) -> Command:
@@ -185,13 +184,10 @@ def __getattr__(name: str) -> Command:
     told = {name: told for commands in COMMANDS.values() for name, told in commands.items()}
     if name not in told:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    function = getattr(module_of(name), name)
     return Command(
         name=name,
         help=told[name].line,
         help_epilogue=f"Try: userdp {name} {told[name].example}",
-        default_command=getattr(module_of(name), name),
-        # What only a program has, no line of arguments sets.
-        default_parameter=Parameter(parse=re.compile("^(?!progress$)"), accepts_keys=False)
-        if name in _ROOM
-        else None,
+        default_command=for_a_line(function) if name in _ROOM else function,
     )

@@ -57,8 +57,8 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     names = [name for name, _ in recipe.plans]
     _make_place(out, names, overwrite=overwrite)
     stages = _Stages(["prepare", *("train" for _ in names), *("evaluate" for _ in names), "report"])
-    from userdp.api.report import report
     from userdp.codec import encode
+    from userdp.commands.report import report
     from userdp.data.splits import Split
     from userdp.ledger import RunFolder, StoreLedger
     from userdp.training.evaluation import evaluate_splits

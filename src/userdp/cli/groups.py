@@ -195,6 +195,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "--public",
         "--summary",
         "--organisation",
+        "--report-date",
         "--contact",
         "--data-description",
         "--base-model",

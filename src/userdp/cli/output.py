@@ -48,7 +48,8 @@ def show(answer: Answer, *, json: bool, console: Console = stdout) -> int:
         if isinstance(part, Table):
             console.print(_drawn(part))
         else:
-            console.print(part, soft_wrap=True, markup=False)
+            # A terminal's own line breaks would cut words.
+            console.print(part, soft_wrap=not console.is_terminal, markup=False)
     return answer.status
 
 

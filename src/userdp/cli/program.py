@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from cyclopts import App, Group, Parameter, Token
 from cyclopts.argument import Argument, ArgumentCollection
@@ -61,9 +63,6 @@ class Command(App):
         ranks = {}
         options = options_of(found)
         for argument in found:
-            if any(get_origin(kind) is os.PathLike for kind in get_args(argument.hint)):
-                path = Parameter(metavar="PATH")
-                argument.parameter = Parameter.combine(argument.parameter, path)
             told = Parameter(help=in_shell(flowing(argument.parameter.help or ""), options))
             default = argument.field_info.default
             if isinstance(default, bool) or default == ():
@@ -75,6 +74,39 @@ class Command(App):
             ranks[argument.name] = _RANK.get((heading or "", argument.name), -1)
         found.sort(key=lambda argument: ranks[argument.name])
         return found
+
+
+def for_a_line(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `userdp.commands` as the command-line library is to read it.
+
+    The first argument has no name on a line. A path is text there, whatever else a program may
+    give; a dataclass is a group of options; and what only a program has (whom to tell how far it
+    is, further keywords) is no option.
+    """
+
+    @functools.wraps(function)
+    def command(*arguments: Any, **options: Any) -> Any:
+        return function(*arguments, **options)
+
+    hints = get_type_hints(function, include_extras=True)
+    parameters = []
+    for place, one in enumerate(inspect.signature(function).parameters.values()):
+        kinds = get_args(hints[one.name]) or (hints[one.name],)
+        if one.name == "progress" or one.kind is one.VAR_KEYWORD:
+            continue
+        hint = hints[one.name]
+        if any(get_origin(kind) is os.PathLike or kind is Path for kind in kinds):
+            hint = Path | None if type(None) in kinds else Path
+        elif any(dataclasses.is_dataclass(kind) for kind in kinds):
+            hint = Annotated[hint, Parameter(name="*")]
+        elif one.default is True:  # only leaving out is an option
+            hint = Annotated[hint, Parameter(negative=f"--no-{one.name.replace('_', '-')}")]
+        kind = one.kind if place else one.POSITIONAL_ONLY
+        parameters.append(one.replace(annotation=hint, kind=kind))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    del command.__wrapped__
+    return command
 
 
 def options_of(found: Iterable[Argument]) -> dict[str, str]:

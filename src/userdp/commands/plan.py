@@ -108,6 +108,7 @@ def plan(
     """
     if out is not None:
         require_new(Path(out), overwrite=overwrite, name="plan.json")
+    require_count("repeat", repeat)
     meta = read_meta(path := Path(store))
     require_one_owner(meta)
     if hardware is not None and model is None:
@@ -333,7 +334,7 @@ def _norms(
     """The norms given, those of a file, or of the model, measured now."""
     if (given is None) == (model is None) and (given is None or hardware is None):
         raise UseError(
-            "plan needs exactly one of norms and model: how long gradients are decides between "
+            "plan needs exactly one of --norms and --model: how long gradients are decides between "
             "larger groups and larger cohorts",
             hint="measure them with userdp probe STORE --model MODEL --out norms.json",
         )

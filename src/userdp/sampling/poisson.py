@@ -40,10 +40,10 @@ class Poisson(Sampling):
     def of_size(cls, size: float, *, population: int, group_size: int, **bounds: Any) -> Self:
         require_count("population", population)
         if not 0 < size <= population:
+            name = "cohort_size" if cls.unit is PrivacyUnit.USER else "batch_size"
             raise UseError(
-                "cohort_size (of users) or batch_size (of examples) must be above 0 and at most "
-                f"population ({population}), got {size!r}: it is an expectation over the declared "
-                "population"
+                f"{name} must be above 0 and at most population ({population}), got {size!r}: it "
+                "is an expectation over the declared population"
             )
         return cls(sampling_probability=size / population, group_size=group_size, **bounds)
 

@@ -136,7 +136,7 @@ def _export(work: Path, folder: Path) -> None:
     """Train a run of a few steps, and export it into ``folder``, signed."""
     from tests.claims.lives import PLAN, begin
     from tests.training.toy import cycles, toy_store
-    from userdp.api.export import export
+    from userdp.commands.export import export
 
     work.mkdir()
     begin(toy_store(work / "people", cycles(12)), work / "run", PLAN)

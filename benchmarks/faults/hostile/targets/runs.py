@@ -54,7 +54,7 @@ class Operator(Target):
         return ["audit/audit.json", "operator.jsonl", "train.toml"]
 
     def read(self, folder: Path) -> None:
-        from userdp.api.report import report
+        from userdp.commands.report import report
         from userdp.reporting.operator_facts import read_operator
 
         read_operator(folder)

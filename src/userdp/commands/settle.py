@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from userdp.api.run import Place, folder_of
 from userdp.claims import Claim
 from userdp.claims import claim as claim_at
+from userdp.commands.words import claim_in_words
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.budget import cost_of
 from userdp.ledger.ending import Ended, end_early
+from userdp.reporting.table import Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,12 +22,14 @@ class Settled:
     """A run that was settled before its end.
 
     Args:
+        run: its folder.
         ended: what of it is charged, and why.
         given_back: the part of the store's budget that was freed, from 0 to 1; None without a
             filter.
         store_claim: of the store, afterwards.
     """
 
+    run: Path
     ended: Ended
     given_back: float | None
     store_claim: Claim
@@ -32,6 +38,7 @@ class Settled:
         """What ``userdp settle --json`` prints."""
         ended = self.ended
         return {
+            "run": str(self.run),
             "store": str(ended.store),
             "steps_attempted": ended.attempts,
             "steps_planned": ended.planned,
@@ -42,24 +49,32 @@ class Settled:
         }
 
     def __str__(self) -> str:
-        return f"{in_words(self)}."
+        ended = self.ended
+        ran = f"{ended.attempts:,} of {ended.planned:,} planned steps were attempted"
+        if ended.why_whole is not None:
+            return f"{ran}, and the whole plan is charged: {ended.why_whole}."
+        return (
+            f"{ran}, and only these are charged: {100 * (self.given_back or 0.0):.1f} % of the "
+            "store's budget is given back."
+        )
 
 
 def settle(run: Place) -> Settled:
     """End an unfinished run: nobody goes on with it, and its price is final.
 
-    Guarantee: its steps that did not run are given back only where that is sound: under a budget
-    with a filter, and where the ledger shows no exact number that may have chosen the moment
-    (`userdp.ledger.settling`). In any other case it costs its whole plan, as it did before.
+    Under a budget with a filter (userdp budget) the steps that did not run are given back, if
+    nothing but released numbers can have chosen the moment: the store's ledger shows no exact look,
+    and all its runs were trained without an exact log. In any other case the run costs its whole
+    plan, as it did before; which of the two it is, and why, is said.
 
     Args:
-        run: or its folder.
+        run: an unfinished run, or its folder.
 
     Raises:
         UseError: it is finished or settled, trains without privacy, or is a private selection's.
         FailureError: a process trains it.
     """
-    ended = end_early(RunFolder(folder_of(run)))
+    ended = end_early(RunFolder(folder := folder_of(run)))
     history = StoreLedger(ended.store).history()
     given_back = None
     if history.budget is not None:
@@ -69,16 +84,14 @@ def settle(run: Place) -> Settled:
         given_back = 0.0
         if whole is not None and charge.stopped is not None:
             given_back = (whole.rho - cost_of(charge, opened).rho) / opened.capacity
-    return Settled(ended=ended, given_back=given_back, store_claim=claim_at(ended.store))
-
-
-def in_words(settled: Settled) -> str:
-    """What was settled, in one sentence without a full stop."""
-    ended = settled.ended
-    ran = f"{ended.attempts:,} of {ended.planned:,} planned steps were attempted"
-    if ended.why_whole is not None:
-        return f"{ran}, and the whole plan is charged: {ended.why_whole}"
-    return (
-        f"{ran}, and only these are charged: {100 * (settled.given_back or 0.0):.1f} % of the "
-        "store's budget is given back"
+    return Settled(
+        run=folder, ended=ended, given_back=given_back, store_claim=claim_at(ended.store)
     )
+
+
+def in_words(settled: Settled) -> Iterator[Table | str]:
+    """What the run cost, and what the store's people were charged in all."""
+    yield str(settled)
+    yield "The run is closed: no folder of it goes on."
+    yield f"The store at {settled.ended.store}:"
+    yield from claim_in_words(settled.store_claim)

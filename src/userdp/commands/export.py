@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from userdp.claims.headline import why_nothing
 from userdp.claims.inheritance import run_lineage
 from userdp.claims.signing import Signer
 from userdp.claims.verify import released_digests, verify_run
+from userdp.commands.words import claim_in_words
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder
 from userdp.ledger.folder import LEDGER
@@ -33,6 +34,7 @@ from userdp.reporting.model_card import (
     render_model_card,
 )
 from userdp.reporting.run_facts import RunFacts, read_run
+from userdp.reporting.table import Table
 from userdp.version import __version__
 
 REPORT = "report.html"
@@ -88,19 +90,21 @@ def export(
 ) -> Exported:
     """Write a folder of all that may leave of a finished private run, and of nothing else.
 
-    Guarantee: every file of the model is one that the run's ledger binds, and every other is
-    written anew; no link is followed; and the folder is there whole, after `userdp verify` has
-    passed it, or not at all.
+    In it are the weights, the adapters, the tokenizer, README.md (a model card for the Hugging Face
+    hub), the ledger, the plan, the public report, and a statement with the digest of each file.
+    Every file of the model is one that the run's ledger binds, and every other is written anew; no
+    link is followed; and the folder is there whole, after `userdp verify` has passed it, or not at
+    all. A run of which nothing is claimed is refused.
 
     Args:
-        run: a run or its folder: of `userdp train`, of `make_private`, of a trainer, or the
-            winner of a sweep.
+        run: a run or its folder: of training, of a loop or a trainer of your own, or the winner of
+            a sweep.
         out: a new folder.
-        base_model: on the hub, for the card; by default what the ledger says, if it is from there.
-        license: of the model, as the hub spells it.
+        base_model: name of the base model on the hub, for the card; by default as the run noted it.
+        license: of the model, as the hub spells it: apache-2.0.
         dataset: names on the hub of the training data, if it is public.
         tag: for the card, beside its own.
-        sign: a private key in PEM, which only its owner may read.
+        sign: a private key (PEM; Ed25519 or ECDSA) that only you may read: signs the statement.
 
     Raises:
         UseError: nothing is claimed of the run, it released no model, its folder holds something
@@ -260,3 +264,15 @@ def _state(target: Path, claim: Claim, signer: Signer | None) -> None:
     files.write_file(target / STATEMENT, payload)
     if signer is not None:
         files.write_file(target / ENVELOPE, signer.sign(payload))
+
+
+def in_words(exported: Exported) -> Iterator[Table | str]:
+    """The claim, what was written, and how to check it."""
+    yield from claim_in_words(exported.claim)
+    yield f"Export: {exported.path}, {len(exported.files)} files."
+    if exported.signed_by is None:
+        yield "It is not signed, so that nobody vouches for it: --sign KEY."
+    else:
+        yield f"Signed by the key {exported.signed_by}."
+    yield from exported.notes
+    yield f"Check it on any machine: userdp verify {exported.path}"

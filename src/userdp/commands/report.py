@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import RunFacts, read_runs
 from userdp.reporting.store_total import read_store_total
 from userdp.reporting.summary import render_summary
+from userdp.reporting.table import Table, table_of
+from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,9 +86,10 @@ def report(
 ) -> Reported:
     """Write one HTML page: the claim, its assumptions, the curves; and a summary.
 
-    Epsilon is recomputed from each run's ledger, and by a second accountant. The page needs no
-    network, and holds a section for the operator only unless it is ``public``. A summary
-    always holds public facts only. A model card comes with `userdp.export`.
+    Epsilon is recomputed from each run's ledger, and by a second accountant. Several runs stand
+    side by side; runs whose claims differ in unit or adjacency are kept apart, and the page says
+    so. The page needs no network, and holds a section for the operator only unless it is public. A
+    summary always holds public facts only. A model card comes with `userdp export`.
 
     Args:
         runs: a run or several, or their folders.
@@ -97,7 +101,7 @@ def report(
         contact: whom to ask.
         data_description: what the data is; no count of it, which no epsilon covers.
         report_date: of the report; by default today.
-        overwrite: replace what lies at ``out`` and ``summary``.
+        overwrite: replace what lies at out and summary.
 
     Raises:
         UseError: there is nothing to write, a run's ledger was edited, or the store is another.
@@ -176,3 +180,33 @@ def _require_places(places: dict[str, Path | None], *, runs: int, overwrite: boo
 
 
 _NAMES = {"--out": "report.html", "--summary": "summary.html"}
+
+
+def in_words(reported: Reported) -> Iterator[Table | str]:
+    """The claims side by side, and what was written for whom."""
+    result = reported.to_dict()
+    yield table_of(
+        result["runs"],
+        {
+            "run": lambda run: run["run"],
+            "epsilon": lambda run: round_up(run["epsilon"], 6),
+            "delta": lambda run: delta_up(run["delta"]),
+            **{name: itemgetter(name) for name in ("unit", "adjacency", "sampling", "accountant")},
+        },
+        key="epsilon",
+    )
+    for run in result["runs"]:
+        yield f"{run['run']}: {run['headline']}."
+    for warning in result["warnings"]:
+        yield f"careful: {warning}"
+    if result["store_total"] is not None:
+        yield f"All on the people of the store so far: {result['store_total']['headline']}."
+    if result["summary"] is not None:
+        yield f"Summary: {result['summary']}. It holds public facts only."
+    if result["report"] is not None:
+        secret = (
+            "It holds public facts only; evaluations under DP in it have a price of their own."
+            if result["public"]
+            else "Its last section is for the operator only: make one with --public to hand on."
+        )
+        yield f"Report: {result['report']}. {secret}"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.api.progress import shown
+from userdp.api.progress import say, shown
 from userdp.api.run import Place, folder_of
 from userdp.api.train import opened
 from userdp.claims import Claim, Lineage, claim
 from userdp.claims.verify import require_released_files
 from userdp.codec import digest
+from userdp.commands.words import for_whom
 from userdp.data.progress import Progress
 from userdp.data.sources.provenance import GENERATED
 from userdp.data.splits import Split
@@ -84,14 +86,19 @@ def generate(
 ) -> Generated:
     """Sample text from a run's model: post-processing, so the run's own claim covers it.
 
+    With out it becomes a synthetic data set in JSON Lines, a `text` per line, which userdp prepare
+    reads as any other. Nothing more is charged, however much is sampled. Of a run that claims
+    nothing, and with check, the texts are for the operator only.
+
     Args:
         run: a finished run, or its folder.
-        out: a new JSON Lines file for the texts.
+        out: a new JSON Lines file; without it the texts are printed.
         records: how many texts.
         config: how they are drawn; in its place, its fields as keywords.
-        check: a store: count the texts that hold long stretches of its training text word for word.
+        check: a store: count the texts that hold long stretches of its training text word for word,
+            beside those of people the model never saw.
         check_tokens: tokens of the shortest stretch that counts.
-        overwrite: replace the file at ``out``.
+        overwrite: replace the file at out.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
         options: fields of `GenerateConfig`, such as ``temperature``.
@@ -168,3 +175,37 @@ def _check(
         }
     RunFolder(run).log({"kind": "verbatim check", **result})
     return result
+
+
+def in_words(made: Generated) -> Iterator[str]:
+    """The texts on stdout, what is to be known of them on stderr."""
+    if made.out is None:
+        for text in made.texts:
+            yield text
+            yield "─" * 40
+    claimed, where = made.claim, "" if made.out is None else f" in {made.out}"
+    if not claimed.finite:
+        covered = f"For this run {claimed.headline}; so none is claimed for its texts."
+        why = "the texts may repeat what people wrote, and no epsilon covers that"
+    else:
+        covered = (
+            "Sampling is post-processing, so that the run's own claim covers the texts, and "
+            f"nothing more was charged: {claimed.headline}."
+        )
+        why = "the run's claim covers the texts"
+        if made.operator_only:
+            why = (
+                "which of these texts hold copies is an exact fact about people's text, and so is "
+                "any choice among them; sample others without --check to hand on"
+            )
+    say(f"{len(made.texts)} texts{where}. {covered}")
+    say(for_whom(operator_only=made.operator_only, why=why))
+    checked = made.check or {}
+    for name in ("train", "held-out-users"):
+        if name in checked:
+            part = checked[name]
+            say(
+                f"operator-only: {part['texts_with_a_copy']} of {checked['texts']} texts hold a "
+                f"stretch of {checked['least_tokens']} tokens or more that stands in split {name} "
+                f"({part['examples']:,} examples); the longest has {part['longest_tokens']}."
+            )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 from userdp.api.progress import shown
 from userdp.api.run import Place, folder_of
 from userdp.api.train import opened
+from userdp.commands.words import for_whom
+from userdp.data.progress import Progress
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.interrupts import told
+from userdp.interrupts import told as told_of
+from userdp.reporting.table import Table
 from userdp.training.devices import choose_device
 from userdp.training.evaluation import evaluate_splits, held_out_splits, release_evaluation
-from userdp.vocabulary import require_count
+from userdp.vocabulary import epsilon_up, require_count
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from userdp.data.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +64,8 @@ class Evaluated:
 def evaluate(
     run: Place,
     *,
-    store: UserStore | str | Path,
-    split: str | Sequence[str] | None = None,
+    store: str | os.PathLike[str],
+    split: Sequence[Split] = (),
     base: bool = True,
     micro_batch: int = 32,
     most_users: int | None = None,
@@ -74,26 +75,33 @@ def evaluate(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Evaluated:
-    """Measure a run's loss and perplexity on people's text: exactly, or under DP.
+    """Measure a run's loss and perplexity on people's text: exactly (operator-only), or under DP.
 
-    Guarantee: with ``epsilon`` the numbers are (``epsilon``, 0)-DP per user, beyond the run's own
-    claim, and charged in the store's ledger. Without it they are exact and for the operator only.
+    By split, per token and per user, next to the model that the run began from. Without epsilon
+    the numbers are exact, so no epsilon covers them: they are appended to RUN/operator.jsonl, which
+    is for the operator only. With it, the model's mean loss per user, and the mean difference to
+    the base model's, are released after they were charged in the store's privacy ledger, as
+    (epsilon, 0)-DP per user; they stand in the run's ledger, with what they cost together with the
+    model, and may be published.
 
     Args:
         run: a finished run, or its folder.
-        store: to measure on.
-        split: held-out-users, held-out-examples or train, one or several; by default both held-out
-            parts, and with ``epsilon`` held-out-users.
+        store: the user store to measure on.
+        split: held-out-users (nothing of theirs was trained on), held-out-examples (of training
+            users) or train, one or several; by default both held-out parts, and with epsilon
+            held-out-users.
         base: also measure the model that the run began from, and the difference of each user's
             two losses, with its standard error.
         micro_batch: examples in one pass.
         most_users: read at most so many users of a split, chosen by a hash of the user.
         epsilon: release under DP at this price, per user, add-or-remove.
-        loss_bound: with ``epsilon``, a public bound in nats per token.
-        difference_bound: with ``epsilon``, a public bound on how much a user's loss differs from
-            that under the base model, in nats per token; by default 1.
+        loss_bound: with epsilon, a public bound in nats per token: a larger loss counts as the
+            bound. By default the loss of guessing all tokens of the vocabulary alike.
+        difference_bound: with epsilon, a public bound on how much a user's loss differs from that
+            under the base model, stated before anything is measured: more counts as so much. By
+            default 1 nat per token.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told how far it is (with ``epsilon`` no number, since how many users there are
+        progress: is told how far it is (with epsilon no number, since how many users there are
             is private); by default a bar, or lines where stderr is no terminal.
 
     Raises:
@@ -102,8 +110,8 @@ def evaluate(
     require_count("--micro-batch", micro_batch)  # before a look is noted in the store's ledger
     choose_device(device)
     path = folder_of(run)
-    people = opened(store, fixed_graph=epsilon is None)  # exact numbers claim nothing
-    names = (split,) if isinstance(split, str) else tuple(split or ())
+    people = opened(Path(store), fixed_graph=epsilon is None)  # exact numbers claim nothing
+    names = (split,) if isinstance(split, str) else tuple(split)
     splits = tuple(dict.fromkeys(Split(name) for name in names))
     if epsilon is None:
         if loss_bound is not None:
@@ -112,7 +120,7 @@ def evaluate(
             raise UseError(
                 "--difference-bound is for a release under DP", hint="give --epsilon as well"
             )
-        with told("before its end", resume=False), shown(progress) as bar:
+        with told_of("before its end", resume=False), shown(progress) as bar:
             measured = evaluate_splits(
                 path,
                 people,
@@ -141,7 +149,7 @@ def evaluate(
     for name, bound in (("--loss-bound", loss_bound), ("--difference-bound", difference_bound)):
         _require_round(name, bound)
     left = "before its end: what was charged stays charged"
-    with told(left, resume=False), shown(progress) as bar:
+    with told_of(left, resume=False), shown(progress) as bar:
         released = release_evaluation(
             path,
             people,
@@ -169,3 +177,64 @@ def _require_round(name: str, bound: float | None) -> None:
             "something exact about these people if it was read off their losses",
             hint=f"state one without a look, such as {float(f'{bound:.1g}'):g}",
         )
+
+
+def in_words(measured: Evaluated) -> Iterator[Table | str]:
+    """Each split's losses before and after, or what was released; and for whom they are."""
+    released = measured.released
+    if released is not None:
+        model = released["model"]
+        yield (
+            f"{released['split']}, under DP: loss per user {model['user_loss']:.4f} ± "
+            f"{model['standard_error']:.4f} (noise), perplexity {model['perplexity']:.1f}"
+        )
+        if (found := released.get("difference")) is not None:
+            yield (
+                f"{_compared(found['user_loss'], found['standard_error'])} Its noise is ± "
+                f"{found['noise_error']:.4f} of that; a user's difference counts as at most "
+                f"{found['bound']:g}, either way."
+            )
+        yield (
+            f"({epsilon_up(released['epsilon'])}, 0)-DP per user, add-or-remove, beyond the run's "
+            "own epsilon; charged in the store's privacy ledger. A loss over "
+            f"{released['loss_bound']:.4g} counts as that."
+        )
+        yield for_whom(
+            operator_only=False,
+            why="released under DP, at this price together with the run's own claim",
+        )
+        return
+    why = "exact numbers about people's text, which no epsilon covers"
+    yield for_whom(operator_only=True, why=why)
+    for part in measured.splits:
+        quantiles = list(part["model"]["user_quantiles"])
+        yield Table(
+            caption=f"{part['split']}: {part['users']:,} users, {part['examples']:,} examples",
+            columns=("model", "loss", "perplexity", "loss per user", *quantiles),
+            rows=[
+                (
+                    name,
+                    f"{part[of]['loss']:.4f}",
+                    f"{part[of]['perplexity']:.1f}",
+                    f"{part[of]['user_loss']:.4f}",
+                    *(f"{part[of]['user_quantiles'][at]:.3f}" for at in quantiles),
+                )
+                for of, name in (("base", "before"), ("model", "after"))
+                if of in part
+            ],
+        )
+        if (found := part.get("difference")) is not None:
+            told = _compared(found["user_loss"], found["standard_error"])
+            yield f"{told} Better for {found['better_for']:.0%} of the users."
+    yield "Losses in nats per token; p5 to p95: quantiles of the users' own losses."
+
+
+def _compared(difference: float, error: float | None) -> str:
+    """Which model is better, by the mean over users of the difference of their two losses."""
+    told = f"After less before, user by user: {difference:+.4f}"
+    if error is None:
+        return f"{told}, of a single user."
+    told += f" ± {error:.4f} nats per token (one standard error)"
+    if abs(difference) < 2 * error:
+        return f"{told}: not told apart from no difference."
+    return f"{told}: {'better' if difference < 0 else 'worse'} than before."
