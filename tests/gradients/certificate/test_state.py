@@ -41,7 +41,7 @@ class Loss:
 
     def __init__(self) -> None:
         self.mean: Any = None
-        self.recent: deque[float] = deque(maxlen=3)
+        self.recent: deque[Any] = deque(maxlen=3)
         self.teacher = nn.BatchNorm1d(3)
 
     def __call__(self, model: nn.Module) -> None:
@@ -110,7 +110,7 @@ def test_what_a_model_wrote_down_is_seen_and_put_back(kind: str) -> None:
 
 OF_A_LOSS: dict[str, Callable[[Loss], object]] = {
     "an attribute": lambda loss: setattr(loss, "mean", torch.ones(1)),
-    "a queue": lambda loss: loss.recent.append(0.5),
+    "a queue": lambda loss: loss.recent.append(torch.ones(1)),
     "a teacher's statistics": lambda loss: loss.teacher.running_mean.add_(1),
     "a teacher's weights": lambda loss: setattr(loss.teacher, "weight", None),
 }
@@ -179,3 +179,68 @@ def test_training_mode_and_hooks_are_the_operators() -> None:
     model.__dict__["training"] = False
     state.put_back()
     assert len(model.linear._forward_hooks) == 1
+
+
+MASKS: dict[int, Tensor] = {}
+SCALES = [torch.ones(1)]
+
+
+def helper(width: int) -> Tensor:
+    MASKS[width] = torch.ones(width)
+    return MASKS[width]
+
+
+class Remembers(nn.Module):
+    """Holds nothing itself: its class does, and globals that its code and a helper's name."""
+
+    kept: dict[str, Tensor] = {}  # noqa: RUF012
+    last: Any = None
+
+    def forward(self, x: Tensor, *, seen: list[Any] = []) -> Tensor:  # noqa: B006
+        def inner() -> Tensor:
+            SCALES[0] = x.mean()
+            return x
+
+        seen.append(x)
+        self.kept["x"] = x
+        type(self).last = x
+        helper(2)
+        return inner()
+
+
+class RemembersMore(Remembers):
+    """Inherits what another class holds."""
+
+
+@pytest.mark.parametrize("kind", [Remembers, RemembersMore])
+def test_classes_globals_and_defaults_of_modules_are_put_back(kind: type[Remembers]) -> None:
+    """As they are written: ``class Block: cache = {}``, a global dictionary, ``cache={}``."""
+    model, scale = nn.Sequential(kind()), SCALES[0]
+    state = State(model, plain_loss)
+    model(torch.zeros(2))
+    assert state.changed()
+    state.put_back()
+    assert not state.changed()
+    assert Remembers.kept == {} == MASKS
+    assert kind.last is None
+    assert SCALES[0] is scale
+    assert Remembers.forward.__kwdefaults__ == {"seen": []}
+
+
+def test_a_plain_number_in_a_list_is_no_change_and_a_cell_stays_empty() -> None:
+    calls = [0]
+
+    def loss(model: nn.Module) -> None:
+        calls[0] += 1
+        if calls[0] > 5:
+            print(later)
+
+    state = State(Model(), loss)
+    loss(Model())
+    assert not state.changed()
+    state.put_back()
+    assert calls == [0]
+    if calls[0]:
+        later = 1
+    with pytest.raises(ValueError, match="empty"):
+        print(loss.__closure__[1].cell_contents)

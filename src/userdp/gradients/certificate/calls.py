@@ -3,8 +3,8 @@
 A certificate holds for a sequence of calls at one shape of passes. A later pass that makes the same
 calls keeps its rows apart as the certified one did: the rules of `places` hang on functions, shapes
 and plain arguments, never on contents. *Compared:* functions, shapes and types of tensors, which of
-them is which trainable parameter, and plain arguments but for whole numbers, which count calls and
-the like and may differ. What only asks for a shape or a type is not compared.
+them is which trainable parameter, and plain arguments. Whole numbers that are indices or summands
+may differ (`COUNTED`). What only asks for a shape or a type is not compared.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from userdp.gradients.certificate.places import Place
 
-_PLAIN = frozenset([float, bool, str, complex, type(None), torch.dtype, torch.device])
-_SEVERAL = (tuple, list)
+_PLAIN = (bool, int, float, str, complex, type(None), torch.dtype, torch.device)
 
 
 def named(names: str) -> list[Callable[..., Any]]:
@@ -64,6 +63,17 @@ HANDS_OUT: frozenset[Any] = frozenset(
 torch's dispatcher sees nothing of it."""
 
 
+_NUMBERS = "add sub mul div truediv floordiv mod pow eq ne lt le gt ge"
+COUNTED = frozenset(
+    [
+        *named("__getitem__ __setitem__ full full_like tensor as_tensor fill_ clamp masked_fill"),
+        *named(" ".join(f"{n} {n}_ __{n}__ __r{n}__ __i{n}__" for n in _NUMBERS.split())),
+    ]
+)
+"""Functions whose whole numbers are numbers, or indices into what a row has. They may count calls,
+and no place hangs on them: all that such an index can move is seen in the shape of the result."""
+
+
 class Seen(NamedTuple):
     """One call.
 
@@ -98,27 +108,31 @@ class Calls:
 
 
 def told(
-    names: Mapping[int, str], args: Iterable[object], kwargs: Mapping[str, object]
+    names: Mapping[int, str],
+    function: Callable[..., Any],
+    args: Iterable[object],
+    kwargs: Mapping[str, object],
 ) -> tuple[object, ...]:
     """What a call was given, as far as it is compared.
 
     Args:
         names: of trainable parameters, by their ids.
+        function: that is called.
         args: of the call.
         kwargs: of the call.
     """
-    given = [_told(names, value) for value in args]
+    counted = function in COUNTED
+    given = [_told(names, value, counted) for value in args]
     if kwargs:
-        given += [(key, _told(names, value)) for key, value in kwargs.items()]
+        given += [(key, _told(names, value, counted)) for key, value in kwargs.items()]
     return tuple(given)
 
 
-def _told(names: Mapping[int, str], value: object) -> object:
+def _told(names: Mapping[int, str], value: object, counted: bool) -> object:
     if isinstance(value, Tensor):
         return value.shape, value.dtype, names.get(id(value))
-    kind = type(value)
-    if kind in _PLAIN or isinstance(value, float):  # such as NumPy's
-        return value
-    if kind in _SEVERAL:
-        return tuple([_told(names, part) for part in value])  # type: ignore[attr-defined]
-    return kind
+    if isinstance(value, _PLAIN):
+        return int if counted and type(value) is int else value
+    if isinstance(value, tuple | list):
+        return tuple([_told(names, part, counted) for part in value])
+    return type(value)

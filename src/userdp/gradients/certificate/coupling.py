@@ -60,7 +60,7 @@ def require_rows_apart(
         Exception: whatever the model or the loss raises on made-up rows.
     """
     parameters = trainable_parameters(model)
-    dtypes = tuple((name, p.dtype) for name, p in parameters.items())
+    dtypes = tuple((name, p.dtype, p.device) for name, p in parameters.items())
     known, key = _apart.of(model, loss), (masked, model.training, dtypes)
     if key in known:
         return

@@ -400,14 +400,14 @@ def _solved(call: Call) -> Place | None:
     return None if place is not None and place.dim in (dims - 2, dims - 1) else place
 
 
-def attended(place_of: PlaceOf, tensors: Sequence[Tensor], mask: Tensor | None) -> Place | None:
-    """Queries, keys and values of (..., positions, width): rows among the batch dimensions."""
-    dims = tensors[0].dim()
-    found = {joined(place_of, [tensor], dims) for tensor in tensors}
-    place = found.pop()
-    if found or place is None or place.dim is None or place.dim >= dims - 2:
-        return None
-    return place if joined(place_of, [mask], dims) in (CONSTANT, place) else None
+def attended(place_of: PlaceOf, tensors: Sequence[Tensor | None]) -> Place | None:
+    """Queries, keys, values, mask of (..., positions, width): rows among the batch dimensions.
+
+    Some of them may be constant: learned queries, prefixes.
+    """
+    dims = max(tensor.dim() for tensor in tensors_in(tensors))
+    place = joined(place_of, tensors, dims)
+    return None if place is not None and place.dim in (dims - 2, dims - 1) else place
 
 
 @places("gather")

@@ -203,16 +203,17 @@ class Rows:
             place = place_after(call)
         if call.name == "lift_fresh" and self._origin_unknown(parts[0]):
             place = CONSTANT  # torch made it of Python's numbers
+        first = parts[0] if parts else None
         for tensor in call.written:
-            if tensor is not parts[0]:
+            if tensor is not first:
                 self._made.append((tensor, None, why))
         for part in parts:
             stepped = place is not None and steps(call, part)
             told = f"{_TIPPED} ({function})" if stepped else self._why(call, why)
             self._made.append((part, None if stepped else place, told))
-        if len(call.written) == 1 and call.written[0] is parts[0]:
-            change = call.place(parts[0]), self._made[-1][1]
-            after = [whole(base, before, parts[0], change) for base, before in shared]
+        if first is not None and len(call.written) == 1 and call.written[0] is first:
+            change = call.place(first), self._made[-1][1]
+            after = [whole(base, before, first, change) for base, before in shared]
             self._made += [(one, place, why) for (one, _), place in zip(shared, after, strict=True)]
         return result
 
@@ -429,9 +430,11 @@ def _attended(
 ) -> Place | None:
     if any(isinstance(n, Tensor) and not rows.is_constant(n) for n in (dropout_p, scale)):
         return None
-    if dropout_p != 0:
-        rows.throw()
-    return attended(rows.place_of, (query, key, value), attn_mask)
+    place = attended(rows.place_of, (query, key, value, attn_mask))
+    if dropout_p == 0 or place is None:
+        return place
+    rows.throw()
+    return FIRST if place.constant else place
 
 
 def _token_losses(rows: Rows, logits: Tensor, labels: Tensor) -> Place | None:

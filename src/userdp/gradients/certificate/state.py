@@ -1,21 +1,25 @@
 """`State`: what a model and its loss hold, read before a pass and put back behind it.
 
 What a pass writes down, the next unit would read, and it would leave the step without noise: a
-running mean in a buffer or an attribute, the frequencies of dynamic rotary embeddings, a cache.
+running mean in a buffer, an attribute or a class, the frequencies of dynamic rotary embeddings, a
+cache in a global.
 
 *Read:* buffers, parameters, modules and plain attributes of every module, of the loss, and of what
-the loss holds (its attributes, its closure, a bound object, a module such as a teacher, and the
-globals that it names), through lists, dictionaries and objects. *Not read:* files, weak references,
-what C code keeps, the parameters of a sharded model.
+both hold: attributes, a closure, a bound object, a module such as a teacher, the attributes of
+their classes, and the globals that their code names, through lists, dictionaries and objects. *Not
+read:* files, weak references, what libraries and C code keep (`functools.lru_cache`), the
+parameters of a sharded model.
 """
 
 from __future__ import annotations
 
-import functools
+import operator
+import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +28,31 @@ from userdp.errors import UseError
 from userdp.gradients.shards import sharded_parts
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
-_TENSORS: Final = ("_parameters", "_buffers")
-_OF_TORCH: Final = frozenset(vars(nn.Module())) - {*_TENSORS, "_modules"}
-"""Modes and hooks: the operator's, who changes them between steps (`gradients.models`)."""
-_CLOSED: Final = (type, types.ModuleType, torch.dtype, torch.device, torch.Generator)
+_CLOSED: Final = (types.ModuleType, torch.dtype, torch.device, torch.Generator)
+_BINDS: Final = (types.MethodType, staticmethod, classmethod, property, partial)
+_BOUND: Final = ("__self__", "__func__", "fget", "func", "args", "keywords")
+_OF_TORCH: Final = frozenset(vars(nn.Module()))
+"""Modes and hooks: the operator's, who changes them between steps (`gradients.models`). And what is
+read apart from a module's other attributes."""
+_LIBRARIES: Final = {
+    *sys.stdlib_module_names,
+    "torch",
+    "transformers",
+    "peft",
+    "trl",
+    "userdp",
+    "numpy",
+}
 _DEPTH: Final = 6
 """How deep objects are followed into one another."""
+
+
+class _Holder(NamedTuple):
+    """What holds other things: what it holds now, how to put it back, and what it held."""
+
+    now: Callable[[], dict[Any, Any]]
+    put: Callable[[dict[Any, Any], dict[Any, Any]], None]
+    before: dict[Any, Any]
 
 
 class State:
@@ -43,9 +66,7 @@ class State:
     def __init__(self, model: nn.Module, loss: Callable[..., object]) -> None:
         self._sharded = bool(sharded_parts(model))
         self._seen: dict[int, object] = {}  # kept: what came in their place had their ids
-        self._mappings: list[tuple[MutableMapping[Any, Any], dict[Any, Any]]] = []
-        self._lists: list[tuple[Any, list[Any]]] = []
-        self._cells: list[tuple[types.CellType, Any]] = []
+        self._holders: list[_Holder] = []
         self._written: list[tuple[Tensor, int, Tensor | None]] = []
         self._follow(model, 0)
         self._follow(loss, 0)
@@ -61,11 +82,8 @@ class State:
         Plain values may differ: in a pass that matches its certificate none of them was read from
         data (`userdp.gradients.certificate.rows`), so a count of calls is public.
         """
-        return (
-            any(_version(tensor) != version for tensor, version, _ in self._written)
-            or any(_differ(mapping, before) for mapping, before in self._mappings)
-            or any(_moved(list(held), before) for held, before in self._lists)
-            or any(_exchanged(_contents(cell), value) for cell, value in self._cells)
+        return any(version(tensor) != known for tensor, known, _ in self._written) or any(
+            _differ(holder.now(), holder.before) for holder in self._holders
         )
 
     def put_back(self) -> None:
@@ -74,21 +92,12 @@ class State:
         Raises:
             UseError: a parameter was written to, of which there is no copy.
         """
-        for mapping, before in self._mappings:
-            if len(mapping) != len(before) or any(
-                mapping.get(key, self) is not value for key, value in before.items()
-            ):
-                for key in set(mapping) - set(before):
-                    del mapping[key]
-                mapping.update(before)
-        for held, parts in self._lists:
-            if _moved(list(held), parts):
-                held.clear()
-                (held.update if isinstance(held, set) else held.extend)(parts)
-        for cell, value in self._cells:
-            cell.cell_contents = value
-        for at, (tensor, version, copy) in enumerate(self._written):
-            if _version(tensor) != version:
+        for holder in self._holders:
+            now = holder.now()
+            if _moved(now, holder.before):
+                holder.put(now, holder.before)
+        for at, (tensor, known, copy) in enumerate(self._written):
+            if version(tensor) != known:
                 if copy is None:
                     raise UseError(
                         "a forward pass wrote to a parameter: it would carry data from one user to "
@@ -97,135 +106,150 @@ class State:
                     )
                 with torch.no_grad():
                     tensor.copy_(copy)
-                self._written[at] = tensor, _version(tensor), copy
+                self._written[at] = tensor, version(tensor), copy
 
-    def _module(self, root: nn.Module) -> None:
-        for module in root.modules():
-            if module is root or self._first(module):
-                held = vars(module)
-                for name in ("_parameters", "_buffers", "_modules"):
-                    if held[name] and not (self._sharded and name == "_parameters"):
-                        self._mapping(held[name], 1)
-                own = {key: value for key, value in held.items() if key not in _NO_ATTRIBUTES}
-                self._mappings.append((_Attributes(held), own))
-                for value in own.values():
-                    self._follow(value, 1)
+    def _hold(
+        self,
+        now: Callable[[], dict[Any, Any]],
+        put: Callable[..., None],
+        owner: object,
+        depth: int,
+    ) -> None:
+        """Note what ``owner`` holds, and follow it."""
+        holder = _Holder(now, partial(put, owner), now())
+        self._holders.append(holder)
+        self._follow_all(holder.before.values(), depth)
 
-    def _first(self, value: object) -> bool:
-        fresh = id(value) not in self._seen
-        self._seen[id(value)] = value
-        return fresh
-
-    def _mapping(self, held: MutableMapping[Any, Any], depth: int) -> None:
-        self._mappings.append((held, dict(held)))
-        for value in held.values():
+    def _follow_all(self, values: Iterable[Any], depth: int) -> None:
+        for value in values:
             self._follow(value, depth)
 
     def _follow(self, value: Any, depth: int) -> None:
-        if isinstance(value, (*_PLAIN, *_CLOSED)) or depth > _DEPTH or not self._first(value):
+        if isinstance(value, (*_PLAIN, *_CLOSED)) or depth > _DEPTH or id(value) in self._seen:
             return
+        self._seen[id(value)] = value
+        inner = depth + 1
         if isinstance(value, Tensor):
             own = isinstance(value, nn.Parameter)
-            self._written.append((value, _version(value), None if own else value.detach().clone()))
+            self._written.append((value, version(value), None if own else value.detach().clone()))
         elif isinstance(value, nn.Module):
             self._module(value)
         elif isinstance(value, dict):
-            self._mapping(value, depth + 1)
+            self._hold(partial(dict, value), _put_entries, value, inner)
         elif isinstance(value, list | set | deque):
-            self._lists.append((value, list(value)))
-            for part in value:
-                self._follow(part, depth + 1)
+            self._hold(partial(_numbered, value), _put_parts, value, inner)
         elif isinstance(value, tuple | frozenset):
-            for part in value:
-                self._follow(part, depth + 1)
+            self._follow_all(value, inner)
         elif isinstance(value, types.FunctionType):
-            self._function(value, depth + 1)
-        elif isinstance(value, types.MethodType):
-            self._follow(value.__self__, depth + 1)
-            self._follow(value.__func__, depth + 1)
-        elif isinstance(value, functools.partial):
-            self._follow((value.func, value.args, value.keywords), depth + 1)
+            self._function(value, inner)
+        elif isinstance(value, _BINDS):
+            self._follow_all((getattr(value, name, None) for name in _BOUND), inner)
+        elif isinstance(value, type):
+            for kind in value.__mro__:
+                if not _of_library(kind):
+                    self._hold(partial(_of_class, kind), _put_attributes, kind, inner)
         elif type(value).__module__.startswith("torch.distributed"):
             return  # what shards a model keeps for itself
         elif isinstance(getattr(value, "__dict__", None), dict):
-            self._mapping(vars(value), depth + 1)
-            if callable(value):  # a loss that is an object: what its code names
-                self._follow(type(value).__call__, depth + 1)
+            self._hold(partial(dict, vars(value)), _put_entries, vars(value), inner)
+            self._follow(type(value), inner)
+
+    def _module(self, root: nn.Module) -> None:
+        for module in root.modules():
+            if module is not root and id(module) in self._seen:
+                continue
+            self._seen[id(module)] = module
+            held = vars(module)
+            for name in ("_parameters", "_buffers", "_modules"):
+                if held[name] and not (self._sharded and name == "_parameters"):
+                    self._hold(partial(dict, held[name]), _put_entries, held[name], 1)
+            self._hold(partial(_attributes, held), _put_entries, held, 1)
+            self._follow(type(module), 1)
 
     def _function(self, function: types.FunctionType, depth: int) -> None:
         """What a function of the operator's own holds: attributes, closure, defaults, globals."""
-        if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
+        if _of_library(function):
             return
         for cell in function.__closure__ or ():
-            value = _contents(cell)
-            self._cells.append((cell, value))
-            self._follow(value, depth)
-        self._mapping(vars(function), depth)
-        self._follow(function.__defaults__, depth)
-        names = [name for name in function.__code__.co_names if name in function.__globals__]
-        named = {name: function.__globals__[name] for name in names}
-        if named:
-            self._mappings.append((_Attributes(function.__globals__, frozenset(named)), named))
-        for value in named.values():
-            self._follow(value, depth)
+            self._hold(partial(_contents, cell), _put_attributes, cell, depth)
+        self._follow_all((vars(function), function.__defaults__, function.__kwdefaults__), depth)
+        here = function.__globals__
+        names = frozenset(_names(function.__code__)) & here.keys()
+        self._hold(partial(_entries, here, names), _put_entries, here, depth)
 
 
-_NO_ATTRIBUTES: Final = _OF_TORCH | {*_TENSORS, "_modules"}
-_LIBRARIES: Final = ("torch", "transformers", "peft", "trl", "userdp", "numpy")
-
-
-class _Attributes(MutableMapping[str, Any]):
-    """The attributes of a module without torch's own; or some names of a dictionary."""
-
-    def __init__(self, held: dict[str, Any], only: frozenset[str] | None = None) -> None:
-        self._held, self._only = held, only
-
-    def _mine(self, key: str) -> bool:
-        return key not in _NO_ATTRIBUTES if self._only is None else key in self._only
-
-    def __getitem__(self, key: str) -> Any:
-        return self._held[key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._held[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._held[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return (key for key in self._held if self._mine(key))
-
-    def __len__(self) -> int:
-        return sum(map(self._mine, self._held))
-
-
-def _version(tensor: Tensor) -> int:
+def version(tensor: Tensor) -> int:
+    """How often the memory of ``tensor`` was written to."""
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _contents(cell: types.CellType) -> Any:
+def _of_library(code: Any) -> bool:
+    return (code.__module__ or "").partition(".")[0] in _LIBRARIES
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """What code names, and functions that are made in it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _attributes(held: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in held.items() if name not in _OF_TORCH}
+
+
+def _of_class(kind: type) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(kind).items()
+        if isinstance(value, types.FunctionType) or not name.startswith("__")
+    }
+
+
+def _entries(held: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {name: held[name] for name in names if name in held}
+
+
+def _numbered(held: Iterable[Any]) -> dict[int, Any]:
+    return dict(enumerate(held))
+
+
+def _contents(cell: types.CellType) -> dict[str, Any]:
     try:
-        return cell.cell_contents
+        return {"cell_contents": cell.cell_contents}
     except ValueError:  # not filled yet
-        return None
+        return {}
 
 
-def _holds(value: object) -> bool:
-    return not isinstance(value, _PLAIN)
+def _put_entries(held: dict[Any, Any], now: dict[Any, Any], before: dict[Any, Any]) -> None:
+    for key in now.keys() - before.keys():
+        del held[key]
+    held.update(before)
 
 
-def _exchanged(now: object, before: object) -> bool:
-    """Whether another value stands there, of which at least one is no plain one."""
-    return now is not before and (_holds(now) or _holds(before))
+def _put_parts(held: Any, now: dict[int, Any], before: dict[int, Any]) -> None:
+    held.clear()
+    (held.update if isinstance(held, set) else held.extend)(before.values())
 
 
-def _differ(mapping: MutableMapping[Any, Any], before: dict[Any, Any]) -> bool:
+def _put_attributes(held: Any, now: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in now.keys() - before.keys():
+        delattr(held, name)
+    for name, value in before.items():
+        setattr(held, name, value)
+
+
+def _moved(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
+    """Whether anything came, went or is another thing."""
+    same = now.keys() == before.keys() and all(map(operator.is_, now.values(), before.values()))
+    return not same
+
+
+def _differ(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
     """Whether something that is no plain value came, went or is another one."""
-    for key, value in mapping.items():
-        if before.get(key, mapping) is not value and (_holds(value) or _holds(before.get(key))):
-            return True
-    return any(_holds(value) and key not in mapping for key, value in before.items())
-
-
-def _moved(now: list[Any], before: list[Any]) -> bool:
-    return len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True))
+    return _moved(now, before) and any(
+        now.get(key) is not before.get(key)
+        and not (isinstance(now.get(key), _PLAIN) and isinstance(before.get(key), _PLAIN))
+        for key in now.keys() | before.keys()
+    )

@@ -46,6 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property, partial
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -117,7 +118,8 @@ class Passes:
         self._alone: list[int] = []
         self._known: dict[PassShape, Certificate] = {}
         shapes = units_by_shape(task.units, task.micro_batch, self._room)
-        for shape in self._asked_of(shapes):
+        # The widest first: what a cache grows to then is what narrower passes read of it.
+        for shape in sorted(self._asked_of(shapes), key=attrgetter("width"), reverse=True):
             self._ask(shape)
         # What a first pass of a shape puts into a cache stays there, and is no change.
         self._state = State(task.model, task.loss)

@@ -105,7 +105,7 @@ def certificate(
         form: of linear layers.
         kind: of tape that watches them.
     """
-    trained = tuple((name, p.dtype) for name, p in task.parameters.items())
+    trained = tuple((name, p.dtype, p.device) for name, p in task.parameters.items())
     key = (shape, str(form), task.masked, task.item_clip_norm is None, task.model.training, trained)
     known = _known.of(task.model, task.loss)
     found = known.get(key)
@@ -128,6 +128,8 @@ def _asked(task: Task, shape: PassShape, make: _Make) -> Certificate | str:
         with eagerly():
             row_losses(task.loss, task.model, *here.all_rows())
         reshard(task.model)
+        if kept.changed():  # in passes of other shapes too, from now on
+            _known.of(task.model, task.loss).clear()
         state = State(task.model, task.loss)
         workspace = Workspace(state.tensors())
         squares, calls = _proved(make, workspace, here)
@@ -277,7 +279,7 @@ class Proving(Following):
         rule, answer = RULES.get(func), None
         # A call is noted before it runs: checkpointing may end it by an error.
         number, asked = len(calls.seen), len(calls.asked)
-        seen = Seen(func, told(tape.told_names, args, kwargs))
+        seen = Seen(func, told(tape.told_names, func, args, kwargs))
         calls.seen.append(seen._replace(ruled=rule is not None))
         if rule is not None and torch.is_grad_enabled():
             fits = at_most_one_of_rows(tape, (*args, *kwargs.values()))

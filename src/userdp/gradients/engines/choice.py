@@ -186,7 +186,7 @@ def disagreement(
     key = (
         task.masked,
         task.model.training,
-        tuple((name, p.dtype) for name, p in task.parameters.items()),
+        tuple((name, p.dtype, p.device) for name, p in task.parameters.items()),
     )
     known = _known.of(task.model, task.loss)
     if key in known:

@@ -421,7 +421,7 @@ class Comparing(Following):
             self._at += 1
             # Equal, where each look at an attribute (`Tensor.T`) makes a function anew.
             if seen.function == function and seen.given == told(
-                self._tape.told_names, args, kwargs
+                self._tape.told_names, function, args, kwargs
             ):
                 return seen
         raise self._other()
