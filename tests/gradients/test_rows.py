@@ -332,3 +332,23 @@ def test_a_constant_that_is_written_into_rows_leaves_them_what_they_were() -> No
         return labels.sum(1)
 
     assert proved(loss)
+
+
+def test_learned_queries_look_at_each_rows_own_positions() -> None:
+    x = torch.randn(ROWS, 5, 4)
+    for turned, found in ((False, FIRST), (True, None)):  # rows in place of positions
+
+        def attend(x: Tensor, turned: bool = turned) -> Tensor:
+            keys = x.transpose(0, 1) if turned else x
+            return F.scaled_dot_product_attention(constant(1, 2, 4), keys, keys)
+
+        assert follow([attend], x)[1] == found
+
+
+def test_an_operation_that_writes_and_returns_nothing_leaves_unknown_places() -> None:
+    def loss(x: Tensor) -> Tensor:
+        sums = [torch.zeros(x.shape)]
+        torch._foreach_add_(sums, [x.flip(0)])  # type: ignore[attr-defined]
+        return sums[0].sum(1)
+
+    assert not proved(loss)

@@ -10,7 +10,7 @@ import functools
 import math
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import peft
 import pytest
@@ -23,6 +23,8 @@ from benchmarks.counted import counted_reference
 from tests.gradients.campaign.accidents import Counts, RunningMaximum, RunningMean, Skips
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine, require_uncoupled
+from userdp.gradients.certificate import calls, state
+from userdp.gradients.certificate.made_up import circumstances
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import tape
@@ -32,18 +34,18 @@ ENDS = {"bos_token_id": 0, "eos_token_id": 0}
 Rows = list[list[list[int]]]
 
 
-def gpt2(dropout: float = 0.0) -> nn.Module:
+def gpt2(dropout: float = 0.0, *, positions: int = 16) -> nn.Module:
     torch.manual_seed(0)
     shape = transformers.GPT2Config(
-        vocab_size=VOCABULARY, n_positions=16, n_embd=16, n_layer=1, n_head=2,
+        vocab_size=VOCABULARY, n_positions=positions, n_embd=16, n_layer=1, n_head=2,
         resid_pdrop=dropout, embd_pdrop=0.0, attn_pdrop=0.0, **ENDS,
     )  # fmt: skip
     return transformers.GPT2LMHeadModel(shape).train()
 
 
-def wrapped(block: Callable[[nn.Module], nn.Module]) -> nn.Module:
+def wrapped(block: Callable[[nn.Module], nn.Module], *, positions: int = 16) -> nn.Module:
     """GPT-2 with something around its one layer."""
-    model = gpt2()
+    model = gpt2(positions=positions)
     model.transformer.h[0] = block(model.transformer.h[0])  # type: ignore[operator, union-attr]
     return model
 
@@ -356,3 +358,110 @@ def test_embeddings_that_renormalise_their_table_are_refused() -> None:
     model.transformer.wte.max_norm = 1.0  # type: ignore[operator, union-attr]
     with pytest.raises(UseError, match="max_norm"):
         require_uncoupled(model)
+
+
+# What a class or a global holds, and what only a whole number tells.
+
+LAST: dict[torch.Size, Tensor] = {}
+
+
+class Carries(nn.Module):
+    """Adds what the last pass wrote into its class, or into a global, after a warm-up."""
+
+    kept: ClassVar[dict[torch.Size, Tensor]] = {}
+
+    def __init__(self, inner: nn.Module, *, in_global: bool) -> None:
+        super().__init__()
+        self.inner, self.in_global, self.warm = inner, in_global, False
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        held = LAST if self.in_global else self.kept
+        found = self.inner(*args, **named)
+        before = held.setdefault(found.shape, torch.zeros_like(found))
+        now = 40 * found.detach()
+        if self.warm:
+            held[found.shape] = now
+        return found + before
+
+
+def carrying(in_global: bool) -> nn.Module:
+    model = wrapped(functools.partial(Carries, in_global=in_global))
+    summed(model, causal_lm_loss, users())
+    model.transformer.h[0].warm = True  # type: ignore[operator, union-attr]
+    return model
+
+
+@pytest.mark.parametrize("in_global", [False, True])
+def test_invariant_3_what_a_class_or_a_global_holds_reaches_no_other_user(
+    in_global: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = carrying(in_global)
+    assert influence(model, causal_lm_loss) <= 1
+    assert way(model, causal_lm_loss) == "one by one"
+    # Broken twin: neither is read.
+    monkeypatch.setattr(state, "_of_library", lambda code: True)
+    assert way(model, causal_lm_loss) == "batched"
+    assert influence(model, causal_lm_loss) > 1
+
+
+class AlongRows:
+    """Weighs tokens by a softmax along the row; later, by another number, along the batch."""
+
+    def __init__(self) -> None:
+        self.dim = 1
+
+    def __call__(self, model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        losses, _ = each_token(model, input_ids, lengths)
+        return (losses * (8 * losses).softmax(self.dim)).sum(1)
+
+
+class Everything:
+    def __contains__(self, function: object) -> bool:
+        return True
+
+
+def test_invariant_3_a_dimension_is_compared_and_a_number_that_counts_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def later() -> tuple[nn.Module, Loss]:
+        model, loss = gpt2(), AlongRows()
+        summed(model, loss, users())
+        loss.dim = 0
+        return model, loss
+
+    assert way(*later()) == "one by one"
+    assert influence(*later()) <= 1
+    monkeypatch.setattr(calls, "COUNTED", Everything())  # broken twin
+    assert way(*later()) == "batched"
+    assert influence(*later()) > 1
+
+
+class GrowingMask(nn.Module):
+    """Adds a table of positions that grows with the widest pass there was."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("table", torch.zeros(1, 1))
+
+    def forward(self, x: Tensor, *args: Any, **named: Any) -> Any:
+        if self.table.shape[0] < x.shape[1]:
+            self.table = torch.linspace(0, 1, x.shape[1])[:, None]
+        return self.inner(x + self.table[: x.shape[1]], *args, **named)
+
+
+def test_a_cache_that_grows_with_wider_rows_leaves_narrow_ones_in_batches() -> None:
+    model = wrapped(GrowingMask, positions=64)
+    narrow, wide = users(), [[[n, *range(1, 24)]] for n in range(8)]
+    for rows in (narrow, wide, narrow, narrow + wide):
+        with counted_reference() as alone:
+            summed(model, causal_lm_loss, rows)
+        assert not sum(alone)
+
+
+def test_an_answer_found_on_one_device_is_none_about_another() -> None:
+    model = gpt2()
+    before = circumstances(model, dict(model.named_parameters()), masked=False)
+    assert before == circumstances(model, dict(model.named_parameters()), masked=False)
+    model.to("meta")
+    assert before != circumstances(model, dict(model.named_parameters()), masked=False)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from userdp.gradients.certificate.places import Place
 
-_PLAIN = (bool, int, float, str, complex, type(None), torch.dtype, torch.device)
+_PLAIN = frozenset([bool, int, float, str, complex, type(None), torch.dtype, torch.device])
 
 
 def named(names: str) -> list[Callable[..., Any]]:
@@ -131,8 +131,9 @@ def told(
 def _told(names: Mapping[int, str], value: object, counted: bool) -> object:
     if isinstance(value, Tensor):
         return value.shape, value.dtype, names.get(id(value))
-    if isinstance(value, _PLAIN):
-        return int if counted and type(value) is int else value
+    kind = type(value)
+    if kind in _PLAIN:
+        return int if counted and kind is int else value
     if isinstance(value, tuple | list):
         return tuple([_told(names, part, counted) for part in value])
-    return type(value)
+    return value if isinstance(value, int | float) else kind  # such as NumPy's

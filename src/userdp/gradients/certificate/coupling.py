@@ -24,7 +24,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from userdp.errors import UseError
-from userdp.gradients.certificate.made_up import EQUAL, RAGGED, Answers, Shape, made_up
+from userdp.gradients.certificate.made_up import (
+    EQUAL,
+    RAGGED,
+    Answers,
+    Shape,
+    circumstances,
+    made_up,
+)
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.losses import Loss, row_losses
@@ -60,8 +67,7 @@ def require_rows_apart(
         Exception: whatever the model or the loss raises on made-up rows.
     """
     parameters = trainable_parameters(model)
-    dtypes = tuple((name, p.dtype, p.device) for name, p in parameters.items())
-    known, key = _apart.of(model, loss), (masked, model.training, dtypes)
+    known, key = _apart.of(model, loss), circumstances(model, parameters, masked=masked)
     if key in known:
         return
     require_uncoupled(model)

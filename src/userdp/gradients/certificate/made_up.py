@@ -6,14 +6,14 @@ would tell of somebody's data. These rows depend on the model's configuration on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.losses import Loss
@@ -114,6 +114,14 @@ class Answers(Generic[T]):
         if model not in _hooks:
             _hooks[model] = hook_numbers(model)
         return self._known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
+
+
+def circumstances(
+    model: nn.Module, parameters: Mapping[str, Tensor], *, masked: bool
+) -> tuple[object, ...]:
+    """What each answer hangs on, beside model and loss: an answer of a CPU is none of a GPU."""
+    kinds = tuple((name, p.dtype, p.device) for name, p in parameters.items())
+    return masked, model.training, kinds
 
 
 def hooks_changed(model: nn.Module) -> bool:

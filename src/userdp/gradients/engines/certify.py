@@ -39,7 +39,14 @@ from torch.nn.modules import module as of_modules
 from userdp.errors import UseError
 from userdp.gradients.certificate.calls import ASKS, Calls, Seen, told
 from userdp.gradients.certificate.coupling import evaluating
-from userdp.gradients.certificate.made_up import CANNOT_RUN, Answers, Shape, large, made_up
+from userdp.gradients.certificate.made_up import (
+    CANNOT_RUN,
+    Answers,
+    Shape,
+    circumstances,
+    large,
+    made_up,
+)
 from userdp.gradients.certificate.places import CONSTANT, FIRST, Place
 from userdp.gradients.certificate.rows import Rows, writes
 from userdp.gradients.certificate.state import State
@@ -105,8 +112,8 @@ def certificate(
         form: of linear layers.
         kind: of tape that watches them.
     """
-    trained = tuple((name, p.dtype, p.device) for name, p in task.parameters.items())
-    key = (shape, str(form), task.masked, task.item_clip_norm is None, task.model.training, trained)
+    here = circumstances(task.model, task.parameters, masked=task.masked)
+    key = shape, str(form), task.item_clip_norm is None, here
     known = _known.of(task.model, task.loss)
     found = known.get(key)
     size = found.size if isinstance(found, Certificate) else None

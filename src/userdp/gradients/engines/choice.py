@@ -15,7 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from userdp.gradients.certificate.coupling import evaluating, require_rows_apart
-from userdp.gradients.certificate.made_up import CANNOT_RUN, Answers, Shape, made_up, most_tokens
+from userdp.gradients.certificate.made_up import (
+    CANNOT_RUN,
+    Answers,
+    Shape,
+    circumstances,
+    made_up,
+    most_tokens,
+)
 from userdp.gradients.clipping import clip_factors, squared_norm
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.batched import LEAST_CLIP, Passes, sum_of_passes
@@ -183,11 +190,7 @@ def disagreement(
         gradient: of a task of one unit, by plain autograd.
         square: squared norm of what these return.
     """
-    key = (
-        task.masked,
-        task.model.training,
-        tuple((name, p.dtype, p.device) for name, p in task.parameters.items()),
-    )
+    key = circumstances(task.model, task.parameters, masked=task.masked)
     known = _known.of(task.model, task.loss)
     if key in known:
         return known[key]
