@@ -15,8 +15,9 @@ from torch import Tensor
 
 from tests.gradients.programs import ROWS, SIZES, Follow, Step, constant, follow, step, written
 from tests.speed import fast_then_slow
-from userdp.gradients.certificate import places, rows
-from userdp.gradients.certificate.places import CONSTANT, FIRST, PLACES, Place, Rule
+from userdp.gradients.certificate import operations, rows
+from userdp.gradients.certificate.operations import PLACES, Rule
+from userdp.gradients.certificate.places import CONSTANT, FIRST, Place
 from userdp.gradients.certificate.rows import Rows
 
 
@@ -74,7 +75,7 @@ def test_no_number_of_a_row_lies_outside_of_the_place_that_a_rule_gives_it() -> 
     ("operations", "rule"),
     fast_then_slow(
         [
-            ("cumsum _softmax", places.elementwise),
+            ("cumsum _softmax", operations.elementwise),
             ("native_layer_norm", lambda call: call.first),
             ("select slice", lambda call: call.first),
             ("mm bmm", lambda call: call.first),

@@ -85,6 +85,6 @@ def test_a_row_alone_in_its_pass_may_be_computed_again(tmp_path):
     assert length == pytest.approx(jobs.CLIP, rel=2e-3)
 
 
-def test_a_loss_without_a_gradient_is_no_disagreement(tmp_path):
-    """The norm of a gradient of 0 is taken larger than that: the numbers whose squares vanish."""
-    assert run_world(1, jobs.without_a_target, tmp_path) == [0.0]
+def test_a_loss_without_a_gradient_on_made_up_rows_is_refused(tmp_path):
+    """Equal sums of nothing would certify any rule, and there is no reference to fall back to."""
+    assert "zero or not finite" in run_world(1, jobs.without_a_gradient, tmp_path)[0]

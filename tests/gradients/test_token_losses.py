@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients import losses as module
+from userdp.gradients.certificate.operations import FUNCTIONS
 from userdp.gradients.certificate.places import CONSTANT, Place
-from userdp.gradients.certificate.rows import FUNCTIONS, Rows
+from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.engines.engine import Engine
 from userdp.gradients.losses import IGNORED, token_losses
 

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from userdp.errors import UseError
-from userdp.gradients.certificate.made_up import RAGGED, Answers, if_it_runs, made_up
+from userdp.gradients.certificate.made_up import CANNOT_RUN, RAGGED, Answers, failed, made_up
 from userdp.gradients.certificate.state import State
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import known_randomness
@@ -108,8 +108,10 @@ def _observed(model: nn.Module, loss: Loss, *, masked: bool) -> frozenset[torch.
     observed = _Operations()
     # Without a graph: gradients arrive in the dtypes of what they are gradients of.
     try:
-        with if_it_runs(), known_randomness("made-up rows"), torch.no_grad(), eagerly(), observed:
+        with known_randomness("made-up rows"), torch.no_grad(), eagerly(), observed:
             row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+    except CANNOT_RUN as error:
+        failed(error)
     finally:
         state.put_back()
     return frozenset(observed.narrow)

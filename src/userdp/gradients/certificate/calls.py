@@ -1,10 +1,10 @@
 """The fingerprint of a pass: the calls of torch's functions that it made, in their order.
 
 A certificate holds for a sequence of calls at one shape of passes. A later pass that makes the same
-calls keeps its rows apart as the certified one did: the rules of `places` hang on functions, shapes
-and plain arguments, never on contents. *Compared:* functions, shapes and types of tensors, which of
-them is which trainable parameter, and plain arguments. Whole numbers that are indices or summands
-may differ (`COUNTED`). What only asks for a shape or a type is not compared.
+calls keeps its rows apart as the certified one did: the rules of `operations` hang on functions,
+shapes and plain arguments, never on contents. *Compared:* functions, shapes and types of tensors,
+which of them is which trainable parameter, and plain arguments. Whole numbers that are indices or
+summands may differ (`COUNTED`). What only asks for a shape or a type is not compared.
 """
 
 from __future__ import annotations

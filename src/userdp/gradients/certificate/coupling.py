@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +29,6 @@ from userdp.gradients.certificate.made_up import (
     EQUAL,
     RAGGED,
     Answers,
-    Shape,
     circumstances,
     made_up,
 )
@@ -77,16 +77,8 @@ def require_rows_apart(
         if gradients:
             ask.require_any_order(made_up(model, RAGGED[0], masked=masked, device=device))
         with evaluating(model):
-            shapes: tuple[Shape, ...] = (*RAGGED, EQUAL)
-            every = (made_up(model, shape, masked=masked, device=device) for shape in shapes)
-            moved = next(filter(None, map(ask.moved, every)), None)
-    if moved is not None:
-        raise UseError(
-            f"on made-up rows, {moved}: one user's gradient would depend on the data of the "
-            "others, and the clip norm would bound nothing",
-            hint="divide each row's loss by that row's own count of targets, never by the batch's "
-            "rows, tokens or width, and let nothing in the model mix rows",
-        )
+            for shape in (*RAGGED, EQUAL):
+                ask.require_apart(made_up(model, shape, masked=masked, device=device))
     known[key] = True
 
 
@@ -108,10 +100,10 @@ class _Question:
         norms: dict[int, list[float]] = {0: [], 1: []}
         for unit in (0, 1, 1, 0):
             begun.load()
-            losses, gradient = self._run(units.select(unit, unit + 1), torch.ones(3))
-            if losses is None:
+            ran = self._run(units.select(unit, unit + 1), torch.ones(3))
+            if ran is None:
                 return
-            norms[unit].append(math.sqrt(squared_norm(gradient)))
+            norms[unit].append(math.sqrt(squared_norm(ran[1])))
             if seeds() != seeded:
                 raise UseError(
                     "the model or the loss seeds a random number generator: its masks are then "
@@ -129,64 +121,67 @@ class _Question:
                     "torch.nn.functional.dropout does",
                 )
 
-    def moved(self, units: Units) -> str | None:
-        """What differs between rows together and each alone; None where nothing does."""
+    def require_apart(self, units: Units) -> None:
+        """Refuse code that says something else of rows together than of each alone."""
         count, begun = len(units.lengths), GeneratorStates.read()
         weights = 0.5 + torch.arange(count) / count
-        losses, apart = self._run(units, weights)
-        if losses is None or GeneratorStates.read() != begun:  # not to compare coins
-            return None
-        rows = Units(
-            input_ids=units.input_ids,
-            lengths=units.lengths,
-            offsets=torch.arange(count + 1),
-            targets=units.targets,
-        )
-        close, sizes = self._close(masked=units.targets is not None), 0.0
+        together = self._run(units, weights)
+        if together is None or GeneratorStates.read() != begun:  # not to compare coins
+            return
+        dtypes = dtypes_of(self._model, self._loss, masked=units.targets is not None)
+        close = max(_CLOSE_NARROW if is_narrow(dtype) else _CLOSE[dtype] for dtype in dtypes)
+        (losses, left), sizes = together, 0.0
+        rows = replace(units, offsets=torch.arange(count + 1))
         for row in range(count):
-            own, gradient = self._run(rows.select(row, row + 1), weights[row : row + 1])
-            if own is None or own.shape != (1,):
-                return None
-            size = abs(float(own))
-            if abs(float(own - losses[row])) > close * max(size, float(losses.abs().mean())):
-                return (
-                    f"a row's loss was {float(own):.6g} alone and {float(losses[row]):.6g} "
-                    f"beside {count - 1} others"
-                )
-            apart = [together - part for together, part in zip(apart, gradient, strict=True)]
+            alone = self._run(rows.select(row, row + 1), weights[row : row + 1])
+            if alone is None:
+                return
+            own, gradient = alone
+            left = [a - b for a, b in zip(left, gradient, strict=True)]
             sizes += math.sqrt(squared_norm(gradient))
-        left_over = math.sqrt(squared_norm(apart))
-        if left_over > close * sizes:
-            return (
-                f"the gradients of {count} rows add up to another sum together than alone "
-                f"(apart by {left_over / sizes:.3g} of their size)"
+            size = max(abs(float(own)), float(losses.abs().mean()))
+            self._require(
+                abs(float(own - losses[row])) <= close * size,
+                f"a row's loss was {float(own):.6g} alone and {float(losses[row]):.6g} beside "
+                f"{count - 1} others",
             )
-        return None
+        apart = math.sqrt(squared_norm(left))
+        self._require(
+            apart <= close * sizes,
+            f"the gradients of {count} rows add up to another sum together than alone",
+        )
 
-    def _run(self, units: Units, weights: Tensor) -> tuple[Tensor | None, list[Tensor]]:
+    @staticmethod
+    def _require(same: bool, moved: str) -> None:
+        if not same:
+            raise UseError(
+                f"on made-up rows, {moved}: one user's gradient would depend on the data of the "
+                "others, and the clip norm would bound nothing",
+                hint="divide each row's loss by that row's own count of targets, never by the "
+                "batch's rows, tokens or width, and let nothing in the model mix rows",
+            )
+
+    def _run(self, units: Units, weights: Tensor) -> tuple[Tensor, list[Tensor]] | None:
         """Losses of some rows, and the gradient of their weighted sum; None if it says nothing."""
-        with torch.set_grad_enabled(self._gradients), _NoOtherProcess(sharded=not self._gradients):
-            losses = row_losses(self._loss, self._model, *units.cut())
-            # The engines refuse other losses in words of their own.
-            told = isinstance(losses, Tensor) and losses.shape == units.lengths.shape
-            if not told or not bool(losses.isfinite().all()):
-                return None, []
-            if not self._gradients:
-                self._state.put_back()
-                return losses.detach().double(), []
-            if not losses.requires_grad:
-                return None, []
-            total = (losses * weights[: len(losses)].to(losses)).sum()
-            gradients = run_backward(total, self._parameters)
-        self._state.put_back()
+        only_losses = not self._gradients
+        try:
+            with torch.set_grad_enabled(self._gradients), _NoOtherProcess(sharded=only_losses):
+                losses = row_losses(self._loss, self._model, *units.cut())
+                # The engines refuse other losses in words of their own.
+                if not isinstance(losses, Tensor) or losses.shape != units.lengths.shape:
+                    return None
+                if not bool(losses.isfinite().all()) or losses.requires_grad == only_losses:
+                    return None
+                if only_losses:
+                    return losses.double(), []
+                total = (losses * weights[: len(losses)].to(losses)).sum()
+                gradients = run_backward(total, self._parameters)
+        finally:
+            self._state.put_back()
         return losses.detach().double(), [
             torch.zeros_like(p) if g is None else g.to_dense()
             for p, g in zip(self._parameters, gradients, strict=True)
         ]
-
-    def _close(self, *, masked: bool) -> float:
-        dtypes = dtypes_of(self._model, self._loss, masked=masked)
-        return max(_CLOSE_NARROW if is_narrow(dtype) else _CLOSE[dtype] for dtype in dtypes)
 
 
 class _NoOtherProcess(TorchDispatchMode):

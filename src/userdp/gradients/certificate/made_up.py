@@ -6,8 +6,7 @@ would tell of somebody's data. These rows depend on the model's configuration on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -39,9 +38,6 @@ The first has 4 + 5 + 3 targets, which its 3 rows divide: flattened targets that
 division would go to the wrong rows. Rows, widths and the counts of targets differ in both.
 """
 
-FEW_ROWS = 6
-"""Of a pass over these: places for more than one unit of each shape, and little that is formed."""
-
 EQUAL = Shape((1, 2), (5, 5, 5))
 """Rows without padding, for code that takes another branch there."""
 
@@ -60,29 +56,19 @@ def large(rows: int, width: int) -> Shape:
 CANNOT_RUN = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AssertionError)
 """What code raises on rows that it was not written for: another width, another vocabulary.
 
-A failed allocation is one of these by kind, and says nothing of the rows (`if_it_runs`).
+A failed allocation is one of these by kind, and says nothing of the rows (`failed`).
 """
 
 
-@contextmanager
-def if_it_runs(otherwise: Callable[[Exception], None] | None = None) -> Iterator[None]:
-    """Within, code that made-up rows do not fit ends quietly.
+def failed(error: Exception) -> str:
+    """What is told of code that made-up rows do not fit.
 
     A refusal is raised all the same, and so is a failed allocation: an answer that was found for
     want of memory would be remembered as one about the code.
-
-    Args:
-        otherwise: is told why it ended.
     """
-    try:
-        yield
-    except UseError:  # one of the above by kind, and never said of rows that do not fit
-        raise
-    except CANNOT_RUN as error:
-        if ran_out_of_memory(error):
-            raise
-        if otherwise is not None:
-            otherwise(error)
+    if isinstance(error, UseError) or ran_out_of_memory(error):
+        raise error
+    return f"made-up rows raise {type(error).__name__}"
 
 
 _hooks: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()

@@ -9,12 +9,12 @@ A tensor is **by rows** at ``Place(dim, inner)``: index i of dimension ``dim``, 
 ``inner``, belongs to row i // ``inner``. It is **constant** where no row's data reached it
 (parameters, buffers, positions). Everything else is unknown.
 
-*What is proved.* A rule (`certificate.places`) gives a result a place only if, for every value of
-the arguments, an element of row r is a function of constants and of elements of row r. By induction
-over the operations that ran, a loss that is by rows at ``Place(0)`` splits the whole computation
-into one part for each row, and these share nothing but constants. So the derivative of row r's loss
-by another row's element is zero, and a layer's gradient, cut at the places of its input, is each
-row's own.
+*What is proved.* A rule (`certificate.operations`) gives a result a place only if, for every value
+of the arguments, an element of row r is a function of constants and of elements of row r. By
+induction over the operations that ran, a loss that is by rows at ``Place(0)`` splits the whole
+computation into one part for each row, and these share nothing but constants. So the derivative of
+row r's loss by another row's element is zero, and a layer's gradient, cut at the places of its
+input, is each row's own.
 
 An operation without a rule makes its result unknown, unless all that it was given is constant and
 it drew nothing; and the first function whose result is of unknown place ends the proof: all that a
@@ -26,8 +26,8 @@ a tensor of unknown origin, that calls code under `torch.jit` or hands a functio
 draws from a generator of its own, or whose gradients go through code of somebody's own
 (`torch.autograd.Function`, backward hooks).
 
-*Assumed:* what `certificate.places` assumes; checkpointed code computes the same when it runs again
-(torch compares the shapes of what it saves).
+*Assumed:* what `certificate.operations` assumes; checkpointed code computes the same when it runs
+again (torch compares the shapes of what it saves).
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -47,38 +46,21 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from userdp.gradients.certificate.calls import ASKS, HANDS_OUT
-from userdp.gradients.certificate.places import (
-    CONSTANT,
-    FIRST,
-    Call,
-    Place,
-    attended,
-    place_after,
-    steps,
-    whole,
-)
-from userdp.gradients.losses import token_losses
+from userdp.gradients.certificate.operations import FUNCTIONS, place_after, steps
+from userdp.gradients.certificate.places import CONSTANT, FIRST, Call, Place, whole
+from userdp.gradients.certificate.state import writes
 from userdp.gradients.modes import unwatched
 
 _KEY = "_userdp_place"
 
 
-def writes(tensor: Tensor) -> int:
-    """How often the memory of ``tensor`` was written to."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
 class _Mark(NamedTuple):
-    """A place, for the pass of ``owner`` and for as long as nothing was written to the tensor.
-
-    Attributes:
-        why: the place is unknown, where it is.
-    """
+    """A place, for the pass of ``owner`` and for as long as nothing was written to the tensor."""
 
     place: Place | None
     owner: Rows
     version: int
-    why: str = ""
+    why: str = ""  # the place is unknown, where it is
 
 
 class Rows:
@@ -94,6 +76,8 @@ class Rows:
         strangers: tensors that no call of this pass made and nothing that is ``held`` holds, such
             as a mask in a cache: constants, if a second pass is given the very same ones.
         lost: by what the proof ended, in words; None as long as it stands.
+        inside: the modules that compute, the innermost last.
+        kinds: the class of module in which places were first lost, by the reason.
     """
 
     def __init__(self, count: int, held: Iterable[Tensor] = ()) -> None:
@@ -101,6 +85,8 @@ class Rows:
         self.drew = False
         self.strangers: list[Tensor] = []
         self.lost: str | None = None
+        self.inside: list[nn.Module] = []
+        self.kinds: dict[str, str] = {}
         self._seed = torch.initial_seed()
         self._paused = self._proved = False
         self._held = {id(tensor): (tensor, writes(tensor)) for tensor in held}
@@ -132,6 +118,8 @@ class Rows:
 
     def mark(self, tensor: Tensor, place: Place | None, why: str = "") -> Tensor:
         """Note where rows lie in ``tensor``; a place that its shape contradicts is dropped."""
+        if place is None:
+            self._lose(why)
         if place is not None and place.dim is not None:
             size = tensor.shape[place.dim] if 0 <= place.dim < tensor.dim() else 0
             if place.counts:  # one index is everywhere: it counts nothing
@@ -256,7 +244,11 @@ class Rows:
         if torch.initial_seed() != self._seed:
             self._end("a generator was seeded in the pass, so that masks are known")
 
+    def _lose(self, why: str) -> None:
+        self.kinds.setdefault(why, type(self.inside[-1]).__name__ if self.inside else "the loss")
+
     def _end(self, why: str) -> None:
+        self._lose(why)
         self.lost = self.lost or why
 
     def _judge(self, function: Callable[..., Any], given: list[Tensor], result: object) -> None:
@@ -284,16 +276,25 @@ class Rows:
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Within a pass of ``model``: note code under `torch.jit`, and see through shards."""
+        """Within a pass of ``model``: note code under `torch.jit`, and see through shards.
+
+        Places survive what FSDP2 does before and after its layers. It hands a layer its arguments
+        through a function of its own, an identity that returns other tensors over the same memory;
+        and it looks at shapes of the parameters that it gathers, which is nobody's data.
+        """
         own = [kind.__call__ for kind in _SCRIPTED]
+        fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+        sharded = [m for m in model.modules() if fsdp and isinstance(m, fsdp.FSDPModule)]
+        handles = [handle for module in sharded for handle in self._hooks(module)]
         try:
             for kind, call in zip(_SCRIPTED, own, strict=True):
                 kind.__call__ = self._noted(call)
-            with self._through_shards(model):
-                yield
+            yield
         finally:
             for kind, call in zip(_SCRIPTED, own, strict=True):
                 kind.__call__ = call
+            for handle in handles:
+                handle.remove()
 
     def _noted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any, **kwargs: Any) -> Any:
@@ -301,25 +302,6 @@ class Rows:
             return call(*args, **kwargs)
 
         return noted
-
-    @contextmanager
-    def _through_shards(self, model: nn.Module) -> Iterator[None]:
-        """Within, places survive what FSDP2 does before and after the layers of ``model``.
-
-        It hands a layer its arguments through a function of its own, an identity that returns other
-        tensors over the same memory; and it looks at shapes of the parameters that it gathers,
-        which is nobody's data.
-        """
-        handles = []
-        fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-        for module in model.modules() if fsdp else ():
-            if isinstance(module, fsdp.FSDPModule):
-                handles += self._hooks(module)
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _gathers(self) -> bool:
         """Whether FSDP2 is at work in a backward pass, and not a layer that is computed again.
@@ -332,11 +314,11 @@ class Rows:
     def _hooks(self, module: nn.Module) -> list[RemovableHandle]:
         given: list[Tensor] = []
 
-        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        def begin(module: nn.Module, args: Any, kwargs: Any) -> None:
             given[:] = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
             self._paused = True
 
-        def after(module: nn.Module, args: Any, kwargs: Any) -> None:
+        def end(module: nn.Module, args: Any, kwargs: Any) -> None:
             self._paused = False
             got = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
             with unwatched():
@@ -344,118 +326,28 @@ class Rows:
                     if new is not old and _same_memory(old, new):
                         self.mark(new, self.place_of(old))
             given.clear()
-            for inner in module.modules():  # whose parameters are whole now
-                own = [p for p in inner._parameters.values() if p is not None]
-                self._gathered.update((id(p), p) for p in own)
+            self._gathered.update((id(p), p) for p in module.parameters())  # which are whole now
 
         def pause(module: nn.Module, args: Any, result: Any) -> None:
-            self._paused = True
-
-        def resume(module: nn.Module, args: Any, result: Any) -> None:
-            self._paused = False
+            self._paused = not self._paused
 
         return [
-            module.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
-            module.register_forward_pre_hook(after, with_kwargs=True),
+            module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True),
+            module.register_forward_pre_hook(end, with_kwargs=True),
             module.register_forward_hook(pause, prepend=True),
-            module.register_forward_hook(resume),
+            module.register_forward_hook(pause),
         ]
-
-    def note_error(
-        self, error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Note a call that ended in ``error``: a model that catches it learned of the numbers."""
-        given = [t for t in tree_leaves((args, dict(kwargs))) if isinstance(t, Tensor)]
-        own_way_out = type(error).__name__ == "_StopRecomputationError"  # of torch's checkpointing
-        if not own_way_out and not all(map(self.is_constant, given)):
-            self._end(f"Python learns of somebody's numbers by {type(error).__name__}")
 
 
 class _Following(TorchDispatchMode):
     """Sends the operations that ``function`` comes down to through `Rows.follow`."""
 
     def __init__(self, rows: Rows, function: str) -> None:
-        initialise: Any = super().__init__  # torch gives it no types
-        initialise()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
         self._rows, self._function = rows, function
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._rows.follow(self._function, func, args, kwargs or {})
-
-
-def _dropped(
-    rows: Rows,
-    input: Tensor,
-    p: object = 0.5,
-    training: object = True,
-    *others: object,
-    **named: object,
-) -> Place | None:
-    """a, some numbers of it replaced by 0, each by a coin of its own.
-
-    A row's numbers then are a function of its own coins too. Coins thrown for a constant belong to
-    somebody as well: to the row whose index they have, which is what (rows, ...) says. Where its
-    shape says otherwise, as that of weights or of positions for all rows, `Rows.mark` drops the
-    place: the coins are nobody's, or everybody's, and what becomes of them is not proved.
-    """
-    place = rows.place_of(input)
-    if place is None or not isinstance(p, int | float):  # a rate may be somebody's number
-        return None
-    if p == 0 or named.get("train", training) is False:
-        return CONSTANT if place.counts else place
-    rows.throw()
-    return FIRST if place.constant else place
-
-
-def _dropped_channels(rows: Rows, input: Tensor, *given: object, **named: object) -> Place | None:
-    """(rows, channels, ...), or (channels, ...), with one coin for all behind these dimensions.
-
-    Rows in the first dimension share none; in any other they might.
-    """
-    place = _dropped(rows, input, *given, **named)
-    return place if place is not None and place.dim in (None, 0) else None
-
-
-def _attended(
-    rows: Rows,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: object = 0.0,
-    is_causal: object = False,
-    *,
-    scale: object = None,
-    enable_gqa: object = False,
-) -> Place | None:
-    if any(isinstance(n, Tensor) and not rows.is_constant(n) for n in (dropout_p, scale)):
-        return None
-    place = attended(rows.place_of, (query, key, value, attn_mask))
-    if dropout_p == 0 or place is None:
-        return place
-    rows.throw()
-    return FIRST if place.constant else place
-
-
-def _token_losses(rows: Rows, logits: Tensor, labels: Tensor) -> Place | None:
-    """Ours, of (..., classes): one number for each place, of that place alone."""
-    place, other = rows.place_of(logits), rows.place_of(labels)
-    if place is None or place.constant or place.dim == logits.dim() - 1:
-        return None
-    fits = labels.shape == logits.shape[:-1] and other in (place, CONSTANT)
-    return place if fits else None
-
-
-FUNCTIONS: dict[Callable[..., Any], Callable[..., Place | None]] = {
-    F.dropout: _dropped,
-    torch.dropout: _dropped,
-    F.dropout1d: _dropped_channels,
-    F.dropout2d: _dropped_channels,
-    F.dropout3d: _dropped_channels,
-    F.scaled_dot_product_attention: _attended,
-    token_losses: _token_losses,
-}
-"""Rules for whole functions: whose operations differ from device to device, or throw coins."""
 
 
 _NOT_FOLLOWED = "rows are not followed through "

@@ -82,7 +82,7 @@ class State:
         Plain values may differ: in a pass that matches its certificate none of them was read from
         data (`userdp.gradients.certificate.rows`), so a count of calls is public.
         """
-        return any(version(tensor) != known for tensor, known, _ in self._written) or any(
+        return any(writes(tensor) != known for tensor, known, _ in self._written) or any(
             _differ(holder.now(), holder.before) for holder in self._holders
         )
 
@@ -97,7 +97,7 @@ class State:
             if _moved(now, holder.before):
                 holder.put(now, holder.before)
         for at, (tensor, known, copy) in enumerate(self._written):
-            if version(tensor) != known:
+            if writes(tensor) != known:
                 if copy is None:
                     raise UseError(
                         "a forward pass wrote to a parameter: it would carry data from one user to "
@@ -106,7 +106,7 @@ class State:
                     )
                 with torch.no_grad():
                     tensor.copy_(copy)
-                self._written[at] = tensor, version(tensor), copy
+                self._written[at] = tensor, writes(tensor), copy
 
     def _hold(
         self,
@@ -131,7 +131,7 @@ class State:
         inner = depth + 1
         if isinstance(value, Tensor):
             own = isinstance(value, nn.Parameter)
-            self._written.append((value, version(value), None if own else value.detach().clone()))
+            self._written.append((value, writes(value), None if own else value.detach().clone()))
         elif isinstance(value, nn.Module):
             self._module(value)
         elif isinstance(value, dict):
@@ -147,7 +147,7 @@ class State:
         elif isinstance(value, type):
             for kind in value.__mro__:
                 if not _of_library(kind):
-                    self._hold(partial(_of_class, kind), _put_attributes, kind, inner)
+                    self._hold(partial(_of_class, kind), _put_entries, kind, inner)
         elif type(value).__module__.startswith("torch.distributed"):
             return  # what shards a model keeps for itself
         elif isinstance(getattr(value, "__dict__", None), dict):
@@ -171,14 +171,14 @@ class State:
         if _of_library(function):
             return
         for cell in function.__closure__ or ():
-            self._hold(partial(_contents, cell), _put_attributes, cell, depth)
+            self._hold(partial(_contents, cell), _put_entries, cell, depth)
         self._follow_all((vars(function), function.__defaults__, function.__kwdefaults__), depth)
         here = function.__globals__
         names = frozenset(_names(function.__code__)) & here.keys()
         self._hold(partial(_entries, here, names), _put_entries, here, depth)
 
 
-def version(tensor: Tensor) -> int:
+def writes(tensor: Tensor) -> int:
     """How often the memory of ``tensor`` was written to."""
     return 0 if tensor.is_inference() else tensor._version
 
@@ -222,22 +222,19 @@ def _contents(cell: types.CellType) -> dict[str, Any]:
         return {}
 
 
-def _put_entries(held: dict[Any, Any], now: dict[Any, Any], before: dict[Any, Any]) -> None:
+def _put_entries(held: Any, now: dict[Any, Any], before: dict[Any, Any]) -> None:
+    """Of a dictionary; or the attributes of a class, or the contents of a cell."""
+    entries = isinstance(held, dict)
+    put, drop = (operator.setitem, operator.delitem) if entries else (setattr, delattr)
     for key in now.keys() - before.keys():
-        del held[key]
-    held.update(before)
+        drop(held, key)
+    for key, value in before.items():
+        put(held, key, value)
 
 
 def _put_parts(held: Any, now: dict[int, Any], before: dict[int, Any]) -> None:
     held.clear()
     (held.update if isinstance(held, set) else held.extend)(before.values())
-
-
-def _put_attributes(held: Any, now: dict[str, Any], before: dict[str, Any]) -> None:
-    for name in now.keys() - before.keys():
-        delattr(held, name)
-    for name, value in before.items():
-        setattr(held, name, value)
 
 
 def _moved(now: dict[Any, Any], before: dict[Any, Any]) -> bool:

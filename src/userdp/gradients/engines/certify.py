@@ -36,7 +36,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 
-from userdp.errors import UseError
 from userdp.gradients.certificate.calls import ASKS, Calls, Seen, told
 from userdp.gradients.certificate.coupling import evaluating
 from userdp.gradients.certificate.made_up import (
@@ -44,12 +43,13 @@ from userdp.gradients.certificate.made_up import (
     Answers,
     Shape,
     circumstances,
+    failed,
     large,
     made_up,
 )
 from userdp.gradients.certificate.places import CONSTANT, FIRST, Place
-from userdp.gradients.certificate.rows import Rows, writes
-from userdp.gradients.certificate.state import State
+from userdp.gradients.certificate.rows import Rows
+from userdp.gradients.certificate.state import State, writes
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.layer import RULES, at_most_one_of_rows
 from userdp.gradients.engines.passes import Pass, PassShape
@@ -62,7 +62,6 @@ from userdp.gradients.modes import eagerly
 from userdp.gradients.precision import is_narrow, margin
 from userdp.gradients.shards import reshard
 from userdp.gradients.units import Units
-from userdp.out_of_memory import ran_out_of_memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,9 +153,7 @@ def _asked(task: Task, shape: PassShape, make: _Make) -> Certificate | str:
     except NotCoveredError as error:
         return str(error)
     except CANNOT_RUN as error:
-        if isinstance(error, UseError) or ran_out_of_memory(error):
-            raise
-        return f"made-up rows of this shape raise {type(error).__name__}"
+        return failed(error)
     finally:
         kept.put_back()
     rows = 1 if task.item_clip_norm is None else shape.rows
@@ -236,7 +233,7 @@ class Proving(Following):
         super().__init__()
         self.done = Calls()
         held = [*tape.workspace.held, *tape.workspace.strangers]
-        self.rows = _NamingRows(tape.layout.rows, held)
+        self.rows = Rows(tape.layout.rows, held)
         self._tape: Tape = weakref.proxy(tape)  # which holds this: its pass is large
 
     def place_of(self, tensor: Tensor) -> Place | None:
@@ -273,13 +270,9 @@ class Proving(Following):
                 handle.remove()
 
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        try:
-            if func in ASKS or self.rows.aside:
-                return func(*args, **kwargs)
-            return self._answer(func, args, kwargs)
-        except Exception as error:
-            self.rows.note_error(error, args, kwargs)
-            raise
+        if func in ASKS or self.rows.aside:
+            return func(*args, **kwargs)
+        return self._answer(func, args, kwargs)
 
     def _answer(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         tape, calls = self._tape, self.done
@@ -323,32 +316,6 @@ class Proving(Following):
             raise NotCoveredError("its losses are not proved to keep rows apart")
         if missed:
             raise NotCoveredError("; ".join(_without_rule(self._model, missed)))
-
-
-class _NamingRows(Rows):
-    """Rows that tell where the place was lost for which the proof ended.
-
-    Attributes:
-        inside: the modules that compute, the innermost last.
-        kinds: the class of module in which places were first lost, by the reason.
-    """
-
-    def __init__(self, count: int, held: Iterable[Tensor]) -> None:
-        super().__init__(count, held)
-        self.inside: list[nn.Module] = []
-        self.kinds: dict[str, str] = {}
-
-    def mark(self, tensor: Tensor, place: Place | None, why: str = "") -> Tensor:
-        if place is None:
-            self._lose(why)
-        return super().mark(tensor, place, why)
-
-    def _end(self, why: str) -> None:
-        self._lose(why)
-        super()._end(why)
-
-    def _lose(self, why: str) -> None:
-        self.kinds.setdefault(why, type(self.inside[-1]).__name__ if self.inside else "the loss")
 
 
 def _told(modules: Sequence[str], kind: str, reason: str) -> str:

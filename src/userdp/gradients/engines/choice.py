@@ -20,6 +20,7 @@ from userdp.gradients.certificate.made_up import (
     Answers,
     Shape,
     circumstances,
+    failed,
     made_up,
     most_tokens,
 )
@@ -34,7 +35,6 @@ from userdp.gradients.model_randomness import GeneratorStates, known_randomness,
 from userdp.gradients.precision import is_narrow
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
-from userdp.out_of_memory import ran_out_of_memory
 
 _LOW_RANK = 256
 """Adapters have matrices of at most this rank."""
@@ -211,9 +211,7 @@ def disagreement(
             except NotCoveredError as error:
                 found = str(error)
             except CANNOT_RUN as error:
-                if ran_out_of_memory(error):
-                    raise
-                found = f"made-up rows raise {type(error).__name__}"
+                found = failed(error)
     if found != SAYS_NOTHING:  # asked anew once the weights give a gradient that tells
         known[key] = found
     return found

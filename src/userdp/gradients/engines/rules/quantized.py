@@ -4,7 +4,7 @@ The layer is a constant matrix in another form: it is widened for the product an
 pass, once more, so that no pass keeps it wide. The numbers are the layer's own.
 
 Layers of eight bits have no rule. LLM.int8 rounds each row's inputs to integers, which is a step
-(`certificate.places`), and finds its outlying columns in all rows of a pass together.
+(`certificate.operations`), and finds its outlying columns in all rows of a pass together.
 """
 
 from __future__ import annotations
