@@ -10,6 +10,7 @@ import os
 import pytest
 
 from tests.ledger.runs import PLAN, Killed, contents, copied, empty_store, go_on, opened
+from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger, journal
@@ -306,6 +307,25 @@ def test_a_deleted_counter_is_paid_for(run, store):
     counter.unlink()
     assert go_on(run, store, 99, charge_again=True) == PLAN.steps - 1
     assert claim(run).guarantee.epsilon == 2 * PLAN.guarantee().epsilon
+
+
+def test_a_further_charge_that_the_budget_refuses_leaves_the_run_as_it_was(store, tmp_path):
+    one = PLAN.guarantee()
+    filtered = RenyiFilter.opened(epsilon=1.5 * one.epsilon, delta=one.delta)
+    StoreLedger(store.path).open_budget(filtered)
+    run = tmp_path / "run"
+    go_on(run, store, exact_log=False)
+    copy = copied(run, tmp_path / "copy")
+    go_on(run, store)
+    for folder in (copy, run):
+        before = contents(folder)
+        with pytest.raises(UseError, match="beyond its budget"):
+            go_on(folder, store, charge_again=True)
+        assert contents(folder) == before
+    with pytest.raises(UseError, match=ELSEWHERE):
+        go_on(copy, store)
+    assert len(StoreLedger(store.path).charges()) == 1
+    assert go_on(run, store, 99) == PLAN.steps - 2
 
 
 def test_a_counter_that_is_closed_is_another_processs_to_hold(tmp_path):

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tests.plans import changed_plan, uls_plan
@@ -144,10 +145,9 @@ def test_its_state_survives_a_checkpoint(store, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(loop._Notes, "step", interrupt_at(5))
         train(store, plan, config, out=tmp_path / "run", **seeds)
-    state = json.loads(
-        (tmp_path / "run" / "checkpoints" / "step-000000004" / "state.json").read_text()
-    )
-    groups = state["optimizer"]["groups"]
+    path = tmp_path / "run" / "checkpoints" / "step-000000004.safetensors"
+    with safe_open(path, "pt") as checkpoint:
+        groups = json.loads(checkpoint.metadata()["facts"])["groups"]
     assert [group["step"] for group in groups] == [4] * len(groups)
     assert all(group["noise_average"] > 0 for group in groups)
     train(store, plan, config, out=tmp_path / "run", resume=True, **seeds)

@@ -1,6 +1,5 @@
 """Invariant 7 under `kill -9`: real `userdp train` processes, killed at random moments."""
 
-import json
 import os
 import random
 import shutil
@@ -55,7 +54,7 @@ TRAIN = [
 def released_step(run: Path) -> int:
     """The step of the last checkpoint: the furthest weights that left memory."""
     found = sorted((run / "checkpoints").glob("step-*"))
-    return json.loads((found[-1] / "state.json").read_text())["step"] if found else 0
+    return int(found[-1].stem.removeprefix("step-")) if found else 0
 
 
 def require_charged(run: Path, plan_steps: int, *, at_least: int) -> int:
@@ -160,16 +159,6 @@ def test_invariant_13_a_checkpoint_of_another_run_is_refused(store, tmp_path, mo
     with pytest.raises(FailureError, match="is not of this run"):
         train(store, uls_plan(), EACH_STEP, out=run, resume=True, tensorboard=False)
     assert released_step(run) == 3, "nothing was taken from it, and nothing removed"
-
-
-def test_invariant_13_tensors_of_another_checkpoint_are_refused(store, tmp_path, monkeypatch):
-    """They may come from a run without privacy, and their step and run are as they should be."""
-    run = checkpoints_of(store, tmp_path / "run", monkeypatch, stop=1)
-    other = checkpoints_of(store, tmp_path / "other", monkeypatch, stop=1)
-    name = Path("checkpoints") / "step-000000001" / "state.safetensors"
-    shutil.copy(other / name, run / name)
-    with pytest.raises(FailureError, match="is not what this run wrote"):
-        train(store, uls_plan(), EACH_STEP, out=run, resume=True, tensorboard=False)
 
 
 def test_broken_twin_a_checkpoint_that_is_not_asked_whose_it_is_goes_on_in_another_run(

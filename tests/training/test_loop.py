@@ -206,7 +206,7 @@ def test_the_average_is_what_is_released_and_measured(store, tmp_path):
     config = changed(averaging=Averaging.EMA, evaluate_every=5)
     train(store, uls_plan(), config, out=tmp_path / "run", tensorboard=False)
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
-    state = load_file(checkpoint / "state.safetensors")
+    state = load_file(checkpoint)
     released = load_file(tmp_path / "run" / "model" / "model.safetensors")
     name = "transformer.wpe.weight"
     assert torch.equal(released[name], state[f"average.{name}"])

@@ -21,8 +21,12 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.step import Spent
 from userdp.training.averaging import build_average
-from userdp.training.checkpoint_times import CheckpointTimes
-from userdp.training.checkpoints import Position, read_checkpoint, restore, save_checkpoint
+from userdp.training.checkpoints import (
+    CheckpointTimes,
+    read_checkpoint,
+    restore,
+    save_checkpoint,
+)
 from userdp.training.config import PlainPlan, PrivateOptions, TrainConfig, UnsafeSeeds
 from userdp.training.devices import AUTO, choose_device, machine_facts
 from userdp.training.distributed import current_world
@@ -227,9 +231,9 @@ def train(
                     hint="train again in another --out, with a plan and a budget of its own",
                 )
             if checkpoint is not None:
-                position = restore(checkpoint, model=model, optimizer=optimizer, average=average)
+                step_of = restore(checkpoint, model=model, optimizer=optimizer, average=average)
                 if isinstance(run, PlainRun):
-                    run.done = position.step
+                    run.done = step_of
 
             log = _Notes(folder, writes=world.rank == 0, curves=tensorboard)
             log.write("machine", machine_facts(computes))
@@ -286,7 +290,8 @@ def train(
                     with times.writing():
                         save_checkpoint(
                             folder.checkpoints,
-                            Position(step=step.number, run_id=folder.run_id),
+                            step=step.number,
+                            run_id=folder.run_id,
                             model=model,
                             optimizer=optimizer,
                             average=average,

@@ -263,10 +263,12 @@ class Opening:
             self._write_resume([opened, nonce] if opened else [nonce], charge)
             try:
                 self.charge_plan(self.charges, history, charge)
-            except UseError:
-                if not begun:  # nothing was charged, so that there is nothing to go on with
+            except UseError:  # nothing was charged: what goes on is what went on before
+                counter.forget()
+                if begun:
+                    self._write_resume(self.nonces, (paid or [self.run_id])[-1])
+                else:
                     folder.resume.unlink()
-                    counter.forget()
                 raise
             # After the charge: steps of which the store knows no charge are refused by everybody.
             if begun and charge not in (self.run_id, *paid):

@@ -125,8 +125,8 @@ def lost_steps(run: Path) -> set[int]:
     ledger = run / "ledger.jsonl"
     if not ledger.exists():
         return set()
-    kept = [path for path in (run / "checkpoints").glob("step-*") if (path / "state.json").exists()]
-    saved = max((int(path.name.removeprefix("step-")) for path in kept), default=0)
+    kept = (run / "checkpoints").glob("step-*.safetensors")
+    saved = max((int(path.stem.removeprefix("step-")) for path in kept), default=0)
     return set(range(saved + 1, charged_in(ledger) + 1))
 
 
