@@ -78,7 +78,7 @@ def _draws_twice_as_often(
 
 def _with_noise(source: Callable[[], NoiseSource]) -> Sabotage:
     def broken(run: PrivateRun) -> None:
-        run._noise = source()
+        run.mechanism.noise = source()
 
     return broken
 
@@ -87,15 +87,17 @@ def _with_draws(draws: Draws) -> Sabotage:
     def broken(run: PrivateRun) -> None:
         """The run draws other units, and records what it was to draw."""
         sampling = run.plan.sampling
-        total = sampling.total_units(run._collator.counts)
-        run._sampler._draws = draws(total, sampling.chance(total), run._sampler._generator)
+        total = sampling.total_units(run.mechanism.collator.counts)
+        run.mechanism.sampler._draws = draws(
+            total, sampling.chance(total), run.mechanism.sampler._generator
+        )
 
     return broken
 
 
 def not_clipped(run: PrivateRun) -> None:
     """Twice the norm gets through, and the engine says nothing."""
-    honest = run._clip
+    honest = run.mechanism.clip
 
     def twice(units: Units) -> ClippedSum:
         found = honest(units)
@@ -103,7 +105,7 @@ def not_clipped(run: PrivateRun) -> None:
             value *= 2
         return found
 
-    run._clip = twice
+    run.mechanism.clip = twice
 
 
 under_noised = _with_noise(lambda: ScaledNoise(0.1))

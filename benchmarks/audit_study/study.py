@@ -98,13 +98,12 @@ class Study:
         """A run by ``right`` with canaries, watched; broken below the observer if so asked."""
         from userdp.auditing.audit_run import contradictions
         from userdp.auditing.extra_run import extra_run
-        from userdp.training.recipe import Recipe
 
         claimed = right.guarantee().epsilon
         found = extra_run(
             self.store,
             right,
-            Recipe(config(self.base)),
+            config(self.base),
             place=self.work / f"extra-{os.getpid()}",
             canaries=CANARIES,
             sabotage=None if broken is None else BROKEN[broken],

@@ -14,7 +14,6 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.plans import Plan
 from userdp.training.config import OptimizerName, TrainConfig
-from userdp.training.recipe import Recipe
 
 CONFIG = TrainConfig(
     model="new",
@@ -62,7 +61,7 @@ def audited(store: UserStore, folder: Path, plan: Plan | None = None, **options)
     return extra_run(
         store,
         plan or audit_plan(),
-        Recipe(CONFIG),
+        CONFIG,
         place=folder / "work",
         **{"canaries": CANARIES, **options},
     )

@@ -107,13 +107,13 @@ def test_invariant_3_a_subject_moves_a_round_by_at_most_its_sensitivity(tmp_path
 class DoesNotClip(Silo):
     def _open(self, number):
         run = super()._open(number)
-        clip = run._clip
+        clip = run.mechanism.clip
 
         def without(units):
             means = [rows.double().sub(5).mean(0) for rows, *_ in units]
             return replace(clip(units), value={"w": sum(means, torch.zeros(WIDTH).double())})
 
-        run._clip = without
+        run.mechanism.clip = without
         return run
 
 
@@ -143,7 +143,9 @@ class HidesTheCap(Silo):
     def _open(self, number):
         run = super()._open(number)
         wider = replace(self.plan.local.sampling, group_size=9)
-        run._sampler = wider.sampler(self.store.split(Split.TRAIN).counts, secret_generator())
+        run.mechanism.sampler = wider.sampler(
+            self.store.split(Split.TRAIN).counts, secret_generator()
+        )
         return run
 
 
@@ -188,14 +190,14 @@ def test_invariant_5_noise_is_added_at_every_step_and_with_the_planned_variance(
 class NoiseOncePerRound(Silo):
     def _open(self, number):
         run, calls = super()._open(number), []
-        add = run._noise.add_
+        add = run.mechanism.noise.add_
 
         def once(value, noise_std):
             if len(calls) % self.plan.local.steps == 0:
                 add(value, noise_std)
             calls.append(noise_std)
 
-        run._noise.add_ = once
+        run.mechanism.noise.add_ = once
         return run
 
 
@@ -207,7 +209,7 @@ def test_broken_twin_of_invariant_5_noise_once_per_round_is_caught(tmp_path):
 class HalfTheNoise(Silo):
     def _open(self, number):
         run = super()._open(number)
-        run._noise_std /= 2
+        run.mechanism.noise_std /= 2
         return run
 
 
@@ -229,7 +231,7 @@ def test_invariant_2_every_item_is_drawn_with_the_plans_probability(tmp_path):
 class FixedBatches(Silo):
     def _open(self, number):
         run = super()._open(number)
-        run._sampler._draws = itertools.repeat(np.arange(12))
+        run.mechanism.sampler._draws = itertools.repeat(np.arange(12))
         return run
 
 

@@ -18,14 +18,14 @@ from userdp.ledger.journal import read_entries
 class FailsInTheMiddle(Silo):
     def _open(self, number):
         run = super()._open(number)
-        draw = run._sampler.draw
+        draw = run.mechanism.sampler.draw
 
         def fails():
             if run.done == 3:
                 raise RuntimeError("the machine went away")
             return draw()
 
-        run._sampler.draw = fails
+        run.mechanism.sampler.draw = fails
         return run
 
 

@@ -311,7 +311,7 @@ def test_a_deleted_counter_is_paid_for(run, store):
 
 def test_a_further_charge_that_the_budget_refuses_leaves_the_run_as_it_was(store, tmp_path):
     one = PLAN.guarantee()
-    filtered = RenyiFilter.opened(epsilon=1.5 * one.epsilon, delta=one.delta)
+    filtered = RenyiFilter.opened(epsilon=1.65 * one.epsilon, delta=one.delta)
     StoreLedger(store.path).open_budget(filtered)
     run = tmp_path / "run"
     go_on(run, store, exact_log=False)

@@ -221,15 +221,15 @@ def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -
         cohorts.append(Cohort(users=users[kept], examples=examples[kept], offsets=offsets))
     found = []
     for cohort in cohorts:
-        mine = run._dealing.mine(cohort)
-        with run._stray.own_passes():  # as a step does
-            summed = run._clip(run._collator(mine))
-        whole_sum, _ = run._dealing.together(summed, 0, scattered=run._scattered)
-        if not run._scattered:
+        mine = run.mechanism.dealing.mine(cohort)
+        with run._held.own_passes():  # as a step does
+            summed = run.mechanism.clip(run.mechanism.collator(mine))
+        whole_sum, _ = run.mechanism.dealing.together(summed, 0, scattered=run.mechanism.scattered)
+        if not run.mechanism.scattered:
             owners_to_all(current_world(), whole_sum.value)
         parts = [value.flatten() for value in whole_sum.value.values()]
         flat = torch.cat(parts)
-        if run._scattered:
+        if run.mechanism.scattered:
             flat = torch.cat(_all(flat))
         found.append(flat)
     run.close()
@@ -266,14 +266,14 @@ def _break(how: str) -> None:
 def dies(store: Path, out: Path, rank: int, at: int) -> int:
     """A run in which process ``rank`` is killed while it clips step ``at``."""
     _, run = open_run(store, out, plan_of("uls"))
-    clip = run._clip
+    clip = run.mechanism.clip
 
     def dying(units):
         if run.done == at and current_world().rank == rank:
             os.kill(os.getpid(), signal.SIGKILL)
         return clip(units)
 
-    run._clip = dying
+    run.mechanism.clip = dying
     with run:
         for _ in run:
             run._optimizer.step()
@@ -301,7 +301,7 @@ def strays(store: Path, out: Path, lora: bool, sharded: bool, watched: bool) -> 
     """How far the weights move by a backward pass of the loop's own, refused and caught."""
     model, run = open_run(store, out, plan_of("uls"), lora=lora, sharded=sharded)
     if not watched:
-        run._stray.close()
+        run._held.close()
     next(iter(run))
     before = weights_of(model)
     for parameter in trainable_parameters(model).values():
@@ -343,7 +343,7 @@ def tampers(store: Path, out: Path) -> None:
     """Process 1 clips to twice the norm."""
     _, run = open_run(store, out, plan_of("uls"))
     if current_world().rank == 1:
-        run._l2_clip_norm *= 2
+        run.mechanism.l2_clip_norm *= 2
     with run:
         for _ in run:
             run._optimizer.step()
@@ -353,13 +353,13 @@ def draws_in_steps(store: Path, out: Path) -> list[list[float]]:
     """After a public seed: what each step of this process draws where its model would."""
     torch.manual_seed(0)
     _, run = open_run(store, out, plan_of("uls", steps=3))
-    clip, seen = run._clip, []
+    clip, seen = run.mechanism.clip, []
 
     def drawing(units):
         seen.append(torch.rand(4).tolist())
         return clip(units)
 
-    run._clip = drawing
+    run.mechanism.clip = drawing
     with run:
         for _ in run:
             run._optimizer.step()
@@ -370,13 +370,13 @@ def draws_in_steps(store: Path, out: Path) -> list[list[float]]:
 def promised(store: Path, out: Path) -> list[int]:
     """What each step of this process told its engine of the number of sums."""
     _, run = open_run(store, out, plan_of("uls", steps=3))
-    engine, told = run._engine, []
+    engine, told = run.mechanism.engine, []
 
     def watched(*arguments, parts, **options):
         told.append(parts)
         return engine(*arguments, parts=parts, **options)
 
-    run._engine = watched
+    run.mechanism.engine = watched
     with run:
         for _ in run:
             run._optimizer.step()

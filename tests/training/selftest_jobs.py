@@ -20,7 +20,7 @@ from userdp.training.selftest import CHECKS, made_up_units
 from userdp.training.selftest_gradients import Measured, Scene
 
 TINY = GPT2Config(
-    vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0
+    vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0
 )
 
 
@@ -33,8 +33,7 @@ def tiny_model() -> nn.Module:
 def scene(model: nn.Module | None = None, *, engine: str = "reference", parts: bool = False):
     """A tiny model and four made-up units; a model in parts has one engine, "auto"."""
     model = tiny_model() if model is None else model
-    units = made_up_units(TINY.vocab_size, units=3, group_size=2, length=8)
-    found = Scene(model, units.to(next(model.parameters()).device), parts=parts)
+    found = Scene(model, made_up_units(model, units=3, group_size=2), parts=parts)
     found.engine = found.engines["auto" if parts else engine]
     return found
 

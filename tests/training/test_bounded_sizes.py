@@ -140,8 +140,10 @@ def with_draws(draws: Draws):
 
     def broken(run) -> None:
         sampling = run.plan.sampling
-        total = sampling.total_units(run._collator.counts)
-        run._sampler._draws = draws(total, sampling.chance(total), run._sampler._generator)
+        total = sampling.total_units(run.mechanism.collator.counts)
+        run.mechanism.sampler._draws = draws(
+            total, sampling.chance(total), run.mechanism.sampler._generator
+        )
 
     return broken
 

@@ -18,7 +18,7 @@ from userdp.errors import FailureError, UseError
 from userdp.gradients.noise import centred_count
 from userdp.ledger.journal import append_entries
 from userdp.plans import StepRecord
-from userdp.training import private_run as private_module
+from userdp.training import steps as steps_module
 from userdp.training.config import UnsafeSeeds
 from userdp.training.private import make_private
 
@@ -66,11 +66,15 @@ def test_the_clip_norm_moves_towards_the_quantile_of_the_norms(store, tmp_path):
     "tamper",
     fast_then_slow(
         [
-            lambda run: setattr(run, "_noise_std", run.plan.noise.multiplier * run._l2_clip_norm),
-            lambda run: setattr(run, "_count_noise_std", 1.0),
-            lambda run: setattr(run, "_count_noise_std", None),
-            lambda run: setattr(run, "_l2_clip_norm", run._l2_clip_norm * 2),
-            lambda run: setattr(run, "_l2_clip_norm", run.plan.clip.l2_norm * FARTHEST * 2),
+            lambda run: setattr(
+                run.mechanism, "noise_std", run.plan.noise.multiplier * run.mechanism.l2_clip_norm
+            ),
+            lambda run: setattr(run.mechanism, "count_noise_std", 1.0),
+            lambda run: setattr(run.mechanism, "count_noise_std", None),
+            lambda run: setattr(run.mechanism, "l2_clip_norm", run.mechanism.l2_clip_norm * 2),
+            lambda run: setattr(
+                run.mechanism, "l2_clip_norm", run.plan.clip.l2_norm * FARTHEST * 2
+            ),
         ],
         fast=2,
     ),
@@ -133,7 +137,7 @@ def test_invariant_5_twin_a_clip_norm_updated_from_the_exact_fraction_is_caught(
     store, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        private_module,
+        steps_module,
         "noisy_count",
         lambda norms, *, l2_clip_norm, count_noise_std, noise: centred_count(
             norms, l2_clip_norm=l2_clip_norm
@@ -145,7 +149,7 @@ def test_invariant_5_twin_a_clip_norm_updated_from_the_exact_fraction_is_caught(
 def test_invariant_4_the_count_is_divided_by_the_plans_denominator(store, tmp_path, monkeypatch):
     """Half of the declared population is there: a division by those drawn would give 1, not 3/4."""
     monkeypatch.setattr(
-        private_module, "noisy_count", lambda norms, **_: centred_count(norms, l2_clip_norm=1e9)
+        steps_module, "noisy_count", lambda norms, **_: centred_count(norms, l2_clip_norm=1e9)
     )
     users = len(store.split("train").counts)
     plan = adaptive(uls_plan(population=2 * users, cohort_size=2 * users, steps=2))

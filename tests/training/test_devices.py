@@ -11,7 +11,7 @@ from tests.training.toy import CONFIG
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.training import private_run as private_module
+from userdp.training import steps as steps_module
 from userdp.training.config import train_config
 from userdp.training.devices import choose_device, seats
 from userdp.training.distributed import World
@@ -159,10 +159,10 @@ class TwoOnOne:
 
 
 def test_two_processes_on_one_device_are_refused():
-    private_module.require_own_devices(TwoOnOne(), torch.device("cpu"))
-    private_module.require_own_devices(World(), torch.device("cuda:0"))
+    steps_module.require_own_devices(TwoOnOne(), torch.device("cpu"))
+    steps_module.require_own_devices(World(), torch.device("cuda:0"))
     with pytest.raises(UseError, match="2 processes compute on cuda:0"):
-        private_module.require_own_devices(TwoOnOne(), torch.device("cuda:0"))
+        steps_module.require_own_devices(TwoOnOne(), torch.device("cuda:0"))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from userdp.gradients import get_engine
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan
 from userdp.sampling import FixedGraph
-from userdp.training import private_run as private_module
+from userdp.training import steps as steps_module
 from userdp.training.private import make_private
 from userdp.vocabulary import Adjacency
 
@@ -98,7 +98,7 @@ def first_sum(store: UserStore, plan: Plan, out: Path, monkeypatch) -> float:
         found.append(float(summed.value["weight"]))  # noise is added in place
         return summed
 
-    monkeypatch.setattr(private_module, "engine_of", lambda model, name: watched)
+    monkeypatch.setattr(steps_module, "engine_of", lambda model, name: watched)
     model = Signed()
     run = private_run(model, sgd(model), store, plan, out=out, loss=signed_loss, engine="reference")
     with run as private:

@@ -19,7 +19,7 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.training import private_run as private_module
+from userdp.training import steps as steps_module
 from userdp.training.config import PlainPlan
 from userdp.training.losses import evaluate
 from userdp.training.plain import PlainRun
@@ -69,7 +69,7 @@ def test_a_private_step_counts_the_marked_tokens_of_each_example_alone(
         seen.append(units)
         return honest(model, loss, units, **options)
 
-    monkeypatch.setattr(private_module, "engine_of", lambda model, name: watched)
+    monkeypatch.setattr(steps_module, "engine_of", lambda model, name: watched)
     model = toy_model(store)
     plan = make_plan(
         population=100, steps=2, **{"cohort_size" if make_plan is uls_plan else "batch_size": 100}

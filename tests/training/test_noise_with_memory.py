@@ -24,7 +24,7 @@ from userdp.noise import Gaussian
 from userdp.plans import Plan
 from userdp.sampling import ShuffleUsers
 from userdp.training import opened as opened_module
-from userdp.training import private_run as private_module
+from userdp.training import steps as steps_module
 from userdp.training.config import UnsafeSeeds
 
 LAW = AutoRegressive(multiplier=1.0)
@@ -53,7 +53,7 @@ def noise_of_steps(store, out, *, until=STEPS, resume=False, seed=7):
     with private_run(model, sgd(model), store, plan(), out=out, resume=resume, **options) as run:
         while run.done < until:
             next(iter(run))
-            last = run._noise.last
+            last = run.mechanism.noise.last
             seen.append(torch.cat([v.flatten() for v in last.values()]).clone())
     return seen
 
@@ -141,7 +141,7 @@ def test_invariant_5_a_step_that_ended_early_repeats_no_noise(store, tmp_path, m
     before = noise_of_steps(store, out, until=2)
     for _ in range(2):  # and once more
         with monkeypatch.context() as broken, pytest.raises(Stopped):
-            broken.setattr(private_module, where, stop)
+            broken.setattr(steps_module, where, stop)
             noise_of_steps(store, out, resume=True)
     after = noise_of_steps(store, out, resume=True)
     assert len(before) + 2 + len(after) == STEPS
@@ -203,7 +203,7 @@ def test_invariant_5_twin_noise_that_forgets_is_caught():
 
 def test_invariant_5_twin_noise_from_an_old_state_is_caught(store, tmp_path, monkeypatch):
     """Without the check of its step, a state that was put back repeats what was released."""
-    monkeypatch.setattr(private_module, "read_noise", lambda folder, least_step: {})
+    monkeypatch.setattr(steps_module, "read_noise", lambda folder, least_step: {})
     out = tmp_path / "run"
     before = noise_of_steps(store, out, until=2)
     after = noise_of_steps(store, out, resume=True)

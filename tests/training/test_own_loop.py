@@ -14,17 +14,13 @@ from tests.training.test_saving import trained
 from tests.training.toy import run_all, toy_model, weights
 from userdp.claims.lineage import Lineage
 from userdp.errors import UseError
-from userdp.gradients import causal_lm_loss
-from userdp.ledger import RunFolder, StoreLedger
-from userdp.training.adam_bc import AdamBC
-from userdp.training.config import PrivateOptions
+from userdp.ledger import RunFolder
 from userdp.training.evaluation import evaluate_splits, release_evaluation
 from userdp.training.generation import GenerateConfig, sampled_texts
 from userdp.training.losses import evaluate
 from userdp.training.models import read_model
-from userdp.training.recipe import own_loop
 from userdp.training.releasing import save_model
-from userdp.training.run_models import recipe_of, released_models
+from userdp.training.run_models import base_of, released_models
 
 HELD_OUT = ["held-out-users"]
 
@@ -77,7 +73,7 @@ def test_adapters_without_a_merged_model_are_measured_over_their_base(store, bas
 def test_a_base_in_fewer_bits_is_known_by_the_bits_that_it_was_trained_in(store, base, tmp_path):
     run = tmp_path / "run"
     trained(adapted(base, dtype=torch.bfloat16), store, run)
-    found = recipe_of(RunFolder(run)).base(store)
+    found = base_of(RunFolder(run), store)
     wanted = loaded(base, dtype=torch.bfloat16).float()
     assert torch.equal(weights(found), weights(wanted))
 
@@ -161,44 +157,3 @@ def test_an_evaluation_without_a_released_model_says_how_a_loop_releases(store, 
     with pytest.raises(UseError, match="released no model") as caught:
         evaluate_splits(tmp_path / "run", store, HELD_OUT)
     assert "private.save()" in caught.value.hint
-
-
-# Making it again.
-
-
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda p: torch.optim.SGD(p, lr=0.25), "sgd"),
-        (lambda p: AdamBC(p, lr=0.25), "adam-bc"),
-        (lambda p: torch.optim.RMSprop(p, lr=torch.tensor(0.25)), "adamw"),
-    ],
-)
-def test_the_nearest_configuration_has_the_rate_that_a_warm_up_began_from(store, make, name):
-    model = toy_model(store)
-    optimizer = make(model.parameters())
-    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))
-    config = own_loop(model, optimizer, causal_lm_loss, PrivateOptions(), 4).config
-    assert (config.learning_rate, config.optimizer, config.micro_batch) == (0.25, name, 4)
-
-
-@pytest.mark.slow
-def test_a_repetition_is_of_the_same_model_with_the_same_dropout(store, base, tmp_path):
-    run = tmp_path / "run"
-    model = transformers.AutoModelForCausalLM.from_pretrained(base, attn_pdrop=0.25).train()
-    before = weights(model)
-    trained(model, store, run)
-    again = recipe_of(RunFolder(run)).model(store)
-    assert torch.equal(weights(again), before)
-    assert again.config.attn_pdrop == 0.25
-    assert again.training
-    assert recipe_of(RunFolder(run)).config.optimizer == "sgd"
-
-
-def test_a_loss_that_nobody_else_has_is_refused_by_name(store, base, tmp_path):
-    run = tmp_path / "run"
-    trained(loaded(base), store, run, loss=lambda *rows: 2 * causal_lm_loss(*rows))
-    with pytest.raises(UseError, match="a loss of its own") as caught:
-        recipe_of(RunFolder(run)).require_repeatable()
-    assert "--no-repeat" in caught.value.hint
-    assert StoreLedger(store.path).charges()

@@ -23,7 +23,7 @@ from tests.training.toy import (
 from userdp.errors import FailureError
 from userdp.gradients import NoiseSource, get_engine
 from userdp.ledger import RunLedger
-from userdp.training import private_run as private_module
+from userdp.training import steps as steps_module
 from userdp.training.config import UnsafeSeeds
 from userdp.training.private import make_private
 
@@ -31,14 +31,14 @@ from userdp.training.private import make_private
 
 
 def other_sampling(run, **changes):
-    run._sampler.sampling = replace(run._sampler.sampling, **changes)
+    run.mechanism.sampler.sampling = replace(run.mechanism.sampler.sampling, **changes)
 
 
 @pytest.mark.parametrize(
     "tamper",
     [
-        lambda run: setattr(run, "_noise_std", run.plan.noise_std / 2),
-        lambda run: setattr(run, "_l2_clip_norm", run.plan.clip.l2_norm * 2),
+        lambda run: setattr(run.mechanism, "noise_std", run.plan.noise_std / 2),
+        lambda run: setattr(run.mechanism, "l2_clip_norm", run.plan.clip.l2_norm * 2),
         lambda run: other_sampling(run, sampling_probability=0.5),
         lambda run: other_sampling(run, group_size=1000),
     ],
@@ -64,7 +64,7 @@ def test_invariant_1_an_engine_of_greater_sensitivity_stops_the_run(store, tmp_p
     def unclipped(*arguments, l2_clip_norm, **options):
         return honest(*arguments, l2_clip_norm=l2_clip_norm * 10, **options)
 
-    monkeypatch.setattr(private_module, "engine_of", lambda model, name: unclipped)
+    monkeypatch.setattr(steps_module, "engine_of", lambda model, name: unclipped)
     model = toy_model(store)
     with (
         pytest.raises(FailureError, match="sensitivity"),
@@ -121,7 +121,7 @@ def test_invariant_4_one_user_moves_the_gradient_by_at_most_clip_over_denominato
 
 @pytest.mark.pitfall(number=4)
 def test_invariant_4_twin_dividing_by_the_realised_cohort_is_caught(tmp_path, monkeypatch):
-    honest = private_module.set_gradients
+    honest = steps_module.set_gradients
     realised = {"units": 0}
     original_sum = get_engine("auto")
 
@@ -130,9 +130,9 @@ def test_invariant_4_twin_dividing_by_the_realised_cohort_is_caught(tmp_path, mo
         realised["units"] = len(summed.norms)
         return summed
 
-    monkeypatch.setattr(private_module, "engine_of", lambda model, name: counting)
+    monkeypatch.setattr(steps_module, "engine_of", lambda model, name: counting)
     monkeypatch.setattr(
-        private_module,
+        steps_module,
         "set_gradients",
         lambda model, value, denominator: honest(model, value, denominator=realised["units"]),
     )
@@ -247,7 +247,7 @@ def test_invariant_7_a_step_that_fails_stays_charged_and_is_not_redone(
         make_private(model, sgd(model), store, plan, out=tmp_path / "run") as private,
         monkeypatch.context() as patch,
     ):
-        patch.setattr(private, "_engine", out_of_memory)
+        patch.setattr(private.mechanism, "engine", out_of_memory)
         next(iter(private))
     assert attempts(tmp_path / "run") == 1
     seen = run_all(model, store, plan, tmp_path / "run", resume=True)
@@ -293,13 +293,13 @@ CHANCE = {"population": 40, "cohort_size": 20, "steps": 4}
 
 def drawn_of_steps(run, monkeypatch):
     """The users of the cohort that each step uses from now on."""
-    seen, cut = [], run._collator.microbatches
+    seen, cut = [], run.mechanism.collator.microbatches
 
     def watched(cohort, **options):
         seen.append(tuple(sorted(set(cohort.users.tolist()))))
         return cut(cohort, **options)
 
-    monkeypatch.setattr(run._collator, "microbatches", watched)
+    monkeypatch.setattr(run.mechanism.collator, "microbatches", watched)
     return seen
 
 
@@ -317,7 +317,7 @@ def test_invariant_7_the_step_after_one_that_failed_draws_a_cohort_of_its_own(
     with make_private(model, optimizer, store, plan, out=tmp_path / "run") as private:
         seen = drawn_of_steps(private, monkeypatch)
         with monkeypatch.context() as patch:
-            patch.setattr(private, "_engine", out_of_memory)
+            patch.setattr(private.mechanism, "engine", out_of_memory)
             with pytest.raises(MemoryError):
                 next(iter(private))
         for _ in private:
@@ -333,7 +333,7 @@ def test_invariant_7_two_runs_of_one_plan_draw_other_cohorts(store, tmp_path):
         model = toy_model(store)
         plan = uls_plan(**CHANCE)
         with make_private(model, sgd(model), store, plan, out=tmp_path / name) as private:
-            seen.append([tuple(private._sampler.draw().users.tolist()) for _ in range(3)])
+            seen.append([tuple(private.mechanism.sampler.draw().users.tolist()) for _ in range(3)])
     assert seen[0] != seen[1]
 
 

@@ -27,7 +27,7 @@ from userdp.ledger import StoreLedger
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.config import UnsafeSeeds
 from userdp.training.models import read_model, resolve
-from userdp.training.private_run import PrivateRun
+from userdp.training.steps import StepMechanism
 
 STEPS = 6
 SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=1, noise=2)}
@@ -78,8 +78,8 @@ def run(
         out=out, loss=MemoryLoss(memory), micro_batch=micro_batch, exact_log=True, **SEEDS,
     ) as private:  # fmt: skip
         memory.most = most
-        counted(private._sampler, "draw")
-        counted(private._noise, "add_")
+        counted(private.mechanism.sampler, "draw")
+        counted(private.mechanism.noise, "add_")
         for step in private:
             optimizer.step()
             facts.append(step.operator)
@@ -98,23 +98,23 @@ def test_invariant_9_a_step_in_which_memory_runs_out_is_the_step_of_smaller_pass
     assert sum(fact["halvings"] for fact in found.facts[1:]) == 0  # the smaller size is kept
 
 
-def draws_again(self: PrivateRun, units: Units, right: Callable[..., ClippedSum]) -> ClippedSum:
+def draws_again(self: StepMechanism, units: Units, right: Callable[..., ClippedSum]) -> ClippedSum:
     """A broken twin: what did not fit is replaced by another cohort."""
     try:
         return right(self, units)
     except FailureError:
-        return right(self, self._collator(self._sampler.draw()))
+        return right(self, self.collator(self.sampler.draw()))
 
 
 def adds_noise_to_each_attempt(
-    self: PrivateRun, units: Units, right: Callable[..., ClippedSum]
+    self: StepMechanism, units: Units, right: Callable[..., ClippedSum]
 ) -> ClippedSum:
     """A broken twin: an attempt that failed has left its noise in the sum."""
     try:
         return right(self, units)
     except FailureError:
         summed = right(self, units)
-        self._noise.add_(summed.value, self._noise_std)
+        self.noise.add_(summed.value, self.noise_std)
         return summed
 
 
@@ -126,18 +126,18 @@ def test_invariant_9_twin_a_retry_with_another_cohort_or_more_noise_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     exact = run(store, tmp_path / "exact", monkeypatch, micro_batch=1)
-    right, failed = PrivateRun._clip, []
+    right, calls = StepMechanism.clip, []
 
-    def clip(self: PrivateRun, units: Units) -> ClippedSum:
-        def once(self: PrivateRun, units: Units) -> ClippedSum:
-            if self.done == 2 and not failed:
-                failed.append(True)
+    def clip(self: StepMechanism, units: Units) -> ClippedSum:
+        def once(self: StepMechanism, units: Units) -> ClippedSum:
+            calls.append(units)
+            if len(calls) == 2:
                 raise FailureError("memory ran out")
             return right(self, units)
 
         return twin(self, units, once)
 
-    monkeypatch.setattr(PrivateRun, "_clip", clip)
+    monkeypatch.setattr(StepMechanism, "clip", clip)
     assert not run(store, tmp_path / "found", monkeypatch, micro_batch=1).is_that_of(exact)
 
 

@@ -23,7 +23,7 @@ from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.sampling.coins import secret_generator
-from userdp.training import private_run as private_module
+from userdp.training import steps as steps_module
 from userdp.training.collate import Collator, gathered
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.loop import train
@@ -310,13 +310,13 @@ def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
 
 def sums_and_promises(run):
     """Of each step of ``run``: how many sums were made, and what the engine was told of it."""
-    engine, told, steps = run._engine, [], []
+    engine, told, steps = run.mechanism.engine, [], []
 
     def watched(*arguments, parts, **options):
         told.append(parts)
         return engine(*arguments, parts=parts, **options)
 
-    run._engine = watched
+    run.mechanism.engine = watched
     with run as private:
         for _ in private:
             steps.append((len(told), set(told)))
@@ -330,7 +330,7 @@ def test_invariant_3_the_engine_is_told_of_how_many_sums_a_step_is(
     store, tmp_path, monkeypatch, ahead
 ):
     """By that number the rounding of each is limited (`userdp.gradients.engines.rounding`)."""
-    monkeypatch.setattr(private_module, "PASSES_AHEAD", ahead)
+    monkeypatch.setattr(steps_module, "PASSES_AHEAD", ahead)
     model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
     run = make_private(model, sgd(model), store, plan, out=tmp_path / "run", micro_batch=4)
     steps = sums_and_promises(run)
@@ -341,14 +341,14 @@ def test_invariant_3_the_engine_is_told_of_how_many_sums_a_step_is(
 def test_broken_twin_of_invariant_3_a_run_that_tells_of_one_sum_alone_is_caught(
     store, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(private_module, "PASSES_AHEAD", 1)
-    honest = private_module.PrivateRun._clip
+    monkeypatch.setattr(steps_module, "PASSES_AHEAD", 1)
+    honest = steps_module.StepMechanism.clip
 
     def one(self, units):
         self._parts = 1
         return honest(self, units)
 
-    monkeypatch.setattr(private_module.PrivateRun, "_clip", one)
+    monkeypatch.setattr(steps_module.StepMechanism, "clip", one)
     model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
     run = make_private(model, sgd(model), store, plan, out=tmp_path / "run", micro_batch=4)
     assert not all(promised == {made} for made, promised in sums_and_promises(run))
@@ -358,7 +358,7 @@ def test_broken_twin_of_invariant_3_a_run_that_tells_of_one_sum_alone_is_caught(
 def test_invariant_7_nothing_is_drawn_or_gathered_before_its_step_is_in_the_ledger(
     store, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(private_module, "PASSES_AHEAD", 1)
+    monkeypatch.setattr(steps_module, "PASSES_AHEAD", 1)
     model = toy_model(store)
     plan = uls_plan(**EVERYBODY, cohort_size=100)
     events = []
@@ -373,8 +373,8 @@ def test_invariant_7_nothing_is_drawn_or_gathered_before_its_step_is_in_the_ledg
 
         return watched
 
-    run._sampler.draw = watch("draw", run._sampler.draw)
-    run._collator._split.gather = watch("gather", run._collator._split.gather)
+    run.mechanism.sampler.draw = watch("draw", run.mechanism.sampler.draw)
+    run.mechanism.collator._split.gather = watch("gather", run.mechanism.collator._split.gather)
     with run as private:
         for step in private:
             assert gradient(model).isfinite().all()

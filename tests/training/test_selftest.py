@@ -332,7 +332,7 @@ TWO = {
 @pytest.mark.parametrize("fault", fast_then_slow(list(TWO)), ids=named)
 def test_a_fault_of_one_process_is_seen(tmp_path, fault):
     name, parts = TWO[fault]
-    # On one of them at least: `check_model` gathers what all of them measured.
+    # On one of them at least: `run_selftest` gathers what all of them measured.
     assert [name] in run_world(2, failing, tmp_path, [name], fault, parts)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.faults.crashes.witness import Witness
 from userdp.gradients.noise import NoiseSource
 from userdp.sampling.cohort import Sampler
-from userdp.training import loop, private_run
+from userdp.training import loop, steps
 from userdp.training.optimizers import MovementCheck
 
 
@@ -26,7 +26,7 @@ def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None
         witness: knows which step was charged last.
         left_out: steps whose update the trainer of ``userdp train`` does not apply.
     """
-    draw, secret, own_seed = Sampler.draw, private_run.secret_randomness, NoiseSource._seed
+    draw, secret, own_seed = Sampler.draw, steps.secret_randomness, NoiseSource._seed
     build, moved = loop.build_optimizer, MovementCheck.require_moved
 
     def words(kind: str) -> int:
@@ -71,6 +71,6 @@ def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None
     # that claims something, and must not get one.
     NoiseSource._seed = seed
     Sampler.draw = draw_again
-    private_run.secret_randomness = masks
+    steps.secret_randomness = masks
     loop.build_optimizer = build_optimizer
     MovementCheck.require_moved = require_moved

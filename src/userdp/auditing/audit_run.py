@@ -25,10 +25,9 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.folder import read_lines
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
-from userdp.training.config import PlainPlan
+from userdp.training.config import PlainPlan, train_config
 from userdp.training.devices import AUTO, choose_device, seats
-from userdp.training.recipe import LoopRecipe
-from userdp.training.run_models import recipe_of, released_models
+from userdp.training.run_models import base_of, released_models
 
 FOLDER = "audit"
 RESULT = "audit.json"
@@ -90,7 +89,6 @@ def audit_run(
             "this store's training users",
             hint="give the --store that it was trained on",
         )
-    recipe = recipe_of(folder)
     whole = claim(folder.ledger)
     claimed = whole.guarantee
     plan = plan_of(folder.ledger, read_entries(folder.ledger))
@@ -106,15 +104,23 @@ def audit_run(
         seats(device, jobs)
         if not inference:
             raise UseError("references serve the attack on the released model, which is left out")
-        if isinstance(recipe, LoopRecipe):
+        if not folder.train.exists():
             raise UseError(
                 f"the run at {run} was trained by a loop of its own, which nobody else can run: "
                 "there are no reference runs like it",
                 hint="leave --references out",
             )
-    if repeat and plan is not None:
-        recipe.require_repeatable()
-    models = released_models(folder, store, with_base=True) if inference else {}
+    if repeat and plan is not None and not folder.train.exists():
+        raise UseError(
+            f"the run at {run} was trained by a loop of its own, which cannot be repeated",
+            hint="audit only the released model: --no-repeat",
+        )
+    models = {}
+    if inference:
+        models = released_models(folder, store, with_base=True)
+    else:
+        base_of(folder, store)  # refuses a run whose base is another model by now
+    options = folder.read_train()
     StoreLedger(store.path).look("audit")
     place = run / FOLDER
     clean_folder(place)
@@ -124,12 +130,11 @@ def audit_run(
         fresh = fresh_text(store, most_examples=most_examples, most_users=most_users)
         roc = encode(user_inference(model, base, fresh))
         if references:
-            options = folder.read_train()
             scores = reference_scores(
                 store,
                 fresh,
                 plan or PlainPlan(steps=options["steps"], batch_size=options["batch_size"]),
-                recipe.config,
+                train_config(options),
                 place=place / "references",
                 count=references,
                 jobs=jobs,
@@ -142,7 +147,7 @@ def audit_run(
         again = extra_run(
             store,
             plan,
-            recipe,
+            train_config(options),
             place=place,
             canaries=canaries,
             confidence=confidence,

@@ -25,13 +25,14 @@ from userdp.data.strategy import Strategy
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.plans import Plan
 from userdp.training.averaging import build_average
-from userdp.training.config import PrivateOptions
+from userdp.training.config import PrivateOptions, TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import build_loss
+from userdp.training.models import load_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
-from userdp.training.recipe import Recipe
+from userdp.training.run_models import model_to_train
 
 Sabotage = Callable[[PrivateRun], None]
 """FOR TESTS: breaks a run that has not begun, below what the observer sees."""
@@ -73,7 +74,7 @@ class ExtraRun:
 def extra_run(
     store: UserStore,
     plan: Plan,
-    recipe: Recipe,
+    config: TrainConfig,
     *,
     place: Path,
     canaries: int = 128,
@@ -93,7 +94,7 @@ def extra_run(
     Args:
         store: whose people trained.
         plan: the run's.
-        recipe: the run's; selections by perplexity are replaced by ``random``, since the scores are
+        config: the run's; selections by perplexity are replaced by ``random``, since the scores are
             another store's.
         place: a folder for the operator alone, in which the run has one of its own for a while.
         canaries: how many are made up.
@@ -114,8 +115,7 @@ def extra_run(
     made = make_canaries(store, plan, count=canaries, unsafe_seed=unsafe_seed)
     with scratch(place) as work:
         copy, left_out = copy_with(store, made, work / "store", plan, unsafe_seed=unsafe_seed)
-        config = recipe.config
-        model = recipe.model(copy).to(computes)
+        model = model_to_train(load_model(config, copy), config).to(computes)
         optimizer, average = build_optimizer(model, config), build_average(model, config)
         units = made.units()
         before = _losses(model, units)

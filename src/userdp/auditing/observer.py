@@ -112,12 +112,12 @@ def _largest(vectors: list[dict[str, Tensor]], budget: int) -> dict[str, Tensor]
 
 def watch(run: PrivateRun, directions: Directions | None = None) -> Observed:
     """Put an observer around a run that has not begun; returns what it fills."""
-    sampling, counts = run.plan.sampling, np.asarray(run._collator.counts)
+    sampling, counts = run.plan.sampling, np.asarray(run.mechanism.collator.counts)
     starts = np.concatenate([[0], np.cumsum(np.minimum(counts, sampling.items))])
     seen = Observed(population=int(starts[-1]))
-    sampler = _WatchedSampler(run._sampler, seen, None if sampling.by_user else starts)
-    run._sampler = sampler
-    run._noise = _WatchedNoise(run, seen, sampler, directions)
+    sampler = _WatchedSampler(run.mechanism.sampler, seen, None if sampling.by_user else starts)
+    run.mechanism.sampler = sampler
+    run.mechanism.noise = _WatchedNoise(run, seen, sampler, directions)
     return seen
 
 
@@ -150,7 +150,7 @@ class _WatchedNoise(NoiseSource):
         sampler: _WatchedSampler,
         directions: Directions | None,
     ) -> None:
-        self._run, self._inner, self._seen = run, run._noise, seen
+        self._run, self._inner, self._seen = run, run.mechanism.noise, seen
         self._sampler, self._directions = sampler, directions
         self._places: list[tuple[str, int, int]] = []
 
@@ -175,7 +175,9 @@ class _WatchedNoise(NoiseSource):
         added = (self._sample(value) - before) / noise_std
         self._seen.noise.append(added.float().numpy())
         if self._directions is not None:
-            self._seen.answers.append(self._directions.along(value) / self._run._l2_clip_norm)
+            self._seen.answers.append(
+                self._directions.along(value) / self._run.mechanism.l2_clip_norm
+            )
 
     def state(self) -> dict[str, Tensor]:
         return self._inner.state()
@@ -206,21 +208,21 @@ class _WatchedNoise(NoiseSource):
 
     def _look(self, cohort: Cohort) -> None:
         """How far one drawn unit moves the sum, beside at most three others (invariant 3)."""
-        if not cohort.units or self._run._collator._selector is not None:
+        if not cohort.units or self._run.mechanism.collator._selector is not None:
             return  # a selector draws, so that gathering twice gives other rows
-        units = self._run._collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
-        everybody, again = self._run._clip(units), self._run._clip(units)
+        units = self._run.mechanism.collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
+        everybody, again = self._run.mechanism.clip(units), self._run.mechanism.clip(units)
         if any(not torch.equal(v, again.value[n]) for n, v in everybody.value.items()):
             return  # the others would have other dropout masks without the unit
-        without = self._run._clip(units.select(1, len(units)))
+        without = self._run.mechanism.clip(units.select(1, len(units)))
         square = sum(
             float((v - without.value[n]).double().square().sum())
             for n, v in everybody.value.items()
         )
-        self._seen.moves.append(square**0.5 / self._run._l2_clip_norm)
+        self._seen.moves.append(square**0.5 / self._run.mechanism.l2_clip_norm)
 
 
 def clipped_gradients(run: PrivateRun, units: Units) -> Iterator[dict[str, Tensor]]:
     """Each unit's clipped gradient by the run's own engine, at the weights of now."""
     for number in range(len(units)):
-        yield run._clip(units.select(number, number + 1)).value
+        yield run.mechanism.clip(units.select(number, number + 1)).value

@@ -13,7 +13,7 @@
       operator.jsonl   0600: losses, norms, counts, times
       audit/           0700: what `userdp audit` found
       loop.json        0600: of a run of `make_private`, which has no train.toml: where its model
-                       was loaded from, and how it learned
+                       was loaded from
       resume.json      0600: the nonce of the opening to come, and digests of what must not
                        change; the store's is an exact function of everybody's text, so that
                        whoever holds it could test a guess

@@ -12,7 +12,6 @@ a key: whoever holds it can take noise off what was released. When the run ends 
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -26,10 +25,11 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from userdp import files
-from userdp.errors import FailureError
+from userdp.errors import FailureError, in_short
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
 from userdp.ledger.folder import NOISE
+from userdp.strict_json import parse, text_of
 from userdp.training.averaging import WeightAverage
 
 _KEPT = 2
@@ -88,7 +88,7 @@ def save_checkpoint(
     }
     content = save(
         {name: tensor.cpu().contiguous() for name, tensor in tensors.items()},
-        {_FACTS: json.dumps(facts)},
+        {_FACTS: text_of(facts, finite=False)},
     )
     files.operator_folder(folder)
     path = folder / f"step-{step:09d}.safetensors"
@@ -115,12 +115,12 @@ def read_checkpoint(folder: Path, *, run_id: str, most_steps: int | None) -> Con
     files.sweep(folder)
     try:
         with safe_open(paths[-1], "pt") as file:
-            facts = json.loads(file.metadata()[_FACTS])
+            facts = parse(file.metadata()[_FACTS], finite=False)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         ours = _is_of(facts, run_id, most_steps)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise FailureError(
-            f"the checkpoint {paths[-1]} cannot be read: {error}",
+            f"the checkpoint {paths[-1]} cannot be read: {in_short(error)}",
             hint="remove it to resume from the one before",
         ) from error
     if not ours:
@@ -205,7 +205,7 @@ def read_noise(folder: Path, *, least_step: int) -> dict[str, Tensor]:
             step = int(state.pop(_STEP))
     except (OSError, KeyError, SafetensorError) as error:
         raise FailureError(
-            f"the state of the noise at {path} cannot be read: {error}", hint=hint
+            f"the state of the noise at {path} cannot be read: {in_short(error)}", hint=hint
         ) from error
     if step < least_step:
         raise FailureError(

@@ -14,10 +14,13 @@ from userdp.claims import Claim
 from userdp.claims.claims import store_claim
 from userdp.claims.foreseen import foreseen, foreseen_in_words
 from userdp.data.blocks import require_intact
-from userdp.errors import UseError
+from userdp.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
+from userdp.gradients.certificate.state import State
+from userdp.gradients.engines.passes import rows_per_pass
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
+from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.opening import Opening
 from userdp.training.private_run import PrivateRun
 from userdp.training.questions import bytes_of_a_pass, made_up_units, seconds_of
@@ -87,15 +90,20 @@ class _NothingWritten(StoreLedger):
         compose(self.after)
 
 
+def require_beginning(*, resume: bool) -> None:
+    """`UseError` where a run that goes on is to be tried: it charges nothing anew."""
+    if resume:
+        raise UseError("a dry run is of a run that begins", hint="leave out resume")
+
+
 def dry_run_of(run: PrivateRun) -> DryRun:
     """What a run would cost and claim that was made, and not opened.
 
     Raises:
-        UseError: as opening it would; or it is one to resume, which charges nothing anew.
+        UseError: as opening it would.
+        FailureError: memory has no room for a pass of as many rows as were asked for.
     """
-    if run._resumes:
-        raise UseError("a dry run is of a run that begins", hint="leave out resume")
-    store, plan, notes = run._store, run.plan, run._all_notes()
+    store, plan, notes = run._store, run.plan, run.all_notes()
     require_intact(store)
     opening = Opening(run.folder, store, plan, run._options, notes, resume=False)
     ledger = _NothingWritten(store.path)
@@ -117,14 +125,25 @@ def dry_run_of(run: PrivateRun) -> DryRun:
 
 def _measured(run: PrivateRun) -> tuple[float, int]:
     """Seconds and bytes of one step of an expected cohort, from one full pass of made-up rows."""
-    model, meta, plan = run._model, run._store.meta, run.plan
-    rows = plan.sampling.group_size if plan.sampling.by_user else 1
-    units = max(1, run._micro_batch // rows)
-    made = made_up_units(model, units, rows, meta.seq_len, masked=meta.loss_mask)
-    expected = plan.denominator / run._world.size
-    seconds = seconds_of(lambda: run._clip(made), model) * expected / units
-    of_a_pass = made.select(0, 1) if rows > run._micro_batch else made
-    kept = bytes_of_a_pass(model, run._loss, of_a_pass)
-    held = sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
+    model, loss, meta, mechanism = run._model, run._loss, run._store.meta, run.mechanism
+    rows = run.plan.sampling.group_size if run.plan.sampling.by_user else 1
+    most = rows_per_pass(meta.seq_len, mechanism.micro_batch, mechanism.device)
+    units, masked = max(1, most // rows), meta.loss_mask
+    held, state = (*model.parameters(), *model.buffers()), State(model, loss)
+    try:
+        made = made_up_units(model, units, rows, meta.seq_len, masked=masked)
+        seconds = seconds_of(lambda: mechanism.clip(made), model) / units
+        of_a_pass = made_up_units(model, 1, min(most, units * rows), meta.seq_len, masked=masked)
+        kept = bytes_of_a_pass(model, loss, of_a_pass)
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise FailureError(
+            f"memory has no room for a pass of {most} rows; nothing was charged",
+            hint="take a smaller --micro-batch, or --activation-checkpointing",
+        ) from None
+    finally:
+        state.put_back()
     trained = sum(one.numel() for one in trainable_parameters(model).values())
-    return seconds, held + kept + trained * (_SUM_BYTES + _OPTIMIZER_BYTES)
+    peak = sum(one.nbytes for one in held) + kept + trained * (_SUM_BYTES + _OPTIMIZER_BYTES)
+    return seconds * run.plan.denominator / mechanism.world.size, peak

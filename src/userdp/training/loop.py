@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,9 @@ from userdp.training.checkpoints import (
 from userdp.training.config import PlainPlan, PrivateOptions, TrainConfig, UnsafeSeeds
 from userdp.training.devices import AUTO, choose_device, machine_facts
 from userdp.training.distributed import current_world
-from userdp.training.dry_run import DryRun, dry_run_of
-from userdp.training.lora import add_adapters
+from userdp.training.dry_run import DryRun, dry_run_of, require_beginning
 from userdp.training.losses import build_loss, evaluate
-from userdp.training.models import NEW, enable_checkpointing, load_model, say_what_is_widened
+from userdp.training.models import NEW, load_model, say_what_is_widened
 from userdp.training.opened import settle_finished
 from userdp.training.opening import TrainerNotes
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
@@ -47,8 +47,8 @@ from userdp.training.origin import (
 )
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
+from userdp.training.run_models import model_to_train
 from userdp.training.steps import Step
-from userdp.training.store_facts import store_facts
 
 _SECRET = UnsafeSeeds()
 
@@ -137,6 +137,8 @@ def train(
         seconds = time.monotonic() - begin
         return TrainResult(run=out, steps=plan.steps, seconds=seconds, dry=dry)
 
+    if dry_run:  # before anything is written
+        require_beginning(resume=resume)
     with interrupts.told(place, resume=lambda: folder.begun):
         if resume and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
             return result()  # all that a kill left to do
@@ -156,18 +158,12 @@ def train(
             require_made_for(plan, store, made_with(model, config))
         notes = TrainerNotes(
             identity={"model": weights, "configuration": config.digest},
-            facts={
-                "seq_len": store.meta.seq_len,
-                "store_facts": store_facts(store),
-                "base_model": base_facts(model, weights=weights, loaded_from=config.model),
-            },
+            facts={"base_model": base_facts(model, weights=weights, loaded_from=config.model)},
             train={"device": device, **encode(config)},
             base=base,
             slot=slot,
         )
-        model = add_adapters(model, config).to(computes)
-        if config.activation_checkpointing:
-            enable_checkpointing(model)
+        model = model_to_train(model, config).to(computes)
         if sharded:
             shard(model)
 
@@ -317,18 +313,13 @@ def _require_plain(
     config: TrainConfig, *, processes: int, scores: Path | None, dry_run: bool
 ) -> None:
     """`UseError` where a run without privacy is asked for what only a private one does."""
-    if processes > 1:
+    chosen = scores is not None or config.selection is not Strategy.RANDOM
+    if processes > 1 or chosen or dry_run:
         raise UseError(
-            "a run without privacy trains in one process: it is there to compare with",
-            hint="start it without torchrun",
+            "a run without privacy is there to compare with: it trains in one process, on all "
+            "examples, and has no claim to tell beforehand",
+            hint="leave torchrun, --selection, --scores and --dry-run out",
         )
-    if config.selection is not Strategy.RANDOM or scores is not None:
-        raise UseError(
-            "a run without privacy trains on all examples: there is none to select",
-            hint="leave --selection and --scores out",
-        )
-    if dry_run:
-        raise UseError("a run without privacy has no noise and no claim to tell beforehand")
 
 
 class _Notes:
@@ -343,11 +334,9 @@ class _Notes:
     def __init__(self, folder: RunFolder, *, writes: bool, curves: bool) -> None:
         self._folder = folder if writes else None
         self._curves: Any = None
-        if writes and curves:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                return
+        if writes and curves and find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
             files.operator_folder(folder.tensorboard)
             self._curves = SummaryWriter(str(folder.tensorboard))
             files.close_folder(folder.tensorboard)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,15 +41,6 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
         except ValueError as error:
             raise UseError(f"cannot attach adapters: {in_short(error)}", hint=_NAME) from error
     return wrapped.train()
-
-
-def attach_like(model: nn.Module, folder: Path, *, name: str) -> nn.Module:
-    """``model`` with new adapters under ``name``, of the kind of those that ``folder`` holds."""
-    peft = library("peft", extra="lora", what="adapters")
-    settings = peft.PeftConfig.from_pretrained(str(folder))
-    settings.inference_mode = False
-    attached: nn.Module = peft.get_peft_model(model, settings, adapter_name=name)
-    return attached
 
 
 def is_of_base(model: nn.Module, tensor: str) -> bool:

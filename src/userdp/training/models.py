@@ -69,7 +69,6 @@ def read_model(
     name: str,
     *,
     dropout: float = 0.0,
-    settings: Path | None = None,
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
 ) -> nn.Module:
@@ -80,8 +79,6 @@ def read_model(
     Args:
         name: of the folder, or on the hub.
         dropout: set in every part of the model that has one.
-        settings: a folder whose config.json the model follows, its dropout included, in place of
-            its own.
         dtype: of the weights.
         revision: on the hub.
 
@@ -92,10 +89,9 @@ def read_model(
     transformers.logging.disable_progress_bar()
     try:
         shape = transformers.AutoConfig.from_pretrained(
-            settings or name, revision=revision, trust_remote_code=False
+            name, revision=revision, trust_remote_code=False
         )
-        if settings is None:
-            _set_dropout(shape, dropout)
+        _set_dropout(shape, dropout)
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             name,
             config=shape,

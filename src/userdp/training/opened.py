@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -73,8 +74,8 @@ class OpenRun:
             return ()
         return tuple(sorted(history.looked_during(own)))
 
-    def released_elsewhere(self, weights: str) -> bool:
-        """Whether weights of this digest hold what another run over these people has learned.
+    def released_elsewhere(self, weights: Collection[str]) -> bool:
+        """Whether weights of such a digest hold what another run over these people has learned.
 
         Those that this run's own lineage tells of, such as its base model's, are none.
         """
@@ -82,7 +83,7 @@ class OpenRun:
         known = [
             lineage_from(one.lineage, what="the lineage of released weights")
             for one in self.store.history().released
-            if one.weights == weights
+            if one.weights in weights
         ]
         return any({part.id for part in one.parts} - told for one in known)
 

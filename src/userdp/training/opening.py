@@ -48,6 +48,7 @@ from userdp.plans import Plan
 from userdp.training.config import PrivateOptions
 from userdp.training.models import resolve
 from userdp.training.opened import OpenRun, note_copy, settle_finished
+from userdp.training.store_facts import store_facts
 from userdp.version import __version__
 
 
@@ -134,10 +135,6 @@ def open_run(
             not what the run began with.
     """
     folder, made = RunFolder(out), not out.exists()
-    if resume and not out.is_dir():
-        raise UseError(f"there is no run at {out} to resume", hint="leave out --resume")
-    if not made and not out.is_dir():
-        raise UseError(f"{out} is a file, and a run needs a folder")
     require_intact(store)  # before the folder is made and anything is charged
     with ExitStack() as lock:
         try:
@@ -150,8 +147,7 @@ def open_run(
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise FailureError(
-                f"the run folder {out} is in use by another process: two trainers in one folder "
-                "would spend steps that only one of them charges",
+                f"the run folder {out} is in use by another process, which trains there",
                 hint="wait for it, or choose another --out",
             ) from error
         try:
@@ -180,10 +176,8 @@ def require_unused(folder: RunFolder) -> None:
             hint="go on with it with --resume, or choose another --out",
         )
     ours = (folder.lock, folder.plan, folder.train, folder.loop)
-    if folder.path.exists() and any(
-        path not in ours and not path.name.startswith(files.TEMPORARY)
-        for path in folder.path.iterdir()
-    ):
+    held = folder.path.iterdir() if folder.path.exists() else ()
+    if any(one not in ours and not one.name.startswith(files.TEMPORARY) for one in held):
         raise UseError(
             f"{folder.path} is not empty and holds no run: nothing of it is overwritten",
             hint="choose another --out",
@@ -295,14 +289,21 @@ class Opening:
             origin += lineage_from(own.base, what=f"the base of {self.run_id}")
         payer = payer_of(history, charge)
         slot = self.notes.slot
-        facts = {"userdp": __version__, "store": self.store.meta.store_id}
-        unsafe = {"unsafe_seeds": True} if self.options.unsafe_seeds else {}
+        facts = {
+            **self.notes.facts,
+            "userdp": __version__,
+            "store": self.store.meta.store_id,
+            "seq_len": self.store.meta.seq_len,
+            "store_facts": store_facts(self.store),
+        }
+        if self.options.unsafe_seeds:
+            facts["unsafe_seeds"] = True
         return RunLedger.create(
             self.folder.ledger,
             plan=self.plan,
             run_id=self.run_id,
             lineage=origin.among(history.id, history.ids).plain,
-            facts={**self.notes.facts, **facts, **unsafe},
+            facts=facts,
             trial=slot is not None,
             sweep=None if slot else history.sweep_of(self.constants),
             payer=None if payer is None else encode(payer),
@@ -346,7 +347,7 @@ class Opening:
         """What an interrupted run keeps to go on by; `UseError` unless it is this run."""
         folder = self.folder
         if not folder.resume.exists():
-            raise UseError(f"there is no interrupted run at {folder.path}")
+            raise UseError(f"there is no interrupted run at {folder.path}", hint="begin a new one")
         kept = folder.read_resume()
         if folder.finished:
             # A kill may have come between the last line of the run and the store's.
@@ -365,8 +366,7 @@ class Opening:
             if name == "store" and before != now and only_erased(before, now):
                 continue
             raise UseError(
-                f"the {name} is not the one that the run at {folder.path} began with: its ledger "
-                "would describe another run than the one that continues",
+                f"the {name} is not the one that the run at {folder.path} began with",
                 hint=f"resume with the {name} it began with, or begin a new run",
             )
         return kept
@@ -380,7 +380,6 @@ class Opening:
         later = read_meta(self.store.path).states[len(self.store.meta.states) :]
         if any(state.kind is StateKind.ERASED for state in later):
             raise UseError(
-                f"the store at {self.store.path} lost somebody while the run was opened, and it "
-                "would train on text of a person who was erased",
-                hint="begin again",
+                f"the store at {self.store.path} lost somebody while the run was opened",
+                hint="begin again, without the text of who was erased",
             )

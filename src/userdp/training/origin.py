@@ -16,13 +16,15 @@ from userdp.claims.weights import lineage_of_base, weights_digest
 from userdp.data.scores import lineage_of_scores as score_lineage
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.gradients.shards import is_sharded, local
+from userdp.gradients import trainable_parameters
+from userdp.gradients.shards import is_sharded, local, sharded_parts
 from userdp.ledger import StoreLedger
 from userdp.plans import MadeFor, Plan
 from userdp.strict_json import parse
 from userdp.training.config import TrainConfig
 from userdp.training.lora import are_fresh, data_of_adapters, is_of_base
 from userdp.training.models import BASE_MODEL, BUNDLED, NEW, resolve
+from userdp.training.optimizers import require_unstepped
 from userdp.training.releasing import is_adapted, uncompiled
 
 _NAMES = {
@@ -66,6 +68,65 @@ def digest_of_adapters(model: nn.Module) -> str | None:
     if not is_adapted(inner):
         return None
     return digest_of_weights(inner, only=lambda name: not is_of_base(inner, name))
+
+
+class KnownWeights:
+    """Holds a run to weights of which its claim says what they descend from (invariant 13).
+
+    What those of the opening descend from is in the ledger. What came later nobody was asked about;
+    and whoever resumes loads a checkpoint, which may be no other run's model.
+
+    Args:
+        model: at the weights that the run is opened with.
+        resumes: the run goes on, so that its own weights may be loaded yet.
+
+    Attributes:
+        first: the digest of the weights of the first step, where they are known.
+        frozen: of those that do not train; None of a sharded model, of which a process holds parts.
+    """
+
+    def __init__(self, model: nn.Module, *, resumes: bool) -> None:
+        self._model, self._trained = model, frozenset(trainable_parameters(model))
+        self.frozen = None if sharded_parts(model) else digest_of_frozen(model, self._trained)
+        self.first = None if resumes else digest_of_weights(model)
+        self._known = False
+
+    def require_known(
+        self, optimizer: torch.optim.Optimizer, released: Callable[[list[str]], bool]
+    ) -> None:
+        """`UseError` where this process's first step would begin at weights of another origin.
+
+        Args:
+            optimizer: has taken no step before the first one.
+            released: whether another run over these people released weights of such a digest.
+        """
+        if self._known:
+            return
+        weights, adapters = digest_of_weights(self._model), digest_of_adapters(self._model)
+        if self.first is not None:
+            if weights != self.first:
+                raise UseError(
+                    "these are not the weights that the run was begun with, and it has taken no "
+                    "step: its claim would say nothing of what they had learned before",
+                    hint="load the weights that it is to begin with, then call make_private()",
+                )
+            require_unstepped(optimizer)
+        elif released([weights] if adapters is None else [weights, adapters]):
+            raise UseError(
+                "these weights were released by another run over the same people: going on from "
+                "them would release what that run has learned, at the price of this one",
+                hint="load this run's own checkpoint, or begin a new run from that model",
+            )
+        self._known = True  # not before: a loop that catches the error must not get by with it
+
+    def require_frozen(self) -> None:
+        """`UseError` where weights have changed that the run does not train."""
+        if self.frozen not in (None, digest_of_frozen(self._model, self._trained)):
+            raise UseError(
+                "weights or buffers that this run does not train have changed since it was opened: "
+                "the claim would say nothing of what they have learned",
+                hint="put them back, or train them by the run's own steps",
+            )
 
 
 def lineage_of_weights(

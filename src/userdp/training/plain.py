@@ -27,7 +27,7 @@ from userdp.gradients import Loss, causal_lm_loss, require_masked, trainable_par
 from userdp.ledger import RunFolder
 from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan, PrivateOptions
-from userdp.training.losses import losses_of
+from userdp.training.losses import losses_of, rows_of
 from userdp.training.opening import TrainerNotes, open_run
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.origin import digest_of_weights, lineage_of_weights
@@ -83,20 +83,12 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         split = store.split(Split.TRAIN)
         if not len(split.counts):
             raise UseError("the store has no training users")
-        self.plan = plan
-        self.done = 0
-        self.folder = RunFolder(out)
-        self._model = model
-        self._store, self._resume, self._notes = store, resume, notes
-        self._split = split
-        self._seed = seed
-        self._loss = loss
-        self._micro_batch = micro_batch
-        self._clip_norm = clip_norm
-        counts = split.counts
-        self._users = np.repeat(np.arange(len(counts)), counts)
-        self._examples = np.concatenate([np.arange(count) for count in counts])
-        self._order = (-1, np.empty(0, dtype=np.int64))
+        self.plan, self.done, self.folder = plan, 0, RunFolder(out)
+        self._model, self._loss, self._store, self._split = model, loss, store, split
+        self._resume, self._notes, self._seed = resume, notes, seed
+        self._micro_batch, self._clip_norm = micro_batch, clip_norm
+        self._users, self._examples = rows_of(split, np.arange(len(split.counts)))
+        self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def open(self) -> Self:
         """Charge the store, for which nothing can be claimed from here on, and begin or resume."""
@@ -133,9 +125,9 @@ class PlainRun(AbstractContextManager["PlainRun"]):
     def _step(self) -> Step:
         begin = time.monotonic()
         rows = self._rows(self.done)
-        parameters = trainable_parameters(self._model).values()
+        parameters = list(trainable_parameters(self._model).values())
         units = gather_units(self._split, self._users[rows], self._examples[rows])
-        units = units.to(next(iter(parameters)).device)
+        units = units.to(parameters[0].device)
         targets = units.target_counts()
         for parameter in parameters:
             parameter.grad = None
@@ -148,24 +140,20 @@ class PlainRun(AbstractContextManager["PlainRun"]):
             total += float(mean.detach())
         if self._clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
-        return Step(
-            number=self.done + 1,
-            operator={
-                "rows": len(rows),
-                "loss": total if math.isfinite(total) else None,  # JSON knows no NaN
-                "seconds": round(time.monotonic() - begin, 4),
-            },
-        )
+        loss = total if math.isfinite(total) else None  # JSON knows no NaN
+        seconds = round(time.monotonic() - begin, 4)
+        facts = {"rows": len(rows), "loss": loss, "seconds": seconds}
+        return Step(number=self.done + 1, operator=facts)
 
     def _rows(self, step: int) -> NDArray[np.int64]:
         """The rows of a step: consecutive parts of one shuffled pass after another."""
         total = len(self._users)
         size = min(self.plan.batch_size, total)
         epoch, part = divmod(step, total // size)
-        if self._order[0] != epoch:
-            order = np.random.default_rng([self._seed, epoch]).permutation(total)
-            self._order = (epoch, order)
-        rows = self._order[1][part * size : (part + 1) * size]
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng([self._seed, epoch]).permutation(total)
+        rows = self._order[part * size : (part + 1) * size]
         # The longest first, so that rows of like length share a pass.
         by_length = np.argsort(-self._split.lengths(self._users[rows], self._examples[rows]))
         return rows[by_length]

@@ -25,7 +25,7 @@ from userdp.gradients import Loss, causal_lm_loss
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.training.config import PrivateOptions
-from userdp.training.dry_run import dry_run_of
+from userdp.training.dry_run import dry_run_of, require_beginning
 from userdp.training.opening import TrainerNotes
 from userdp.training.private_run import PrivateRun
 
@@ -88,6 +88,8 @@ def make_private(
         FailureError: another process holds the folder, or the disk refused; nothing has been
             charged then.
     """
+    if dry_run:
+        require_beginning(resume=resume)
     run = PrivateRun(
         model,
         optimizer,

@@ -5,20 +5,18 @@ store. A model with adapters of `peft` becomes RUN/adapter, and RUN/model with t
 in. Any other module becomes the file of its weights alone, so that its lineage stays known and the
 ledger can be held against it; to build the module again is its owner's part.
 
-Of the small files beside the weights only settings are kept that the library's own classes know. A
-note, a place on this machine or ``auto_map`` (code that would run) that came with a base model ends
-here. The ledger then binds the files, and an export copies just these bytes.
+A place on this machine or ``auto_map`` (code that would run) that came with a base model ends here,
+and of a tokenizer's settings only those are kept that are known to be public. The ledger then binds
+the files, and an export copies just these bytes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import inspect
 import json
 import shutil
 import sys
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,8 +35,6 @@ from userdp.gradients.shards import whole
 from userdp.ledger import RunFolder
 from userdp.training.distributed import current_world
 
-_NO_SETTINGS = {"_name_or_path", "id2label", "label2id", "task_specific_params"}
-"""Of every configuration of `transformers`: a place, and words of another task."""
 _OF_TOKENIZERS = {
     "add_bos_token", "add_eos_token", "add_prefix_space", "bos_token", "cls_token", "eos_token",
     "clean_up_tokenization_spaces", "mask_token", "model_max_length", "pad_token", "padding_side",
@@ -128,19 +124,19 @@ def save_model(
     with files.whole_folder(folder) as temporary:
         if isinstance(model, transformers.PreTrainedModel):
             model.save_pretrained(temporary)
-            _rewrite(temporary / "config.json", lambda given: _settings(given, model.config))
+            _rewrite(temporary / "config.json", _without_places)
+            _rewrite(temporary / "generation_config.json", _without_places)
         elif is_adapted(model):
             model.save_pretrained(temporary)  # type: ignore[operator]
             (temporary / "README.md").unlink(missing_ok=True)
             _rewrite(temporary / "adapter_config.json", _of_adapter)
         else:
             save_module(model, str(temporary / "model.safetensors"))
-        _rewrite(temporary / "generation_config.json", _of_generation)
         digest = describe(temporary, lineage)
         if only not in (None, digest):
             raise UseError(
-                f"these weights are not those that the run settled with, so that nothing was "
-                f"written to {folder}: the claim of the run would be of other weights",
+                f"these weights are not those that the run settled with: nothing was written to "
+                f"{folder}",
                 hint="call private.save() within the block of the run: leaving it settles with the "
                 "weights as they then stand (adapters apart from their base)",
             )
@@ -255,7 +251,7 @@ def _write_tokenizer(folder: Path, tokenizer: Path, own: Any) -> None:
     files.write_json(folder / "tokenizer_config.json", settings)
     if own is not None:
         own.save_pretrained(folder)
-    _rewrite(folder / "tokenizer_config.json", lambda given: _only(given, _OF_TOKENIZERS))
+    _rewrite(folder / "tokenizer_config.json", _of_tokenizer)
 
 
 def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -264,25 +260,13 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> 
         files.write_file(path, json.dumps(change(given), indent=2).encode())
 
 
-def _only(given: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name in known}
-
-
-def _settings(given: dict[str, Any], config: transformers.PretrainedConfig) -> dict[str, Any]:
-    """Of a model's config what its class knows; configs within it by their own classes."""
-    known = {*inspect.signature(type(config)).parameters, *config.attribute_map}
-    known |= {"architectures", "dtype", "model_type", "quantization_config", "transformers_version"}
-    with contextlib.suppress(TypeError, ValueError):  # one that must be given something names it
-        known |= type(config)().to_dict().keys()
-    kept = _only(given, known - _NO_SETTINGS)
-    for name, inner in vars(config).items():
-        if name in kept and isinstance(inner, transformers.PretrainedConfig):
-            kept[name] = _settings(kept[name], inner)
-    return kept
-
-
-def _of_generation(given: dict[str, Any]) -> dict[str, Any]:
-    return _only(given, transformers.GenerationConfig().to_dict())
+def _without_places(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings without places on this machine and without code, in configs within a config too."""
+    return {
+        name: _without_places(value) if isinstance(value, dict) else value
+        for name, value in given.items()
+        if name not in ("_name_or_path", "auto_map", "auto_mapping")
+    }
 
 
 def _of_adapter(given: dict[str, Any]) -> dict[str, Any]:
@@ -295,3 +279,7 @@ def _of_adapter(given: dict[str, Any]) -> dict[str, Any]:
             value = None
         kept[name] = _of_adapter(value) if isinstance(value, dict) else value
     return kept
+
+
+def _of_tokenizer(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in _OF_TOKENIZERS}

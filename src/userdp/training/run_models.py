@@ -1,19 +1,115 @@
-"""The models of a finished run: the one that it released, and the one that it began from."""
+"""The models of a run: the one that it released, and the one that it began from.
+
+A run of ``userdp train`` has its configuration, from which its model is made again. A loop of
+somebody's own is a program, which nobody can repeat from its run's folder: what is written down
+when its run opens (`OwnLoop`) is where the model was loaded from, with the digest of its weights,
+by which that place is known to hold them still. The file is for the operator alone: it names
+folders of this machine.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
+from userdp import files
+from userdp.codec import decode
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.extras import library
+from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder
-from userdp.training.config import train_config
-from userdp.training.models import read_model, require_fit
-from userdp.training.recipe import LoopRecipe, Recipe
+from userdp.training.config import TrainConfig, train_config
+from userdp.training.lora import add_adapters, is_of_base
+from userdp.training.models import enable_checkpointing, load_model, read_model, require_fit
+from userdp.training.origin import digest_of_weights
+from userdp.training.releasing import is_adapted, uncompiled
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnLoop:
+    """What the model was that `make_private` was given. Operator-only.
+
+    Args:
+        model: the folder or the hub's name that it says it was loaded from; empty where it was made
+            in memory.
+        revision: of the hub, if the model says one.
+        weights: the digest of the weights at the opening, adapters left out; None of a sharded
+            model, of which no process holds them all.
+        dtype: of these weights; of the first of them, where they differ.
+    """
+
+    schema: ClassVar[str] = "userdp.loop/2"
+
+    model: str
+    revision: str | None
+    weights: str | None
+    dtype: str
+
+
+def own_loop(model: nn.Module) -> OwnLoop:
+    """Write down what `make_private` was given, before the first step."""
+    inner: Any = uncompiled(model)
+    noted = str(getattr(inner, "name_or_path", "") or "")
+    revision = getattr(getattr(inner, "config", None), "_commit_hash", None)
+    only = (lambda name: is_of_base(inner, name)) if is_adapted(inner) else None
+    floating = (p.dtype for p in inner.parameters() if p.dtype.is_floating_point)
+    return OwnLoop(
+        model=str(Path(noted).resolve()) if noted and Path(noted).is_dir() else noted,
+        revision=revision if isinstance(revision, str) else None,
+        weights=None if sharded_parts(model) else digest_of_weights(inner, only=only),
+        dtype=str(next(floating, torch.float32)).removeprefix("torch."),
+    )
+
+
+def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
+    """The model that a run began from, without adapters; float32.
+
+    Raises:
+        UseError: it is not known, or not there any more. No other model is taken in its place.
+    """
+    if folder.train.exists():
+        config = train_config(folder.read_train())
+        weights = dict(folder.read_facts().get("base_model", {})).get("weights")
+        model, name = load_model(config, store), config.model
+    elif folder.loop.exists():
+        loop = decode(OwnLoop, files.read_json(folder.loop, what="a run's loop"), what="its loop")
+        weights, name = loop.weights, loop.model
+        if weights is None or not name:
+            why = "was sharded" if weights is None else "was made in memory"
+            raise UseError(
+                f"the model that the run at {folder.path} began from {why}, so that its weights "
+                "are not known any more",
+                hint="leave the base out (--no-base); a model that from_pretrained loads is known",
+            )
+        model = read_model(name, dtype=getattr(torch, loop.dtype), revision=loop.revision)
+        require_fit(model, name, store)
+    else:
+        raise UseError(
+            f"the run at {folder.path} does not say which model it began from: it has neither "
+            f"{folder.train.name} nor {folder.loop.name}, which only its operator holds",
+            hint="leave the base model out (--no-base), or ask its operator",
+        )
+    # Of new weights the ledger has no digest: they follow the seed.
+    if weights not in (None, digest_of_weights(model)):
+        raise UseError(
+            f"{name!r} does not hold the weights that the run began from: it would be compared "
+            "with another model",
+            hint="put these weights back, or leave the base out (--no-base)",
+        )
+    return model.float()
+
+
+def model_to_train(base: nn.Module, config: TrainConfig) -> nn.Module:
+    """A base model as `userdp train` trains it: with fresh adapters, if it is to have such."""
+    model = add_adapters(base, config)
+    if config.activation_checkpointing:
+        enable_checkpointing(model)
+    return model.train()
 
 
 def released_models(
@@ -29,12 +125,12 @@ def released_models(
     """
     if folder.released == folder.adapter:
         peft = library("peft", extra="lora", what="adapters")
-        model = peft.PeftModel.from_pretrained(recipe_of(folder).base(store), folder.adapter)
+        model = peft.PeftModel.from_pretrained(base_of(folder, store), folder.adapter)
     else:
         name = str(require_released(folder))
         model = read_model(name)
         require_fit(model, name, store)
-    base = {"base": recipe_of(folder).base(store)} if with_base else {}
+    base = {"base": base_of(folder, store)} if with_base else {}
     return {of: one.to(device or "cpu") for of, one in {"model": model, **base}.items()}
 
 
@@ -52,33 +148,12 @@ def require_released(folder: RunFolder) -> Path:
     if not folder.model.is_dir():
         raise UseError(
             f"the run at {folder.path} has released no model yet",
-            hint="go on with it: userdp train STORE --out RUN --resume; a loop of your own calls "
-            "private.save()",
+            hint="resume it (userdp train --resume); a loop of your own calls private.save()",
         )
     if not (folder.model / "config.json").exists():
         raise UseError(
-            f"the run at {folder.path} released a module that is no model of transformers: there "
-            "is no config.json to build it from",
+            f"the run at {folder.path} released a module that is no model of transformers",
             hint="build it yourself, and read its weights with "
             f"safetensors.torch.load_model(module, {str(folder.model / 'model.safetensors')!r})",
         )
     return folder.model
-
-
-def recipe_of(folder: RunFolder) -> Recipe:
-    """What is known of how a run began and learned.
-
-    Raises:
-        UseError: its folder does not say it: a run of `make_private` that was handed on without
-            what only its operator may know. No other model is taken in its place.
-    """
-    if folder.train.exists():
-        weights = dict(folder.read_facts().get("base_model", {})).get("weights")
-        return Recipe(train_config(folder.read_train()), weights=weights)
-    if folder.loop.exists():
-        return LoopRecipe(folder)
-    raise UseError(
-        f"the run at {folder.path} does not say which model it began from: it has neither "
-        f"{folder.train.name} nor {folder.loop.name}, which only its operator holds",
-        hint="leave the base model out (--no-base), or ask its operator",
-    )

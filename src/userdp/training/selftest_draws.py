@@ -15,17 +15,18 @@ for a model of 1e5 trainable tensors.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from userdp.gradients import noise as drawing
 from userdp.gradients import trainable_parameters
@@ -101,18 +102,16 @@ def noise(scene: Scene) -> Iterator[Measured]:
             pieces[f"process {owner}"].append(numbers)
             whole = numbers[: min(_ROW * _ROWS, numbers.size // _ROW * _ROW)]
             rows.append(np.abs(whole).reshape(-1, _ROW))
-    for name, parts in pieces.items():
-        numbers = np.concatenate(parts)
-        what = f"how surprising is the deviation of the noise of {name}, in nats"
-        yield Measured(what, _of_squares(numbers), _MOST_NATS)
-        what = f"how surprising is the distribution of the noise of {name}, in nats"
-        yield Measured(what, _of_distribution(numbers), _MOST_NATS)
+    looks = {"deviation": _of_squares, "distribution": _of_distribution}
+    for (name, parts), (what, surprise) in itertools.product(pieces.items(), looks.items()):
+        told = f"how surprising is the {what} of the noise of {name}, in nats"
+        yield Measured(told, surprise(np.concatenate(parts)), _MOST_NATS)
     # Whole sums are equal everywhere; parts must not be.
     gathered = scene.world.all_gather_object(np.concatenate(rows)) if scene.scattered else rows
     every = np.concatenate(gathered)
     every = every[(every > 0).any(1)]
-    what = "rows of four numbers of noise that came more than once"
-    yield Measured(what, len(every) - len(np.unique(every, axis=0)), 0)
+    again = len(every) - len(np.unique(every, axis=0))
+    yield Measured("rows of four numbers of noise that came more than once", again, 0)
     released = [np.concatenate([v.numpy().ravel() for v in step.values()]) for step in steps]
     off = sum(int((step / _GRID % 1 != 0).sum()) for step in released)
     yield Measured("how many released numbers lie off the public grid", off, 0)
@@ -133,21 +132,6 @@ def _released(scene: Scene) -> dict[str, Tensor]:
     return {name: tensor.cpu() for name, tensor in value.items()}
 
 
-class _EqualWords(TorchFunctionMode):
-    """Within, the integers that a generator draws are all the same."""
-
-    def __init__(self, word: int) -> None:
-        super().__init__()
-        self._word = word
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if func is torch.Tensor.random_:
-            return args[0].fill_(self._word)
-        return func(*args, **(kwargs or {}))
-
-
 def tail(scene: Scene) -> Iterator[Measured]:
     """Draws have float64's bits; an accelerator's reach as far as delta is charged for.
 
@@ -164,9 +148,13 @@ def tail(scene: Scene) -> Iterator[Measured]:
         generator.seed()
         numbers = drawing.draw_on_device(generator, _DRAWS).cpu().numpy()
         for word, end in ((0, math.sqrt(2 * TAIL_BITS * math.log(2))), (2**63 - 1, 0.0)):
-            with _EqualWords(word):
+
+            def equal(tensor: Tensor, word: int = word, **options: object) -> Tensor:
+                return tensor.fill_(word)
+
+            with mock.patch.object(Tensor, "random_", equal):
                 found = float(drawing.draw_on_device(generator, 2).abs().max())
-            what = f"how far the noise of {device} from words {word:x} is from {end:.2f} deviations"
+            what = f"the distance of the noise of {device} from words {word:x} from {end:.2f}"
             yield Measured(what, abs(found - end), 1e-9)
     narrow = int((numbers == numbers.astype(np.float32)).sum())
     yield Measured(f"of {_DRAWS:,} numbers of noise, those that float32 can hold", narrow, 8)
@@ -176,8 +164,8 @@ def cohorts(scene: Scene) -> Iterator[Measured]:
     """Each user joins each cohort by an independent secret coin of the plan's probability."""
     drawn, again = _drawn(scene), _drawn(scene)
     yield _different(scene, "cohorts", [drawn])
-    what = "whether a sampler repeats another's cohorts, after equal public seeds"
-    yield Measured(what, np.array_equal(drawn, again), 0)
+    repeated = np.array_equal(drawn, again)
+    yield Measured("whether equal public seeds give equal cohorts", repeated, 0)
     times = drawn.sum(0)
     often = max(_of_count(int(n), _COHORTS, _CHANCE) for n in (times.min(), times.max()))
     both = int((drawn[:, 0::2] & drawn[:, 1::2]).sum())

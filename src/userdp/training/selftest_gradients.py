@@ -48,6 +48,10 @@ class Measured(NamedTuple):
         """Whether the value is within the bound; NaN never is."""
         return self.value <= self.bound
 
+    def strain(self) -> tuple[bool, float]:
+        """Whether the bound is broken, and the part of it that is used up; the more the greater."""
+        return not self.passed, self.value / (self.bound or 1)
+
 
 def probing_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     """Infinite for a row that begins with `_STRUCK` tokens 1; of others the mean over its tokens.
@@ -84,12 +88,10 @@ class Scene:
     def __init__(self, model: nn.Module, units: Units, *, parts: bool) -> None:
         self.model, self.units, self.world = model.eval(), units, current_world()
         self.world.broadcast_model(model)
+        # Twice, since not all gradients need fit into memory at once.
         self.norms = [_norm(_plain_gradient(model, units, unit)) for unit in range(len(units))]
         self.l2_clip_norm = min(self.norms) / 2
-        total = {
-            name: torch.zeros(p.shape, dtype=torch.float64)
-            for name, p in trainable_parameters(model).items()
-        }
+        total = {n: torch.zeros_like(g) for n, g in _plain_gradient(model, units, 0).items()}
         for unit, norm in enumerate(self.norms):
             for name, part in _plain_gradient(model, units, unit).items():
                 total[name].add_(part, alpha=self.l2_clip_norm / norm)
@@ -110,11 +112,10 @@ class Scene:
 
         The units are dealt out to the processes, each clips its own, and the sums are added up.
         """
-        owners = np.repeat(np.arange(len(units)), units.offsets.diff())
+        owners, offsets = np.repeat(np.arange(len(units)), units.offsets.diff()), units.offsets
+        dealing = Dealing(self.world, lambda cohort: np.diff(cohort.offsets))
         rows = np.arange(len(owners))
-        tokens = np.bincount(owners, weights=units.lengths.cpu()).astype(np.int64)
-        dealing = Dealing(self.world, lambda _: tokens)
-        mine = dealing.mine(Cohort(users=owners, examples=rows, offsets=units.offsets.numpy()))
+        mine = dealing.mine(Cohort(users=owners, examples=rows, offsets=offsets.numpy()))
         own = Units(
             input_ids=units.input_ids[mine.examples],
             lengths=units.lengths[mine.examples],
@@ -129,15 +130,10 @@ class Scene:
             owners_to_all(self.world, total.value)
         return replace(total, value={name: value.cpu() for name, value in total.value.items()})
 
-    def norms_by_name(self, value: Mapping[str, Tensor]) -> dict[str, float]:
-        """The norm of each parameter's part of a sum, over all processes' parts together."""
-        own = {name: _norm({name: part}) for name, part in value.items()}
-        every = self.world.all_gather_object(own) if self.scattered else [own]
-        return {name: math.hypot(*(one[name] for one in every)) for name in own}
-
     def norm(self, value: Mapping[str, Tensor]) -> float:
-        """The norm of a whole sum, over C."""
-        return math.hypot(*self.norms_by_name(value).values()) / self.l2_clip_norm
+        """The norm of a whole sum, over all processes' parts together."""
+        own = _norm(value)
+        return math.hypot(*self.world.all_gather_object(own)) if self.scattered else own
 
 
 def _plain_gradient(model: nn.Module, units: Units, unit: int) -> dict[str, Tensor]:
@@ -163,13 +159,12 @@ def exactness(scene: Scene) -> Iterator[Measured]:
     total = scene.sum_of(scene.units)
     # Units are dealt out to the processes, so the norms are in another order.
     for norm, told in zip(sorted(scene.norms), sorted(total.norms.tolist()), strict=False):
-        what = "how far a made-up unit's norm is from plain autograd's, relative"
-        yield Measured(what, abs(told - norm) / norm, _CLOSE)
-    sizes = scene.norms_by_name(scene.oracle)
-    for name, apart in scene.norms_by_name(_apart(total.value, scene.oracle)).items():
-        what = f"how far the clipped sum for {name} is from that of plain autograd, relative"
+        yield Measured("a norm's distance from plain autograd's", abs(told - norm) / norm, _CLOSE)
+    for name, apart in _apart(total.value, scene.oracle).items():
         # What is left of a parameter without a gradient is rounding of the whole.
-        yield Measured(what, apart / (sizes[name] + 1e-4 * scene.l2_clip_norm), _CLOSE)
+        size = float(scene.oracle[name].norm()) + 1e-4 * scene.l2_clip_norm
+        what = f"the distance of the clipped sum for {name} from plain autograd's"
+        yield Measured(what, float(apart.norm()) / size, _CLOSE)
 
 
 def sensitivity(scene: Scene) -> Iterator[Measured]:
@@ -177,9 +172,9 @@ def sensitivity(scene: Scene) -> Iterator[Measured]:
     last = len(scene.units) - 1
     whole = scene.sum_of(scene.units).value
     for unit, others in ((0, (1, last + 1)), (last, (0, last))):
-        left = scene.sum_of(scene.units.select(*others)).value
-        what = f"by how much leaving made-up unit {unit} out moved the sum, over C"
-        yield Measured(what, scene.norm(_apart(whole, left)), _AT_MOST)
+        moved = _apart(whole, scene.sum_of(scene.units.select(*others)).value)
+        moved_by = scene.norm(moved) / scene.l2_clip_norm
+        yield Measured(f"how far leaving unit {unit} out moved the sum, over C", moved_by, _AT_MOST)
 
 
 def infinite_gradients(scene: Scene) -> Iterator[Measured]:
@@ -188,11 +183,10 @@ def infinite_gradients(scene: Scene) -> Iterator[Measured]:
     pair = replace(pair, input_ids=pair.input_ids.clone())
     pair.input_ids[0, :_STRUCK] = 1
     total = scene.sum_of(pair)
-    other = scene.sum_of(pair.select(1, 2))
-    what = "what a unit with an infinite gradient added to the sum, over C"
-    yield Measured(what, scene.norm(_apart(total.value, other.value)), _CLOSE)
-    what = "how far the count of units with an infinite gradient is from 1"
-    yield Measured(what, abs(total.non_finite - 1), 0)
+    added = _apart(total.value, scene.sum_of(pair.select(1, 2)).value)
+    added_norm = scene.norm(added) / scene.l2_clip_norm
+    yield Measured("what an infinite gradient added to the sum, over C", added_norm, _CLOSE)
+    yield Measured("the miscount of infinite gradients", abs(total.non_finite - 1), 0)
 
 
 def masks(scene: Scene) -> Iterator[Measured]:
@@ -207,12 +201,10 @@ def masks(scene: Scene) -> Iterator[Measured]:
         with publicly_seeded():
             total = scene.sum_of(scene.units.select(0, 1), l2_clip_norm=_UNCLIPPED)
         norms.append(float(total.norms[0]))
-        added = scene.norm(total.value) * scene.l2_clip_norm
-        what = "how far a unit's norm is from that of what it adds, relative"
-        yield Measured(what, abs(norms[-1] - added) / norms[-1], _CLOSE)
+        apart = abs(norms[-1] - scene.norm(total.value)) / norms[-1]
+        yield Measured("a norm's distance from the norm of what is added", apart, _CLOSE)
     scene.model.eval()
-    what = "whether a unit's gradient came again in another step, after equal public seeds"
-    yield Measured(what, norms[0] == norms[1], 0)
+    yield Measured("whether equal public seeds give equal masks", norms[0] == norms[1], 0)
 
 
 @contextmanager

@@ -1,17 +1,35 @@
-"""What one step of a run hands to the loop, and what the operator may know of it."""
+"""One private step: draw a cohort, clip, add noise; and what it hands to the loop."""
 
 from __future__ import annotations
 
+import hashlib
+import platform
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from userdp.errors import UseError
-from userdp.gradients import ClippedSum, trainable_parameters
-from userdp.gradients.shards import like
+from userdp.data.store import UserStore
+from userdp.errors import FailureError, UseError
+from userdp.gradients import ClippedSum, Loss, Units, trainable_parameters
+from userdp.gradients.model_randomness import secret_randomness
+from userdp.gradients.noise import noisy_count
+from userdp.gradients.shards import is_sharded, like, sharded_parts
+from userdp.ledger import StoreLedger
+from userdp.plans import Plan, StepRecord
+from userdp.sampling.coins import secret_generator
+from userdp.training.checkpoints import keep_noise, read_noise
+from userdp.training.collate import PASSES_AHEAD, Collator, gathered, rows_for
+from userdp.training.config import PrivateOptions
+from userdp.training.devices import machine_facts
+from userdp.training.distributed import World, current_world
+from userdp.training.distributed_run import Dealing, shared_secret, source_for
+from userdp.training.optimizers import set_noise_std
+from userdp.training.questions import device_of, engine_of, rule_of
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -35,36 +53,250 @@ class NoExactLog(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise UseError(
-            f"this run keeps no exact numbers, so that step.operator has no {name!r}: a loop that "
-            "follows one (a learning rate by the loss, the best weights by it) tells something of "
-            "the people that no epsilon covers",
-            hint="follow step.number, the noisy gradient, or data that is nobody's private text; "
-            "PrivateOptions(exact_log=True) shows them, and makes the claim conditional",
+            f"this run keeps no exact numbers, so that step.operator has no {name!r}: what a loop "
+            "makes of one (a rate by the loss, the best weights by it) no epsilon covers",
+            hint="PrivateOptions(exact_log=True) shows them, and makes the claim conditional",
         )
 
 
-def operator_facts(
-    summed: ClippedSum, *, rows: int, l2_clip_norm: float, seconds: float
-) -> dict[str, Any]:
+class StepMechanism:
+    """What a plan prices: draws a cohort, clips, adds noise, divides by the public denominator.
+
+    Guarantee (invariants 1 to 5): sampler, clip, noise and denominator are those of one `Plan`, and
+    nothing else decides them; every step draws afresh. `record` says what `take` is about to do:
+    whoever calls it has charged that first.
+
+    Args:
+        model: at the weights that training begins with.
+        optimizer: is told how much noise is in ``.grad``, if it asks for that.
+        loss: per-row loss.
+        store: whose training split is read.
+        plan: of the run.
+        options: of the run; the selection, the engine, and seeds of tests.
+        micro_batch: most rows of a pass.
+        memory: the folder for the state of noise that has a memory.
+
+    Attributes:
+        l2_clip_norm: of the next step, and ``noise_std``, the deviation of its noise; both move
+            where the plan adapts the clip.
+
+    Raises:
+        UseError: the sampling needs another number of units than the store has; an exact fact about
+            people's text, so that it is noted as a look.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        store: UserStore,
+        plan: Plan,
+        *,
+        options: PrivateOptions,
+        micro_batch: int,
+        memory: Path,
+    ) -> None:
+        self.plan, self.world, self.device = plan, current_world(), device_of(model)
+        self._model, self._optimizer, self._loss = model, optimizer, loss
+        self._memory, self._seeds = memory, options.unsafe_seeds
+        self.collator = Collator(store, plan, options)
+        try:
+            plan.sampling.require_store(self.collator.counts)
+        except UseError:
+            self.world.on_rank_zero(lambda: StoreLedger(store.path).look("train"))
+            raise
+        seeds, world = self._seeds, self.world
+        secret = shared_secret(world) if seeds.draws is None else seeds.draws
+        self.sampler = plan.sampling.sampler(self.collator.counts, secret_generator(secret))
+        self.dealing = Dealing(world, self.collator.tokens)
+        self.noise = source_for(world, model, plan.noise, unsafe_noise_seed=seeds.noise)
+        self.micro_batch = rows_for(plan, micro_batch, processes=world.size)
+        self.engine, self._rule = engine_of(model, options.engine), rule_of(plan)
+        self._parts = world.size  # the engine adds up so many sums, of all processes
+        self.sharded = bool(sharded_parts(model))
+        self.scattered = any(map(is_sharded, trainable_parameters(model).values()))
+        self.count_noise_std = plan.count_noise_std
+        self.clip_at(plan.clip.l2_norm)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What whoever resumes the run must share."""
+        parameters = trainable_parameters(self._model).items()
+        shapes = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters)
+        return {
+            "model": hashlib.sha256(shapes.encode()).hexdigest(),
+            "kind of seeds": "unsafe" if self._seeds else "secret",
+            "selection": self.collator.told,
+        }
+
+    def require_same_processes(self, facts: Mapping[str, str]) -> None:
+        """`UseError` unless all processes are about to do the same, each on a device of its own."""
+        machine = machine_facts(self.device)
+        self.world.require_same(
+            {
+                **facts,
+                # A unit's gradient must not depend on who computes it, to the last bit.
+                "kind of processor": f"{machine['device']}, torch {machine['torch']}",
+                "number of threads": str(machine["threads"]),
+            }
+        )
+        require_own_devices(self.world, self.device)
+
+    def clip_at(self, l2_clip_norm: float) -> None:
+        """Clip at this norm from the next step on, with the noise that the plan has for it."""
+        self.l2_clip_norm = l2_clip_norm
+        self.noise_std = self.plan.noise_std_at(l2_clip_norm)
+
+    def record(self) -> StepRecord:
+        """What the next step is about to do, for the ledger."""
+        return StepRecord(
+            sampling=self.sampler.sampling,
+            l2_clip_norm=self.l2_clip_norm,
+            noise_std=self.noise_std,
+            noise_sampler=self.noise.sampler_on(self.device),
+            count_noise_std=self.count_noise_std,
+        )
+
+    def take(self, number: int) -> dict[str, Any]:
+        """Take step ``number``, which is charged; the noisy gradient is in ``.grad`` afterwards.
+
+        Returns:
+            What the operator may know of it: exact, and not covered by any ε.
+
+        Raises:
+            FailureError: the processes drew different cohorts, or the engine is not as sensitive as
+                the noise is made for; nothing is in ``.grad`` then.
+        """
+        begin = time.monotonic()
+        mine = self.dealing.mine(self.sampler.draw())
+        # Processes that hold one model together clip in one go, in step.
+        most = None if self.sharded else PASSES_AHEAD * self.micro_batch
+        parts = self.collator.microbatches(mine, rows=most)
+        self._parts = len(parts) * self.world.size
+        summed: ClippedSum | None = None
+        rows = 0
+        # Dropout masks are nobody's business, and this process's alone; the caller's generators
+        # are afterwards as if the step had not been.
+        seed = self._seeds.noise
+        key = None if seed is None else f"{seed}/process {self.world.rank}/step {number}"
+        with secret_randomness(key):
+            for units in gathered(parts, self.collator):
+                rows += len(units.lengths)
+                if summed is None:
+                    summed = self.clip(units)
+                else:
+                    summed.append(self.clip(units))
+        assert summed is not None
+        summed, rows = self.dealing.together(summed, rows, scattered=self.scattered)
+        if not summed.sensitivity <= self.l2_clip_norm:
+            raise FailureError(
+                f"the gradient engine states a sensitivity of {summed.sensitivity}, the step's "
+                f"l2_clip_norm is {self.l2_clip_norm}: the noise would be too small, so that "
+                "training stopped before this update"
+            )
+        self.noise.add_(summed.value, self.noise_std)
+        if self.plan.noise.memory:
+            self.world.on_rank_zero(lambda: self._keep_noise(number))
+        denominator = self.plan.denominator
+        if self.plan.clip.divided:
+            denominator *= self.l2_clip_norm
+        set_gradients(self._model, summed.value, denominator=denominator)
+        set_noise_std(self._optimizer, self.noise_std / denominator)
+        facts = operator_facts(summed, l2_clip_norm=self.l2_clip_norm)
+        self._adapt(summed)
+        return {**facts, "rows": rows, "seconds": round(time.monotonic() - begin, 4)}
+
+    def clip(self, units: Units) -> ClippedSum:
+        """The clipped sum of some units, by the engine of the run."""
+        return self.engine(
+            self._model,
+            self._loss,
+            units.to(self.device),
+            l2_clip_norm=self.l2_clip_norm,
+            item_clip_norm=self.plan.clip.item_norm,
+            micro_batch=self.micro_batch,
+            rule=self._rule,
+            parts=self._parts,
+        )
+
+    def go_on(self, done: int, l2_clip_norm: float | None) -> None:
+        """Go on behind ``done`` steps that were charged, of which the last clipped at this norm.
+
+        Raises:
+            FailureError: the state of noise with a memory is lost, or was put back.
+        """
+        if self.plan.clip.adaptation is not None and l2_clip_norm is not None:
+            self.clip_at(l2_clip_norm)
+        if self.plan.noise.memory and done:
+            self.world.on_rank_zero(lambda: self._restore_noise(done))
+
+    def _restore_noise(self, done: int) -> None:
+        """Restore the noise of the last step that may have been released.
+
+        A step that was charged and ended before `_keep_noise` handed out nothing, so the state may
+        be one step older than the ledger, and noise goes on from there. An older one was put back.
+        """
+        self.noise.restore(read_noise(self._memory, least_step=done - 1))
+        self._keep_noise(done)  # as of this attempt, so that the next one may end early too
+
+    def _keep_noise(self, number: int) -> None:
+        """Write down what later noise needs, before this step's noise is handed out.
+
+        Were it written later, a crash could leave a state of before this step, and the noise that
+        this step was released with would be used again for other data (invariant 5).
+        """
+        keep_noise(self._memory, step=number, state=self.noise.state())
+
+    def _adapt(self, summed: ClippedSum) -> None:
+        """Release the count of unclipped units, and set the next step's clip norm by it."""
+        plan = self.plan
+        if plan.clip.adaptation is None:
+            return
+        assert self.count_noise_std is not None
+        count = noisy_count(
+            summed.norms,
+            l2_clip_norm=self.l2_clip_norm,
+            count_noise_std=self.count_noise_std,
+            noise=self.noise,
+        )
+        following = plan.clip.adaptation.next_clip_norm(
+            l2_clip_norm=self.l2_clip_norm,
+            noisy_count=count,
+            denominator=plan.denominator,
+            start=plan.clip.l2_norm,
+        )
+        self.clip_at(following)
+
+
+def require_own_devices(world: World, device: torch.device) -> None:
+    """`UseError` if two processes compute on one accelerator: NCCL would wait for ever."""
+    places = world.all_gather_object(f"{device} of {platform.node()}")
+    shared = [place for place in places if places.count(place) > 1]
+    if shared and device.type != "cpu":
+        raise UseError(
+            f"{len(shared)} processes compute on {shared[0]}: each needs a device of its own",
+            hint="move the model to the device of LOCAL_RANK in each process",
+        )
+
+
+def operator_facts(summed: ClippedSum, *, l2_clip_norm: float) -> dict[str, Any]:
     """What the operator may know of a private step: exact, and not covered by any ε."""
-    units = len(summed.norms)
     finite = summed.norms[summed.norms.isfinite()]
     losses = summed.losses[summed.losses.isfinite()]
-    quantiles = (
-        torch.quantile(finite, torch.tensor(_QUANTILES, dtype=finite.dtype)).tolist()
-        if len(finite)
-        else []
-    )
+    quantiles: dict[str, float] = {}
+    if len(finite):
+        at = torch.tensor(_QUANTILES, dtype=finite.dtype)
+        told = torch.quantile(finite, at).tolist()
+        quantiles = dict(zip(map(str, _QUANTILES), told, strict=True))
     return {
-        "units": units,
-        "rows": rows,
+        "units": len(summed.norms),
         "loss": float(losses.mean()) if len(losses) else None,
-        "norm_quantiles": dict(zip(map(str, _QUANTILES), quantiles, strict=False)),
+        "norm_quantiles": quantiles,
         "clipped_fraction": float((finite > l2_clip_norm).double().mean()) if len(finite) else None,
         "non_finite": summed.non_finite,
         "failed": summed.failed,
         "halvings": summed.halvings,
-        "seconds": round(seconds, 4),
     }
 
 

@@ -93,26 +93,24 @@ def require_covered(store: UserStore, plan: Plan) -> None:
     bound = int(rule["records_per_user"])
     if not claimed:
         raise UseError(
-            f"the records of the store at {store.path} have several owners, bounded for "
-            f"fixed-graph adjacency: a claim that says {plan.sampling.adjacency} would be false",
+            f"records of the store at {store.path} have several owners: a claim that says "
+            f"{plan.sampling.adjacency} would be false",
             hint=f"train with --sampling fixed-graph --group-size {bound}, or "
             "prepare with --owners first, where a record belongs only to its first owner",
         )
     group = plan.sampling.group_size
     if group < bound:
         raise UseError(
-            f"users own up to {bound} records of the store at {store.path}, and the plan's "
-            f"group_size is {group}: the cap would choose among one holder's records by "
-            "how many of them are usable, which other users decide",
+            f"users own up to {bound} records of the store at {store.path}, and group_size is "
+            f"{group}: other users would decide which of one holder's records it leaves out",
             hint=f"use --group-size {bound}, or prepare with --records-per-user {group}",
         )
     split = store.meta.sources[0].get("split", SplitRule.HASH)
     by_number = split == SplitRule.HASH and store.meta.held_out_examples > 0
     if by_number or split == SplitRule.FIRST_PART:
         raise UseError(
-            f"records of the store at {store.path} were held out by their number among their "
-            "holder's usable records: under fixed-graph adjacency one user's text would move "
-            "records of others from one split to the other",
+            f"the store at {store.path} holds records out by how many are usable: one user's text "
+            "would move records of others to another split",
             hint="prepare it with --split hash --held-out-examples 0",
         )
     if int(store.split("train").counts.max(initial=0)) > bound:

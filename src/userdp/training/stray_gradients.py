@@ -22,12 +22,13 @@ from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 
 
-class StrayGradients:
-    """Refuses backward passes into the parameters that a private run trains, until `close`.
+class HeldModel:
+    """The tensors that an open run trains: until `close` nothing else may train them.
 
-    Guarantee: as long as it watches, ``backward()`` of any loss that reaches one of the parameters
-    raises, and leaves no gradient in it. What a loop does with ``.grad`` by itself is not looked
-    at: clipping, scaling, or replacing it by what was computed from it is post-processing.
+    Guarantee: until then ``backward()`` of any loss that reaches one of the parameters raises, and
+    leaves no gradient in it; and `require_free` refuses other runs. What a loop does with ``.grad``
+    by itself is not looked at: clipping, scaling, or replacing it by what was computed from it is
+    post-processing.
 
     torch calls these hooks only where a backward pass adds to ``.grad``, so that a step of the run,
     whose engines ask for gradients without adding them, costs nothing more.
@@ -37,11 +38,12 @@ class StrayGradients:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._own = False
+        self._own, self.trained = False, _trained(model)
         self._handles: list[Any] = [
             parameter.register_post_accumulate_grad_hook(self._added)  # type: ignore[no-untyped-call]
             for parameter in trainable_parameters(model).values()
         ]
+        _open.add(self)
 
     @contextmanager
     def own_passes(self) -> Iterator[None]:
@@ -52,8 +54,13 @@ class StrayGradients:
         finally:
             self._own = False
 
+    def share(self) -> None:
+        """Let other runs of this process train the model too."""
+        self.trained = set()
+
     def close(self) -> None:
-        """Watch no more; twice does no harm."""
+        """Let go of the model; twice does no harm."""
+        self.share()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -63,28 +70,11 @@ class StrayGradients:
             return
         parameter.grad = None
         raise UseError(
-            "a backward pass added to the gradients that a private run trains with: an exact "
-            "gradient would be applied beside the noisy one that the step hands out, and the run's "
-            "epsilon would say nothing of it",
+            "a backward pass added an exact gradient to the noisy one that a private run trains "
+            "with, and its epsilon would say nothing of that",
             hint="take loss.backward() out of the loop: each turn of the run has filled .grad. For "
             "a gradient on public text use torch.autograd.grad, or a copy.deepcopy of the model",
         )
-
-
-class HeldModel:
-    """The tensors that an open run trains, until `close`.
-
-    Args:
-        model: that the run trains.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.trained = _trained(model)
-        _open.add(self)
-
-    def close(self) -> None:
-        """Let go of the model; twice does no harm."""
-        self.trained = set()
 
 
 _open: weakref.WeakSet[HeldModel] = weakref.WeakSet()
@@ -104,8 +94,7 @@ def require_free(model: nn.Module) -> None:
         raise UseError(
             "another private run of this process is open, and trains weights of this model: each "
             "would release what the other has learned, and neither claim would say so",
-            hint="end the other run first (leave its block, or call its close()), or train a "
-            "copy.deepcopy of the model",
+            hint="close() the other run first, or train a copy.deepcopy of the model",
         )
 
 
