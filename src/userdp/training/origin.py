@@ -322,17 +322,13 @@ def base_facts(
         its place; ``weights``; ``kind`` of the architecture, ``layers``, ``width``, ``heads`` and
         ``vocabulary`` as far as its configuration tells; ``parameters``.
     """
-    noted = str(getattr(model, "name_or_path", "") or "")
-    origin, name = "memory", loaded_from or noted
-    if loaded_from is not None:
-        place = "folder" if Path(loaded_from).is_dir() else "hub"
-        origin = loaded_from if loaded_from in (BUNDLED, NEW) else place
-    # Names on the hub have one slash at most; anything else may be a place on this machine.
-    here = Path(name).is_absolute() or Path(name).is_dir() or name.count("/") > 1
-    local = origin == "folder" or here
+    name = loaded_from or str(getattr(model, "name_or_path", "") or "")
+    origin = "memory" if loaded_from is None else "folder" if Path(name).is_dir() else "hub"
+    if loaded_from in (BUNDLED, NEW):
+        origin, name = name, ""
     facts: dict[str, Any] = {
         "origin": origin,
-        "name": None if origin in (BUNDLED, NEW) else PurePath(name).name if local else name,
+        "name": name if origin == "hub" else PurePath(name).name,
         "weights": None if origin == NEW else weights,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "kind": type(model).__name__,

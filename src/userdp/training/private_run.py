@@ -197,21 +197,16 @@ class PrivateRun:
         base += lineage_of_text(self._store)
         if options.scores is not None:
             base += lineage_of_scores(options.scores)
-        loop = None
-        if self._weights.first is not None and notes.train is None:  # else train.toml says it
-            loop = encode(own_loop(model))
+        first = self._weights.first
+        told = first is None or notes.train is not None  # train.toml says it
         facts = {
             "selection": str(options.selection),
-            "base_model": base_facts(model, weights=self._weights.first),
+            "base_model": base_facts(model, weights=first),
             **notes.facts,
         }
+        loop = None if told else encode(own_loop(model))
         return replace(
-            notes,
-            identity=self._identity,
-            facts=facts,
-            base=base,
-            loop=loop,
-            weights=self._weights.first,
+            notes, identity=self._identity, facts=facts, base=base, loop=loop, weights=first
         )
 
     @property
@@ -293,9 +288,8 @@ class PrivateRun:
         the weights descend from stands in ``userdp.json`` and in their metadata. The model itself
         stays as it is. Where several processes train, all of them call this, and the first writes.
 
-        The ledger binds every file that this writes; whatever is put beside them later is bound by
-        nobody, and `userdp export` leaves it behind. After the run has settled, by leaving its
-        block or by an earlier call, the same weights are written (again), and no others.
+        The ledger binds every file that this writes; `userdp export` leaves others behind. After
+        the run has settled the same weights are written (again), and no others.
 
         Args:
             tokenizer: one of `transformers`, whose files are written in place of the store's.
@@ -372,10 +366,8 @@ class PrivateRun:
         self._weights.require_frozen()
 
     def share_model(self) -> None:
-        """Let other runs of this process train the model too, from now on.
-
-        For whoever puts weights into it before each step, of which another claim tells all that
-        they have learned: the silos of a federation (`userdp.federated`).
+        """Let other runs of this process train the model too: the silos of a federation, whose
+        weights before each round are the federation's, with a claim of their own.
         """
         self._held.share()
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from userdp.gradients import ENGINES, ClippedSum, Units, causal_lm_loss, trainable_parameters
 from userdp.gradients.engines import sharded
+from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, part_of, shard
 from userdp.noise import Gaussian
@@ -210,11 +211,9 @@ def masks(scene: Scene) -> Iterator[Measured]:
 @contextmanager
 def publicly_seeded() -> Iterator[None]:
     """Within, every default generator was seeded with 0; afterwards they are as they were."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        np.random.seed(0)
-        random.seed(0)
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)
+    before = GeneratorStates.read()
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    yield
+    before.load()
