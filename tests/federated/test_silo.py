@@ -68,7 +68,7 @@ def test_invariant_5_the_noise_of_a_silo_tells_nothing_by_its_lattice(tmp_path):
     member, std = silo(tmp_path, toy_plan(), items(COUNTS), seed=3), 1.5
     truth, other = candidates(100_000)
     total = {"w": torch.from_numpy(truth.copy())}
-    member._open(1)._noise.add_(total, std)
+    member._open(1).mechanism.noise.add_(total, std)
     release, narrow = total["w"].numpy(), float32_release(truth, std, seed=3)
     assert abs(lattice_gain(release, truth=truth, other=other, std=std).errors) < 4
     assert lattice_gain(narrow, truth=truth, other=other, std=std).errors > 12
@@ -222,7 +222,7 @@ def test_invariant_2_every_item_is_drawn_with_the_plans_probability(tmp_path):
     data = items([1] * 40)
     made = toy_plan(sampling_probability=0.3)
     here = silo(tmp_path, made, data, seed=3)
-    sampler = here._open(1)._sampler
+    sampler = here._open(1).mechanism.sampler
     sizes = [len(sampler.draw().users) for _ in range(2000)]
     assert abs(np.mean(sizes) - 12) < 4 * math.sqrt(40 * 0.21 / 2000)
     assert np.var(sizes) == pytest.approx(40 * 0.21, rel=0.15)
@@ -236,7 +236,9 @@ class FixedBatches(Silo):
 
 
 def test_broken_twin_of_invariant_2_fixed_batches_are_caught_by_their_variance(tmp_path):
-    sampler = silo(tmp_path, toy_plan(), items([1] * 40), kind=FixedBatches)._open(1)._sampler
+    sampler = (
+        silo(tmp_path, toy_plan(), items([1] * 40), kind=FixedBatches)._open(1).mechanism.sampler
+    )
     assert np.var([len(sampler.draw().users) for _ in range(100)]) == 0
 
 

@@ -138,9 +138,9 @@ def checkpoints_of(store, path, monkeypatch, *, stop):
     """A run that was interrupted right after the checkpoint of step ``stop``."""
     save = loop.save_checkpoint
 
-    def save_and_crash(folder, position, **options):
-        save(folder, position, **options)
-        if position.step == stop:
+    def save_and_crash(folder, *, step, **options):
+        save(folder, step=step, **options)
+        if step == stop:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

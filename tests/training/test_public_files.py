@@ -98,7 +98,7 @@ def test_invariant_9_twin_an_operator_file_that_all_may_read_is_caught(store, tm
     assert "operator.jsonl: mode" in leaks(run, store)
 
 
-FACTS = {"base_model", "selection", "store_facts", "userdp", "store", "unsafe_seeds"}
+FACTS = {"base_model", "selection", "seq_len", "store_facts", "userdp", "store", "unsafe_seeds"}
 """What the first line of a run's ledger may tell: each a constant, or a word of the set-up."""
 
 
