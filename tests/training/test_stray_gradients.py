@@ -83,7 +83,8 @@ def test_invariant_7_a_stray_backward_is_refused_before_its_update(store, tmp_pa
 def test_invariant_7_twin_without_the_hooks_the_exact_gradient_is_caught_in_the_weights(
     store, tmp_path, monkeypatch, turn
 ):
-    monkeypatch.setattr(HeldModel, "_own", property(lambda self: True, lambda self, own: None))
+    always = property(lambda self: True, lambda self, own: None)
+    monkeypatch.setattr(HeldModel, "_own", always, raising=False)
     model = toy_model(store)
     refused, before, stray, honest = moved_beside_the_noise(store, tmp_path, turn)
     assert refused is None

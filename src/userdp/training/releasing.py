@@ -129,7 +129,7 @@ def save_model(
         elif is_adapted(model):
             model.save_pretrained(temporary)  # type: ignore[operator]
             (temporary / "README.md").unlink(missing_ok=True)
-            _rewrite(temporary / "adapter_config.json", _of_adapter)
+            _rewrite(temporary / "adapter_config.json", _without_places)
         else:
             save_module(model, str(temporary / "model.safetensors"))
         digest = describe(temporary, lineage)
@@ -261,23 +261,14 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> 
 
 
 def _without_places(given: dict[str, Any]) -> dict[str, Any]:
-    """Settings without places on this machine and without code, in configs within a config too."""
-    return {
-        name: _without_places(value) if isinstance(value, dict) else value
-        for name, value in given.items()
-        if name not in ("_name_or_path", "auto_map", "auto_mapping")
-    }
-
-
-def _of_adapter(given: dict[str, Any]) -> dict[str, Any]:
-    """An adapter's settings: models by a hub's name only, since folders are of this machine."""
+    """Settings without places on this machine and without code: models by a hub's name only."""
     kept = dict[str, Any]()
     for name, value in given.items():
         place = Path(value) if isinstance(value, str) else Path()
         here = name.endswith("_name_or_path") and (place.is_absolute() or place.exists())
-        if here or name == "auto_mapping" or name.endswith("_file"):  # such as a cache of CorDA
-            value = None
-        kept[name] = _of_adapter(value) if isinstance(value, dict) else value
+        code = name.startswith(("auto_map", "_name_or_path"))
+        if not (here or code or name.endswith("_file")):  # such as a cache of CorDA
+            kept[name] = _without_places(value) if isinstance(value, dict) else value
     return kept
 
 
