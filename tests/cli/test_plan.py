@@ -344,7 +344,7 @@ def test_a_plan_for_hardware_says_what_is_predicted_and_that_it_is(store, norms,
     assert "PREDICTED for h100x2, not measured" in shown
     assert plan(store, *hardware, "--json") == 0
     cost = json.loads(capsys.readouterr().out)["prediction"]["cost"]
-    assert [row["method"] for row in cost["methods"]] == ["plain", "batched", "reference"]
+    assert [row["method"] for row in cost["methods"]] == ["plain", "batched"]
     without = Plan.load(store.parent / "plan.json")
     assert plan(store) == 0
     assert Plan.load(store.parent / "plan.json") == without, "a prediction changes no plan"

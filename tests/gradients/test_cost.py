@@ -111,7 +111,7 @@ def test_layers_beyond_the_second_are_those_of_the_second(forecaster):
 
 def test_plain_products_are_two_per_weight_and_token_and_four_more_backward(forecaster):
     """By hand, for a device on which nothing else takes time."""
-    free = replace(TABLE["h100"], attention=math.inf, bytes=math.inf, call=0.0, reached=1.0)
+    free = replace(TABLE["h100"], attention=math.inf, bytes=math.inf, reached=1.0)
     here = replace(forecaster, hardware=free)
     weights = 4 * 12 * 32 * 32 + 97 * 32  # 4 d² of attention, 8 d² behind it; and the head
     tokens = 8 * 11  # the last of a row predicts nothing
@@ -132,29 +132,18 @@ def test_hardware_without_figures_is_refused(words):
         hardware_of(words)
 
 
-def test_a_run_costs_its_device_hours_times_the_price(forecaster):
-    found = forecaster.forecast("batched", gradients=64, steps=100, price_per_hour=2.5)
+def test_a_run_takes_its_steps_on_all_devices(forecaster):
+    found = forecaster.forecast("batched", gradients=64, steps=100)
     assert found.device_hours == pytest.approx(found.seconds * 100 * 8 / 3600)
-    assert found.price == pytest.approx(2.5 * found.device_hours)
-    assert forecaster.forecast("batched", gradients=64, steps=100).price is None
     assert sum(found.parts.values()) == pytest.approx(found.seconds)
 
 
 def test_plain_training_is_the_measure_of_the_others(forecaster):
-    plain, batched, reference = (
-        forecaster.forecast(method, gradients=640, steps=1) for method in METHODS
-    )
+    plain, batched = (forecaster.forecast(method, gradients=640, steps=1) for method in METHODS)
     assert plain.ratio == 1
     assert plain.parts["noise"] == 0 < batched.parts["noise"]
-    assert 1 < batched.ratio < reference.ratio
+    assert batched.ratio > 1
     assert batched.memory > plain.memory
-
-
-def test_hours_buy_what_a_run_of_so_many_hours_takes(forecaster):
-    found = forecaster.forecast("batched", gradients=6400, steps=50)
-    bought = forecaster.gradients_for(found.device_hours, steps=50)
-    assert bought == pytest.approx(6400, rel=1e-6)
-    assert forecaster.gradients_for(2 * found.device_hours, steps=50) > 6400
 
 
 def test_a_peak_beyond_the_device_is_said(forecaster):

@@ -1,9 +1,9 @@
-r"""Predict time, memory and money of a step, plain and private, without the machine that is meant.
+r"""Predict time and memory of a step, plain and private, without the machine that is meant.
 
 A closed model: nothing of a step is run. A model of one layer and one of two, with random weights,
 see one row each on this CPU; the difference of the two is what a further layer needs (`look`). Of
-them are taken the shapes of the matrices, the bytes that autograd keeps for the backward pass (A),
-and how many functions its graph has. With N positions, U units and R rows in a pass:
+them are taken the shapes of the matrices and the bytes that autograd keeps for the backward pass
+(A). With N positions, U units and R rows in a pass:
 
 * *Products* take 2 N p q operations for a matrix (p, q) forward, as many for the gradient of its
   input and as many for its own, where it trains; attention 14 T^2 d for a row and a layer.
@@ -14,9 +14,9 @@ and how many functions its graph has. With N positions, U units and R rows in a 
 * *Memory* is the larger one of two moments: the backward pass begins (all of A, the logits and
   their gradient), or it ends (all that was formed of the units of the pass).
 
-An accelerator works while its host hands over operations: the slower one decides. To the gradients
-come the exchange of the sum between devices, the noise and AdamW's update. How far the predictions
-were from measurements stands in docs/cost.md.
+What the host needs to hand over operations is left out: an accelerator works meanwhile, and waits
+for it where a model is small. To the gradients come the exchange of the sum between devices, the
+noise and AdamW's update. How far the predictions were from measurements stands in docs/cost.md.
 """
 
 from __future__ import annotations
@@ -25,46 +25,40 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from userdp.errors import UseError
+from userdp.gradients.engines.passes import FORMED_BYTES, MOST_PLACES, rows_per_pass
 from userdp.gradients.engines.uses import Form, choose_form
-from userdp.vocabulary import require_count, require_positive
+from userdp.vocabulary import require_positive
 
-METHODS = ("plain", "batched", "reference")
-"""Training without privacy; users that share passes; users one at a time."""
-
-REACHED = 0.5
-"""The share of a data sheet's figures that an accelerator is assumed to reach."""
+METHODS = ("plain", "batched")
+"""Training without privacy, and with it where users share passes."""
 
 _PER_KEPT, _PER_LOGIT, _PER_GRADIENT, _PER_ADAPTED = 8.0, 4.0, 4.0, 8.0
 """Bytes that a pass moves outside products for each byte of A, of the logits, of the gradient, and
 of what adapted layers give (not where users share passes: layer and adapter run as one there)."""
 
-_PER_FORMED, _PER_SUMMED, _PER_ALONE = 2.0, 10.0, 8.0
-"""The same for each byte of gradients formed of several units, for each byte of the gradient where
-users share passes, and where each has its own."""
+_PER_FORMED, _PER_SUMMED = 5.0, 10.0
+"""The same for each byte of gradients formed of several units, and for each byte of the gradient
+where users share passes."""
 
 _PER_GRAM = 10.0
 """How often the numbers of a unit's Gram matrix are read or written."""
 
-_PER_NODE, _CALLS = 2.65, {"plain": 0.0, "batched": 26.0, "reference": 14.0}
-"""Operations that the host hands over for a function of the graph, and for a trained parameter."""
-
-_NOISE_BYTES, _NOISE_CALLS = 192.0, 60.0
-"""Bytes that drawing the noise of a parameter moves, and operations that it takes at least."""
+_NOISE_BYTES = 192.0
+"""Bytes that drawing the noise of a parameter moves."""
 
 _ADAM_BYTES, _ADAM_STATE, _MEAN_BYTES = 28.0, 8.0, 16.0
 """Bytes that AdamW moves for a float32 parameter, that it keeps for one, and that turning the sum
 into a mean moves."""
 
-_CPU_TOKENS, _FORMED_BYTES, _MOST_PLACES, _NARROW = 1024, 256 << 20, 1024, 838
-"""As the engines fill passes (`userdp.gradients.engines.passes`), keep buffers between them, and
-add up in float32 (`userdp.gradients.engines.rounding`)."""
+_NARROW = 838
+"""Up to which S sums are kept in float32 (`userdp.gradients.engines.rounding`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +66,6 @@ class Hardware:
     """What one device does in a second, and how many devices there are.
 
     Figures of accelerators are dense peaks of their makers' data sheets, float32 without TF32.
-    No price is among them: what an hour costs is a matter of contract.
 
     Attributes:
         name: in `TABLE`.
@@ -82,7 +75,6 @@ class Hardware:
         bytes: read and written.
         exponentials: numbers through exp, where that is what a CPU waits for.
         noise: numbers of noise, where they are not drawn on the device.
-        call: seconds of the host for one operation of eager PyTorch: an assumption.
         memory: bytes; infinite where it is the machine's.
         link: bytes that a device sends to others.
         source: of the figures.
@@ -97,11 +89,10 @@ class Hardware:
     bytes: float
     exponentials: float = math.inf
     noise: float = math.inf
-    call: float = 1e-5
     memory: float
     link: float
     source: str
-    reached: float = REACHED
+    reached: float = 0.5
     count: int = 1
 
 
@@ -112,17 +103,16 @@ def _sheet(name: str, *, source: str, gib: int, tb_s: float, tflops: float, link
     )  # fmt: skip
 
 
-_A100, _H100, _H200 = (f"{n} Tensor Core GPU" for n in ("A100 (SXM, 80 GB)", "H100 SXM", "H200"))
 TABLE: Mapping[str, Hardware] = {
     one.name: one
     for one in (
-        _sheet("a100", source=_A100, gib=80, tb_s=2.039, tflops=19.5, link=300),
-        _sheet("h100", source=_H100, gib=80, tb_s=3.35, tflops=67, link=450),
-        _sheet("h200", source=_H200, gib=141, tb_s=4.8, tflops=67, link=450),
-        _sheet("l4", source="L4 Tensor Core GPU", gib=24, tb_s=0.3, tflops=30.3, link=32),
-        _sheet("l40s", source="L40S GPU", gib=48, tb_s=0.864, tflops=91.6, link=32),
+        _sheet("a100", source="A100 (SXM, 80 GB)", gib=80, tb_s=2.039, tflops=19.5, link=300),
+        _sheet("h100", source="H100 SXM", gib=80, tb_s=3.35, tflops=67, link=450),
+        _sheet("h200", source="H200", gib=141, tb_s=4.8, tflops=67, link=450),
+        _sheet("l4", source="L4", gib=24, tb_s=0.3, tflops=30.3, link=32),
+        _sheet("l40s", source="L40S", gib=48, tb_s=0.864, tflops=91.6, link=32),
         Hardware(
-            name="cpu", kind="cpu", flops=180.6e9, attention=62.1e9, bytes=15.2e9, call=7.75e-6,
+            name="cpu", kind="cpu", flops=180.6e9, attention=62.1e9, bytes=15.2e9,
             exponentials=1.013e9, noise=25e6, memory=math.inf, link=math.inf, reached=1.0,
             source="fitted: one thread of an Intel Xeon (AVX-512, AMX), torch 2.13, 2026-11-27",
         ),
@@ -140,18 +130,12 @@ def hardware_of(words: str) -> Hardware:
     8
     """
     match = re.fullmatch(r"([a-z0-9]+?)(?:x([1-9][0-9]{0,4}))?", words.lower())
-    if match is None or match[1] not in TABLE:
+    if match is None or match[1] not in TABLE or (match[1] == "cpu" and match[2]):
         raise UseError(
             f"no figures are known of the hardware {words!r}, so nothing can be predicted for it",
-            hint=f"take one of {', '.join(TABLE)}, and how many: h100x8",
+            hint=f"take one of {', '.join(TABLE)}, and how many: h100x8 (cpu is one thread)",
         )
-    count = require_count("devices", int(match[2] or 1))
-    if count > 1 and match[1] == "cpu":
-        raise UseError(
-            "cpu means one thread of this machine, and how several share its memory is not fitted",
-            hint="leave the number out: --hardware cpu",
-        )
-    return replace(TABLE[match[1]], count=count)
+    return replace(TABLE[match[1]], count=int(match[2] or 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,9 +146,7 @@ class Looks:
         matrices: how many there are of each (p, q, whether it trains); tables of tokens are none.
         numbers: of the whole model.
         trained: of them.
-        tensors: trainable parameters.
         kept: bytes that autograd keeps for the backward pass of a row (A).
-        nodes: functions of its graph.
         adapted: numbers that adapted layers give for a position.
         attended: width of all layers' attention together.
         vocabulary: logits of a position.
@@ -173,23 +155,22 @@ class Looks:
     matrices: Counter[tuple[int, int, bool]]
     numbers: int
     trained: int
-    tensors: int
     kept: int
-    nodes: int
     adapted: int
     attended: int
     vocabulary: int
 
     def further(self, deeper: Looks, layers: int) -> Looks:
         """With so many more layers, of which ``deeper`` has one."""
-        every = {*self.matrices, *deeper.matrices}
-        matrices = {
-            m: self.matrices[m] + layers * (deeper.matrices[m] - self.matrices[m]) for m in every
-        }
-        names = ("numbers", "trained", "tensors", "kept", "nodes", "adapted", "attended")
-        low, high = ([getattr(one, name) for name in names] for one in (self, deeper))
-        grown = {n: a + layers * (b - a) for n, a, b in zip(names, low, high, strict=True)}
-        return replace(self, matrices=Counter(matrices), **grown)
+
+        def grown(low: int, high: int) -> int:
+            return low + layers * (high - low)
+
+        every, names = {*self.matrices, *deeper.matrices}, {one.name for one in fields(self)}
+        return Looks(
+            matrices=Counter({m: grown(self.matrices[m], deeper.matrices[m]) for m in every}),
+            **{n: grown(getattr(self, n), getattr(deeper, n)) for n in names - {"matrices"}},
+        )
 
 
 def look(model: nn.Module, layers: int, length: int) -> Looks:
@@ -214,20 +195,12 @@ def look(model: nn.Module, layers: int, length: int) -> Looks:
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
         ids = torch.zeros(1, max(1, length - 1), dtype=torch.long)
         logits = model(input_ids=ids, use_cache=False).logits
-    nodes, left = set(), [logits.grad_fn]
-    while left:
-        node = left.pop()
-        if node is not None and node not in nodes:
-            nodes.add(node)
-            left += [before for before, _ in node.next_functions]
-    trained = [p for p in model.parameters() if p.requires_grad]
+    trained = [p.numel() for p in model.parameters() if p.requires_grad]
     return Looks(
         matrices=matrices,
         numbers=sum(p.numel() for p in model.parameters()),
-        trained=sum(p.numel() for p in trained),
-        tensors=len(trained),
+        trained=sum(trained),
         kept=sum(one.nbytes() for at, one in kept.items() if at not in own),
-        nodes=len(nodes),
         adapted=adapted,
         attended=layers * getattr(getattr(model, "config", None), "hidden_size", 0),
         vocabulary=logits.shape[-1],
@@ -244,7 +217,6 @@ class Forecast:
         memory: bytes of tensors at the peak, on each device.
         fits: whether that is within a device's memory.
         device_hours: of the run, over all devices.
-        price: of the run, in the unit of the price per hour; None without one.
         ratio: of a step's seconds to those of the plain step.
         parts: seconds of a step by part.
     """
@@ -254,7 +226,6 @@ class Forecast:
     memory: float
     fits: bool
     device_hours: float
-    price: float | None
     ratio: float
     parts: Mapping[str, float]
 
@@ -285,138 +256,102 @@ class Forecaster:
         one, two = (look(self.build(layers), layers, self.length) for layers in (1, 2))
         return one.further(two, self.depth - 1)
 
+    def _trained(self, form: Form) -> Counter[tuple[int, int]]:
+        """The trained matrices of this form where users share passes."""
+        found: Counter[tuple[int, int]] = Counter()
+        for (p, q, trains), number in self.looks.matrices.items():
+            positions, device = self.group_size * self.length, self.hardware.kind
+            cheaper = choose_form(units=2, positions=positions, p=p, q=q, device=device)
+            if trains and form is cheaper:
+                found[p, q] += number
+        return found
+
     @cached_property
     def formed(self) -> float:
         """Bytes of the gradients that are formed of one unit where users share passes."""
         return 4.0 * sum(n * p * q for (p, q), n in self._trained(Form.FORMED).items())
 
-    def _trained(self, form: Form) -> Counter[tuple[int, int]]:
-        """The trained matrices of this form where users share passes."""
-        found: Counter[tuple[int, int]] = Counter()
-        for (p, q, trains), number in self.looks.matrices.items():
-            positions = 2 * self.group_size * self.length
-            if trains and form is choose_form(
-                units=2, positions=positions, p=p, q=q, device=self.hardware.kind
-            ):
-                found[p, q] += number
-        return found
-
-    def units_in_pass(self, method: str) -> int:
-        """As many as the engines take there; plain training's passes are as large."""
-        if method == "reference":
-            return 1
-        rows = self.micro_batch
-        if self.hardware.kind == "cpu":
-            rows = min(rows, max(1, _CPU_TOKENS // self.length))
+    @cached_property
+    def units(self) -> int:
+        """Units in a pass: as many as the engines take; plain training's are as large."""
+        rows = rows_per_pass(self.length, self.micro_batch, torch.device(self.hardware.kind))
         room = self.hardware.memory / 4 if math.isfinite(self.hardware.memory) else 0.0
-        room = max(room, _FORMED_BYTES, 4.0 * self.looks.numbers, 16.0 * self.looks.trained)
-        most = min(rows // self.group_size, room // max(1.0, self.formed), _MOST_PLACES)
+        room = max(room, FORMED_BYTES, 4.0 * self.looks.numbers, 16.0 * self.looks.trained)
+        most = min(rows // self.group_size, room // max(1.0, self.formed), MOST_PLACES)
         return max(1, int(most))
 
-    def _passes(self, method: str, gradients: float) -> float:
-        """Of each device."""
-        each = self.units_in_pass(method) * self.group_size
-        return max(1.0, gradients / each / self.hardware.count)
-
-    def _pass_seconds(self, method: str) -> float:
+    def _pass_seconds(self, private: bool) -> float:
         """Of the gradients of one pass."""
-        looks, hardware, units = self.looks, self.hardware, self.units_in_pass(method)
+        looks, hardware, units = self.looks, self.hardware, self.units
         rows, seen = units * self.group_size, max(1, self.length - 1)
         positions, gradient = rows * seen, 4.0 * looks.trained
         flops, moved = 0.0, rows * looks.kept * _PER_KEPT + gradient * _PER_GRADIENT
         for (p, q, trains), number in looks.matrices.items():
             flops += number * (3 if trains else 2) * 2.0 * positions * p * q
             moved += number * (3 if trains else 2) * 4.0 * (positions * (p + q) + p * q)
-        if method == "batched":
-            moved += gradient * _PER_SUMMED + (units > 1) * units * self.formed * (_PER_FORMED + 3)
+        if private:
+            moved += gradient * _PER_SUMMED + (units > 1) * units * self.formed * _PER_FORMED
             unit = self.group_size * seen
             for (p, q), number in self._trained(Form.GHOST).items():
                 flops += number * 2.0 * units * unit**2 * (p + q)
                 moved += number * 4.0 * units * (2 * unit * (p + q) + _PER_GRAM * unit**2)
         else:
             moved += positions * 4.0 * looks.adapted * _PER_ADAPTED
-            moved += gradient * _PER_ALONE * (method == "reference")
         logits = float(positions * looks.vocabulary)
-        moved += 4 * logits * _PER_LOGIT
-        device = flops / hardware.flops + moved / hardware.bytes
+        device = flops / hardware.flops + (moved + 4 * logits * _PER_LOGIT) / hardware.bytes
         device += rows * 14.0 * seen**2 * looks.attended / hardware.attention
-        device = (device + 2 * logits / hardware.exponentials) / hardware.reached
-        host = (looks.nodes * _PER_NODE + looks.tensors * _CALLS[method]) * hardware.call
-        return device + host if hardware.kind == "cpu" else max(device, host)
+        return (device + 2 * logits / hardware.exponentials) / hardware.reached
 
-    def _parts(self, method: str, passes: float) -> dict[str, float]:
+    def _parts(self, passes: float, private: bool) -> dict[str, float]:
         """Seconds of a step's parts on each device; ``passes`` are one device's."""
-        hardware, trained, private = self.hardware, self.looks.trained, method != "plain"
+        hardware, trained = self.hardware, self.looks.trained
         speed, own = hardware.bytes * hardware.reached, trained / hardware.count
-        drawn = max(own * _NOISE_BYTES / speed, _NOISE_CALLS * hardware.call)
-        if math.isfinite(hardware.noise):
-            drawn = own / hardware.noise
+        drawn = own * _NOISE_BYTES / speed if hardware.kind == "cuda" else own / hardware.noise
         sent = trained * (12.0 if private else 8.0) * (1 - 1 / hardware.count)
         return {
-            "gradients": passes * self._pass_seconds(method),
+            "gradients": passes * self._pass_seconds(private),
             "exchange": sent / hardware.link / hardware.reached,
-            "noise": drawn if private else 0.0,
+            "noise": drawn * private,
             "update": trained * (_ADAM_BYTES + private * _MEAN_BYTES) / speed,
         }
 
-    def _memory(self, method: str, passes: float) -> float:
+    def _memory(self, passes: float, private: bool) -> float:
         """Bytes of tensors at the peak of a step."""
-        looks, units, again = self.looks, self.units_in_pass(method), passes > 1
+        looks, units, again = self.looks, self.units, passes > 1
         rows, gradient = units * self.group_size, 4.0 * looks.trained
         positions = rows * max(1, self.length - 1)
         begins = rows * looks.kept + 2 * 4.0 * positions * looks.vocabulary
         ends, held = gradient, gradient * again
-        if method == "reference":
-            held = 2 * gradient
-        if method == "batched":
+        if private:
             taken = units * math.ceil(passes) * (math.ceil(passes) + 2)
             held = gradient * (1 if taken <= _NARROW / self.hardware.count else 2)
             formed = units * self.formed
             head = max((p * q for p, q in self._trained(Form.FORMED)), default=0) * 4.0 * units
-            kept = formed if formed <= _FORMED_BYTES else _FORMED_BYTES + head
-            begins += again * kept
+            begins += again * min(formed, FORMED_BYTES + head)
             ghosts = self._trained(Form.GHOST).items()
             ends = formed + 4.0 * positions * sum(n * (p + q) for (p, q), n in ghosts)
             held, ends = (held, ends) if again else (0.0, ends + held)
         return 4.0 * looks.numbers + held + max(begins, ends) + _ADAM_STATE * looks.trained
 
-    def forecast(
-        self, method: str, *, gradients: float, steps: int, price_per_hour: float | None = None
-    ) -> Forecast:
-        """Time, memory and money.
+    def forecast(self, method: str, *, gradients: float, steps: int) -> Forecast:
+        """Time and memory.
 
         Args:
             method: of `METHODS`.
             gradients: B, of examples a step, over all devices.
             steps: of the run.
-            price_per_hour: of one device.
         """
         require_positive("gradients", gradients)
-        if price_per_hour is not None:
-            require_positive("price_per_hour", price_per_hour)
-        passes = self._passes(method, gradients)
-        parts, memory = self._parts(method, passes), self._memory(method, passes)
-        plain = self._parts("plain", self._passes("plain", gradients))
+        passes = max(1.0, gradients / self.units / self.group_size / self.hardware.count)
+        private = method != "plain"
+        parts, memory = self._parts(passes, private), self._memory(passes, private)
         seconds = sum(parts.values())
-        device_hours = seconds * steps * self.hardware.count / 3600
         return Forecast(
             method=method,
             seconds=seconds,
             memory=memory,
             fits=memory <= self.hardware.memory,
-            device_hours=device_hours,
-            price=None if price_per_hour is None else price_per_hour * device_hours,
-            ratio=seconds / sum(plain.values()),
+            device_hours=seconds * steps * self.hardware.count / 3600,
+            ratio=seconds / sum(self._parts(passes, False).values()),
             parts=parts,
         )
-
-    def gradients_for(self, device_hours: float, *, steps: int) -> float:
-        """B, the gradients a step that a run of so many device hours buys where users share passes.
-
-        May be below one pass, or negative, where not even the noise and the update fit.
-        """
-        require_positive("device_hours", device_hours)
-        seconds = device_hours * 3600 / self.hardware.count / steps
-        beside = sum(self._parts("batched", 0.0).values())
-        passes = (seconds - beside) / self._pass_seconds("batched")
-        return passes * self.units_in_pass("batched") * self.group_size * self.hardware.count

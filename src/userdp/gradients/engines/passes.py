@@ -38,7 +38,7 @@ _STEP = 16
 """Widths are multiples of it, and of a quarter of the next power of two: rows of ordinary text are
 padded by an eighth, and a cohort has few enough shapes to fill their passes."""
 
-_MOST_PLACES = 1024
+MOST_PLACES = 1024
 """Units of a pass. The rounding of its float32 sum grows with them: without one of 8,192 units that
 are alike it was 0.9e-3 C in one pass, of a margin of 1e-3."""
 
@@ -142,7 +142,7 @@ def units_by_shape(
     found: dict[PassShape, list[int]] = {}
     for (rows, width), numbers in alike.items():
         together = rows_per_pass(width, micro_batch, units.lengths.device) // rows
-        most = max(1, min(together, room(rows, width), _MOST_PLACES))
+        most = max(1, min(together, room(rows, width), MOST_PLACES))
         found[PassShape(most, rows, width)] = numbers
     return found
 
@@ -202,7 +202,7 @@ def formed_bytes(task: Task, rows: int, width: int, *, every: bool) -> list[int]
         if p.dim() != 2 or every:
             return False
         sides = {"p": p.shape[0], "q": p.shape[1]}
-        form = choose_form(units=2, positions=2 * positions, device=device, **sides)
+        form = choose_form(units=2, positions=positions, device=device, **sides)
         return form is Form.GHOST
 
     return [0 if of_grams(p) else _bytes_of(p) for p in task.parameters.values()]
