@@ -169,10 +169,7 @@ def enable_checkpointing(model: nn.Module) -> None:
 
     Not reentrant: that variant runs a backward pass of its own, which no per-unit engine sees.
     """
-    # Under two names: transformers 5 renamed the method, and the name of its one argument.
-    enable: Any = getattr(model, "activation_checkpointing_enable", None) or getattr(
-        model, "gradient_checkpointing_enable", None
-    )
+    enable: Any = model.activation_checkpointing_enable
     enable({"use_reentrant": False})
 
 
