@@ -32,7 +32,7 @@ from benchmarks.gpu.timing import cleared, interleaved, seconds
 from benchmarks.passes import engine_step, plain
 from userdp.gradients.engines import batched, passes
 from userdp.gradients.engines.rules.linear import Ghost, form_gradients
-from userdp.gradients.engines.uses import Dense, Layout
+from userdp.gradients.engines.uses import Dense
 from userdp.training.config import Precision
 
 UNITS = 16
@@ -101,18 +101,16 @@ class Layer:
 
     def __init__(self, positions: int, p: int, q: int, setting: Setting) -> None:
         device = setting.device
-        self.layout = Layout(units=UNITS, rows=UNITS, device=device)
         self.left = torch.randn(UNITS, positions, p, device=device)
         self.right = torch.randn(UNITS, positions, q, device=device)
         self.total = torch.zeros(p, q, dtype=torch.float64, device=device)
         self.factors = torch.full((UNITS,), 0.5, dtype=torch.float64, device=device)
-        self.buffer = self.left.new_empty(UNITS, p, q)
 
     def formed(self) -> None:
-        self._finish(Dense(form_gradients(self.left, self.right, self.layout, out=self.buffer)))
+        self._finish(Dense(form_gradients(self.left, self.right)))
 
     def ghost(self) -> None:
-        self._finish(Ghost(self.left, self.right, self.layout))
+        self._finish(Ghost(self.left, self.right))
 
     def _finish(self, use: Dense | Ghost) -> None:
         use.squared_norms()

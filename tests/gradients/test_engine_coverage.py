@@ -303,7 +303,7 @@ def test_auto_says_why(make_model: MakeModel, make_rows: MakeRows) -> None:
 
 def test_the_cost_model_forms_gradients_of_long_units_only() -> None:
     forms = [
-        choose_form(units=4, positions=4 * s, p=1024, q=1024, device="cpu") for s in (16, 64, 1024)
+        choose_form(units=4, positions=s, p=1024, q=1024, device="cpu") for s in (16, 64, 1024)
     ]
     assert forms == [Form.GHOST, Form.GHOST, Form.FORMED]
 

@@ -7,7 +7,6 @@ import copy
 import pytest
 import torch
 
-from tests.gradients.batches import batched_sum
 from tests.gradients.far_device import FAR, Accelerator, Far, MixedDevicesError, on_far
 from tests.speed import fast_then_slow
 from userdp.clip import LayerSplit
@@ -20,9 +19,7 @@ from userdp.gradients import (
     clipped_sum,
     get_engine,
 )
-from userdp.gradients.engines import tape
 from userdp.gradients.engines.choice import choose
-from userdp.gradients.engines.uses import Layout
 
 SIZES = [2, 1, 3, 1]
 
@@ -117,21 +114,6 @@ def test_noise_drawn_on_the_host_reaches_the_device():
         there = {"w": torch.zeros(5, dtype=torch.float64, device=FAR)}
         NoiseSource(unsafe_noise_seed=3).add_(there, 1.0)
     assert there["w"].near.tolist() == here["w"].tolist()
-
-
-@pytest.mark.slow
-def test_twin_a_tensor_left_on_the_host_is_noticed(both, monkeypatch):
-    _, far, _, there = both("gpt2-tied")
-
-    def forgetful(units, rows, device):
-        return Layout(units, rows, "cpu")
-
-    with Accelerator():  # what must be known about the model is asked before it is broken
-        get_engine("auto")(far, causal_lm_loss, there, l2_clip_norm=0.5)
-    monkeypatch.setattr(tape, "Layout", forgetful)
-    # Not by the engine's name: that would compute each unit alone after the error, and count it.
-    with Accelerator(), pytest.raises(MixedDevicesError):
-        batched_sum(far, causal_lm_loss, there, l2_clip_norm=0.5)
 
 
 def test_twin_units_left_on_the_host_are_noticed(both):

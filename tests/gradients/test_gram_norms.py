@@ -28,15 +28,11 @@ from userdp.gradients.engines.rules import grams, linear
 from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.rules.grams import gram_norms
 from userdp.gradients.engines.rules.linear import Ghost
-from userdp.gradients.engines.uses import Dense, Form, Layout
+from userdp.gradients.engines.uses import Dense, Form
 
 WIDTHS = [2**16, 2**18]
 LEFT = 0.0325
 """What is left of two opposite positions: a condition of (2 / 0.0325)^2, just below the limit."""
-
-
-def alone(positions: int) -> Layout:
-    return Layout(units=1, rows=1)
 
 
 def cancelling(a: float, b: float, width: int, positions: int = 2) -> tuple[Tensor, Tensor]:
@@ -49,7 +45,7 @@ def cancelling(a: float, b: float, width: int, positions: int = 2) -> tuple[Tens
 def shortfall(a: float, b: float, width: int) -> float:
     """By how much, relatively, the norm is too small; 0 where it is not trusted."""
     left, right = cancelling(a, b, width)
-    use = Ghost(left[None], right[None], alone(2))
+    use = Ghost(left[None], right[None])
     found = torch.where(use.squared_norms().isnan(), torch.nan, use.gram_norms().most)
     product = (left[:, :1].double() * right.double()).sum()  # every column of it is the same
     true = width * float(product) ** 2
@@ -80,7 +76,7 @@ def as_found(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.pitfall(number=34)
 def test_invariant_3_a_gram_norm_is_never_too_small(width: int) -> None:
     left, right = cancelling(1.5, 1.25, width)
-    assert bool(Ghost(left[None], right[None], alone(2)).squared_norms().isfinite())
+    assert bool(Ghost(left[None], right[None]).squared_norms().isfinite())
     assert shortfall(*search(width)[-1], width) <= 0
 
 
@@ -133,7 +129,7 @@ def test_invariant_3_rows_whose_squares_vanish_are_not_left_out(tiny: float) -> 
     for one, other in ((left, right), (right, left)):
         exact = exact_square(one, other)
         assert exact > 0
-        assert float(Ghost(one, other, alone(2)).at_most()[0]) >= exact
+        assert float(Ghost(one[None], other[None]).at_most()[0]) >= exact
     assert float((left @ left.T).sum()) == 0.0 or tiny > 1e-23  # broken twin
 
 
@@ -181,7 +177,7 @@ def test_invariant_3_what_a_norm_is_at_most_is_never_less_than_the_norm() -> Non
         right = torch.randn(3, 5, generator=generator)
         right = torch.cat([right, -right * (1 - left_over)])
         exact = exact_square(left, right)
-        use = Ghost(left, right, alone(6))
+        use = Ghost(left[None], right[None])
         norms = use.gram_norms()
         at_most, length = float(norms.most), float(norms.lengths)
         assert exact <= at_most * (1 + 1e-15)
@@ -192,13 +188,13 @@ def test_invariant_3_what_a_norm_is_at_most_is_never_less_than_the_norm() -> Non
         rows = left.double().norm(dim=1) * right.double().norm(dim=1)
         assert length == pytest.approx(float(rows.sum()), rel=1e-6)
     assert short > 10
-    assert bool(Ghost(left * torch.inf, right, alone(6)).at_most()[0].isnan())
+    assert bool(Ghost(left[None] * torch.inf, right[None]).at_most()[0].isnan())
 
 
 def test_rows_beyond_the_limit_are_formed_not_trusted() -> None:
     left, right = cancelling(1.5, 1.25, 64)
     right[1] = -right[0] * left[0, 0] / left[1, 0] * (1 - LEFT / 2)
-    assert bool(Ghost(left[None], right[None], alone(2)).squared_norms().isnan())
+    assert bool(Ghost(left[None], right[None]).squared_norms().isnan())
 
 
 class Head(nn.Module):
@@ -274,9 +270,8 @@ def test_tied_embeddings_that_cancel_are_computed_by_other_means() -> None:
     joint = left[0].double().T @ right[0].double()
     for share, trusted in ((0.0, True), (0.4, True), (0.9, False), (0.999, False)):
         sums = (-share * joint).float()
-        owner, bounds = torch.zeros(40, dtype=torch.int64), torch.tensor([0, 40])
-        other = Sparse(owner, tokens, sums, torch.Size([40, 8]), 1, bounds)
-        for use in (Ghost(left, right, alone(6)), Dense(joint.float()[None])):
+        other = Sparse(tokens[None], sums[None], torch.Size([40, 8]))
+        for use in (Ghost(left, right), Dense(joint.float()[None])):
             found, _ = uses.squared_norms([use, other])
             true = float((joint + sums.double()).square().sum())
             assert bool(found.isnan()) is not trusted
@@ -289,8 +284,7 @@ def test_ordinary_rows_keep_their_gram_norms() -> None:
     generator = torch.Generator().manual_seed(0)
     left = torch.randn(2, 512, 300, generator=generator)
     right = torch.randn(2, 512, 200, generator=generator)
-    layout = Layout(units=2, rows=2)
-    use = Ghost(left, right, layout)
+    use = Ghost(left, right)
     formed = Dense(torch.bmm(left.transpose(1, 2), right)).squared_norms()
     torch.testing.assert_close(use.gram_norms().found, formed, rtol=1e-5, atol=0)
     larger = use.squared_norms() / formed

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.campaign import families
 from userdp.gradients import Units, causal_lm_loss, get_engine
 
 FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
@@ -104,24 +103,6 @@ def test_positions_arrive_with_shape_rows_by_length(make_model: MakeModel) -> No
     spy = Spy(make_model())
     causal_lm_loss(spy, torch.ones(3, 6, dtype=torch.int64), torch.tensor([6, 2, 4]))
     assert spy.shapes == [(3, 5)] * 2
-
-
-def test_no_pass_is_searched_for_padding(make_model: MakeModel, caplog: Any) -> None:
-    """`transformers` would warn of rows that begin or end with the token that it names."""
-    model = make_model()
-    model.config.pad_token_id = 1
-    ids = torch.ones(2, 5, dtype=torch.int64)
-    causal_lm_loss(model, ids, torch.tensor([5, 5]))
-    assert model.config.pad_token_id == 1
-    assert "padded" not in caplog.text
-
-
-def test_a_configuration_that_must_name_a_padding_token_is_no_obstacle() -> None:
-    model = families.build("modernbert-decoder")
-    token = model.config.pad_token_id
-    causal_lm_loss(model, torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 5]))
-    assert token is not None
-    assert model.config.pad_token_id == token
 
 
 def test_a_padding_token_costs_no_engine(make_model: MakeModel, caplog: Any) -> None:

@@ -329,9 +329,9 @@ def test_a_row_is_padded_by_at_most_half_of_it_or_16_tokens(tokens: int) -> None
     assert passes.padded_width(width) == width
 
 
-def place_counts(left: Tensor, right: Tensor, layout: Any, out: Tensor | None = None) -> Tensor:
+def place_counts(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """A broken twin: a product whose rounding hangs on the place."""
-    formed = honest_formed(left, right, layout, out)
+    formed = honest_formed(left, right, out)
     places = torch.arange(len(formed)).view(-1, 1, 1)
     return formed.mul_(1 + 2.0**-20 * (places == 1))
 

@@ -29,7 +29,7 @@ from userdp.gradients.engines.rules import linear
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.sharded import NormTape
 from userdp.gradients.engines.tape import Comparing, Workspace
-from userdp.gradients.engines.uses import Form, Layout
+from userdp.gradients.engines.uses import Form
 
 U = 2.0**-24
 KEPT = 0.49 * 2 * U
@@ -52,22 +52,8 @@ def sides(numbers: Tensor, width: int = 64) -> tuple[Tensor, Tensor]:
     return left, (numbers / powers)[:, None].expand(-1, width).contiguous()
 
 
-def layout_of(units: int) -> Layout:
-    return Layout(units=units, rows=units)
-
-
 def tensor(value: float) -> Tensor:
     return torch.tensor([value], dtype=torch.float64)
-
-
-def by_runs_side_by_side(left_NP: Tensor, right_NQ: Tensor) -> Tensor:
-    """The product as an accelerator makes it."""
-    into = torch.full((1, left_NP.shape[1], right_NQ.shape[1]), torch.nan)
-    linear.form_runs(into, left_NP[None], right_NQ[None])
-    return into[0]
-
-
-PRODUCTS = [linear.product, by_runs_side_by_side]
 
 
 def moved_by_the_first(cancelled: float) -> float:
@@ -83,7 +69,7 @@ def moved_by_the_first(cancelled: float) -> float:
     left[1:, 1:-1, :width], right[1:, 1:-1] = 2.0**-12, tiny * 2.0**12
     left[1:, -1, :width], right[1:, -1] = 1, above
     left[0, 0, :width], right[0, 0] = 1, above * rest / width**0.5
-    use = Ghost(left, right, layout_of(units))
+    use = Ghost(left, right)
     norms = use.squared_norms().sqrt()
     assert bool(norms.isfinite().all())
     clip = float(norms[1])
@@ -126,26 +112,11 @@ def test_invariant_3_products_are_made_in_runs(monkeypatch: pytest.MonkeyPatch) 
     left, right = torch.randn(2, 1500, 20, generator=draw), torch.randn(2, 1500, 24, generator=draw)
     exact = left.double().transpose(1, 2) @ right.double()
     with Watched():
-        formed = linear.form_gradients(left, right, layout_of(2))
+        formed = linear.form_gradients(left, right)
         total = linear.product(left.flatten(0, 1), right.flatten(0, 1))
-        linear.form_runs(formed.clone(), left, right)
     torch.testing.assert_close(formed.double(), exact, rtol=0, atol=1e-3)
     torch.testing.assert_close(total.double(), exact.sum(0), rtol=0, atol=1e-3)
     assert max(longest) == RUN == 512
-
-
-@pytest.mark.parametrize("at_once", [1, 20 * 24 * 3, 1 << 26])
-@pytest.mark.parametrize("positions", [0, 1, RUN, RUN + 1, 3 * RUN - 4, 3 * RUN + 7])
-def test_runs_side_by_side_are_the_gradients_of_all_units(
-    positions: int, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(linear, "_AT_ONCE", at_once)
-    draw = torch.Generator().manual_seed(0)
-    left, right = (torch.randn(5, positions, width, generator=draw) for width in (20, 24))
-    into = torch.full((5, 20, 24), torch.nan)
-    linear.form_runs(into, left, right)
-    exact = left.double().transpose(1, 2) @ right.double()
-    torch.testing.assert_close(into.double(), exact, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("positions", [1, RUN, RUN + 1, 3 * RUN, 3 * RUN + 7])

@@ -14,7 +14,7 @@ from tests.training.distributed_jobs import plan_of, weights_of
 from tests.training.toy import CONFIG
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
-from userdp.gradients.engines import sharded as sharded_engine
+from userdp.gradients.engines import engine as of_engines
 from userdp.gradients.shards import zeros_like_parts
 from userdp.training.config import Averaging, UnsafeSeeds
 from userdp.training.distributed import current_world
@@ -37,8 +37,8 @@ def trained(
         summed = replace(summed, value={n: v.cpu() for n, v in summed.value.items()})
         return honest(self, summed, rows, **options)
 
-    def parts(parameters):
-        return {name: part.cpu() for name, part in zeros_like_parts(parameters).items()}
+    def parts(parameters, dtype):
+        return {name: part.cpu() for name, part in zeros_like_parts(parameters, dtype).items()}
 
     def note(self):
         told.extend(weights_of(self._model).tolist())
@@ -46,7 +46,7 @@ def trained(
     with far_machine(index=current_world().rank) as machine, ExitStack() as patched:
         patched.enter_context(mock.patch.object(PrivateRun, "save", note))
         if broken and sharded:
-            patched.enter_context(mock.patch.object(sharded_engine, "zeros_like_parts", parts))
+            patched.enter_context(mock.patch.object(of_engines, "zeros_like_parts", parts))
         elif broken:
             patched.enter_context(mock.patch.object(Dealing, "together", together))
         train(

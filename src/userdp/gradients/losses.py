@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias, cast
 
 import torch
@@ -193,31 +192,9 @@ def causal_lm_loss(
     counted = real if targets is None else real & targets[:, 1:]
     inputs = torch.where(real, input_ids[:, :-1], 0)
     labels = torch.where(counted, input_ids[:, 1:], IGNORED)
-    with _padding_unasked(model):
-        logits = model(input_ids=inputs, position_ids=positions, use_cache=False).logits
+    logits = model(input_ids=inputs, position_ids=positions, use_cache=False).logits
     counts = lengths - 1 if targets is None else counted.sum(1)
     return token_losses(logits, labels).sum(1) / counts.clamp(min=1)
-
-
-@contextmanager
-def _padding_unasked(model: nn.Module) -> Iterator[None]:
-    """Let `transformers` not look for padding in a pass that has none before a row's end.
-
-    Where a model's configuration names a padding token (a `Trainer` puts it there), some models
-    warn if a row begins or ends with it and no mask is given. That look at all rows of a pass is a
-    message that depends on people's text, and no engine can prove rows kept apart behind it.
-    """
-    config = getattr(model, "config", None)
-    token = getattr(config, "pad_token_id", None)
-    if token is None:
-        yield
-        return
-    fields = vars(config)  # not `setattr`: some configurations refuse None there
-    fields["pad_token_id"] = None
-    try:
-        yield
-    finally:
-        fields["pad_token_id"] = token
 
 
 _CHUNK = 1 << 18
@@ -281,15 +258,10 @@ class _TokenLosses(torch.autograd.Function):
             weights = torch.where(labels == IGNORED, 0, gradient)[:, None]
             places = labels.clamp(min=0)[:, None]
             to_logits = torch.empty_like(logits)
-            same = logits.dtype == gradient.dtype
             for chunk in _chunks(logits):
-                if same:
-                    part = torch.softmax(logits[chunk], 1, out=to_logits[chunk])
-                else:
-                    part = torch.softmax(logits[chunk], 1, dtype=gradient.dtype)
+                part = torch.softmax(logits[chunk], 1, dtype=gradient.dtype)
                 part.mul_(weights[chunk]).scatter_add_(1, places[chunk], -weights[chunk])
-                if not same:
-                    to_logits[chunk] = part
+                to_logits[chunk] = part
         return to_logits, None
 
 

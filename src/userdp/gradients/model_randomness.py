@@ -89,8 +89,9 @@ class GeneratorStates:
     def read(cls) -> GeneratorStates:
         """As they are now."""
         legacy: Any = np.random.get_state()
-        name, words, *rest = legacy
-        return cls(device_states(), (name, words.tobytes(), *rest), random.getstate())
+        kind, words, *rest = legacy
+        devices = {name: one.get_state().numpy().tobytes() for name, one in generators().items()}
+        return cls(devices, (kind, words.tobytes(), *rest), random.getstate())
 
     def load(self) -> None:
         """Make them so again."""
@@ -109,14 +110,6 @@ def generators() -> dict[str, torch.Generator]:
     """
     awake = (*torch.cuda.default_generators, *torch.xpu.default_generators)
     return {str(generator.device): generator for generator in (torch.default_generator, *awake)}
-
-
-def device_states() -> dict[str, bytes]:
-    """The state of each of `generators`."""
-    return {
-        device: generator.get_state().numpy().tobytes()
-        for device, generator in generators().items()
-    }
 
 
 def seeds() -> dict[str, int]:

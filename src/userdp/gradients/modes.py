@@ -73,14 +73,9 @@ def run_backward(
     torch.autograd.grad and Tensor.backward would switch modes off while they run, and with these
     the watching of checkpointed layers that are computed again; this is what they call.
     """
+    ones = torch.ones_like(total)
     return _engine_run_backward(
-        (total,),
-        (torch.ones_like(total),),
-        keep_graph,
-        False,
-        tuple(inputs),
-        True,
-        accumulate_grad=accumulate,
+        (total,), (ones,), keep_graph, False, tuple(inputs), True, accumulate_grad=accumulate
     )
 
 

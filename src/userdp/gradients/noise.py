@@ -89,26 +89,21 @@ class Noise(Protocol):
     @property
     def unsafe(self) -> bool:
         """Whether the noise comes from a known seed, so that no privacy may be claimed."""
-        ...
 
     def sampler_on(self, device: torch.device) -> NoiseSampler:
         """What draws the noise of a sum that lies on ``device``, for the ledger."""
-        ...
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """Add noise of this standard deviation in place, once per step; see `NoiseSource.add_`."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """What the noise of later steps needs of earlier ones; empty where that is nothing.
 
         It is secret: whoever holds it may know the noise of steps that were released.
         """
-        ...
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` gave, of the last step whose noise may have been released."""
-        ...
 
 
 class NoiseSource:
@@ -144,7 +139,7 @@ class NoiseSource:
 
     def sampler_on(self, device: torch.device) -> NoiseSampler:
         """What draws the noise of a sum that lies on ``device``, for the ledger."""
-        return usual_sampler(device)
+        return NoiseSampler.DEVICE if device.type == "cuda" else NoiseSampler.HOST
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """Add N(0, ``noise_std``²) to every coordinate of ``value``, in place. Once per step.
@@ -330,11 +325,6 @@ def source_of(law: NoiseLaw, *, unsafe_noise_seed: int | None = None) -> Noise:
 @source_of.register
 def _(law: Gaussian, *, unsafe_noise_seed: int | None = None) -> Noise:
     return NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
-
-
-def usual_sampler(device: torch.device) -> NoiseSampler:
-    """What draws the noise of a sum that lies on ``device``, unless a source is told otherwise."""
-    return NoiseSampler.DEVICE if device.type == "cuda" else NoiseSampler.HOST
 
 
 def require_priced(coordinates: int) -> None:

@@ -43,8 +43,6 @@ def is_narrow(dtype: torch.dtype) -> bool:
     >>> is_narrow(torch.bfloat16), is_narrow(torch.float16), is_narrow(torch.float32)
     (True, True, False)
     """
-    if dtype.is_complex:
-        return dtype.itemsize < 8
     return dtype.is_floating_point and dtype.itemsize < 4
 
 

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from userdp.gradients.modes import told
-from userdp.gradients.shards import zeros_like_parts
-
-
-class Pending(NamedTuple):
-    """What a device has yet to tell of some units.
-
-    Attributes:
-        numbers: of the units.
-        told: waits for it: their mean losses, their norms, and whether all of the pass, copies too,
-            could be added as they were; float64, (2 x units + 1,).
-    """
-
-    numbers: Sequence[int]
-    told: Callable[[], Tensor]
-
-    @classmethod
-    def of(cls, numbers: Sequence[int], losses: Tensor, squares: Tensor, usable: Tensor) -> Self:
-        """Tensors of the units, but for ``usable``, which is of all in the pass."""
-        return cls(numbers, told(torch.cat([losses, squares.sqrt(), usable.all()[None].double()])))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,48 +26,38 @@ class ClippedSum:
             post-processing.
         norms: float64, (units,); each unit's norm before the unit clip. Operator-only.
         losses: float64, (units,); each unit's mean loss. Operator-only.
-        non_finite: units that counted as zero for a NaN or infinite gradient. Operator-only.
         sensitivity: the ``l2_clip_norm`` that was asked for.
+        non_finite: units that counted as zero for a NaN or infinite gradient. Operator-only.
         failed: units that counted as zero since their rows made the model or the loss raise an
             error (`losses.may_be_of_rows`); their norm and loss are NaN. Operator-only.
         halvings: how often memory ran out, and passes were halved, before this was computed anew
             (`userdp.gradients.engines.room`). Operator-only.
-        pending: of units that were added before anybody knew of them; see `settle`.
+        pending: numbers of units that were added before anybody knew of them, and what waits until
+            the device tells; see `settle`.
     """
 
     value: dict[str, Tensor]
     norms: Tensor
     losses: Tensor
-    non_finite: int
     sensitivity: float
+    non_finite: int = 0
     failed: int = 0
     halvings: int = 0
-    pending: list[Pending] = field(default_factory=list)
+    pending: list[tuple[list[int], Callable[[], Tensor]]] = field(default_factory=list)
 
-    @classmethod
-    def zero(
-        cls,
-        parameters: Mapping[str, Tensor],
-        units: int,
-        *,
-        sensitivity: float,
-        dtype: torch.dtype = torch.float64,
-    ) -> Self:
-        """The sum to which none of ``units`` units has been added yet.
+    def settle_later(
+        self, numbers: list[int], losses: Tensor, squares: Tensor, usable: Tensor
+    ) -> None:
+        """Note units of a pass that was added; the host does not wait for what they are.
 
         Args:
-            parameters: the trainable ones, by name; of a sharded one this process's part is summed.
-            units: how many norms and losses there will be.
-            sensitivity: see the class.
-            dtype: of ``value`` until `widen`.
+            numbers: of the units.
+            losses: their mean losses, float64.
+            squares: of their norms, float64.
+            usable: whether each of the pass, copies too, could be added as it was.
         """
-        return cls(
-            value=zeros_like_parts(parameters, dtype),
-            norms=torch.zeros(units, dtype=torch.float64),
-            losses=torch.zeros(units, dtype=torch.float64),
-            non_finite=0,
-            sensitivity=float(sensitivity),
-        )
+        every = torch.cat([losses, squares.sqrt(), usable.all()[None].double()])
+        self.pending.append((numbers, told(every)))
 
     def settle(self) -> bool:
         """Take in what the device tells of the units that are pending.
@@ -98,8 +68,8 @@ class ClippedSum:
             Whether each of them could be added as it was. If not, this sum is worth nothing: a NaN
             times a factor of 0 is a NaN.
         """
-        for one in self.pending:
-            numbers, found = list(one.numbers), one.told()
+        for numbers, arrived in self.pending:
+            found = arrived()
             if not found[-1]:
                 return False
             self.losses[numbers], self.norms[numbers] = found[:-1].chunk(2)

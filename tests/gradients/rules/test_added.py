@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from userdp.gradients.engines import uses
+from userdp.gradients.engines.rules import linear
 from userdp.gradients.engines.rules.linear import Ghost
-from userdp.gradients.engines.uses import Dense, Layout, Use
+from userdp.gradients.engines.uses import Dense, Use
 
 UNITS, P, Q = 3, 10, 7
 
@@ -16,8 +17,7 @@ def kept() -> tuple[Use, Use]:
     """The same units of a matrix, in either form."""
     draw = torch.Generator().manual_seed(0)
     left, right = (torch.randn(UNITS, 4, width, generator=draw) for width in (P, Q))
-    owners = Layout(units=UNITS, rows=UNITS)
-    return Ghost(left, right, owners), Dense(left.transpose(1, 2) @ right)
+    return Ghost(left, right), Dense(left.transpose(1, 2) @ right)
 
 
 def wrong_by(use: Use, dtype: torch.dtype) -> float:
@@ -36,20 +36,6 @@ def wrong_by(use: Use, dtype: torch.dtype) -> float:
 def test_a_sum_is_right_in_blocks_of_any_size(
     numbers: int, dtype: torch.dtype, form: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uses, "_ADDED", numbers)
+    monkeypatch.setattr(linear, "_ADDED", numbers)
     monkeypatch.setattr(uses, "_MIXED", numbers)
     assert wrong_by(kept()[form], dtype) < 1e-5
-
-
-@pytest.mark.parametrize("form", [0, 1])
-def test_twin_a_last_block_that_is_left_out_is_caught(
-    form: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uses, "_ADDED", 3 * Q)
-    monkeypatch.setattr(uses, "_MIXED", 3 * Q)
-    blocks = uses.added_at_once
-    cut = "userdp.gradients.engines.uses.added_at_once"
-    if form == 0:
-        cut = "userdp.gradients.engines.rules.linear.added_at_once"
-    monkeypatch.setattr(cut, lambda *of: [part for part in blocks(*of) if part.stop < of[0]])
-    assert wrong_by(kept()[form], torch.float64) > 1e-2

@@ -196,12 +196,12 @@ def test_invariant_3_twin_gradients_of_rows_that_are_shared_out_are_caught(
     assert largest_move(units, clip) <= 1
 
     def shared_out(
-        self: broadcast._Spread, saved: tuple[Tensor], gradient: Tensor, needed: bool
+        self: broadcast.Spread, saved: tuple[Tensor], gradient: Tensor, needed: bool
     ) -> None:
         everybody = gradient.sum(0).reshape(saved[0].shape) / self.tape.layout.units
         self.tape.keep(self.name, Dense(everybody.expand(self.tape.layout.units, -1).clone()))
 
-    monkeypatch.setattr(broadcast._Spread, "backward", shared_out)
+    monkeypatch.setattr(broadcast.Spread, "backward", shared_out)
     with pytest.raises(NotCoveredError, match="hang on its place"):
         largest_move(units, clip)
 

@@ -7,7 +7,7 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from tests.gradients.rules.layers import Around, error, without_rule
-from userdp.gradients.engines.rules import conv1d
+from userdp.gradients.engines.rules import linear
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.uses import Form
 
@@ -30,11 +30,11 @@ def test_without_the_rule_the_parameter_is_named(monkeypatch: pytest.MonkeyPatch
 def test_invariant_3_twin_a_turned_input_gradient_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest = conv1d.Linear.backward
+    honest = linear.Linear.backward
 
     def turned(self, saved, gradient, needed):
         to_input = honest(self, saved, gradient, needed)
         return None if to_input is None else to_input.flip(-1)
 
-    monkeypatch.setattr(conv1d.Linear, "backward", turned)
+    monkeypatch.setattr(linear.Linear, "backward", turned)
     assert error(layer()) > 1e-2

@@ -1,4 +1,4 @@
-"""An embedding's pairs that come again: what a device is spared counting changes no number."""
+"""An embedding's tokens that come again: what a device is spared counting changes no number."""
 
 from __future__ import annotations
 
@@ -6,74 +6,58 @@ import pytest
 import torch
 from torch import Tensor
 
-from userdp.gradients.engines.rules.embedding import Sparse, first_places, pairs_of
+from userdp.gradients.engines.rules.embedding import Sparse, first_places
 from userdp.gradients.engines.rules.linear import Ghost
-from userdp.gradients.engines.uses import Dense, Layout
 
-VOCABULARY, WIDTH, WORDS = 7, 3, 5
-
-
-LAYOUTS = [Layout(units=3, rows=3), Layout(units=2, rows=4), Layout(units=1, rows=3)]
+VOCABULARY, WIDTH, WORDS, UNITS = 7, 3, 10, 3
+SHAPE = torch.Size([VOCABULARY, WIDTH])
 
 
-def both(owners: Layout) -> tuple[Sparse, Sparse]:
-    """The same gradients, of pairs that are each there once, and of tokens as they come."""
+def kept() -> tuple[Sparse, Tensor]:
+    """A use of a table, and the gradients that it stands for, (units, vocabulary, width)."""
     draw = torch.Generator().manual_seed(0)
-    tokens = torch.randint(VOCABULARY, (owners.rows, WORDS), generator=draw)
-    gradient = torch.randn(owners.rows * WORDS, WIDTH, generator=draw)
-    uses = []
-    keys, places, bounds = pairs_of(tokens, VOCABULARY, owners)
-    every = (owners.unit_of_row[:, None] * VOCABULARY + tokens).flatten()
-    repeated = (
-        every,
-        first_places(every),
-        torch.arange(owners.units + 1) * (owners.rows // owners.units * WORDS),
-    )
-    for here, at, ends in ((keys, places, bounds), repeated):
-        sums = torch.zeros(len(here), WIDTH).index_add_(0, at, gradient)
-        shape = torch.Size([VOCABULARY, WIDTH])
-        use = Sparse(here // VOCABULARY, here % VOCABULARY, sums, shape, owners.units, ends)
-        uses.append(use)
-    assert len(uses[1].tokens) > len(uses[0].tokens)  # some come again
-    return uses[0], uses[1]
+    tokens = torch.randint(VOCABULARY, (UNITS, WORDS), generator=draw)
+    each = torch.randn(UNITS, WORDS, WIDTH, generator=draw)
+    gradients, sums = torch.zeros(UNITS, *SHAPE), torch.zeros_like(each)
+    for unit in range(UNITS):
+        gradients[unit].index_add_(0, tokens[unit], each[unit])
+        sums[unit].index_add_(0, first_places(tokens[unit]), each[unit])
+    return Sparse(tokens, sums, SHAPE), gradients
 
 
-def added(use: Sparse, factors: Tensor, dtype: torch.dtype) -> Tensor:
-    total = torch.ones(VOCABULARY, WIDTH, dtype=dtype)
-    use.add_to(total, factors)
-    return total.double()
-
-
-@pytest.mark.parametrize("owners", LAYOUTS)
-def test_pairs_that_come_again_are_the_same_gradients(owners: Layout) -> None:
-    once, again = both(owners)
-    factors = torch.rand(owners.units, dtype=torch.float64)
-    torch.testing.assert_close(again.squared_norms(), once.squared_norms(), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(
-        again.dense().gradients, once.dense().gradients, rtol=1e-6, atol=1e-6
-    )
+def test_tokens_that_come_again_count_once() -> None:
+    use, gradients = kept()
+    factors = torch.rand(UNITS, dtype=torch.float64)
+    torch.testing.assert_close(use.dense().gradients, gradients)
+    squares = gradients.double().square().sum((1, 2))
+    torch.testing.assert_close(use.squared_norms(), squares, rtol=1e-6, atol=1e-6)
+    exact = 1 + (factors[:, None, None] * gradients).sum(0)
     for dtype in (torch.float32, torch.float64):
-        there, here = (added(use, factors, dtype) for use in (once, again))
-        torch.testing.assert_close(here, there, rtol=1e-6, atol=1e-6)
+        total = torch.ones(SHAPE, dtype=dtype)
+        use.add_to(total, factors)
+        torch.testing.assert_close(total.double(), exact, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("owners", LAYOUTS)
-def test_their_inner_products_with_a_head_are_the_same(owners: Layout) -> None:
-    once, again = both(owners)
-    left, right = (torch.randn(owners.rows, WORDS, width) for width in (VOCABULARY, WIDTH))
-    for other in (Ghost(left, right, owners), Ghost(left, right, owners).dense()):
-        expected, found = once.cross(other), again.cross(other)
-        assert expected is not None
+@pytest.mark.parametrize("at_a_time", [1, WORDS * 5 * 2, 1 << 22])
+def test_their_inner_products_with_a_head_are_those_of_the_gradients(
+    at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("userdp.gradients.engines.rules.embedding._PAIRED", at_a_time)
+    use, gradients = kept()
+    head = Ghost(*(torch.randn(UNITS, 5, width) for width in (VOCABULARY, WIDTH)))
+    exact = (head.dense().gradients.double() * gradients).sum((1, 2))
+    for other in (head, head.dense()):
+        found = use.cross(other)
         assert found is not None
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-5)
 
 
-def test_twin_a_sum_in_each_of_a_pairs_places_counts_twice() -> None:
-    once, again = both(LAYOUTS[0])
-    filled = again.sums[first_places(again.units * VOCABULARY + again.tokens)]
-    twice = Sparse(again.units, again.tokens, filled, again.shape, again.count, again.bounds)
-    assert bool((twice.squared_norms() > once.squared_norms() * 1.01).any())
-    assert isinstance(twice.dense(), Dense)
+def test_twin_a_sum_in_each_of_a_tokens_places_counts_twice() -> None:
+    use, gradients = kept()
+    first = torch.stack([first_places(tokens) for tokens in use.tokens])
+    filled = use.sums.gather(1, first[..., None].expand_as(use.sums))
+    squares = Sparse(use.tokens, filled, SHAPE).squared_norms()
+    assert bool((squares > 1.01 * gradients.double().square().sum((1, 2))).any())
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 50])

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.gradients.rules.layers import Around, error, without_rule
-from userdp.gradients.engines.rules import rms_norm
+from userdp.gradients.engines.rules import broadcast
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.uses import Form
 
@@ -30,5 +30,5 @@ def test_without_the_rule_the_parameter_is_named(monkeypatch: pytest.MonkeyPatch
 def test_invariant_3_twin_half_a_gradient_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rms_norm, "wide", lambda gradient: 0.5 * gradient)
+    monkeypatch.setattr(broadcast, "wide", lambda gradient: 0.5 * gradient)
     assert error(layer()) > 1e-2

@@ -70,7 +70,7 @@ from userdp.gradients.engines.uses import Form, Forms
 from userdp.gradients.losses import may_be_of_rows
 from userdp.gradients.model_randomness import GeneratorStates, StatesApart
 from userdp.gradients.precision import reduced_products
-from userdp.gradients.sums import ClippedSum, Pending
+from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
 LEAST_CLIP = 1e-8
@@ -120,7 +120,11 @@ class Passes:
         shapes = units_by_shape(task.units, task.micro_batch, self._room)
         # The widest first: what a cache grows to then is what narrower passes read of it.
         for shape in sorted(self._asked_of(shapes), key=attrgetter("width"), reverse=True):
-            self._ask(shape)
+            found = certificate(task, shape, form, self.kind)
+            if isinstance(found, Certificate):
+                self._known[shape] = found
+            elif strict:
+                raise NotCoveredError(found)
         # What a first pass of a shape puts into a cache stays there, and is no change.
         self._state = State(task.model, task.loss)
         self._workspace = Workspace(self._state.tensors())
@@ -141,13 +145,6 @@ class Passes:
     def _asked_of(self, shapes: Iterable[PassShape]) -> Iterable[PassShape]:
         """Of which shapes there may be passes that units share."""
         return [shape for shape in shapes if shape.units > 1]
-
-    def _ask(self, shape: PassShape) -> None:
-        found = certificate(self._task, shape, self._form, self.kind)
-        if isinstance(found, Certificate):
-            self._known[shape] = found
-        elif self._strict:
-            raise NotCoveredError(found)
 
     @cached_property
     def _total(self) -> ClippedSum:
@@ -209,7 +206,7 @@ class Passes:
         tape.add_to(total.value, factors)
         losses, squares = losses[places], squares[places]
         if task.ahead:  # the host does not wait: one that cannot be added makes the sum worthless
-            total.pending.append(Pending.of(numbers, losses, squares, usable))
+            total.settle_later(numbers, losses, squares, usable)
             return
         total.losses[numbers], total.norms[numbers] = losses.cpu(), squares.sqrt().cpu()
         del ran, tape, factors  # what layers kept would lie beside the next pass's activations

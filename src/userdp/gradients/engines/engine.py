@@ -18,7 +18,7 @@ from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.precision import dtypes_of, margin, require_no_autocast
-from userdp.gradients.shards import is_sharded, local
+from userdp.gradients.shards import is_sharded, local, zeros_like_parts
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.vocabulary import require_count
@@ -120,8 +120,10 @@ class Task:
 
     def zero(self, dtype: torch.dtype = torch.float64) -> ClippedSum:
         """The sum to which no unit has been added yet."""
-        return ClippedSum.zero(
-            self.parameters, len(self.units), sensitivity=self.l2_clip_norm, dtype=dtype
+        value, units = zeros_like_parts(self.parameters, dtype), len(self.units)
+        norms, losses = torch.zeros(2, units, dtype=torch.float64)
+        return ClippedSum(
+            value=value, norms=norms, losses=losses, sensitivity=float(self.l2_clip_norm)
         )
 
 
@@ -193,18 +195,17 @@ class Engine:
         """
         device = units.lengths.device
         require_no_autocast(device)
+        task = Task(
+            model=model,
+            loss=loss,
+            units=units,
+            l2_clip_norm=l2_clip_norm,
+            item_clip_norm=item_clip_norm,
+            micro_batch=micro_batch,
+            rule=rule,
+            parts=parts,
+        )
         with secret_randomness():
-            found = self.compute(
-                Task(
-                    model=model,
-                    loss=loss,
-                    units=units,
-                    l2_clip_norm=l2_clip_norm,
-                    item_clip_norm=item_clip_norm,
-                    micro_batch=micro_batch,
-                    rule=rule,
-                    parts=parts,
-                )
-            )
+            found = self.compute(task)
         require_no_autocast(device)  # nor was it turned on within
         return found

@@ -37,19 +37,15 @@ class Watcher(Protocol):
 
     def name_of(self, tensor: object) -> str | None:
         """The trainable parameter's name; None for everything else."""
-        ...
 
     def place_of(self, tensor: Tensor) -> Place | None:
         """Where rows lie in ``tensor``; None where that is unknown."""
-        ...
 
     def mark(self, tensor: Tensor, place: Place) -> Tensor:
         """Note where rows lie in ``tensor``, which a rule made."""
-        ...
 
     def keep(self, name: str, use: Use) -> None:
         """Keep one use of parameter ``name``."""
-        ...
 
 
 Rule: TypeAlias = Callable[..., Tensor | None]
@@ -83,12 +79,13 @@ def replaces(fits: Callable[[type[nn.Module]], bool]) -> Callable[[ModuleRule], 
     return register
 
 
-def ruled(model: nn.Module) -> list[tuple[nn.Module, ModuleRule]]:
-    """The modules of ``model`` whose class has a rule; each as often as it has."""
-    modules = list(model.modules())
+def patches(model: nn.Module, tape: Watcher) -> dict[nn.Module, Callable[..., Any]]:
+    """The forwards by which rules replace those of modules while ``tape`` watches."""
+    modules = [module for module in model.modules() if "forward" not in vars(module)]
     kinds = set(map(type, modules))  # of which there are few
     rules = {kind: [rule for fits, rule in _MODULE_RULES if fits(kind)] for kind in kinds}
-    return [(module, rule) for module in modules for rule in rules[type(module)]]
+    found = {module: rule(module, tape) for module in modules for rule in rules[type(module)]}
+    return {module: forward for module, forward in found.items() if forward is not None}
 
 
 def is_bare(module: nn.Module) -> bool:

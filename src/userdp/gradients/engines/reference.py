@@ -121,12 +121,8 @@ def mean_gradient(task: Task) -> tuple[list[Tensor], float]:
     mean, mean_loss = list[Tensor](), 0.0
     for begin in range(0, rows, most):
         here = slice(begin, begin + most)
-        ids, sizes, marks = own_rows(
-            input_ids[here],
-            lengths[here],
-            None if targets is None else targets[here],
-            width=int(lengths[here].max()),
-        )
+        marks, width = None if targets is None else targets[here], int(lengths[here].max())
+        ids, sizes, marks = own_rows(input_ids[here], lengths[here], marks, width=width)
         with torch.enable_grad(), eagerly():
             losses = checked_losses(task.loss, task.model, ids, sizes, marks)
             # Of a row that is clipped by itself the gradient must be the row's own, not its share.

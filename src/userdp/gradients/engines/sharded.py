@@ -157,7 +157,7 @@ class NormTape(Tape):
     def keep(self, name: str, use: Use) -> None:
         """Keep a use's norms; all of it where the parameter is shared."""
         shared = self._modules[name] > 1
-        use = use.chosen(self.form_of(name), lambda shape, like: like.new_empty(shape))
+        use = use.chosen(self.form_of(name))
         if self._factors is not None:
             parameter = self._gathered[name]
             if parameter.grad is None:
@@ -205,7 +205,7 @@ class _InStep(Passes):
     def __init__(self, task: Task, form: Forms) -> None:
         self.kind = NormTape if _all_sharded(task) else Tape
         self._narrow = any(map(is_narrow, task.dtypes))
-        assert task.size is not None  # asked by all, now
+        assert task.size is not None  # a collective: asked now, by all, and known from here on
         super().__init__(task, form, strict=True)
 
     def _room(self, rows: int, width: int) -> int:

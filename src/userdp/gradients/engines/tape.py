@@ -3,7 +3,8 @@
 While a tape is active, every torch function that is given a trainable parameter it knows, and that
 has a rule (`userdp.gradients.engines.rules`), runs as that rule: same value, same gradient for its
 input, but in place of the parameter's summed gradient it hands the tape what is needed per unit.
-Every other torch function runs as it is.
+Every other function runs as it is: the parameter then receives an ordinary gradient, and that is
+how the engine learns, exactly, that it must fall back (`Tape.backward` names it).
 
 **Which calls may do so** was proved once for each shape of passes (`engines.certify`). Here each
 call is compared with the one that was made then, and answered as it was answered (`Comparing`): the
@@ -17,9 +18,6 @@ lose their part, and whole gradients with it.
 name, and its per-unit gradients are carried back to its parameters through the ordinary graph that
 torch kept, all units at once, when the backward pass is done (`_carry_back`). The chain rule is
 linear, so a unit's part of a parameter is what that graph makes of the unit's part.
-
-What no rule covers goes on to torch as it is. The parameter then receives an ordinary gradient, and
-that is how the engine learns, exactly, that it must fall back (`Tape.backward` names it).
 """
 
 from __future__ import annotations
@@ -29,7 +27,8 @@ import weakref
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -40,7 +39,7 @@ from userdp.gradients.certificate.places import Place
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.layer import RULES, ModuleRule, ruled
+from userdp.gradients.engines.layer import RULES, patches
 from userdp.gradients.engines.passes import PassShape
 from userdp.gradients.engines.rules.broadcast import with_rows
 from userdp.gradients.engines.uses import (
@@ -65,9 +64,6 @@ from userdp.gradients.modes import (
 from userdp.gradients.shards import sharded_parts
 from userdp.gradients.units import Units
 
-KEPT_BYTES = 256 << 20
-"""Most that buffers which outlive a pass may take, all of them together."""
-
 
 class NotCoveredError(Exception):
     """Parameters were used in a way that no rule covers, or rows not seen to be kept apart.
@@ -76,12 +72,16 @@ class NotCoveredError(Exception):
     """
 
 
-class Workspace:
-    """What the passes of one sum share: buffers, and what was looked up in the model.
+KEPT_BYTES = 256 << 20
+"""Most that buffers which outlive a pass may take, all of them together."""
 
-    Buffers for per-unit gradients outlive a pass where they are small. Fresh pages cost as much as
-    the sums of a small model. A large one computes long enough not to notice, and what its buffers
-    hold would lie beside the activations of the next pass.
+
+class Workspace:
+    """What the passes of one sum share: constants, and buffers for per-unit gradients.
+
+    Buffers outlive a pass where they are small: fresh pages cost half of what the products cost
+    that fill them, a tenth of a pass (GPT-2 of 4 layers of 256, G = 1). A large model computes long
+    enough not to notice, and what its buffers hold would lie beside the next pass's activations.
 
     Args:
         held: tensors of model and loss, which are constants.
@@ -94,29 +94,15 @@ class Workspace:
         self.held = list(held)
         self.strangers: list[Tensor] = []
         self._buffers: dict[tuple[str, int], Tensor] = {}
-        self._bytes = 0
-        self._ruled: list[tuple[nn.Module, ModuleRule]] | None = None
 
-    def patches(self, model: nn.Module, tape: Tape) -> dict[nn.Module, Callable[..., Any]]:
-        """The forwards by which rules replace those of modules while ``tape`` watches."""
-        if self._ruled is None:
-            self._ruled = ruled(model)
-        found = {
-            module: rule(module, tape)
-            for module, rule in self._ruled
-            if "forward" not in module.__dict__
-        }
-        return {module: forward for module, forward in found.items() if forward is not None}
-
-    def take(self, name: str, number: int, shape: Sequence[int], like: Tensor) -> Tensor:
-        """A buffer of ``shape``; the same memory for the same (name, number) if it is kept."""
-        size = math.prod(shape)
-        held = self._buffers.get((name, number))
+    def take(self, key: tuple[str, int], shape: Sequence[int], like: Tensor) -> Tensor:
+        """A buffer of ``shape``: the same memory for the same (name, number of use), if kept."""
+        size, held = math.prod(shape), self._buffers.get(key)
         if held is None or held.numel() < size:
-            added = (size - (0 if held is None else held.numel())) * like.element_size()
             held = like.new_empty(size)
-            if self._bytes + added <= KEPT_BYTES:
-                self._buffers[name, number], self._bytes = held, self._bytes + added
+            others = sum(one.nbytes for at, one in self._buffers.items() if at != key)
+            if others + held.nbytes <= KEPT_BYTES:
+                self._buffers[key] = held
         return held[:size].view(*shape)
 
 
@@ -143,15 +129,8 @@ class Following(FunctionMode):
 
     @abstractmethod
     def require_apart(self, proved: bool, missed: Sequence[str]) -> None:
-        """Refuse a pass whose backward pass is over.
-
-        Args:
-            proved: what `prove` said.
-            missed: parameters that no rule covered.
-
-        Raises:
-            NotCoveredError: rows were not seen to be kept apart, or there are such parameters.
-        """
+        """Refuse a pass that is over, by `NotCoveredError`, unless `prove` ``proved`` it and no
+        parameter was ``missed`` by all rules."""
 
 
 class Tape:
@@ -160,7 +139,7 @@ class Tape:
     Args:
         task: whose parameters are watched.
         shape: of the pass.
-        workspace: where per-unit gradients are put.
+        workspace: what the passes of the sum share.
         follow: makes what follows the calls of this tape.
         form: of linear layers; see `userdp.gradients.engines.uses.Forms`.
 
@@ -186,7 +165,7 @@ class Tape:
         self.anchor = torch.zeros((), device=device, requires_grad=True)
         self._rows_of_unit = shape.rows if task.item_clip_norm is None else 1
         rows = shape.units * shape.rows
-        self.layout = Layout(rows // self._rows_of_unit, rows, device)
+        self.layout = Layout(rows // self._rows_of_unit, rows)
         self.workspace = workspace
         self.names = {id(p): name for name, p in task.parameters.items()}
         self.told_names = self.names | {id(t): f"(at {id(t)})" for t in workspace.strangers}
@@ -228,13 +207,9 @@ class Tape:
     def keep(self, name: str, use: Use) -> None:
         """Keep a use that a rule hands over in the backward pass; see `Watcher.keep`."""
         uses = self._uses[name]
-        use = use.chosen(
-            self.form_of(name),
-            lambda shape, like: self.workspace.take(name, len(uses), shape, like),
-        )
-        # While formed gradients are still in the cache; and while an accelerator is so far behind
-        # that what the host asks for takes no time.
-        if not uses and (isinstance(use, Dense) or self.anchor.device.type != "cpu"):
+        use = use.chosen(self.form_of(name), partial(self.workspace.take, (name, len(uses))))
+        # While formed gradients are still in the cache: 3% of a pass (GPT-2 of width 256, G = 1).
+        if not uses and isinstance(use, Dense):
             self._known[name] = use.squared_norms()
         uses.append(use)
 
@@ -246,7 +221,7 @@ class Tape:
     def watching(self, *by_row: Tensor | None) -> Iterator[None]:
         """Intercept the trainable parameters within; ``by_row`` are (rows, ...)."""
         model = self._task.model
-        patched = self.workspace.patches(model, self)
+        patched = patches(model, self)
         try:
             for module, forward in patched.items():
                 module.__dict__["forward"] = forward
@@ -320,7 +295,7 @@ class Tape:
         A unit of factor NaN makes the sum NaN.
         """
         units = self.layout.units // rows
-        self.layout = Layout(units, self.layout.rows, self.anchor.device)
+        self.layout = Layout(units, self.layout.rows)
         for name, uses in self._uses.items():
             gradients = joint(uses).gradients
             weights = factors.to(gradients.dtype).view(units, 1, rows)
@@ -385,12 +360,9 @@ class Comparing(Following):
 
     @contextmanager
     def watching(self, model: nn.Module, by_row: Iterable[Tensor | None]) -> Iterator[None]:
-        if not sharded_parts(model):
-            with self:
-                yield
-            return
-        self._shards = self._shards or Rows(self._tape.layout.rows)
-        with self._shards.watching(model), self:
+        if sharded_parts(model):
+            self._shards = self._shards or Rows(self._tape.layout.rows)
+        with nullcontext() if self._shards is None else self._shards.watching(model), self:
             yield
 
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:

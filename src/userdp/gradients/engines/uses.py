@@ -31,8 +31,8 @@ Legend: U units, S positions of one unit, N positions altogether, K (unit, token
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -45,15 +45,10 @@ _BALANCE = {"cpu": 22.0, "cuda": 40.0}
 
 _BLOCK = 1024
 
-_ADDED = 1 << 21
-"""Numbers that are added to a sum at a time on a CPU: the product is fresh memory there, and so is
-its copy that is widened to be added to float64. Of a whole table both are up to three times its
-size. In smaller blocks products of few rows cost more than that saves: of 1024 x 4096, in blocks of
-64 rows a third more than in one, in blocks of 512 a twentieth."""
-
-_MIXED = 1 << 16
-"""The same of formed gradients, whose product with the factors is no sooner made than read: it
-stays in the cache."""
+_MIXED = 1 << 18
+"""Numbers of formed gradients that are weighted and added to a sum at a time on a CPU: the product
+is no sooner made than read, and stays in the cache. In one piece 4 units of 1024 x 4096 take twice
+as long, where the sum is float64."""
 
 CANCELLED_USES = 0.25
 """Least part that the joint square of two uses has of the sum of both their squares."""
@@ -70,44 +65,28 @@ Forms: TypeAlias = Form | Mapping[str, Form] | None
 """One form for all linear layers, one for each parameter by name, or None: chosen by cost."""
 
 
-def choose_form(*, units: int, positions: int, p: int, q: int, device: str) -> Form:
-    """The cheaper form for a parameter (p, q) that saw ``positions`` of ``units`` units.
+Room: TypeAlias = Callable[[Sequence[int], Tensor], Tensor]
+"""Gives memory of a shape, and of the type and device of a tensor."""
 
-    >>> choose_form(units=4, positions=2048, p=1024, q=256, device="cpu")
+
+def choose_form(*, units: int, positions: int, p: int, q: int, device: str) -> Form:
+    """The cheaper form for a parameter (p, q) of which each unit used ``positions``.
+
+    >>> choose_form(units=4, positions=512, p=1024, q=256, device="cpu")
     <Form.FORMED: 'formed'>
-    >>> choose_form(units=16, positions=2048, p=4096, q=1024, device="cpu")
+    >>> choose_form(units=16, positions=128, p=4096, q=1024, device="cpu")
     <Form.GHOST: 'ghost'>
     """
-    if units == 1:
-        return Form.FORMED
-    per_unit = positions / units
-    if per_unit**2 * (1 / p + 1 / q) < _BALANCE.get(device, _BALANCE["cuda"]):
-        return Form.GHOST
-    return Form.FORMED
+    cheap = positions**2 * (1 / p + 1 / q) < _BALANCE.get(device, _BALANCE["cuda"])
+    return Form.GHOST if cheap and units > 1 else Form.FORMED
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which unit owns which row of a pass: each the same number of rows, one unit after another.
-
-    Args:
-        units: in the pass.
-        rows: in the pass.
-        device: of the pass.
-
-    Attributes:
-        unit_of_row: int64, (rows,).
-    """
+    """Which unit owns which row of a pass: each the same number of rows, one unit after another."""
 
     units: int
     rows: int
-    device: InitVar[torch.device | str] = "cpu"
-    unit_of_row: Tensor = field(init=False)
-
-    def __post_init__(self, device: torch.device | str) -> None:  # layers ask several times
-        each = max(1, self.rows // self.units)
-        owner = torch.arange(self.rows, device=device) // each
-        object.__setattr__(self, "unit_of_row", owner)
 
     def stacked(self, tensor: Tensor) -> Tensor:
         """(rows, ..., width) as (units, positions, width)."""
@@ -144,8 +123,8 @@ class Use(ABC):
     def without(self, bad: Tensor) -> Use:
         """The same with zeros for the units of ``bad``: bool, (units,)."""
 
-    def chosen(self, form: Form | None, buffer: Callable[[Sequence[int], Tensor], Tensor]) -> Use:
-        """This use in ``form``, or the cheaper one; ``buffer`` gives memory of a shape for it."""
+    def chosen(self, form: Form | None, room: Room | None = None) -> Use:
+        """This use in ``form``, or the cheaper one; ``room`` gives memory of a shape for it."""
         return self
 
     def cross(self, other: Use) -> Tensor | None:
@@ -164,12 +143,10 @@ class Dense(Use):
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         flat = self.gradients.reshape(len(self.gradients), -1)
-        weights, into = factors.to(flat.dtype), total.view(-1)
-        parts = list(added_at_once(len(into), 1, total.device, _MIXED))
-        room = flat.new_empty(parts[0].stop) if parts else flat
-        for part in parts:
-            here = into[part]
-            here.add_(weighted(flat[:, part], weights, out=room[: len(here)]))
+        weights = factors.to(flat.dtype)
+        into, step = total.view(-1), split_step(total.view(-1), _MIXED)
+        for here, part in zip(torch.split(into, step), torch.split(flat, step, 1), strict=True):
+            here.add_(weighted(part, weights))
 
     def dense(self) -> Dense:
         return self
@@ -179,27 +156,17 @@ class Dense(Use):
         return self
 
 
-def added_at_once(
-    rows: int, width: int, device: torch.device, most: int | None = None
-) -> Iterator[slice]:
-    """Which rows of (rows, width) to add to a sum at a time: all, but on a CPU.
-
-    Args:
-        rows: of the sum, along its first dimension.
-        width: numbers of a row.
-        device: where the sum lies.
-        most: numbers at a time on a CPU; `_ADDED` where nothing is said.
-    """
-    step = max(1, (most or _ADDED) // width) if device.type == "cpu" else max(1, rows)
-    for begin in range(0, rows, step):
-        yield slice(begin, min(begin + step, rows))
+def split_step(total: Tensor, most: int) -> int:
+    """How many rows of a sum are added to at a time: all, but on a CPU ``most`` numbers."""
+    rows = max(1, len(total))
+    return max(1, most * rows // max(1, total.numel())) if total.device.type == "cpu" else rows
 
 
-def weighted(rows_UN: Tensor, factors_U: Tensor, out: Tensor) -> Tensor:
-    """The sum of rows, each times its factor, in ``out``; in all bits, whatever products have."""
+def weighted(rows_UN: Tensor, factors_U: Tensor) -> Tensor:
+    """The sum of rows, each times its factor; in all bits, whatever products have."""
     if reduced_products():
-        return torch.sum(rows_UN * factors_U[:, None], 0, out=out)
-    return torch.mv(rows_UN.T, factors_U, out=out)
+        return torch.sum(rows_UN * factors_U[:, None], 0)
+    return torch.mv(rows_UN.T, factors_U)
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -220,10 +187,7 @@ def squares(gradients: Tensor) -> Tensor:
     if not whole:
         return flat.square().sum(1, dtype=torch.float64)
     blocks = flat[:, :whole].reshape(-1, 1, _BLOCK)
-    if flat.device.type == "cpu" and not reduced_products():
-        sums = torch.bmm(blocks, blocks.transpose(1, 2)).double()
-    else:  # in fewer bits they say something else; and read an accelerator's memory slowly
-        sums = torch.linalg.vector_norm(blocks, dim=2).double().square_()
+    sums: Tensor = torch.linalg.vector_norm(blocks, dim=2).double().square_()
     total = sums.view(units, -1).sum(1)
     if whole < size:
         total += flat[:, whole:].square().sum(1, dtype=torch.float64)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -68,22 +68,11 @@ class _Adapted(Layer):
             to_input = gradient @ (weight.T if self.transposed else weight)
             flat = to_input.view(-1, to_input.shape[-1])
             flat.addmm_(to_between.view(-1, to_between.shape[-1]), a)
-        layout, (name_a, name_b) = self.tape.layout, self.names
+        stacked, (name_a, name_b) = self.tape.layout.stacked, self.names
         x = x.detach()  # what is kept would hold the graph that made it
-        self.tape.keep(name_a, Ghost(to_between, x, layout))
-        self.tape.keep(name_b, Ghost(gradient, between, layout))
+        self.tape.keep(name_a, Ghost(stacked(to_between), stacked(x)))
+        self.tape.keep(name_b, Ghost(stacked(gradient), stacked(between)))
         return to_input
-
-
-class _Plain(NamedTuple):
-    """What a module with one plain adapter computes with."""
-
-    weight: Tensor
-    bias: Tensor | None
-    transposed: bool
-    a: Tensor
-    b: Tensor
-    scale: float
 
 
 @replaces(lambda kind: (kind.__module__, kind.__name__) == ("peft.tuners.lora.layer", "Linear"))
@@ -100,49 +89,33 @@ def _adapted(module: nn.Module, tape: Watcher) -> Callable[..., Any]:
     return forward
 
 
-def _run(tape: Watcher, module: nn.Module, x: Tensor) -> Tensor | None:
+def _run(tape: Watcher, module: Any, x: Tensor) -> Tensor | None:
     """The module's value, on the tape; None where it is not the plain case."""
-    plain = _plain(module)
-    if plain is None or torch.is_autocast_enabled(x.device.type):
-        return None
-    weight, bias, transposed, a, b, scale = plain
-    tensors = [x, weight, a, b, *([] if bias is None else [bias])]
-    names = tape.name_of(a), tape.name_of(b)
-    if (
-        x.dtype not in _TYPES
-        or any(tensor.dtype != x.dtype or type(tensor) not in _KINDS for tensor in tensors)
-        or not isinstance(scale, float | int)
-        or weight.requires_grad
-        or (bias is not None and bias.requires_grad)
-        or names[0] is None
-        or names[1] is None
-    ):
-        return None
-    layer = _Adapted(tape, (names[0], names[1]), transposed, scale)
-    return apply(tape, layer, x, weight, bias, a, b)
-
-
-def _plain(module: Any) -> _Plain | None:
-    """What ``module`` computes with; None where it does anything else, or somebody hooked in."""
     active = [name for name in module.active_adapters if name in module.lora_A]
     if module.disable_adapters or module.merged or len(active) != 1:
         return None
-    (name,) = active
-    if name in getattr(module, "lora_variant", ()) or module.use_dora.get(name):
-        return None
-    base, dropout = module.base_layer, module.lora_dropout[name]
-    a, b = module.lora_A[name], module.lora_B[name]
+    (key,) = active
+    base, dropout, scale = module.base_layer, module.lora_dropout[key], module.scaling[key]
+    a, b = module.lora_A[key], module.lora_B[key]
     kind = type(base)
     transposed = kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
-    silent = type(dropout) is nn.Identity or (
-        type(dropout) is nn.Dropout and (dropout.p == 0 or not dropout.training)
-    )
-    if not (
-        silent
-        and (transposed or kind is nn.Linear)
+    plain = (
+        (transposed or kind is nn.Linear)
         and {type(a), type(b)} == {nn.Linear}
         and (a.bias, b.bias) == (None, None)
         and all(map(is_bare, (base, dropout, a, b)))
-    ):
+        and not (dropout.training and getattr(dropout, "p", 0.0))
+        and key not in getattr(module, "lora_variant", ())
+        and not module.use_dora.get(key)
+        and isinstance(scale, float | int)
+        and not any(p.requires_grad for p in base.parameters())
+        and not torch.is_autocast_enabled(x.device.type)
+    )
+    name_a, name_b = tape.name_of(a.weight), tape.name_of(b.weight)
+    if not plain or name_a is None or name_b is None:
         return None
-    return _Plain(base.weight, base.bias, transposed, a.weight, b.weight, module.scaling[name])
+    given = [x, a.weight, b.weight, *base.parameters()]
+    if not all(type(p) in _KINDS and p.dtype == x.dtype and p.dtype in _TYPES for p in given):
+        return None
+    layer = _Adapted(tape, (name_a, name_b), transposed, scale)
+    return apply(tape, layer, x, base.weight, base.bias, a.weight, b.weight)

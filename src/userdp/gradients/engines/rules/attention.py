@@ -20,45 +20,28 @@ from userdp.gradients.engines.layer import Watcher, replaces
 
 
 @replaces(lambda kind: kind is nn.MultiheadAttention)
-def _attention(module: nn.Module, tape: Watcher) -> Callable[..., Any]:
+def _attention(module: Any, tape: Watcher) -> Callable[..., Any]:
     original = module.forward
 
-    def forward(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> Any:
+    def forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **given: Any) -> Any:
+        mask = given.get("attn_mask")
         simple = (
             query is key is value
+            and not rest
             and query.dim() == 3
-            and key_padding_mask is None
-            and (attn_mask is None or attn_mask.dim() == 2)
-            and average_attn_weights
-            and not (is_causal and attn_mask is None)
-            and _is_plain(module)
+            and given.get("key_padding_mask") is None
+            and (mask is None or mask.dim() == 2)
+            and given.get("average_attn_weights", True)
+            and not (given.get("is_causal") and mask is None)
+            and module._qkv_same_embed_dim
+            and module.bias_k is module.bias_v is None
+            and not module.add_zero_attn
         )
         if not simple:
-            return original(
-                query, key, value, key_padding_mask, need_weights, attn_mask,
-                average_attn_weights, is_causal,
-            )  # fmt: skip
-        return _run(module, query, attn_mask, weights=need_weights)
+            return original(query, key, value, *rest, **given)
+        return _run(module, query, mask, weights=given.get("need_weights", True))
 
     return forward
-
-
-def _is_plain(module: Any) -> bool:
-    return (
-        module._qkv_same_embed_dim
-        and module.bias_k is None
-        and module.bias_v is None
-        and not module.add_zero_attn
-    )
 
 
 def _run(
@@ -80,11 +63,8 @@ def _run(
         y = shares @ v
     else:
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-    y = F.linear(
-        y.transpose(1, 2).reshape(rows, length, width),
-        module.out_proj.weight,
-        module.out_proj.bias,
-    )
+    out, y = module.out_proj, y.transpose(1, 2).reshape(rows, length, width)
+    y = F.linear(y, out.weight, out.bias)
     return (
         y if module.batch_first else y.transpose(0, 1),
         None if shares is None else shares.mean(1),

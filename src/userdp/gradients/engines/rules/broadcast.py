@@ -68,13 +68,13 @@ def with_rows(
             whole = ahead >= 0 and value.shape[ahead] != 1
             if whole and tape.layout.units * value.numel() > _MOST:
                 return None
-            copies = RUN(tape.anchor, _Spread(tape, name, place, dims), value.detach())
+            copies = RUN(tape.anchor, Spread(tape, name, place, dims), value.detach())
             spread[at] = tape.mark(copies, place)
     return tuple(spread)
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread(Layer):
+class Spread(Layer):
     """A tensor as it is broadcast to ``dims`` dimensions, with a copy for each index of ``place``.
 
     Its shape is (1, ..., rows x inner, 1, ..., *own): as in the function that it is meant for. A
@@ -105,8 +105,8 @@ class _Spread(Layer):
             by_row = first.reshape(layout.rows, self.place.inner, -1).sum(1)
             gradients = layout.summed(by_row).view(layout.units, *own)
         else:
-            owner = layout.unit_of_row.repeat_interleave(self.place.inner)
+            here = torch.arange(len(first), device=first.device)
             apart = first.new_zeros(layout.units, *first.shape)
-            apart[owner, torch.arange(len(owner), device=owner.device)] = first
+            apart[here * layout.units // len(first), here] = first
             gradients = apart.movedim(1, dim + 1).reshape(layout.units, *own)
         self.tape.keep(self.name, Dense(gradients))

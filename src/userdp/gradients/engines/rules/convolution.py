@@ -5,7 +5,7 @@ the gradient of the kernel is a sum over positions of products of shifted inputs
 
 .. math:: G_u[o, i, k] = \sum_t B_u[o, t] \, A_u[i, s t + d k - \text{padding}],
 
-formed for each row: kernels are small.
+formed for each unit: kernels are small.
 """
 
 from __future__ import annotations
@@ -43,45 +43,25 @@ class _Conv1d(Layer):
         name, bias_name = self.names
         to_input = None
         if needed:
+            geometry = ([self.stride], [self.padding], [self.dilation], False, [0], self.groups)
+            wanted = [True, False, False]
             to_input = torch.ops.aten.convolution_backward(
-                gradient,
-                x,
-                weight,
-                None,
-                [self.stride],
-                [self.padding],
-                [self.dilation],
-                False,
-                [0],
-                self.groups,
-                [True, False, False],
+                gradient, x, weight, None, *geometry, wanted
             )[0]
+        units, (outputs, inputs, width) = self.tape.layout.units, weight.shape
+        moved = wide(gradient)
         if name is not None:
-            seen, moved = self._sides(x, gradient, weight.shape)
-            by_row = torch.einsum("rgot,rgitk->rgoik", moved, seen).reshape(-1, *weight.shape)
-            self.tape.keep(name, Dense(self._of_units(by_row)))
+            padded = F.pad(wide(x), (self.padding, self.padding))
+            reach = self.dilation * (width - 1) + 1
+            seen = padded.unfold(2, reach, self.stride)[..., :: self.dilation]
+            positions, groups = seen.shape[2], self.groups
+            seen = seen.reshape(units, -1, groups, inputs, positions, width)
+            by_group = moved.reshape(units, -1, groups, outputs // groups, positions)
+            kernels = torch.einsum("urgot,urgitk->ugoik", by_group, seen)
+            self.tape.keep(name, Dense(kernels.reshape(units, *weight.shape)))
         if bias_name is not None:
-            moved = wide(gradient)
-            self.tape.keep(bias_name, Dense(self._of_units(moved.sum(2))))
+            self.tape.keep(bias_name, Dense(moved.sum(2).view(units, -1, outputs).sum(1)))
         return to_input
-
-    def _sides(self, x: Tensor, gradient: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """What each position saw, (rows, groups, channels in, positions, k), and what moved it,
-        (rows, groups, channels out, positions); channels of one group.
-        """
-        rows, outputs, positions = gradient.shape
-        reach = self.dilation * (shape[2] - 1) + 1
-        padded = F.pad(wide(x), (self.padding, self.padding))
-        seen = padded.unfold(2, reach, self.stride)[..., :: self.dilation]
-        seen = seen.reshape(rows, self.groups, shape[1], positions, shape[2])
-        moved = wide(gradient).reshape(rows, self.groups, outputs // self.groups, positions)
-        return seen, moved
-
-    def _of_units(self, gradients: Tensor) -> Tensor:
-        """(rows, ...) summed over each unit's rows: (units, ...)."""
-        layout = self.tape.layout
-        summed = layout.summed(gradients.reshape(layout.rows, -1))
-        return summed.view(layout.units, *gradients.shape[1:])
 
 
 @stands_in_for(torch.conv1d)

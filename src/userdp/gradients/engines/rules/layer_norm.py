@@ -33,16 +33,9 @@ class _LayerNorm(Layer):
         name, bias_name = self.names
         to_input = None
         if needed:
-            to_input = torch.ops.aten.native_layer_norm_backward(
-                gradient.contiguous(),
-                x,
-                [x.shape[-1]],
-                mean,
-                rstd,
-                weight,
-                bias,
-                [True, False, False],
-            )[0]
+            given = (gradient.contiguous(), x, [x.shape[-1]], mean, rstd, weight, bias)
+            wanted = [True, False, False]
+            to_input = torch.ops.aten.native_layer_norm_backward(*given, wanted)[0]
         gradient = gradient.to(rstd.dtype)
         if name is not None:
             pulls = (x.to(rstd.dtype) - mean).mul_(rstd).mul_(gradient)

@@ -45,19 +45,18 @@ def _is_ours(kind: type[nn.Module]) -> bool:
 
 
 @replaces(_is_ours)
-def _four_bits(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
+def _four_bits(module: Any, tape: Watcher) -> Callable[..., Any] | None:
     if any(p.requires_grad for p in module.parameters(recurse=False)):
         return None
     original, layer = module.forward, _FourBits(module)
 
     def forward(x: Tensor) -> Any:
-        known: Any = module
-        wide = x.dtype == torch.float32 and known.compute_dtype in (None, torch.float32)
-        packed = getattr(known.weight.quant_state, "packing_format_for_cpu", False)
+        wide = x.dtype == torch.float32 and module.compute_dtype in (None, torch.float32)
+        packed = getattr(module.weight.quant_state, "packing_format_for_cpu", False)
         found = None
         if wide and not packed and torch.is_grad_enabled():
             with unwatched():  # what the rule asks, the model did not ask
-                held = known.weight, known.bias
+                held = module.weight, module.bias
                 if all(one is None or constant(tape, one) for one in held):
                     found = apply(tape, layer, x)
         return original(x) if found is None else found

@@ -6,7 +6,6 @@ They see the vector once per row instead, so that its gradient arrives per row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,31 +15,14 @@ from torch import Tensor, nn
 from userdp.gradients.certificate.places import FIRST
 from userdp.gradients.engines.layer import (
     RUN,
-    Layer,
     Watcher,
     by_row,
     placed,
     replaces,
     stands_in_for,
 )
-from userdp.gradients.engines.uses import Dense, wide
+from userdp.gradients.engines.rules.broadcast import Spread
 from userdp.gradients.modes import unwatched
-
-
-@dataclass(frozen=True, slots=True)
-class _PerRow(Layer):
-    """A vector, once for each row: (rows, 1, ..., width)."""
-
-    tape: Watcher
-    name: str
-    dims: int
-
-    def forward(self, vector: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        shape = (self.tape.layout.rows, *[1] * (self.dims - 2), vector.shape[0])
-        return vector.expand(shape).clone(), ()
-
-    def backward(self, saved: Any, gradient: Tensor, needed: bool) -> None:
-        self.tape.keep(self.name, Dense(self.tape.layout.summed(wide(gradient))))
 
 
 @stands_in_for(F.rms_norm)
@@ -54,7 +36,7 @@ def _rms_norm(
     name = tape.name_of(weight)
     if name is None or weight is None or len(normalized_shape) != 1 or not by_row(tape, x):
         return None
-    vectors = RUN(tape.anchor, _PerRow(tape, name, x.dim()), weight.detach())
+    vectors = RUN(tape.anchor, Spread(tape, name, FIRST, x.dim()), weight.detach())
     return placed(tape, x, F.rms_norm(x, normalized_shape, None, eps) * vectors)
 
 
@@ -67,11 +49,8 @@ def _may_be_python(kind: type[nn.Module]) -> bool:
 def _norm_in_python(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
     """For a norm that multiplies its input by its own vectors, in Python."""
     own = dict(module.named_parameters(recurse=False))
-    if not (
-        not list(module.children())
-        and all(p.dim() == 1 for p in own.values())
-        and any(tape.name_of(p) is not None for p in own.values())
-    ):
+    vectors = all(p.dim() == 1 for p in own.values()) and not list(module.children())
+    if not vectors or not any(map(tape.name_of, own.values())):
         return None
     original = module.forward
 
@@ -86,7 +65,7 @@ def _norm_in_python(module: nn.Module, tape: Watcher) -> Callable[..., Any] | No
                 for name, parameter in own.items():
                     known = tape.name_of(parameter)
                     if known is not None:
-                        layer = _PerRow(tape, known, hidden.dim())
+                        layer = Spread(tape, known, FIRST, hidden.dim())
                         vectors = RUN(tape.anchor, layer, parameter.detach())
                         module.__dict__[name] = tape.mark(vectors, FIRST)
             return original(hidden, *args, **kwargs)
