@@ -13,8 +13,18 @@ from torch.func import functional_call, grad, vmap
 
 from userdp.gradients import ClippedSum, Loss, Units, losses, trainable_parameters
 from userdp.gradients.engines import Engine, batched
+from userdp.gradients.engines.choice import why_alone
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.uses import Forms
+from userdp.gradients.model_randomness import secret_randomness
+
+
+def reason_alone(model: nn.Module, loss: Loss, units: Units, **options: Any) -> str | None:
+    """Why `auto` computes each of these units by itself; None where they share passes."""
+    task = Task(model=model, loss=loss, units=units, **{"l2_clip_norm": 1.0, **options})
+    with secret_randomness():
+        return why_alone(task)
 
 
 def batched_sum(

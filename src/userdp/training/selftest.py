@@ -21,7 +21,9 @@ from torch import nn
 
 from userdp.gradients import Units, causal_lm_loss
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
-from userdp.gradients.engines.choice import choose
+from userdp.gradients.engines.choice import why_alone
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.model_randomness import secret_randomness
 from userdp.training import selftest_draws as draws
 from userdp.training import selftest_gradients as gradients
 from userdp.training.config import TrainConfig
@@ -114,8 +116,11 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     units = made_up_units(model, units=config.units, group_size=config.group_size)
     engine, reason = "sharded", "the model is sharded"
     if not config.sharded:
-        choice = choose(model.train(), causal_lm_loss, units)
-        engine, reason = choice.engine, choice.reason
+        task = Task(model=model.train(), loss=causal_lm_loss, units=units, l2_clip_norm=1.0)
+        with secret_randomness():
+            alone = why_alone(task)
+        engine = "batched" if alone is None else "reference"
+        reason = alone or "all that trains has a per-unit rule"
     scene, rows = Scene(model, units, parts=config.sharded), []
     for check in CHECKS:
         for name in scene.engines if check.by_engine else [None]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from userdp.gradients.certificate.coupling import evaluating, require_rows_apart
 from userdp.gradients.certificate.made_up import (
@@ -30,11 +29,9 @@ from userdp.gradients.engines.batched import LEAST_CLIP, Passes, sum_of_passes
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.uses import Form, Forms
-from userdp.gradients.losses import Loss
-from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secret_randomness
+from userdp.gradients.model_randomness import GeneratorStates, known_randomness
 from userdp.gradients.precision import is_narrow
 from userdp.gradients.sums import ClippedSum
-from userdp.gradients.units import Units
 
 _LOW_RANK = 256
 """Adapters have matrices of at most this rank."""
@@ -104,44 +101,6 @@ def one_by_one(task: Task) -> ClippedSum:
     """
     require_rows_apart(task.model, task.loss, masked=task.masked)
     return reference.sum_of_units(task)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """Which engine `auto` takes, and why; the reason speaks of shapes, never of data."""
-
-    engine: str
-    reason: str
-
-
-@secret_randomness()
-def choose(
-    model: nn.Module,
-    loss: Loss,
-    units: Units,
-    *,
-    l2_clip_norm: float = 1.0,
-    micro_batch: int = 32,
-) -> Choice:
-    """The engine that `auto` takes for this model and these units."""
-    task = Task(
-        model=model, loss=loss, units=units, l2_clip_norm=l2_clip_norm, micro_batch=micro_batch
-    )
-    if len(task.units) and int(task.units.offsets.diff().min()) > task.micro_batch:
-        return Choice(
-            engine="reference",
-            reason=f"every unit has more than micro_batch = {task.micro_batch} rows: one at a "
-            "time, accumulated over passes, costs no more than an ordinary step",
-        )
-    reason = why_alone(task)
-    if reason is not None:
-        return Choice(engine="reference", reason=reason)
-    trained, every = sum(task.sizes.values()), sum(p.numel() for p in task.everything)
-    return Choice(
-        engine="batched",
-        reason=f"{trained:,} of {every:,} parameters train, all with a per-unit rule: one backward "
-        "pass",
-    )
 
 
 def form_of(task: Task) -> Form | None:
