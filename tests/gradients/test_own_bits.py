@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from benchmarks.counted import counted_reference
-from tests.gradients.batches import as_they_come
+from tests.gradients.batches import as_they_come, reason_alone
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import batched, certify, passes
-from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.rules import linear
@@ -112,7 +111,7 @@ def test_invariant_3_a_units_bits_are_the_same_whoever_is_there(
     loss: Any, build: Callable[[], nn.Module]
 ) -> None:
     model, rows = build(), some_rows(24)
-    assert choose(model, loss, units_of(rows)).engine == "batched"
+    assert reason_alone(model, loss, units_of(rows)) is None
     everybody = summed("auto", model, loss, rows)
     for others in (rows[::-1], rows[:1], [*some_rows(9, seed=1), *rows[5:]], rows[3:11]):
         norms = dict(zip(map(str, others), summed("auto", model, loss, others).norms, strict=True))
@@ -382,4 +381,4 @@ def test_dropout_in_bfloat16_stays_in_batches() -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.5
-    assert choose(model.train(), in_bfloat16, units).engine == "batched"
+    assert reason_alone(model.train(), in_bfloat16, units) is None
