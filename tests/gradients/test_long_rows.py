@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.gradients.batches import reason_alone
 from userdp.gradients import Units, get_engine
 from userdp.gradients.certificate.made_up import most_tokens
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import choice, passes
-from userdp.gradients.engines.choice import choose
 
 LIMIT, CLIP = 16, 0.1
 
@@ -74,5 +74,5 @@ def test_invariant_3_twin_a_batch_with_such_a_row_is_caught(
 
 def test_the_reason_is_told() -> None:
     model = Interpolated()
-    assert "longer than" in choose(model, loss, units(60, 12)).reason
-    assert "longer than" not in choose(model, loss, units(14, 12)).reason
+    assert "longer than" in str(reason_alone(model, loss, units(60, 12)))
+    assert "longer than" not in str(reason_alone(model, loss, units(14, 12)))

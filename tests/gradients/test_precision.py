@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.gradients.batches import reason_alone
 from userdp.gradients import ClippedSum, Units, precision
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import choice, get_engine, reference, uses
