@@ -45,7 +45,6 @@ from benchmarks.step import LENGTH, SETTINGS, VOCABULARY, build, interval
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines.sharded import clipped_sum as sharded_sum
 from userdp.gradients.shards import ShardNoise, shard
-from userdp.noise import Gaussian
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, SharedNoise, deal
@@ -128,8 +127,7 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
         users=np.arange(USERS), examples=np.zeros(USERS, int), offsets=np.arange(USERS + 1)
     )
     world = current_world()
-    dealing = Dealing(world, lambda _: tokens)
-    noise = SharedNoise(world, model, Gaussian(multiplier=1.0))
+    dealing, noise = Dealing(world, lambda _: tokens), SharedNoise(world, model)
     found: dict[str, Any] = {"rank": rank}
 
     def alone() -> None:

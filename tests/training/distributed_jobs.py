@@ -30,7 +30,6 @@ from userdp.gradients import (
 )
 from userdp.gradients import noise as noise_module
 from userdp.gradients.shards import ShardNoise, reshard, shard, whole, zeros_like_parts
-from userdp.noise import Gaussian
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.training.config import Averaging, UnsafeSeeds
@@ -160,8 +159,7 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
 
     def released() -> dict[str, torch.Tensor]:
         together = {"weight": torch.zeros(numbers, dtype=torch.float64)}
-        law = Gaussian(multiplier=1.0)
-        SharedNoise(world, nn.Linear(numbers, 1, bias=False), law).add_(together, std)
+        SharedNoise(world, nn.Linear(numbers, 1, bias=False)).add_(together, std)
         model = shard(nn.Linear(numbers // 100, 100, bias=False))
         parts = zeros_like_parts(trainable_parameters(model))
         ShardNoise(model).add_(parts, std)

@@ -7,6 +7,7 @@ import math
 import shutil
 import stat
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from userdp.sampling import ShuffleUsers
 from userdp.training import opened as opened_module
 from userdp.training import steps as steps_module
 from userdp.training.config import UnsafeSeeds
+from userdp.training.distributed_run import source_for
 
 LAW = AutoRegressive(multiplier=1.0)
 STEPS = 6
@@ -59,6 +61,12 @@ def noise_of_steps(store, out, *, until=STEPS, resume=False, seed=7):
 
 
 @pytest.mark.pitfall(number=45)
+def test_several_processes_draw_no_noise_with_memory():
+    several = SimpleNamespace(size=2)
+    with pytest.raises(UseError, match="is drawn by one process"):
+        source_for(several, torch.nn.Linear(2, 2), LAW)
+
+
 def test_noise_without_a_price_is_refused_and_claims_nothing():
     with pytest.raises(UseError, match="no price"):
         replace(uls_plan(), noise=LAW)

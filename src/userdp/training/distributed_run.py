@@ -32,7 +32,7 @@ g = 2^-20 2^e for the greatest 2^e <= ``noise_std``, and float32 holds every mul
 (docs/scaling.md says why).
 
 **Models in parts**: FSDP says whose a coordinate is (`userdp.gradients.shards.ShardNoise`). **Laws
-with memory** have one state, on rank 0, which draws all of their noise.
+with memory** are for one process, which has their state.
 """
 
 from __future__ import annotations
@@ -49,11 +49,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
-from userdp.gradients import ClippedSum, trainable_parameters
+from userdp.gradients import ClippedSum, NoiseSource, trainable_parameters
 from userdp.gradients.noise import Noise, require_priced, source_of
 from userdp.gradients.shards import ShardNoise, is_sharded
 from userdp.noise import Gaussian, NoiseLaw
-from userdp.noise.gaussian import NoiseSampler
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import World
 
@@ -208,52 +207,29 @@ def owners_to_all(
         value[name].copy_(sent)
 
 
-class SharedNoise:
-    """Noise of several processes, of which each draws that of the tensors it owns.
+class SharedNoise(NoiseSource):
+    """Independent Gaussian noise, of which each process draws that of the tensors it owns.
 
-    Guarantee: see the module; independent Gaussian noise has no state. Of any other law only rank 0
-    draws, and has the state: of all coordinates, and so of any number of processes that a run goes
-    on with.
+    Guarantee: see the module.
 
     Args:
         world: the processes.
         model: whose sum is noised. Where it is sharded, each process draws the noise of its parts,
             and that of other numbers goes by owners.
-        law: of the noise.
         unsafe_noise_seed: FOR TESTS ONLY: the noise of one process with this seed, which every
             process draws whole.
-
-    Raises:
-        UseError: a sharded model, and a law whose noise is not drawn in parts.
     """
 
     def __init__(
-        self,
-        world: World,
-        model: nn.Module,
-        law: NoiseLaw,
-        *,
-        unsafe_noise_seed: int | None = None,
+        self, world: World, model: nn.Module, *, unsafe_noise_seed: int | None = None
     ) -> None:
-        parameters, seed = trainable_parameters(model), unsafe_noise_seed
-        self._world, self._in_parts = world, isinstance(law, Gaussian)
-        self._narrow = frozenset(n for n, p in parameters.items() if p.element_size() <= 4)
+        parameters = trainable_parameters(model)
+        self._world, self._parts = world, ShardNoise(model, unsafe_noise_seed=unsafe_noise_seed)
         self._sharded = frozenset(n for n, p in parameters.items() if is_sharded(p))
-        if self._sharded:
-            if not self._in_parts:
-                raise UseError(f"noise of kind {law.kind!r} is not drawn in parts: do not shard")
-            self._parts = ShardNoise(model, unsafe_noise_seed=seed)
-            seed = None if seed is None else seed + 1
-        self._source = source_of(law, unsafe_noise_seed=seed)
-
-    @property
-    def unsafe(self) -> bool:
-        """Whether the noise comes from a known seed, so that no privacy may be claimed."""
-        return self._source.unsafe
-
-    def sampler_on(self, device: torch.device) -> NoiseSampler:
-        """What each process draws with; all of them compute on one kind of device."""
-        return self._source.sampler_on(device)
+        self._narrow = frozenset(n for n, p in parameters.items() if p.element_size() <= 4)
+        if unsafe_noise_seed is not None and self._sharded:
+            unsafe_noise_seed += 1  # neither repeats the other
+        super().__init__(unsafe_noise_seed=unsafe_noise_seed)
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """Noise for what this process owns of ``value``; then everybody's, on every process.
@@ -267,34 +243,26 @@ class SharedNoise:
             return
         # What one step releases is what all owners have together.
         require_priced(sum(tensor.numel() for tensor in value.values()))
-        if not self._in_parts:
-            owners_to_all(self._world, value)
-            if self._world.rank == 0:
-                self._source.add_(value, noise_std)
-            for tensor in value.values():
-                self._world.broadcast(tensor)
-            return
         # One process with a known seed draws all numbers in this order.
-        self._source.add_(value if self.unsafe else self._owned(value), noise_std)
+        super().add_(value if self.unsafe else self._owned(value), noise_std)
         owners_to_all(self._world, value, short=self._narrow)
 
     def _owned(self, value: Mapping[str, Tensor]) -> dict[str, Tensor]:
         by_name = owners(value, self._world.size)
         return {name: one for name, one in value.items() if by_name[name] == self._world.rank}
 
-    def state(self) -> dict[str, Tensor]:
-        """The state of a law with memory on rank 0; empty elsewhere, and where there is none."""
-        return self._source.state()
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave on rank 0."""
-        self._source.restore(state)
-
 
 def source_for(
     world: World, model: nn.Module, law: NoiseLaw, *, unsafe_noise_seed: int | None = None
 ) -> Noise:
-    """What draws each coordinate's noise once, however the model's sum is held."""
+    """What draws each coordinate's noise once, however the model's sum is held.
+
+    Raises:
+        UseError: several processes, or a sharded model, and a law that is not independent Gaussian
+            noise: its state is one process's.
+    """
     if world.size == 1 and not any(map(is_sharded, trainable_parameters(model).values())):
         return source_of(law, unsafe_noise_seed=unsafe_noise_seed)
-    return SharedNoise(world, model, law, unsafe_noise_seed=unsafe_noise_seed)
+    if not isinstance(law, Gaussian):
+        raise UseError(f"noise of kind {law.kind!r} is drawn by one process: train with one")
+    return SharedNoise(world, model, unsafe_noise_seed=unsafe_noise_seed)

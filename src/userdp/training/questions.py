@@ -67,10 +67,7 @@ def require_fit_for_steps(
     get_engine(engine)
     if sharded_parts(model):
         if engine != "auto":
-            raise UseError(
-                f"a sharded model has an engine of its own, not {engine!r}",
-                hint="leave --engine out, or --sharded",
-            )
+            raise UseError("a sharded model has an engine of its own", hint="leave --engine out")
         task = _task(model, loss, plan, sharded.nobody(model, masked=masked), micro_batch)
         sharded.require_supported(task)
         return
@@ -194,10 +191,9 @@ def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -
         if not ran_out_of_memory(error):
             raise
         raise FailureError(
-            f"memory has no room for the gradient of one example of {seq_len} tokens, so that no "
-            "step could be taken; nothing was charged",
-            hint="take a machine or a device with more memory, --activation-checkpointing, "
-            "--lora-rank, a smaller model, or a store of a smaller --seq-len",
+            f"memory has no room for the gradient of one example of {seq_len} tokens",
+            hint="take a device with more memory, --activation-checkpointing, --lora-rank, a "
+            "smaller model, or a store of a smaller --seq-len",
         ) from None
 
 

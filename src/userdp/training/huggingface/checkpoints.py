@@ -66,8 +66,7 @@ def require_own(folder: Path, *, run_id: str) -> None:
         )
     if found != {"run_id": run_id, "weights": digest_of(folder)}:
         raise FailureError(
-            f"the checkpoint {folder} is not what this run wrote: another run did, or its weights "
-            "were changed, and going on from it would release what they have learned elsewhere",
+            f"the checkpoint {folder} is not what this run wrote: its weights are another's",
             hint="put this run's own checkpoint back, or remove this one to go on from an older",
         )
 

@@ -92,11 +92,9 @@ def store_of(
     if opened.meta.content_sha256 != meta.content_sha256:
         raise UseError(
             f"the store at {place} holds another data set, or other examples of this one (its "
-            "users, rows, tokenizer and seq_len decide): its ledger would add up the prices of "
-            "other people's text",
+            "users, rows, tokenizer and seq_len decide), and its ledger speaks of those",
             hint="name another folder for other people. For more text of the same people use "
-            "userdp.prepare(..., append=True); to prepare them anew, overwrite=True, which keeps "
-            "the ledger. Then leave train_dataset out",
+            "userdp.prepare(..., append=True), and leave train_dataset out",
         )
     return opened
 

@@ -220,16 +220,13 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         steps = max(1, round(self._plan.population / self._plan.denominator))
         return DataLoader([{"private step": number} for number in range(steps)])  # type: ignore[arg-type]
 
-    def get_batch_samples(self, *arguments: Any, **options: Any) -> tuple[list[Any], Any]:
+    def get_batch_samples(self, *arguments: Any, **options: Any) -> Any:
         """The next number, if a step remains; none for a run that was killed before its release."""
         if not self._run.remaining:
             return [], None
-        samples: tuple[list[Any], Any] = super().get_batch_samples(*arguments, **options)
-        return samples
+        return super().get_batch_samples(*arguments, **options)
 
-    def training_step(
-        self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
-    ) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: Any, num_items: Any = None) -> Tensor:
         """Take the next private step, which fills ``.grad``; the loss that is told is zero."""
         model.train()
         if hasattr(self.optimizer, "train"):  # schedule-free ones have modes, as models have
@@ -243,15 +240,13 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         """0: the true number tells how much the people wrote who were drawn."""
         return 0
 
-    def _prepare_for_training(
-        self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None
-    ) -> tuple[Any, Any]:
+    def _prepare_for_training(self, steps: int, loader: Any, checkpoint: str | None) -> Any:
         """Open the private run, now that the model, the optimizer and the schedule are ready."""
-        prepared: tuple[Any, Any] = super()._prepare_for_training(
-            max_steps, train_dataloader, resume_from_checkpoint
-        )
-        loaded = resume_from_checkpoint is not None
+        prepared = super()._prepare_for_training(steps, loader, checkpoint)
         optimizer: Any = self.optimizer  # in a wrapper of accelerate's
+        kind = f"{type(self).__name__}, transformers {transformers.__version__}"
+        # A resumed run must share it; what a checkpoint holds is known by its seal.
+        identity = {"base model": digest_of_weights(self.model)} if checkpoint is None else {}
         self._private = run = PrivateRun(
             self.model,
             optimizer.optimizer,
@@ -263,22 +258,17 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             resume=self._resumes,
             options=self._options,
             notes=TrainerNotes(
-                # A resumed run must share it; what a checkpoint holds is known by its seal.
-                identity={} if loaded else {"base model": digest_of_weights(self.model)},
-                facts={
-                    "trainer": f"{type(self).__name__}, transformers {transformers.__version__}"
-                },
+                identity=identity,
+                facts={"trainer": kind},
                 base=self._lineage_of_base(),
                 log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
             ),
             users=declared_users(self._proposal),
         ).open()
-        if self._resumes and not loaded and not run.remaining:
+        if self._resumes and checkpoint is None and not run.remaining:
             raise FailureError(
-                "every planned step was charged, and the process that took them was killed without "
-                "a checkpoint: nothing of what was learned is left to release",
-                hint="train again in another output folder, with a plan and a budget of its own, "
-                "and with save_steps",
+                "every planned step was charged, and no checkpoint is left of what was learned",
+                hint="train again in another output folder, with its own budget and save_steps",
             )
         files.operator_folder(run.folder.path / "runs")
         self._steps = iter(run)
@@ -336,10 +326,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             shutil.copytree(released, place, dirs_exist_ok=True)
         else:
             raise UseError(
-                "planned steps remain: the model is released when the last of them is done, and a "
-                "run that stops early stays charged in full",
-                hint="go on with trainer.train(resume_from_checkpoint=True); checkpoints are saved "
-                "by save_steps",
+                "planned steps remain: the model is released when the last of them is done",
+                hint="go on with trainer.train(resume_from_checkpoint=True)",
             )
 
     def push_to_hub(self, *arguments: Any, **options: Any) -> Any:
