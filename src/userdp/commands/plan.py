@@ -359,7 +359,7 @@ def _cost(
     """What the plan is predicted to cost by each method; the first one is plain training."""
     from userdp.gradients.cost import METHODS, Forecaster, hardware_of
     from userdp.training.config import TrainConfig
-    from userdp.training.depths import models_by_depth
+    from userdp.training.models import models_by_depth
 
     machine, plan = hardware_of(hardware), proposal.plan
     build, depth = models_by_depth(

@@ -130,7 +130,8 @@ class World:
             with torch.no_grad(), _failures():
                 # As bytes: not every backend knows every dtype.
                 dist.broadcast(copy.view(-1).view(torch.uint8), src=source, group=self._group)
-                tensor.copy_(copy)
+                if not tensor.is_contiguous():
+                    tensor.copy_(copy)
 
     def broadcast_model(self, model: nn.Module) -> None:
         """Give every process the parameters and buffers of rank 0; sharded ones stay."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError, in_short, warn
 from userdp.gradients.shards import local
 from userdp.training.config import Precision, TrainConfig
+from userdp.training.lora import add_adapters
 
 BUNDLED = "bundled"
 NEW = "new"
@@ -47,8 +49,8 @@ def resolve(name: str) -> str:
     return str(BASE_MODEL) if name == BUNDLED else name
 
 
-def new_model(config: TrainConfig, *, vocab_size: int, seq_len: int) -> nn.Module:
-    """A GPT-2-style decoder with tied embeddings; its initial weights follow ``config.seed``."""
+def new_shape(config: TrainConfig, *, vocab_size: int, seq_len: int) -> transformers.GPT2Config:
+    """The configuration of a new model: a GPT-2-style decoder with tied embeddings."""
     shape = transformers.GPT2Config(
         vocab_size=vocab_size,
         n_positions=seq_len,
@@ -59,10 +61,56 @@ def new_model(config: TrainConfig, *, vocab_size: int, seq_len: int) -> nn.Modul
         eos_token_id=0,
     )
     _set_dropout(shape, config.dropout)
+    return shape
+
+
+def new_model(config: TrainConfig, *, vocab_size: int, seq_len: int) -> nn.Module:
+    """A model of `new_shape`; its initial weights follow ``config.seed``."""
+    shape = new_shape(config, vocab_size=vocab_size, seq_len=seq_len)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model: nn.Module = transformers.AutoModelForCausalLM.from_config(shape)
     return model
+
+
+def models_by_depth(
+    config: TrainConfig, *, vocab_size: int, seq_len: int
+) -> tuple[Callable[[int], nn.Module], int]:
+    """What builds the model of ``config`` with so many layers, and how many it has itself.
+
+    Weights are random: shapes decide what a step costs. The adapters of ``config`` are attached.
+
+    Args:
+        config: the model and its adapters.
+        vocab_size: of the store, for a new model.
+        seq_len: likewise.
+
+    Raises:
+        UseError: the model's configuration names no number of layers.
+    """
+    if config.model == NEW:
+        shape = new_shape(config, vocab_size=vocab_size, seq_len=seq_len)
+    else:
+        name = resolve(config.model)
+        shape = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+    depth = getattr(shape, "num_hidden_layers", None)
+    if not isinstance(depth, int) or depth < 1:
+        raise UseError(
+            f"the configuration of {config.model!r} names no number of layers",
+            hint="leave --hardware out: the plan itself needs no prediction",
+        )
+
+    def build(layers: int) -> nn.Module:
+        shallow = copy.deepcopy(shape)
+        for name, value in shape.to_dict().items():
+            if isinstance(value, list) and len(value) == depth > 1:
+                setattr(shallow, name, value[:layers])  # what is listed by layer
+        shallow.num_hidden_layers = layers
+        # In float32, as training reads it, whatever the folder holds.
+        model = transformers.AutoModelForCausalLM.from_config(shallow, dtype=torch.float32)
+        return add_adapters(model, config).train()
+
+    return build, depth
 
 
 def read_model(
