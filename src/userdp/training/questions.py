@@ -191,7 +191,7 @@ def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -
         if not ran_out_of_memory(error):
             raise
         raise FailureError(
-            f"memory has no room for the gradient of one example of {seq_len} tokens",
+            f"memory has no room for one example of {seq_len} tokens; nothing was charged",
             hint="take a device with more memory, --activation-checkpointing, --lora-rank, a "
             "smaller model, or a store of a smaller --seq-len",
         ) from None
