@@ -104,10 +104,9 @@ class World:
             different = [name for name in first if other.get(name) != first[name]]
             if different:
                 raise UseError(
-                    f"process {rank} has another {different[0]} than process 0: they would not "
-                    "do the same to one model and one store",
-                    hint="start all processes with the same command, on the same files and on "
-                    "machines of one kind",
+                    f"process {rank} has another {different[0]} than process 0",
+                    hint="start all with the same command, on the same files and on machines of "
+                    "one kind",
                 )
 
     def reduce(self, tensor: Tensor, *, to: int) -> None:
@@ -180,6 +179,5 @@ def _failures() -> Iterator[None]:
         raise FailureError(
             "another process of this run ended or cannot be reached, so this one stops too: "
             f"{(str(error).splitlines() or ['no reason given'])[0]}",
-            hint="see the other processes' messages; then go on with --resume, on any number of "
-            "processes: steps in the ledger stay charged",
+            hint="see the others' messages; then go on with --resume, on any number of processes",
         ) from error

@@ -149,8 +149,7 @@ class Dealing:
         digests, all_rows, parts = zip(*gathered, strict=True)
         if set(digests) != {self._digest} or sum(len(p.norms) for p in parts) != self._units:
             raise FailureError(
-                "the processes of this run did not draw the same cohort, so a user may count "
-                "twice or not at all; training stopped before this update",
+                "the processes of this run did not draw the same cohort: training stopped here",
                 hint="the step stays charged; start all processes with the same command",
             )
         if not scattered:

@@ -185,8 +185,7 @@ def require_finite(name: str, model: nn.Module) -> None:
     off = [key for key, one in model.named_parameters() if not bool(local(one).isfinite().all())]
     if off:
         raise UseError(
-            f"weights of {name or 'the model'} are NaN or infinite ({_some(off)}): nothing would "
-            "be learned",
+            f"weights of {name or 'the model'} are NaN or infinite ({_some(off)})",
             hint="take a checkpoint from before its training diverged; a cast to float16 makes "
             "numbers above 65,504 infinite",
         )
@@ -206,8 +205,7 @@ def require_fit(model: nn.Module, name: str, store: UserStore) -> None:
     differ = own.exists() and _vocabulary(own) != _vocabulary(store.tokenizer_path)
     if differ or rows < meta.vocab_size:
         raise UseError(
-            f"model {name!r}, which knows {rows} tokens, and the store, which uses "
-            f"{meta.vocab_size}, have different tokenizers",
+            f"model {name!r}, which knows {rows} tokens, and the store have different tokenizers",
             hint=f"prepare the store with the model's own: {own}",
         )
 

@@ -73,16 +73,16 @@ def require_fit_for_steps(
         return
     _require_room(model, loss, seq_len=seq_len, masked=masked)
     require_rows_apart(model, loss, masked=masked)
-    rows = _rows_of_a_unit(plan)
+    rows = plan.sampling.group_size if plan.sampling.by_user else 1
     if engine == "reference" or rows > micro_batch or current_world().rank:
         return
     one = made_up_units(model, 1, rows, seq_len, masked=masked)
-    reason = why_alone(_task(model, loss, plan, one, micro_batch))
+    alone = _task(model, loss, plan, one, micro_batch)
+    reason = why_alone(alone)
     if reason is None:
         return
     together = max(1, rows_per_pass(seq_len, micro_batch, device_of(model)) // rows)
     many = made_up_units(model, together, rows, seq_len, masked=masked)
-    alone = _task(model, loss, plan, one, micro_batch)
     try:
         price = together * seconds_of(lambda: reference.sum_of_units(alone), model)
         price /= seconds_of(lambda: _ordinary(model, loss, many), model)
@@ -93,10 +93,9 @@ def require_fit_for_steps(
     if price > _WORTH_SAYING:
         warn(
             f"users cannot share a pass of this model: {reason}. Each is computed alone, at about "
-            f"{price:.1f} times the processor time of a batched step (measured on {rows} made-up "
-            f"row{'s' * (rows > 1)} of {seq_len} tokens a user). The claim is the same. Way out: "
-            "freeze these layers, train adapters on others, or take a larger group size, so that "
-            "each user fills passes; or take engine reference, to accept it silently",
+            f"{price:.1f} times the processor time of a batched step (measured on made-up rows). "
+            "The claim is the same. Way out: freeze these layers, train adapters on others, take a "
+            "larger group size, so that each user fills passes, or accept it by engine reference",
             stacklevel=4,  # where `make_private` is called
         )
 
@@ -156,10 +155,6 @@ def rule_of(plan: Plan) -> ClipRule:
 def device_of(model: nn.Module) -> torch.device:
     """Where a model's trainable parameters are."""
     return next(iter(trainable_parameters(model).values())).device
-
-
-def _rows_of_a_unit(plan: Plan) -> int:
-    return plan.sampling.group_size if plan.sampling.by_user else 1
 
 
 def _task(model: nn.Module, loss: Loss, plan: Plan, units: Units, micro_batch: int) -> Task:
