@@ -107,7 +107,7 @@ def test_invariant_3_twin_under_autocast_a_unit_counts_for_more_than_the_clip_no
 
     moved, others = 0.0, [[1, 2], [5, 6]]
     without = value(others)
-    for row in ([48, 24], [48, 33], [48, 39]):  # of all pairs those whose norms are least
+    for row in ([36, 4], [27, 55], [48, 54]):  # of all pairs those whose norms are least
         here = value([row, *others])
         moved = max(moved, squared_norm([here[n] - without[n] for n in here]) ** 0.5)
     assert moved > 1.0003 * CLIP

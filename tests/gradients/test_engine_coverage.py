@@ -187,7 +187,7 @@ def test_invariant_3_twin_batches_without_the_cross_term_is_caught(
 ) -> None:
     model, rows = make_model("gpt2-tied", torch.float64), make_rows([2, 2, 2], seed=4)
     assert tied_move(model, rows, 0.5) <= 0.5
-    monkeypatch.setattr(Sparse, "cross", lambda self, other: torch.zeros(self.count).double())
+    monkeypatch.setattr(Sparse, "cross", lambda self, other: torch.zeros(len(self.tokens)).double())
     assert tied_move(model, rows, 0.5) > 0.5 * 1.001
 
 

@@ -181,7 +181,7 @@ class Toy(nn.Module):
         if self.kind == "always":  # in evaluation mode too
             h = F.dropout(h, self.rate, training=True)
         if self.kind == "tokens":  # whole channels of a row
-            h = F.dropout1d(h.transpose(1, 2), self.rate, self.training).transpose(1, 2)
+            h = h * F.dropout(torch.ones_like(h[:, :1]), self.rate, self.training)
         for layer in self.layers:
             coin = torch.rand([]) if self.kind == "layerdrop" else torch.ones([])
             if self.training and coin < self.rate:
