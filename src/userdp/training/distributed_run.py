@@ -257,10 +257,13 @@ def source_for(
     """What draws each coordinate's noise once, however the model's sum is held.
 
     Raises:
-        UseError: several processes, or a sharded model, and a law that is not independent Gaussian
-            noise: its state is one process's.
+        UseError: a model of which a part is sharded; or several processes, or a sharded model, and
+            a law that is not independent Gaussian noise: its state is one process's.
     """
-    if world.size == 1 and not any(map(is_sharded, trainable_parameters(model).values())):
+    sharded = set(map(is_sharded, trainable_parameters(model).values()))
+    if len(sharded) > 1:
+        raise UseError("some trained parameters are sharded and others not: shard all, or none")
+    if world.size == 1 and not any(sharded):
         return source_of(law, unsafe_noise_seed=unsafe_noise_seed)
     if not isinstance(law, Gaussian):
         raise UseError(f"noise of kind {law.kind!r} is drawn by one process: train with one")
