@@ -22,7 +22,6 @@ from userdp.version import __version__
 
 if TYPE_CHECKING:
     from userdp.api.audit import audit
-    from userdp.api.people import forget, members, statement
     from userdp.api.prepare import prepare
     from userdp.api.probe import probe
     from userdp.api.run import Run, claim
@@ -31,10 +30,16 @@ if TYPE_CHECKING:
     from userdp.commands.budget import budget
     from userdp.commands.evaluate import evaluate
     from userdp.commands.export import export
+    from userdp.commands.forget import forget
     from userdp.commands.generate import generate
+    from userdp.commands.members import members
     from userdp.commands.plan import plan
     from userdp.commands.report import report
+    from userdp.commands.score import score
+    from userdp.commands.selftest import selftest
     from userdp.commands.settle import settle
+    from userdp.commands.stats import stats
+    from userdp.commands.verify import verify
     from userdp.data.store import UserStore
     from userdp.noise import Gaussian
     from userdp.plans import Plan
@@ -53,7 +58,12 @@ _PUBLIC = {
     "commands.evaluate": ("evaluate",),
     "commands.export": ("export",),
     "commands.generate": ("generate",),
-    "api.people": ("forget", "members", "statement"),
+    "commands.forget": ("forget",),
+    "commands.members": ("members",),
+    "commands.score": ("score",),
+    "commands.selftest": ("selftest",),
+    "commands.stats": ("stats",),
+    "commands.verify": ("verify",),
     "commands.plan": ("plan",),
     "api.prepare": ("prepare",),
     "api.probe": ("probe",),
@@ -104,9 +114,12 @@ __all__ = [
     "prepare",
     "probe",
     "report",
+    "score",
+    "selftest",
     "settle",
-    "statement",
+    "stats",
     "train",
+    "verify",
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.heard import Heard
 from userdp.api import progress as module
-from userdp.api.progress import say, shown
+from userdp.commands.progress import say, shown
 from userdp.data.progress import Uncounted
 
 

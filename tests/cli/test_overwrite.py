@@ -15,13 +15,11 @@ KEPT = b"a thesis\n"
 WRITERS = {
     "probe --out": "probe STORE --out FILE.json",
     "plan --out": "plan STORE --epsilon 4 --budget 8 --steps 2 --model bundled --out FILE.json",
-    "plan --plot": "plan STORE --epsilon 4 --budget 8 --steps 2 --model bundled --out new.json "
-    "--plot FILE.png",
     "report --out": "report STORE --out FILE.html",
     "generate --out": "generate STORE --out FILE.jsonl",
     "score --out": "score STORE --out FILE.arrow",
     "dedup --out": "dedup PUBLIC PUBLIC --out FILE.jsonl",
-    "stats --plot": "stats STORE --plot FILE.png",
+    "budget --plot": "budget STORE --plot FILE.png",
     "audit --plot": "audit STORE --store STORE --plot FILE.png",
     "personalize --plot": "personalize STORE --store STORE --plot FILE.png",
 }
@@ -52,16 +50,16 @@ def test_a_file_that_is_there_is_refused_before_anything_is_done(line, store, tm
 
 
 def test_with_overwrite_the_file_is_replaced(store, tmp_path):
-    plot = tmp_path / "histogram.png"
+    plot = tmp_path / "spent.png"
     plot.write_bytes(KEPT)
-    assert userdp(["stats", str(store), "--plot", str(plot), "--overwrite"]) == 0
+    assert userdp(["budget", str(store), "--plot", str(plot), "--overwrite"]) == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_link_that_leads_nowhere_is_something_too(store, tmp_path, capsys):
-    plot = tmp_path / "histogram.png"
+    plot = tmp_path / "spent.png"
     plot.symlink_to(tmp_path / "gone")
-    assert userdp(["stats", str(store), "--plot", str(plot)]) == 2
+    assert userdp(["budget", str(store), "--plot", str(plot)]) == 2
     assert "already" in capsys.readouterr().err
     assert plot.is_symlink()
 

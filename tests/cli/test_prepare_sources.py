@@ -19,7 +19,7 @@ from tests.data.sources.fixtures import (
 )
 from tests.speed import fast_then_slow
 from userdp.cli.app import run
-from userdp.cli.verify import verify
+from userdp.commands.verify import verify
 from userdp.data.store import UserStore
 
 
@@ -118,7 +118,7 @@ def test_append_adds_to_a_store_and_verify_says_so(tmp_path, capsys):
     tokens.write_bytes(tokens.read_bytes()[:-1])
     capsys.readouterr()
     assert verify(store).status == 1
-    assert not verify(store).values["ok"]
+    assert not verify(store).to_dict()["ok"]
 
 
 def test_greedy_bounding_is_chosen_on_the_command_line(tmp_path, capsys):

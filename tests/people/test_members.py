@@ -52,7 +52,7 @@ def test_who_is_in_a_store_is_a_look_even_before_anything_was_charged(tmp_path, 
     """What is fixed later may have been chosen by the number of users, or by who is there."""
     path = prepared(corpus(6), tmp_path / "store", held_out_users=0).path
     with contextlib.suppress(UseError):  # nobody has that id
-        userdp.members(path) if user is None else userdp.statement(path, user)
+        userdp.members(path) if user is None else userdp.members(path, user=user).statement
     history = StoreLedger(path).history()
     assert "members" in history.looked_before(history.lines)
 
@@ -63,12 +63,12 @@ def test_a_charge_of_an_unknown_state_counts_for_everybody(grown):
 
 
 def test_joining_later_and_writing_more_makes_nobody_younger(grown):
-    statement = userdp.statement(grown, "user000")
+    statement = userdp.members(grown, user="user000").statement
     assert [one.id for one in statement.releases] == ["first", "second"]
 
 
 def test_a_statement_names_what_the_text_was_in_the_store_for(grown, tmp_path):
-    statement = userdp.statement(grown, "late", out=tmp_path / "statement.txt")
+    statement = userdp.members(grown, user="late", statement=tmp_path / "statement.txt").statement
     assert [one.id for one in statement.releases] == ["second"]
     assert statement.total.guarantee.epsilon == pytest.approx(EPSILON)
     text = (tmp_path / "statement.txt").read_text()
@@ -78,13 +78,13 @@ def test_a_statement_names_what_the_text_was_in_the_store_for(grown, tmp_path):
     assert (tmp_path / "statement.txt").stat().st_mode & 0o077 == 0
     assert "late" not in text
     assert "Nothing that its ledger holds was released" in "\n".join(
-        userdp.statement(grown, "last").lines()
+        userdp.members(grown, user="last").statement.lines()
     )
 
 
 def test_a_total_that_is_no_guarantee_is_given_no_meaning(grown):
     """Prices chosen one after another add up to what was spent, which bounds no guess."""
-    one, several = (userdp.statement(grown, user) for user in ("late", "user000"))
+    one, several = (userdp.members(grown, user=user).statement for user in ("late", "user000"))
     assert "guesses right" in "\n".join(one.lines())
     said = "\n".join(several.lines())
     assert "spent so far, not a guarantee" in said
@@ -93,7 +93,7 @@ def test_a_total_that_is_no_guarantee_is_given_no_meaning(grown):
 
 def test_a_run_without_privacy_gives_no_bound(grown):
     StoreLedger(grown).reserve("plain", None, state=UserStore.open(grown).meta.state.id)
-    statement = userdp.statement(grown, "last")
+    statement = userdp.members(grown, user="last").statement
     assert "no bound, since it was made without privacy" in "\n".join(statement.lines())
     assert statement.to_dict()["epsilon"] is None
 
@@ -104,7 +104,7 @@ def test_somebody_held_out_was_in_no_training_but_in_answers(tmp_path):
     StoreLedger(store.path).query("asked", name="users", pure_epsilon=0.5)
     held_out = store.split(Split.HELD_OUT_USERS).rows[0]
     name = store.user_ids()[held_out].decode()
-    statement = userdp.statement(store, name)
+    statement = userdp.members(store, user=name).statement
     assert [one.id for one in statement.releases] == ["asked"]
     assert "does not train" in next(statement.lines())
 
@@ -120,7 +120,7 @@ def test_a_run_over_another_store_may_have_trained_on_somebody_who_is_held_out_h
     """Of a store that this one replaced, or of one that shares its ledger."""
     store, name = held
     StoreLedger(store.path).reserve("before", PLAN, state="of a store that this one replaced")
-    statement = userdp.statement(store, name)
+    statement = userdp.members(store, user=name).statement
     assert [one.id for one in statement.releases] == ["before"]
 
 
@@ -129,23 +129,25 @@ def test_a_selection_by_held_out_users_counts_for_them(held):
     law = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
     selection = PrivateSelection(plans=(PLAN,), score_epsilon=0.1, repetitions=law)
     StoreLedger(store.path).reserve_selection("chosen", selection, state=store.meta.state.id)
-    (one,) = userdp.statement(store, name).releases
+    (one,) = userdp.members(store, user=name).statement.releases
     assert one.claim.guarantee.epsilon == pytest.approx(selection.guarantee().epsilon)
 
 
 def test_somebody_held_out_is_told_of_exact_numbers_that_may_have_chosen_a_model(held):
     store, name = held
-    assert "exact numbers" not in " ".join(userdp.statement(store, name).notes)
+    assert "exact numbers" not in " ".join(userdp.members(store, user=name).statement.notes)
     StoreLedger(store.path).look("evaluate")
-    assert "evaluate" not in " ".join(userdp.statement(store, name).notes), "nothing followed it"
+    assert "evaluate" not in " ".join(userdp.members(store, user=name).statement.notes), (
+        "nothing followed it"
+    )
     charge(store.path, "run")
-    assert "evaluate" in " ".join(userdp.statement(store, name).notes)
+    assert "evaluate" in " ".join(userdp.members(store, user=name).statement.notes)
 
 
 def test_who_comes_after_an_erasure_may_have_been_there_before(grown):
     userdp.forget(grown, "late")
     append_records(ListSource(interleaved({b"late": ["back"]})), grown)
-    statement = userdp.statement(grown, "late")
+    statement = userdp.members(grown, user="late").statement
     assert [one.id for one in statement.releases] == ["first", "second"]
     assert "may have been you" in " ".join(statement.notes)
     assert [len(one.charges) for one in userdp.members(grown).intakes] == [2, 1, 0, 2]
@@ -155,7 +157,7 @@ def test_further_charges_of_a_run_are_one_release(tmp_path):
     store = prepared(corpus(3), tmp_path / "store", held_out_users=0)
     charge(store.path, "run")
     StoreLedger(store.path).reserve("again", PLAN, again="run", state=store.meta.state.id)
-    (one,) = userdp.statement(store, "user000").releases
+    (one,) = userdp.members(store, user="user000").statement.releases
     assert one.claim.guarantee.epsilon == pytest.approx(2 * EPSILON)
 
 
@@ -182,4 +184,4 @@ def test_the_command_prints_both(grown, capsys):
     assert command(["members", str(grown), "--user", "nobody"]) == 2
     assert command(["members", str(grown), "--statement", "x.txt"]) == 2
     with pytest.raises(UseError, match="nobody in the store"):
-        userdp.statement(grown, "nobody")
+        userdp.members(grown, user="nobody")

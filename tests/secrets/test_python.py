@@ -126,7 +126,9 @@ CALLS: dict[str, Callable[[Planted], Any] | str] = {
     ),
     "report": lambda planted: userdp.report(planted.folder / "run", out="public.html", public=True),
     "settle": lambda planted: userdp.settle(planted.folder / "run"),
-    "statement": lambda planted: userdp.statement(planted.store, USER, out="statement.txt"),
+    "statement": lambda planted: (
+        userdp.members(planted.store, user=USER, statement="statement.txt").statement
+    ),
     "train": lambda planted: userdp.train(planted.store, PLAN, config=CONFIG, out="run"),
     "UserLevelTrainer": trained,
 }

@@ -22,7 +22,7 @@ from tests.speed import fast_then_slow
 from tests.training import selftest_jobs
 from tests.training.selftest_jobs import failing, failures, scene, tiny_model
 from tests.training.worlds import run_world
-from userdp.cli.selftest import selftest as command
+from userdp.commands import selftest as command
 from userdp.errors import UseError
 from userdp.gradients import ENGINES, Engine, clipping, model_randomness
 from userdp.gradients import noise as drawing
@@ -79,12 +79,12 @@ def test_a_failure_names_the_invariant_and_the_engine(small: str, monkeypatch) -
 
     plant_engine(monkeypatch, too_much)
     monkeypatch.setitem(ENGINES, "auto", ENGINES["reference"])
-    answer = command(config=replace(CONFIG, model=small))
-    words = " ".join(part for part in answer.parts if isinstance(part, str))
+    found = command.selftest(config=replace(CONFIG, model=small))
+    words = " ".join(part for part in command.in_words(found) if isinstance(part, str))
     assert "Invariant 3 does not hold (reference)" in words
-    assert answer.status == 1
-    assert answer.values["invariants"] == {**dict.fromkeys("256", True), "3": False, "14": False}
-    failed = {row["check"] for row in answer.values["checks"] if not row["passed"]}
+    assert command.status(found) == 1
+    assert found["invariants"] == {**dict.fromkeys("256", True), "3": False, "14": False}
+    failed = {row["check"] for row in found["checks"] if not row["passed"]}
     assert failed == {"engine", "sensitivity", "masks"}
 
 

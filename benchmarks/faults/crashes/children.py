@@ -52,11 +52,11 @@ def warm() -> None:
     import torch
     import transformers.models.gpt2.modeling_gpt2  # noqa: F401
 
-    import userdp.api.people
     import userdp.auditing.audit_run
     import userdp.cli.app
     import userdp.cli.train
     import userdp.commands.export
+    import userdp.commands.members
     import userdp.data.prepare
     import userdp.federated.simulation
     import userdp.plans.planner

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.api.progress import shown
 from userdp.api.run import Place, folder_of
 from userdp.api.train import opened
 from userdp.auditing.audit_run import audit_run
+from userdp.commands.progress import shown
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.interrupts import told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from userdp.api.progress import say
+from userdp.commands.progress import say
 from userdp.errors import UseError
 from userdp.plans import Plan
 from userdp.plans.preset import preset

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from userdp.api.progress import shown
 from userdp.api.train import opened
+from userdp.commands.progress import shown
 from userdp.data.store import UserStore
 from userdp.errors import warn
 from userdp.files import require_new

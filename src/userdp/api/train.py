@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from userdp.api.preset import by_preset
-from userdp.api.progress import say, shown
 from userdp.api.run import Run
 from userdp.claims import claim
 from userdp.claims.foreseen import foreseen, foreseen_in_words
 from userdp.codec import encode
+from userdp.commands.progress import say, shown
 from userdp.data.store import UserStore
 from userdp.data.verify import require_every_byte
 from userdp.errors import UseError, warn

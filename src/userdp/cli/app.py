@@ -21,7 +21,7 @@ from userdp.waiting import PASSIVE_WAITING
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
-    from userdp.cli.output import Answer, fail, print_note, show, show_warning
+    from userdp.cli.output import Answer, answer_of, fail, print_note, show, show_warning
 
     app = build_app()
     json = "--json" in arguments
@@ -33,8 +33,7 @@ def run(arguments: Sequence[str]) -> int:
             warnings.showwarning = show_warning
             answer = app(tokens)
             if answer is not None and not isinstance(answer, Answer):
-                words = module_of(tokens[0]).in_words(answer)
-                answer = Answer(values=answer.to_dict(), parts=words)
+                answer = answer_of(answer, module_of(tokens[0]))
             return 0 if answer is None else show(answer, json=json)
     except KeyboardInterrupt as error:
         from userdp.cli.go_on import last_words

@@ -176,7 +176,10 @@ def module_of(name: str) -> ModuleType:
     return import_module(f"userdp.{room}.{name}")
 
 
-_ROOM = ("budget", "evaluate", "export", "generate", "plan", "report", "settle")
+_ROOM = (
+    "budget", "evaluate", "export", "forget", "generate", "members", "plan", "report", "score",
+    "selftest", "settle", "stats", "verify",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Command:

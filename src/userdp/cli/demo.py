@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.api.progress import shown, stderr
 from userdp.cli.demo_recipe import DEMO, Recipe
 from userdp.cli.output import Answer, print_warning
+from userdp.commands.progress import shown, stderr
 from userdp.errors import UseError
 from userdp.files import in_the_way, write_json
 from userdp.reporting.table import Table, table_of

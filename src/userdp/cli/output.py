@@ -7,13 +7,14 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Drawn
 
-from userdp.api.progress import say, stderr
+from userdp.commands.progress import say, stderr
 from userdp.errors import UserdpWarning
 from userdp.files import finite
 from userdp.reporting.table import Table
@@ -37,6 +38,22 @@ class Answer:
     values: Mapping[str, Any]
     parts: Iterable[Table | str]
     status: int = 0
+
+
+def answer_of(result: Any, command: ModuleType) -> Answer:
+    """What a function of `userdp.commands` returned, as the line that called it prints it.
+
+    Its module says it in words; the values and the exit status are the result's own, or its module
+    has them too.
+    """
+    if isinstance(result, Mapping):
+        values = result
+    else:
+        values = result.to_dict() if hasattr(result, "to_dict") else command.to_dict(result)
+    status = getattr(result, "status", 0)
+    if hasattr(command, "status"):
+        status = command.status(result)
+    return Answer(values=values, parts=command.in_words(result), status=status)
 
 
 def show(answer: Answer, *, json: bool, console: Console = stdout) -> int:

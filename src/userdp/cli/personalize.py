@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from userdp.api.progress import shown
 from userdp.cli.output import Answer, for_whom
+from userdp.commands.progress import shown
 from userdp.reporting.curves import Plot, Series, save_plots
 from userdp.reporting.drawing import require_drawing_place
 from userdp.reporting.table import Table, table_of

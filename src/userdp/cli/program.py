@@ -101,7 +101,9 @@ def for_a_line(function: Callable[..., Any]) -> Callable[..., Any]:
             hint = Annotated[hint, Parameter(name="*")]
         elif one.default is True:  # only leaving out is an option
             hint = Annotated[hint, Parameter(negative=f"--no-{one.name.replace('_', '-')}")]
-        kind = one.kind if place else one.POSITIONAL_ONLY
+        if one.name == "user":  # it may be "-", which the library would take for an option
+            hint = Annotated[hint, Parameter(allow_leading_hyphen=True)]
+        kind = one.KEYWORD_ONLY if place else one.POSITIONAL_ONLY
         parameters.append(one.replace(annotation=hint, kind=kind))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from userdp.api.progress import stderr
 from userdp.cli.output import Answer
+from userdp.commands.progress import stderr
 from userdp.errors import UseError
 from userdp.papers.harness import RESULTS, Figure
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from cyclopts import Parameter
 
-from userdp.api.progress import shown
 from userdp.cli.output import Answer, print_note
 from userdp.codec import encode
+from userdp.commands.progress import shown
 from userdp.errors import UseError
 from userdp.reporting.table import Table, table_of
 from userdp.training.config import OptimizerName, TrainConfig, train_config

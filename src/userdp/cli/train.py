@@ -94,7 +94,7 @@ def train(
     from userdp.api import train as api
 
     if chosen_by is not None:
-        from userdp.api.progress import say
+        from userdp.commands.progress import say
 
         say(chosen_by.sentence(given(options, learning_rate)))
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.api.progress import shown
 from userdp.api.run import Place, folder_of
 from userdp.api.train import opened
+from userdp.commands.progress import shown
 from userdp.commands.words import for_whom
 from userdp.data.progress import Progress
 from userdp.data.splits import Split

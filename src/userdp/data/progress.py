@@ -10,7 +10,7 @@ Note: TypeAlias = Callable[[int], str]
 
 
 class Progress(Protocol):
-    """What long operations call; `userdp.api.progress` shows it."""
+    """What long operations call; `userdp.commands.progress` shows it."""
 
     def stage(
         self, name: str, total: int | None, *, unit: str = "", note: Note | None = None

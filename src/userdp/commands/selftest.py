@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from cyclopts import Parameter
-
-from userdp.cli.output import Answer
-from userdp.reporting.table import MISSING, Table, table_of
+from userdp.reporting.table import MISSING, Table
 from userdp.training.distributed import joined
 from userdp.training.selftest import SelftestConfig, run_selftest
 
 
-def selftest(*, config: Annotated[SelftestConfig | None, Parameter(name="*")] = None) -> Answer:
+def selftest(*, config: SelftestConfig | None = None) -> dict[str, Any]:
     """Check that private steps are right on this machine, for every engine.
 
     It uses random tokens and no data: gradients against plain autograd, the sensitivity, infinite
@@ -21,24 +18,35 @@ def selftest(*, config: Annotated[SelftestConfig | None, Parameter(name="*")] = 
     what the processes do together. The exit status is 1 if an invariant does not hold.
 
     Args:
-        config: see SelftestConfig.
+        config: what to test.
+
+    Returns:
+        Each check with what it measured, and whether all ``passed``.
     """
     with joined():
-        result = run_selftest(config or SelftestConfig())
-    return Answer(values=result, parts=_parts(result), status=0 if result["passed"] else 1)
+        return run_selftest(config or SelftestConfig())
 
 
-def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
-    yield table_of(
-        result["checks"],
-        {
-            "invariant": lambda row: str(row["invariant"]),
-            "check": lambda row: row["check"],
-            "engine": lambda row: row["engine"] or MISSING,
-            "measured": lambda row: f"{row['value']:.3g}",
-            "at most": lambda row: f"{row['bound']:.3g}",
-            "result": lambda row: "ok" if row["passed"] else "FAILED",
-        },
+def status(result: Mapping[str, Any]) -> int:
+    """The exit status of the command."""
+    return 0 if result["passed"] else 1
+
+
+def in_words(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    """What was measured beside its bound, and what does not hold."""
+    yield Table(
+        columns=("invariant", "check", "engine", "measured", "at most", "result"),
+        rows=[
+            (
+                str(row["invariant"]),
+                row["check"],
+                row["engine"] or MISSING,
+                f"{row['value']:.3g}",
+                f"{row['bound']:.3g}",
+                "ok" if row["passed"] else "FAILED",
+            )
+            for row in result["checks"]
+        ],
     )
     for row in result["checks"]:
         if not row["passed"]:

@@ -1,0 +1,145 @@
+"""``userdp members``: who is covered by what, and what one person can be told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp.commands.words import for_whom, person
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.files import OPERATOR_FILE, require_new, write_file
+from userdp.ledger import StoreLedger
+from userdp.ledger.charges import Charge
+from userdp.people.forget import statement_for
+from userdp.people.membership import Intake, intakes, state_number
+from userdp.people.statement import Statement
+from userdp.reporting.table import Table
+from userdp.vocabulary import delta_up, round_up
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Members:
+    """Who joined a store when, and what they were charged since; operator-only.
+
+    Args:
+        store: its folder.
+        intakes: the users by the state in which they joined.
+        charges: all that was charged, and the number of the state that the store was in, from 1;
+            None where that was not written.
+        statement: what one person can be told, if one was asked for.
+    """
+
+    store: Path
+    intakes: tuple[Intake, ...] = ()
+    charges: tuple[tuple[Charge, int | None], ...] = ()
+    statement: Statement | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``userdp members --json`` prints."""
+        if self.statement is not None:
+            return {"store": str(self.store), **self.statement.to_dict()}
+        return {
+            "store": str(self.store),
+            "operator_only": True,
+            "joined": [
+                {
+                    "state": one.number + 1,
+                    "kind": str(one.state.kind),
+                    "users": one.users,
+                    "charges": len(one.charges),
+                    "epsilon": one.total.guarantee.epsilon if one.total else 0.0,
+                    "delta": one.total.guarantee.delta if one.total else 0.0,
+                }
+                for one in self.intakes
+            ],
+            "charges": [{"id": charge.run_id, "state": state} for charge, state in self.charges],
+        }
+
+
+def members(
+    store: str | os.PathLike[str],
+    *,
+    user: str | None = None,
+    statement: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+) -> Members:
+    """Say who was in a store for what was charged, and what each user was charged in all.
+
+    A claim holds for the users who were in the store when its run was opened; whoever joined later
+    (prepare --append) pays only for what came after. With a user, the statement for one person who
+    asks what became of their text. The numbers are exact: operator-only, and a look at the store.
+
+    Args:
+        store: a user store, or its folder.
+        user: the id of the person who asks; - to read it from standard input, which unlike a
+            command line stands neither in the list of processes nor in the shell's history.
+        statement: a file to write the statement for that person to, for the operator only.
+        overwrite: replace the file at statement.
+
+    Raises:
+        UseError: no store is there, or nobody in it has this id.
+    """
+    if statement is not None:
+        if user is None:
+            raise UseError("a statement is for one person", hint="name the person: --user ID")
+        require_new(Path(statement), overwrite=overwrite, name="statement.txt")
+    opened = UserStore.open(place := Path(store), fixed_graph=True)
+    ledger = StoreLedger(place)
+    if user is not None:
+        name = person(user)
+        ledger.look("members")  # that nobody has this id is an answer too
+        made = statement_for(place, name)
+        if statement is not None:
+            write_statement(Path(statement), made)
+        return Members(store=place, statement=made)
+    ledger.look("members")
+    history = ledger.history()
+    numbers = ((charge, state_number(opened, charge)) for charge in history.charges.values())
+    return Members(
+        store=place,
+        intakes=tuple(intakes(opened, history)),
+        charges=tuple((charge, None if at is None else at + 1) for charge, at in numbers),
+    )
+
+
+def write_statement(path: Path, made: Statement) -> None:
+    """Write what a person can be told, for nobody but the operator to read."""
+    write_file(path, "\n\n".join([*made.lines(), ""]).encode(), mode=OPERATOR_FILE)
+
+
+def in_words(found: Members) -> Iterator[Table | str]:
+    """The statement; or the intakes, and in which state the store was for each charge."""
+    if found.statement is not None:
+        yield from found.statement.lines()
+        return
+    why = "exact counts of people, which no epsilon covers"
+    yield f"{for_whom(operator_only=True, why=why)}\n"
+    yield Table(
+        columns=("state", "how", "users who joined", "charges since", "each was charged"),
+        rows=[
+            (
+                str(one.number + 1),
+                str(one.state.kind),
+                f"{one.users:,}",
+                str(len(one.charges)),
+                _total(one),
+            )
+            for one in found.intakes
+        ],
+    )
+    for charge, state in found.charges:
+        where = f"state {state}" if state else "an unknown state, so that it counts for everybody"
+        yield f"{charge.run_id} was charged in {where}"
+
+
+def _total(one: Intake) -> str:
+    if one.total is None:
+        return "nothing"
+    guarantee = one.total.guarantee
+    if not one.total.finite:
+        return "no bound"
+    return f"epsilon = {round_up(guarantee.epsilon)} at delta = {delta_up(guarantee.delta)}"

@@ -1,0 +1,76 @@
+"""``userdp score``: perplexity of each example under a public model, for selection in training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from userdp.commands.progress import shown
+from userdp.commands.words import for_whom
+from userdp.data.progress import Progress
+from userdp.data.store import UserStore
+from userdp.training.scores import score_store
+
+
+def score(
+    store: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    model: str = "bundled",
+    micro_batch: int = 32,
+    overwrite: bool = False,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Score each training example by its perplexity, for selection by highest or lowest.
+
+    The file is for the operator (mode 0600): scores are exact functions of people's text, and no
+    epsilon covers them. It belongs to this store's content and to no other.
+
+    Args:
+        store: a user store, or its folder.
+        out: the file of scores.
+        model: bundled, a folder, or a name on the hub. It must have been trained on public data
+            only: a model of these people's text would let one of them choose what is trained on
+            of another.
+        micro_batch: examples in one pass.
+        overwrite: replace the file at out.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told how many examples are done; by default a bar.
+
+    Returns:
+        Operator-only: how many examples were scored, how many have no number, and quantiles.
+
+    Raises:
+        UseError: out is in use, the store has no training examples, or the model cannot read its
+            tokens or was trained on people's text.
+    """
+    with shown(progress) as bar:
+        # Scoring claims nothing, so that it may read a store of any adjacency.
+        scored = score_store(
+            UserStore.open(Path(store), fixed_graph=True),
+            model,
+            Path(out),
+            batch=micro_batch,
+            overwrite=overwrite,
+            device=device,
+            progress=bar,
+        )
+    given = {"store": str(store), "scores": str(out), "model": model}
+    return {**given, "operator_only": True, **scored}
+
+
+def in_words(scored: Mapping[str, Any]) -> Iterator[str]:
+    """What was written, and for whom it is."""
+    quantiles, unscored = scored["quantiles"], scored["unscored"]
+    yield (
+        f"{scored['examples']:,} examples scored in {scored['scores']}"
+        + (f", {unscored:,} of them without a number" if unscored else "")
+        + (f"; perplexity {quantiles['0.5']:.1f} in the median" if quantiles else "")
+        + ". Use them: userdp train STORE --selection highest-perplexity "
+        f"--scores {scored['scores']}"
+    )
+    why = "exact functions of people's text, which no epsilon covers"
+    yield for_whom(operator_only=True, why=why)

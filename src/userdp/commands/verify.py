@@ -1,0 +1,169 @@
+"""``userdp verify``: is a store, a run, a model or an export as written, and what is claimed?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from userdp.claims import Claim, claim
+from userdp.claims.exported import is_exported, verify_export
+from userdp.claims.verify import is_model, is_run, verify_model, verify_run
+from userdp.commands.progress import shown
+from userdp.commands.words import claim_in_words
+from userdp.data.meta import is_store
+from userdp.data.progress import Progress
+from userdp.data.verify import verify_store
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.reporting.table import Table
+from userdp.vocabulary import round_up
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verified:
+    """What was found of a folder.
+
+    Args:
+        path: of the folder.
+        subject: "store", "run", "model" or "export".
+        problems: what differs from what was written; none where all is well.
+        claim: of what is there, if something is claimed.
+        said: what else is to be known where all is well.
+        facts: what was found of this subject alone.
+    """
+
+    path: Path
+    subject: str
+    problems: tuple[str, ...]
+    claim: Claim | None
+    said: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command."""
+        return 1 if self.problems else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``userdp verify --json`` prints."""
+        return {
+            self.subject: str(self.path),
+            "subject": self.subject,
+            **self.facts,
+            "ok": not self.problems,
+            "problems": list(self.problems),
+            "claim": None if self.claim is None else self.claim.to_dict(),
+        }
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    quick: bool = False,
+    key: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Verified:
+    """Check a store, a run, a model or an export, and recompute its claim.
+
+    Of a store: its files, index and content, and its privacy ledger. Of a run: its ledger, and the
+    weights, plan and options against it. Of a model: its weights against what its folder says that
+    they descend from. Of an export: every file against its statement and its ledger, and epsilon
+    by two accountants; neither the data nor the run is needed. The exit status is 0 where all is
+    well, and 1 where something differs; it is then named. Only a signature, checked with a key,
+    finds somebody who wrote all of the files anew.
+
+    Args:
+        path: the folder of a store, of a run, of a model, or an export.
+        quick: of a store, compare the files with their checksums, without reading the tokens by
+            the index.
+        key: of an export, the public key (PEM) of who should have signed it.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+
+    Raises:
+        UseError: the folder is none of these, or an argument is for another of them.
+    """
+    place = Path(path)
+    exported = is_exported(place)
+    if key is not None and not exported:
+        raise UseError(
+            f"{place} is no export: nothing there could be signed",
+            hint="name a folder that `userdp export RUN --out DIR --sign KEY` wrote",
+        )
+    if not exported and (is_store(place) or not place.exists()):
+        return _of_store(place, quick=quick, progress=progress)
+    if quick:
+        raise UseError("--quick is for a store", hint="leave --quick out")
+    if exported:
+        return _of_export(place, key=None if key is None else Path(key))
+    if not is_run(place) and not is_model(place):
+        raise UseError(
+            f"{place} is neither a store nor a run nor a model nor an export: there is nothing to "
+            "check it by",
+            hint="name a folder that `userdp prepare`, `train` or `export` wrote",
+        )
+    subject, found = ("run", verify_run) if is_run(place) else ("model", verify_model)
+    checked = found(place)
+    return Verified(
+        path=place,
+        subject=subject,
+        problems=tuple(checked.problems),
+        claim=checked.claim,
+        said=(*checked.notes, f"The {subject} is as written."),
+    )
+
+
+def in_words(found: Verified) -> Iterator[Table | str]:
+    """What differs; or what is claimed."""
+    yield from found.problems
+    if found.problems:
+        yield f"{len(found.problems)} problem(s): no claim is to be believed of what is here."
+        return
+    yield from found.said
+    if found.claim is not None:
+        yield from claim_in_words(found.claim)
+
+
+def _of_export(path: Path, *, key: Path | None) -> Verified:
+    checked = verify_export(path, key=key)
+    second = checked.second
+    opinion = "No second accountant here knows the price of all of its parts."
+    if second is not None:
+        opinion = (
+            f"Recomputed by another accountant ({second.accountant}): ε ≤ "
+            f"{round_up(second.epsilon)} at the same δ. Both are upper bounds of the true one."
+        )
+    told = () if checked.claim is None else (opinion,)
+    return Verified(
+        path=path,
+        subject="export",
+        problems=tuple(checked.problems),
+        claim=checked.claim,
+        said=("Every file is the one that was exported.", *checked.notes, *told),
+        facts={
+            "signed_by": checked.signed_by,
+            "second": None if second is None else asdict(second),
+        },
+    )
+
+
+def _of_store(path: Path, *, quick: bool, progress: Progress | None) -> Verified:
+    with shown(progress) as bar:
+        checked = verify_store(path, deep=not quick, progress=bar)
+    problems, claimed = list(checked.problems), None
+    try:
+        if StoreLedger(path).charges():
+            claimed = claim(path)
+    except UseError as error:  # for this command a broken chain is what it looks for
+        problems.append(error.message)
+    # No size and no count: those are exact facts about people's text, and a look at them a line.
+    return Verified(
+        path=path,
+        subject="store",
+        problems=tuple(problems),
+        claim=claimed,
+        said=(f"{checked.files} files: as written",),
+        facts={"files": checked.files},
+    )
