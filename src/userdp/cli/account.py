@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def account(
     *,
-    options: Annotated[MechanismOptions | None, Parameter(name="*")] = None,
+    options: Annotated[MechanismOptions | None, Parameter(name="*", group="Mechanism")] = None,
     noise_multiplier: float | None = None,
     delta: float | None = None,
     epsilon: float | None = None,

@@ -18,7 +18,7 @@ from userdp.cli.output import Answer
 
 def calibrate(
     *,
-    options: Annotated[MechanismOptions | None, Parameter(name="*")] = None,
+    options: Annotated[MechanismOptions | None, Parameter(name="*", group="Mechanism")] = None,
     epsilon: float,
     delta: float,
     accountant: AccountantName = "contour",

@@ -33,12 +33,12 @@ def dedup(
     out: Path,
     source: str | None = None,
     store: Path | None = None,
-    rules: Annotated[OverlapRules | None, Parameter(name="*")] = None,
+    rules: Annotated[OverlapRules | None, Parameter(name="*", group="Rules")] = None,
     domain: list[str] | None = None,
     urls: Path | None = None,
     public_text_field: str = "text",
     public_url_field: str = "url",
-    input_options: Annotated[InputOptions, Parameter(name="*")] | None = None,
+    input_options: Annotated[InputOptions, Parameter(name="*", group="Input")] | None = None,
     overwrite: bool = False,
 ) -> Answer:
     """Remove from a public corpus what overlaps with private records, as C4 became C4--.

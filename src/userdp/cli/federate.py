@@ -44,7 +44,7 @@ def federate(
     l2_clip_norm: float = 1.0,
     learning_rate: float = 2.0,
     source: str | None = None,
-    input_options: Annotated[InputOptions | None, Parameter(name="*")] = None,
+    input_options: Annotated[InputOptions | None, Parameter(name="*", group="Input")] = None,
     model: str | None = None,
     layers: int = 4,
     width: int | None = None,

@@ -21,7 +21,7 @@ def personalize(
     /,
     *,
     store: Path,
-    how: Annotated[LocalTraining | None, Parameter(name="*")] = None,
+    how: Annotated[LocalTraining | None, Parameter(name="*", group="Local training")] = None,
     most_users: int | None = 200,
     lora_rank: int | None = None,
     base: bool = False,

@@ -27,7 +27,7 @@ def prepare(
     split: Literal["hash", "given", "first-part"] | None = None,
     owners: Literal["first", "greedy"] = "first",
     records_per_user: int | None = None,
-    input_options: Annotated[InputOptions, Parameter(name="*")] | None = None,
+    input_options: Annotated[InputOptions, Parameter(name="*", group="Input")] | None = None,
     engine: Literal["duckdb", "spark"] = "duckdb",
     memory_limit: str = "1GB",
     append: bool = False,

@@ -1,4 +1,4 @@
-"""`Command`: one command of ``userdp``, whose help is grouped under headings and reads as prose."""
+"""`Command`: one command of ``userdp``, whose help reads as prose."""
 
 from __future__ import annotations
 
@@ -11,22 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from cyclopts import App, Group, Parameter, Token
+from cyclopts import App, Parameter, Token
 from cyclopts.argument import Argument, ArgumentCollection
 
-from userdp.cli.groups import HEADINGS, OWN
 from userdp.hints import in_shell
-
-_GROUPS = {name: Group(name, sort_key=rank) for rank, name in enumerate(HEADINGS, start=1)}
-_HEADING = {  # of two that list an option, the first: so the others are written before it
-    option: heading for heading, options in reversed(HEADINGS.items()) for option in options
-}
-_RANK = {
-    place: rank
-    for rank, place in enumerate(
-        (heading, option) for heading, options in HEADINGS.items() for option in options
-    )
-}
 
 
 class Command(App):
@@ -46,8 +34,8 @@ class Command(App):
     ) -> ArgumentCollection:
         """The options; with their help (``parse_docstring``) as a reader should find them.
 
-        For help and shell completion each option stands under its heading, and what every command
-        takes stands with them; when a line is parsed, `userdp.cli.app` has taken those off before.
+        For help and shell completion what every command takes stands with them; when a line is
+        parsed, `userdp.cli.app` has taken those off before.
         """
         found = super().assemble_argument_collection(
             default_parameter=default_parameter, parse_docstring=parse_docstring
@@ -60,19 +48,13 @@ class Command(App):
             return found
         everywhere = App(default_command=_everywhere, default_parameter=Parameter(negative=()))
         found.extend(everywhere.assemble_argument_collection(parse_docstring=True))
-        ranks = {}
         options = options_of(found)
         for argument in found:
             told = Parameter(help=in_shell(flowing(argument.parameter.help or ""), options))
             default = argument.field_info.default
             if isinstance(default, bool) or default == ():
                 told = Parameter.combine(told, Parameter(show_default=False))
-            heading = heading_of(self.name[0], argument.name)
-            if heading is not None:
-                told = Parameter.combine(told, Parameter(group=_GROUPS[heading]))
             argument.parameter = Parameter.combine(argument.parameter, told)
-            ranks[argument.name] = _RANK.get((heading or "", argument.name), -1)
-        found.sort(key=lambda argument: ranks[argument.name])
         return found
 
 
@@ -98,7 +80,7 @@ def for_a_line(function: Callable[..., Any]) -> Callable[..., Any]:
         if any(get_origin(kind) is os.PathLike or kind is Path for kind in kinds):
             hint = Path | None if type(None) in kinds else Path
         elif any(dataclasses.is_dataclass(kind) for kind in kinds):
-            hint = Annotated[hint, Parameter(name="*")]
+            hint = Annotated[hint, Parameter(name="*", group="Settings")]
         elif one.default is True:  # only leaving out is an option
             hint = Annotated[hint, Parameter(negative=f"--no-{one.name.replace('_', '-')}")]
         if one.name == "user":  # it may be "-", which the library would take for an option
@@ -114,11 +96,6 @@ def for_a_line(function: Callable[..., Any]) -> Callable[..., Any]:
 def options_of(found: Iterable[Argument]) -> dict[str, str]:
     """Name of a field to the option that fills it."""
     return {one.field_info.name: one.name for one in found if one.name.startswith("--")}
-
-
-def heading_of(command: str, option: str) -> str | None:
-    """The heading of an option in a command's help; None if no table has it."""
-    return OWN.get((command, option), _HEADING.get(option))
 
 
 def _besides(function: Any) -> list[str]:
@@ -148,7 +125,14 @@ def _whole(kind: Any, tokens: Sequence[Token]) -> int:
         return int(value)
 
 
-def _everywhere(*, config: Path | None = None, json: bool = False) -> None:
+_Anywhere = Parameter(group="With every command")
+
+
+def _everywhere(
+    *,
+    config: Annotated[Path | None, _Anywhere] = None,
+    json: Annotated[bool, _Anywhere] = False,
+) -> None:
     """What every command takes.
 
     Args:

@@ -59,7 +59,7 @@ def sweep(
     device: str = "auto",
     tensorboard: Annotated[bool, Parameter(negative="--no-tensorboard")] = True,
     allow_large_delta: bool = False,
-    config: Annotated[FixedConfig | None, Parameter(name="*")] = None,
+    config: Annotated[FixedConfig | None, Parameter(name="*", group="Learning")] = None,
 ) -> Answer:
     """Train a grid of settings and choose the one of least held-out loss.
 
