@@ -21,12 +21,11 @@ from userdp.lazily import attribute
 from userdp.version import __version__
 
 if TYPE_CHECKING:
-    from userdp.api.audit import audit
-    from userdp.api.prepare import prepare
     from userdp.api.probe import probe
     from userdp.api.run import Run, claim
     from userdp.api.train import declare, train
     from userdp.clip import Clip
+    from userdp.commands.audit import audit
     from userdp.commands.budget import budget
     from userdp.commands.evaluate import evaluate
     from userdp.commands.export import export
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from userdp.commands.generate import generate
     from userdp.commands.members import members
     from userdp.commands.plan import plan
+    from userdp.commands.prepare import prepare
     from userdp.commands.report import report
     from userdp.commands.score import score
     from userdp.commands.selftest import selftest
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from userdp.training.private import make_private
 
 _PUBLIC = {
-    "api.audit": ("audit",),
+    "commands.audit": ("audit",),
     "commands.budget": ("budget",),
     "commands.evaluate": ("evaluate",),
     "commands.export": ("export",),
@@ -65,7 +65,7 @@ _PUBLIC = {
     "commands.stats": ("stats",),
     "commands.verify": ("verify",),
     "commands.plan": ("plan",),
-    "api.prepare": ("prepare",),
+    "commands.prepare": ("prepare",),
     "api.probe": ("probe",),
     "commands.report": ("report",),
     "api.run": ("Run", "claim"),

@@ -73,7 +73,7 @@ def test_a_store_that_is_prepared_anew_keeps_its_ledger_and_is_no_copy(
 ):
     """The ledger's file is linked to the new folder, which changes its time."""
     if broken:
-        monkeypatch.setattr("userdp.api.prepare.linked_anew", lambda store: nullcontext())
+        monkeypatch.setattr("userdp.commands.prepare.linked_anew", lambda store: nullcontext())
     userdp.prepare(ROWS[:9], out=charged, overwrite=True, **FIELDS)
     assert kinds(charged) == ({ConditionKind.COPY} if broken else set())
     assert len(claim(charged).parts) == 1

@@ -58,15 +58,19 @@ def test_any_command_ends_with_130_and_its_own_line(monkeypatch, capsys, number)
     [
         ("probe {store} --out {out}/n.json", "api.probe.probe_store", "no norms were written"),
         ("evaluate {store} --store {store}", "commands.evaluate.evaluate_splits", "before its end"),
-        ("audit {store} --store {store}", "api.audit.audit_run", "reference runs that are fin"),
+        (
+            "audit {store} --store {store}",
+            "commands.audit.audit_run",
+            "reference runs that are fin",
+        ),
         ("generate {store}", "commands.generate.sampled_texts", "no text was written"),
-        ("prepare {out}/m.jsonl --out {out}/s", "api.prepare.prepare_store", "no store was"),
+        ("prepare {out}/m.jsonl --out {out}/s", "commands.prepare.prepare_store", "no store was"),
     ],
 )
 def test_long_commands_say_what_is_left(store, tmp_path, monkeypatch, capsys, command, where, says):
     (tmp_path / "m.jsonl").write_text('{"user": "a", "text": "b"}\n')
     monkeypatch.setattr(f"userdp.{where}", interrupted)
-    for module in ("commands.evaluate", "api.audit", "commands.generate"):
+    for module in ("commands.evaluate", "commands.audit", "commands.generate"):
         monkeypatch.setattr(f"userdp.{module}.folder_of", lambda run: run)
     for name, value in (("claim", None), ("require_released_files", None)):
         monkeypatch.setattr(f"userdp.commands.generate.{name}", lambda *_, value=value: value)

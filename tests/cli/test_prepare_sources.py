@@ -143,7 +143,7 @@ def test_a_missing_chat_template_is_said_before_anything_is_written(tmp_path, ca
     path = write_jsonl(tmp_path / "a.jsonl", [CHAT])
     line = ["prepare", str(path), "--out", str(tmp_path / "s"), "--held-out-users", "0"]
     with monkeypatch.context() as patched:
-        patched.setattr("userdp.api.prepare.prepare_store", lambda *_, **__: 1 / 0)
+        patched.setattr("userdp.commands.prepare.prepare_store", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(line)
     assert not (tmp_path / "s").exists()

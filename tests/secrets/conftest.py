@@ -10,7 +10,7 @@ import torch
 
 from tests.plans import uls_plan
 from tests.secrets.planted import Secrets, measured_in, secrets_of, write_jsonl
-from userdp.api.prepare import prepare
+from userdp.commands.prepare import prepare
 from userdp.data.store import UserStore
 from userdp.training.config import TrainConfig
 from userdp.training.loop import train

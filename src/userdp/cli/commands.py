@@ -177,8 +177,8 @@ def module_of(name: str) -> ModuleType:
 
 
 _ROOM = (
-    "budget", "evaluate", "export", "forget", "generate", "members", "plan", "report", "score",
-    "selftest", "settle", "stats", "verify",
+    "audit", "budget", "evaluate", "export", "forget", "generate", "members", "plan", "report",
+    "score", "selftest", "settle", "stats", "verify",
 )  # fmt: skip
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from userdp.api.source_options import source_options
 from userdp.cli.output import Answer
 from userdp.commands.progress import shown
+from userdp.commands.source_options import source_options
 from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file, provenance_of
 from userdp.data.sources import InputOptions
 from userdp.errors import UseError

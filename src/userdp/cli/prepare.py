@@ -70,7 +70,7 @@ def prepare(
             are charged adds up: a file, begun with the first charge. In a configuration file,
             ledger = "required" refuses to prepare a store without one.
     """
-    from userdp.api import prepare as api
+    from userdp.commands import prepare as api
 
     store = api.prepare(
         paths,

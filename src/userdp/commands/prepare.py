@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from userdp.api.source_options import default_split, source_options
 from userdp.commands.progress import shown
+from userdp.commands.source_options import default_split, source_options
 from userdp.data.checkpoints import kept_for
 from userdp.data.grouping import GroupingEngine
 from userdp.data.meta import read_meta

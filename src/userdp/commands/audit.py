@@ -1,40 +1,78 @@
-"""``userdp audit``: attack a run, repeat it with canaries, and hold it against its claim."""
+"""``userdp.audit``: attack a run, repeat it with canaries, and hold it against its claim."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
-from userdp.cli.output import Answer, for_whom
+from userdp.api.run import Place, folder_of
+from userdp.api.train import opened
+from userdp.auditing.audit_run import audit_run
+from userdp.commands.progress import shown
+from userdp.commands.words import for_whom
+from userdp.data.progress import Progress
 from userdp.errors import UseError
+from userdp.interrupts import told
 from userdp.reporting.curves import Plot, Series, save_plots
 from userdp.reporting.drawing import require_drawing_place
 from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import delta_up, round_up
+from userdp.vocabulary import delta_up, require_count, round_up
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audited:
+    """What an audit found; operator-only.
+
+    Args:
+        run: its folder.
+        values: all that was measured.
+    """
+
+    run: Path
+    values: Mapping[str, Any]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing contradicts the claim, which is no proof of it."""
+        return bool(self.values["passed"])
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command."""
+        return 0 if self.passed else 1
+
+    @property
+    def epsilon_lower(self) -> float | None:
+        """What the canaries prove; None without an extra run."""
+        lower: float | None = self.values["epsilon_lower"]
+        return lower
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``userdp audit --json`` prints."""
+        return {"run": str(self.run), "operator_only": True, **self.values}
 
 
 def audit(
-    run: Path,
-    /,
+    run: Place,
     *,
-    store: Path,
+    store: str | os.PathLike[str],
     canaries: int = 128,
-    inference: Annotated[bool, Parameter(negative="--no-inference")] = True,
-    repeat: Annotated[bool, Parameter(negative="--no-repeat")] = True,
+    inference: bool = True,
+    repeat: bool = True,
     references: int = 0,
     jobs: int = 1,
     most_users: int = 2000,
     most_examples: int = 8,
     confidence: float = 0.95,
-    plot: Path | None = None,
+    plot: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     device: str = "auto",
-) -> Answer:
+    progress: Progress | None = None,
+) -> Audited:
     """Attack a run and give an empirical lower bound on its epsilon; operator-only.
 
     The audit has three parts: a user-inference attack on the released model, with fresh text of
@@ -45,11 +83,11 @@ def audit(
     the claim.
 
     Args:
-        run: the folder of a finished run.
-        store: the store it was trained on.
+        run: a finished run, or its folder.
+        store: the store that it was trained on.
         canaries: how many users to make up; more can prove a larger epsilon.
-        inference: attack the released model; --no-inference makes the extra run only.
-        repeat: make the extra run; --no-repeat attacks the released model only.
+        inference: attack the released model.
+        repeat: make the extra run.
         references: make the attack also against so many reference runs (an even number): runs like
             this one on halves of all people, each of which costs as much. It is the sharper attack.
         jobs: reference runs that train at the same time, each on a GPU of its own where that is
@@ -58,35 +96,50 @@ def audit(
         most_examples: most fresh examples of a user that the attack reads.
         confidence: of the lower bound by canaries.
         plot: draw the ROC of the attack into this file (PNG, SVG or PDF; operator-only).
-        overwrite: replace the file at --plot.
+        overwrite: replace the file at plot.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+
+    Raises:
+        UseError: an argument is out of range.
     """
     if plot is not None:
         if not inference:
             raise UseError("--plot draws the attack that --no-inference leaves out")
-        require_drawing_place(plot, overwrite=overwrite)
-    from userdp.api import audit as api
-
-    audited = api.audit(
-        run,
-        store=store,
-        canaries=canaries,
-        inference=inference,
-        repeat=repeat,
-        references=references,
-        jobs=jobs,
-        most_users=most_users,
-        most_examples=most_examples,
-        confidence=confidence,
-        device=device,
-    )
-    result = audited.to_dict()
+        require_drawing_place(Path(plot), overwrite=overwrite)
+    if not inference and not repeat:
+        raise UseError("--no-repeat and --no-inference leave nothing to audit")
+    require_count("--canaries", canaries, at_least=8, at_most=100_000)
+    if not 0.5 <= confidence < 1:
+        raise UseError(f"--confidence must be from 0.5 to less than 1, got {confidence}")
+    if references and not inference:
+        raise UseError("--references serve the attack that --no-inference leaves out")
+    path = folder_of(run)
+    left = "before its end: reference runs that are finished are kept, and nothing was charged"
+    with told(left, resume=False, always=True), shown(progress) as bar:
+        values = audit_run(
+            path,
+            opened(Path(store)),
+            inference=inference,
+            references=references,
+            jobs=jobs,
+            repeat=repeat,
+            canaries=canaries,
+            most_users=most_users,
+            most_examples=most_examples,
+            confidence=confidence,
+            device=device,
+            progress=bar,
+        )
+    audited = Audited(run=path, values=values)
     if plot is not None:
-        _draw(_attacks(result), plot)
-    return Answer(values=result, parts=_parts(result), status=0 if audited.passed else 1)
+        _draw(_attacks(audited.to_dict()), Path(plot))
+    return audited
 
 
-def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
+def in_words(audited: Audited) -> Iterator[Table | str]:
+    """What was measured beside what is claimed, and whether anything contradicts the claim."""
+    result = audited.to_dict()
     for name, attack in _attacks(result):
         yield (
             f"User inference {name}: AUC {attack['auc']:.3f} ({attack['auc_low']:.3f} to "
