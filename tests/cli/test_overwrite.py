@@ -8,6 +8,7 @@ import pytest
 
 from tests.training.toy import toy_store
 from userdp.cli.app import run as userdp
+from userdp.ledger import StoreLedger
 
 KEPT = b"a thesis\n"
 
@@ -27,7 +28,9 @@ WRITERS = {
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Path:
-    return toy_store(tmp_path_factory.mktemp("made")).path
+    path = toy_store(tmp_path_factory.mktemp("made")).path
+    StoreLedger(path).query("asked", name="users", pure_epsilon=0.1)  # so that a budget has a bar
+    return path
 
 
 @pytest.mark.parametrize("line", WRITERS.values(), ids=WRITERS)
