@@ -47,7 +47,6 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _operators("dedup PUBLIC INPUT --text message --user author --out clean.jsonl", slow=True),
     ),
     "stats": (
-        _operators("stats STORE --plot users.svg"),
         _operators("stats STORE --json"),
         # So much noise hits the exact number once in 2,000 times; of ε = 1 once in six.
         Call(line="stats STORE --epsilon 0.003 --json", slow=True),

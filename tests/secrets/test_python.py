@@ -108,7 +108,9 @@ CALLS: dict[str, Callable[[Planted], Any] | str] = {
         planted.folder / "run", records=2, max_tokens=4, out="synthetic.jsonl"
     ),
     "make_private": own_loop,
-    "members": lambda planted: userdp.members(planted.store),
+    "members": lambda planted: userdp.members(
+        planted.store, user=USER, statement="statement.txt"
+    ),
     "plan": lambda planted: userdp.plan(
         planted.store,
         model="bundled",
@@ -126,11 +128,12 @@ CALLS: dict[str, Callable[[Planted], Any] | str] = {
     ),
     "report": lambda planted: userdp.report(planted.folder / "run", out="public.html", public=True),
     "settle": lambda planted: userdp.settle(planted.folder / "run"),
-    "statement": lambda planted: (
-        userdp.members(planted.store, user=USER, statement="statement.txt").statement
-    ),
+    "score": lambda planted: userdp.score(planted.store, out="scores.arrow"),
+    "selftest": NO_DATA,
+    "stats": lambda planted: userdp.stats(planted.store),
     "train": lambda planted: userdp.train(planted.store, PLAN, config=CONFIG, out="run"),
     "UserLevelTrainer": trained,
+    "verify": lambda planted: userdp.verify(planted.folder / "run"),
 }
 OWN = {"forget", "settle"}
 SLOW = {"audit", "plan", "probe", "UserLevelTrainer", "settle", "forget", "evaluate"}

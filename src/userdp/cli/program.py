@@ -7,9 +7,10 @@ import functools
 import inspect
 import os
 import re
+import types
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import App, Parameter, Token
 from cyclopts.argument import Argument, ArgumentCollection
@@ -73,7 +74,8 @@ def for_a_line(function: Callable[..., Any]) -> Callable[..., Any]:
     hints = get_type_hints(function, include_extras=True)
     parameters = []
     for place, one in enumerate(inspect.signature(function).parameters.values()):
-        kinds = get_args(hints[one.name]) or (hints[one.name],)
+        several = get_origin(hints[one.name]) in (Union, types.UnionType)
+        kinds = get_args(hints[one.name]) if several else (hints[one.name],)
         if one.name == "progress" or one.kind is one.VAR_KEYWORD:
             continue
         hint = hints[one.name]
