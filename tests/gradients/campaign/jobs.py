@@ -73,7 +73,7 @@ def answered(job: Job) -> dict[str, Any]:
 
 
 class _NotBuiltError(Exception):
-    """`transformers` or `peft` does not make such a tiny model."""
+    """`transformers` or `peft` does not make such a tiny model, or it does not run."""
 
 
 def _measured(job: Job) -> Influence:
@@ -84,11 +84,13 @@ def _measured(job: Job) -> Influence:
     if job.kind in cases.KINDS:
         return cases.measured(cases.case(job.kind, int(job.name), job.engine), job.engine)
     rate = 0.1 if "dropout" in job.kind else 0.0
+    units = people.cohort()
     try:
         model = families.build(job.name, adapters="LoRA" in job.kind, dropout=rate)
+        with torch.no_grad():
+            model(input_ids=units.input_ids[:1])
     except Exception as error:
         raise _NotBuiltError(f"{type(error).__name__}: {error}") from error
-    units = people.cohort()
     loss = people.judged_in_bfloat16 if "bfloat16" in job.kind else people.judged
     ask = {"micro_batch": people.MICRO_BATCH}
     clip = biting_clip(clipped_sum(model, loss, units, l2_clip_norm=1.0, **ask).norms)
