@@ -258,7 +258,8 @@ class Opening:
             try:
                 self.charge_plan(self.charges, history, charge)
             except UseError:  # nothing was charged: what goes on is what went on before
-                counter.forget()
+                if charge not in paid:  # else it counts what was attempted
+                    counter.forget()
                 if begun:
                     self._write_resume(self.nonces, (paid or [self.run_id])[-1])
                 else:
