@@ -108,9 +108,7 @@ CALLS: dict[str, Callable[[Planted], Any] | str] = {
         planted.folder / "run", records=2, max_tokens=4, out="synthetic.jsonl"
     ),
     "make_private": own_loop,
-    "members": lambda planted: userdp.members(
-        planted.store, user=USER, statement="statement.txt"
-    ),
+    "members": lambda planted: userdp.members(planted.store, user=USER, statement="statement.txt"),
     "plan": lambda planted: userdp.plan(
         planted.store,
         model="bundled",
