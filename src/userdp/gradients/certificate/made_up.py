@@ -165,11 +165,16 @@ def made_up(
 
 
 def _vocabulary(model: nn.Module) -> int:
-    """How many tokens the model knows; two where nothing tells."""
+    """How many tokens the model knows; two where nothing tells.
+
+    A table may hold more than the tokens of text, such as a beginning that nobody predicts.
+    """
     embeddings = getattr(model, "get_input_embeddings", lambda: None)()
-    size = getattr(embeddings, "num_embeddings", None)
-    if isinstance(size, int):
-        return size
+    config = getattr(model, "config", None)
+    told = getattr(embeddings, "num_embeddings", None), getattr(config, "vocab_size", None)
+    sizes = [size for size in told if isinstance(size, int) and size > 0]
+    if isinstance(told[0], int):
+        return min(sizes)
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
     return min(tables, default=2)
 
