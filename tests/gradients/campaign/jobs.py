@@ -27,7 +27,7 @@ NARROW = (
 CASES = 300
 
 SHARDED_MASKS = 100
-"""Cases of dropout over sharded models, which take longest: each layer is gathered for each pass."""
+"""Cases of dropout over sharded models, which take longest: each pass gathers each layer anew."""
 
 
 class Job(NamedTuple):
