@@ -6,7 +6,7 @@ import io
 import pytest
 
 from tests.heard import Heard
-from userdp.api import progress as module
+from userdp.commands import progress as module
 from userdp.commands.progress import say, shown
 from userdp.data.progress import Uncounted
 

@@ -14,8 +14,8 @@ from tests.claims.lives import PLAN, Teller, begin
 from tests.speed import fast_then_slow
 from tests.sweeping.test_sweep import request, sweep
 from tests.training.toy import private_run, toy_model
-from userdp.api import export as export_module
 from userdp.claims import claims as claims_module
+from userdp.commands import export as export_module
 from userdp.errors import UseError
 from userdp.training import opening as opening_module
 

@@ -266,10 +266,10 @@ def dies(store: Path, out: Path, rank: int, at: int) -> int:
     _, run = open_run(store, out, plan_of("uls"))
     clip = run.mechanism.clip
 
-    def dying(units, **parts):
+    def dying(units):
         if run.done == at and current_world().rank == rank:
             os.kill(os.getpid(), signal.SIGKILL)
-        return clip(units, **parts)
+        return clip(units)
 
     run.mechanism.clip = dying
     with run:
@@ -353,9 +353,9 @@ def draws_in_steps(store: Path, out: Path) -> list[list[float]]:
     _, run = open_run(store, out, plan_of("uls", steps=3))
     clip, seen = run.mechanism.clip, []
 
-    def drawing(units, **parts):
+    def drawing(units):
         seen.append(torch.rand(4).tolist())
-        return clip(units, **parts)
+        return clip(units)
 
     run.mechanism.clip = drawing
     with run:

@@ -27,7 +27,7 @@ from tests.sweeping.launch import InProcess
 from tests.training.toy import CONFIG, cycles, toy_model, toy_store
 from userdp.claims.verify import verify_run
 from userdp.cli.app import run as userdp
-from userdp.cli.commands import names
+from userdp.cli.commands import module_of, names
 from userdp.cli.demo import run_demo
 from userdp.clip import AdaptiveClipping
 from userdp.codec import encode
@@ -365,7 +365,7 @@ def test_every_command_that_computes_is_here():
     """
     grimp = pytest.importorskip("grimp")
     graph = grimp.build_graph("userdp", include_external_packages=True, cache_dir=None)
-    computes = {name for name in names() if graph.chain_exists(f"userdp.cli.{name}", "torch")}
+    computes = {name for name in names() if graph.chain_exists(module_of(name).__name__, "torch")}
     assert computes == ALSO | {words.split()[0] for words in COMMANDS.values()}
 
 

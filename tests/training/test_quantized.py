@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig
 
+from tests.gradients.batches import reason_alone
 from tests.plans import uls_plan
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.rules import quantized
 from userdp.gradients.models import require_uncoupled
 from userdp.training.lora import linear_layers
@@ -89,7 +89,7 @@ def test_invariant_3_adapters_over_four_bits_are_batched_exactly(
 ) -> None:
     model, rows = adapted(base, form).train(training), users()
     units = Units.from_rows(rows)
-    assert choose(model, causal_lm_loss, units).engine == "batched"
+    assert reason_alone(model, causal_lm_loss, units) is None
     before = digest_of_weights(model)
     ours = get_engine("auto")(model, causal_lm_loss, units, l2_clip_norm=CLIP)
     exact = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=CLIP)
@@ -113,7 +113,7 @@ def test_twin_a_base_that_is_widened_otherwise_is_caught(
     honest = quantized._FourBits._widened
     monkeypatch.setattr(quantized._FourBits, "_widened", lambda self: 1.01 * honest(self))
     model = adapted(base, FORMS[0])
-    assert choose(model, causal_lm_loss, Units.from_rows(users())).engine == "reference"
+    assert reason_alone(model, causal_lm_loss, Units.from_rows(users())) is not None
 
 
 def test_layers_that_look_at_a_whole_batch_or_change_when_evaluated_are_refused(base: Path) -> None:

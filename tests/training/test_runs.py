@@ -139,7 +139,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(store, tmp_path):
 
 
 def test_resuming_what_is_no_run_is_bad_use(store, tmp_path):
-    with pytest.raises(UseError, match="no run"):
+    with pytest.raises(UseError, match="no interrupted run"):
         begin(store, tmp_path / "nowhere", resume=True)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UseError, match="no interrupted run"):

@@ -210,22 +210,19 @@ class _WatchedNoise(NoiseSource):
         """How far one drawn unit moves the sum, beside at most three others (invariant 3)."""
         if not cohort.units or self._run.mechanism.collator._selector is not None:
             return  # a selector draws, so that gathering twice gives other rows
-        mechanism = self._run.mechanism
-        units = mechanism.collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
-        units = units.to(mechanism.device)
-        everybody, again = mechanism.clip(units), mechanism.clip(units)
+        units = self._run.mechanism.collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
+        everybody, again = self._run.mechanism.clip(units), self._run.mechanism.clip(units)
         if any(not torch.equal(v, again.value[n]) for n, v in everybody.value.items()):
             return  # the others would have other dropout masks without the unit
-        without = mechanism.clip(units.select(1, len(units)))
+        without = self._run.mechanism.clip(units.select(1, len(units)))
         square = sum(
             float((v - without.value[n]).double().square().sum())
             for n, v in everybody.value.items()
         )
-        self._seen.moves.append(square**0.5 / mechanism.l2_clip_norm)
+        self._seen.moves.append(square**0.5 / self._run.mechanism.l2_clip_norm)
 
 
 def clipped_gradients(run: PrivateRun, units: Units) -> Iterator[dict[str, Tensor]]:
     """Each unit's clipped gradient by the run's own engine, at the weights of now."""
     for number in range(len(units)):
-        one = units.select(number, number + 1).to(run.mechanism.device)
-        yield run.mechanism.clip(one).value
+        yield run.mechanism.clip(units.select(number, number + 1)).value

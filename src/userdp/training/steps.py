@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
-from userdp.gradients import ClippedSum, Loss, trainable_parameters
+from userdp.gradients import ClippedSum, Loss, Units, trainable_parameters
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import noisy_count
 from userdp.gradients.shards import is_sharded, like, sharded_parts
@@ -78,7 +77,6 @@ class StepMechanism:
         memory: the folder for the state of noise that has a memory.
 
     Attributes:
-        clip: the clipped sum of `Units` on the model's device, by the engine of the run.
         l2_clip_norm: of the next step, and ``noise_std``, the deviation of its noise; both move
             where the plan adapts the clip.
 
@@ -114,7 +112,8 @@ class StepMechanism:
         self.dealing = Dealing(world, self.collator.tokens)
         self.noise = source_for(world, model, plan.noise, unsafe_noise_seed=seeds.noise)
         self.micro_batch = rows_for(plan, micro_batch, processes=world.size)
-        self.engine: Callable[..., ClippedSum] = engine_of(model, options.engine)
+        self.engine, self._rule = engine_of(model, options.engine), rule_of(plan)
+        self._parts = world.size  # the engine adds up so many sums, of all processes
         self.sharded = bool(sharded_parts(model))
         self.scattered = any(map(is_sharded, trainable_parameters(model).values()))
         self.count_noise_std = plan.count_noise_std
@@ -148,15 +147,6 @@ class StepMechanism:
         """Clip at this norm from the next step on, with the noise that the plan has for it."""
         self.l2_clip_norm = l2_clip_norm
         self.noise_std = self.plan.noise_std_at(l2_clip_norm)
-        self.clip = partial(
-            self.engine,
-            self._model,
-            self._loss,
-            l2_clip_norm=l2_clip_norm,
-            item_clip_norm=self.plan.clip.item_norm,
-            micro_batch=self.micro_batch,
-            rule=rule_of(self.plan),
-        )
 
     def record(self) -> StepRecord:
         """What the next step is about to do, for the ledger."""
@@ -183,7 +173,7 @@ class StepMechanism:
         # Processes that hold one model together clip in one go, in step.
         most = None if self.sharded else PASSES_AHEAD * self.micro_batch
         parts = self.collator.microbatches(mine, rows=most)
-        sums = len(parts) * self.world.size
+        self._parts = len(parts) * self.world.size
         summed: ClippedSum | None = None
         rows = 0
         # Dropout masks are nobody's business, and this process's alone; the caller's generators
@@ -193,11 +183,10 @@ class StepMechanism:
         with secret_randomness(key):
             for units in gathered(parts, self.collator):
                 rows += len(units.lengths)
-                more = self.clip(units.to(self.device), parts=sums)
                 if summed is None:
-                    summed = more
+                    summed = self.clip(units)
                 else:
-                    summed.append(more)
+                    summed.append(self.clip(units))
         assert summed is not None
         summed, rows = self.dealing.together(summed, rows, scattered=self.scattered)
         if not summed.sensitivity <= self.l2_clip_norm:
@@ -217,6 +206,19 @@ class StepMechanism:
         facts = operator_facts(summed, l2_clip_norm=self.l2_clip_norm)
         self._adapt(summed)
         return {**facts, "rows": rows, "seconds": round(time.monotonic() - begin, 4)}
+
+    def clip(self, units: Units) -> ClippedSum:
+        """The clipped sum of some units, by the engine of the run."""
+        return self.engine(
+            self._model,
+            self._loss,
+            units.to(self.device),
+            l2_clip_norm=self.l2_clip_norm,
+            item_clip_norm=self.plan.clip.item_norm,
+            micro_batch=self.micro_batch,
+            rule=self._rule,
+            parts=self._parts,
+        )
 
     def go_on(self, done: int, l2_clip_norm: float | None) -> None:
         """Go on behind ``done`` steps that were charged, of which the last clipped at this norm.
