@@ -265,7 +265,7 @@ def test_a_doctest_of_a_copy_is_run(tmp_path: Path) -> None:
     """pytest itself decides how it names a file outside of its root."""
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     copied = tmp_path / "src" / PACKAGE / "sampling" / "poisson.py"
-    copied.write_text(copied.read_text("utf-8").replace("return min(1.0,", "return -min(1.0,"))
+    copied.write_text(copied.read_text("utf-8").replace("else min(1.0,", "else -min(1.0,"))
     test = f"src/{PACKAGE}/sampling/poisson.py::"
     test += f"{PACKAGE}.sampling.poisson.subject_probability"
     listed, report = tmp_path / "tests.json", tmp_path / "report.json"

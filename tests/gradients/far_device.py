@@ -186,6 +186,8 @@ def far_machine(index: int = 0) -> Iterator[Accelerator]:
     def tensor(data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
         """PyTorch's own asks no mode when it moves what it was given."""
         made = make(data, **kwargs)
+        if device is not None and torch.device(device).type == FAR.type:
+            device = Far.place  # PyTorch itself would ask the device for its number
         return made if device is None else made.to(device)
 
     class Module(ModuleType):
