@@ -28,7 +28,7 @@ PACKAGES = (
     "userdp.gradients",
     "userdp.gradients.engines.layer",
     "userdp.training",
-    "userdp.planning",
+    "userdp.plans.planner",
     "userdp.queries",
     "userdp.sweeping",
     "userdp.federated",

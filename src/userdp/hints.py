@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 COMMANDS = (
     "prepare", "probe", "plan", "train", "evaluate", "generate", "audit", "report", "export",
-    "members", "forget",
+    "verify", "stats", "score", "budget", "settle", "members", "forget", "selftest",
 )  # fmt: skip
 """Those that are functions of `userdp` as well, with the same names for the same things."""
 

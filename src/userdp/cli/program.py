@@ -89,7 +89,8 @@ def for_a_line(function: Callable[..., Any]) -> Callable[..., Any]:
             hint = Annotated[hint, Parameter(allow_leading_hyphen=True)]
         kind = one.KEYWORD_ONLY if place else one.POSITIONAL_ONLY
         parameters.append(one.replace(annotation=hint, kind=kind))
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    signature = inspect.Signature(parameters)
+    command.__signature__ = signature  # type: ignore[attr-defined]  # which typeshed does not list
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     del command.__wrapped__
     return command
