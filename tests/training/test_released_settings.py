@@ -1,4 +1,4 @@
-"""Files beside released weights hold no place of the machine and no code."""
+"""Of the files beside released weights, settings are kept that their classes know, and no more."""
 
 from __future__ import annotations
 
@@ -14,19 +14,30 @@ from tests.training.toy import toy_model
 from userdp.claims.copies import copy_bound
 from userdp.claims.lineage import Lineage
 from userdp.errors import UseError
-from userdp.training.releasing import _without_places, save_model
+from userdp.training.releasing import _settings, save_model
+
+KINDS = ["gpt2", "llama", "qwen2", "gemma3", "gemma3_text", "mixtral", "mamba2", "gpt_neox", "phi3"]
 
 
-def test_a_config_within_a_config_loses_its_code_and_nothing_else(tmp_path):
-    config = transformers.AutoConfig.for_model("gemma3")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_config_loses_none_of_its_settings(kind, tmp_path):
+    config = transformers.AutoConfig.for_model(kind)
+    config.architectures = ["SomeModel"]
     config.save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
-    assert _without_places(written) == written
+    assert _settings(written, config) == written
+
+
+def test_a_config_within_a_config_is_held_to_its_own_class(tmp_path):
+    config = transformers.AutoConfig.for_model("gemma3")
+    config.note = config.text_config.note = MARK
     config.vision_config.auto_map = {"AutoConfig": MARK}
     config.save_pretrained(tmp_path)
-    held = (tmp_path / "config.json").read_text()
-    assert MARK in held
-    assert _without_places(json.loads(held)) == written
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert json.dumps(written).count(MARK) == 3
+    kept = _settings(written, config)
+    assert MARK not in json.dumps(kept)
+    assert kept["text_config"]["hidden_size"] == config.text_config.hidden_size
 
 
 def saved(model, store, folder, **options) -> Path:
@@ -34,12 +45,11 @@ def saved(model, store, folder, **options) -> Path:
     return folder
 
 
-def test_places_and_code_of_a_base_model_end_at_the_release(store, tmp_path):
+def test_notes_places_and_code_of_a_base_model_end_at_the_release(store, tmp_path):
     base = saved(toy_model(store), store, tmp_path / MARK)
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         values = json.loads((base / name).read_text())
-        planted = {"auto_map": {"AutoConfig": MARK}, "_name_or_path": MARK}
-        planted |= {"note": MARK} if name == "tokenizer_config.json" else {}
+        planted = {"note": MARK, "auto_map": {"AutoConfig": MARK}, "_name_or_path": MARK}
         (base / name).write_text(json.dumps({**values, **planted}))
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base, padding_side="left")

@@ -5,18 +5,20 @@ store. A model with adapters of `peft` becomes RUN/adapter, and RUN/model with t
 in. Any other module becomes the file of its weights alone, so that its lineage stays known and the
 ledger can be held against it; to build the module again is its owner's part.
 
-A place on this machine or ``auto_map`` (code that would run) that came with a base model ends here,
-and of a tokenizer's settings only those are kept that are known to be public. The ledger then binds
-the files, and an export copies just these bytes.
+Of the small files beside the weights only settings are kept that the library's own classes know. A
+note, a place on this machine or ``auto_map`` (code that would run) that came with a base model ends
+here. The ledger then binds the files, and an export copies just these bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,9 @@ from userdp.errors import UseError, in_short, warn
 from userdp.gradients.shards import whole
 from userdp.ledger import RunFolder
 from userdp.training.distributed import current_world
+
+_NO_SETTINGS = {"_name_or_path", "id2label", "label2id", "task_specific_params"}
+"""Of every configuration of `transformers`: a place, and words of another task."""
 
 _OF_TOKENIZERS = {
     "add_bos_token", "add_eos_token", "add_prefix_space", "bos_token", "cls_token", "eos_token",
@@ -124,8 +129,9 @@ def save_model(
     with files.whole_folder(folder) as temporary:
         if isinstance(model, transformers.PreTrainedModel):
             model.save_pretrained(temporary)
-            _rewrite(temporary / "config.json", _without_places)
-            _rewrite(temporary / "generation_config.json", _without_places)
+            _rewrite(temporary / "config.json", lambda given: _settings(given, model.config))
+            known = transformers.GenerationConfig().to_dict()
+            _rewrite(temporary / "generation_config.json", lambda given: _only(given, known))
         elif is_adapted(model):
             model.save_pretrained(temporary)  # type: ignore[operator]
             (temporary / "README.md").unlink(missing_ok=True)
@@ -251,7 +257,7 @@ def _write_tokenizer(folder: Path, tokenizer: Path, own: Any) -> None:
     files.write_json(folder / "tokenizer_config.json", settings)
     if own is not None:
         own.save_pretrained(folder)
-    _rewrite(folder / "tokenizer_config.json", _of_tokenizer)
+    _rewrite(folder / "tokenizer_config.json", lambda given: _only(given, _OF_TOKENIZERS))
 
 
 def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -272,5 +278,21 @@ def _without_places(given: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _of_tokenizer(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name in _OF_TOKENIZERS}
+def _only(given: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in known}
+
+
+def _settings(given: dict[str, Any], config: transformers.PretrainedConfig) -> dict[str, Any]:
+    """Of a model's config what its class knows; configs within it by their own classes.
+
+    Whatever else somebody wrote there, such as people's names as labels, no claim speaks of.
+    """
+    known = {*inspect.signature(type(config)).parameters, *config.attribute_map}
+    known |= {"architectures", "dtype", "model_type", "quantization_config", "transformers_version"}
+    with contextlib.suppress(TypeError, ValueError):  # one that must be given something names it
+        known |= type(config)().to_dict().keys()
+    kept = _only(given, known - _NO_SETTINGS)
+    for name, inner in vars(config).items():
+        if name in kept and isinstance(inner, transformers.PretrainedConfig):
+            kept[name] = _settings(kept[name], inner)
+    return kept
