@@ -231,6 +231,12 @@ def test_every_els_cell_is_within_the_budget_and_barely(group_size):
     assert cell.compute == 32
 
 
+def test_els_of_one_example_a_user_needs_the_noise_of_uls():
+    """With G = 1 an example is a user (Charles et al. 2024, Theorem 2)."""
+    found = els_problem()
+    assert found.of_examples(1).noise_multiplier == found.of_users(1).noise_multiplier
+
+
 def test_the_denominator_of_els_is_declared_and_at_most_users_times_the_cap():
     assert els_problem().of_examples(3).population == 600
     assert els_problem(population_examples=500).of_examples(3).population == 500
