@@ -13,7 +13,6 @@ def evidence(extra: dict[str, Any], flagged: list[str]) -> Row:
     return {
         "canaries_lower": bound["epsilon_lower"],
         "canaries_most_detectable": bound["most_detectable"],
-        "estimates": bound["estimates"],
         "steps_lower": steps["epsilon_lower"],
         "steps_least_detectable": steps["detectable_epsilon"],
         "noise_ratio": steps["noise_ratio"],
@@ -23,9 +22,6 @@ def evidence(extra: dict[str, Any], flagged: list[str]) -> Row:
             for check in steps["checks"]
         },
         "flagged": flagged,
-        "users_left_out": extra["users_left_out"],
-        "gradients": extra["gradients"],
-        "planned_gradients": extra["planned_gradients"],
         "seconds": round(extra["seconds"], 1),
     }
 

@@ -12,8 +12,8 @@ from userdp.papers.studies.runs import Row
 def tables(rows: list[Row]) -> str:
     """The results as Markdown."""
     out = ["| text | algorithm | claimed ε | canaries: ε ≥ (could prove) | steps: ε ≥ (catches) "]
-    out[0] += "| gradients / run's | flagged |"
-    out.append("|---|---|---|---|---|---|---|")
+    out[0] += "| flagged |"
+    out.append("|---|---|---|---|---|---|")
     right = [row for row in rows if row["key"]["run"] == "right"]
     for row in right:
         key = row["key"]
@@ -22,7 +22,6 @@ def tables(rows: list[Row]) -> str:
             f"| {key['text']} | {key['algorithm']}{long} | {row['claimed']:.4f} "
             f"| {row['canaries_lower']:.2f} ({row['canaries_most_detectable']:.2f}) "
             f"| {row['steps_lower']:.4f} ({row['steps_least_detectable']:.4f}) "
-            f"| {row['gradients'] / row['planned_gradients']:.2f} "
             f"| {', '.join(row['flagged']) or 'nothing'} |"
         )
     below = [max(row["canaries_lower"], row["steps_lower"]) < row["claimed"] for row in right]

@@ -25,7 +25,7 @@ from userdp.auditing.audit_run import audit_run
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.sweeping.request import TuningMode, build_request, grid
-from userdp.sweeping.sweep import run_sweep
+from userdp.sweeping.runs import run_sweep
 from userdp.training.config import TrainConfig
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.generation import GenerateConfig, sampled_texts
@@ -112,9 +112,7 @@ def _selftest(place: Place, device: str) -> Numbers:
 
 
 def _audit(place: Place, device: str) -> Numbers:
-    found = audit_run(
-        place.run, place.store, references=2, jobs=place.jobs, repeat=False, device=device
-    )
+    found = audit_run(place.run, place.store, references=2, repeat=False, device=device)
     return {"AUC": found["inference"]["auc"]}
 
 

@@ -44,14 +44,13 @@ def store(made) -> UserStore:
 
 
 @pytest.mark.parametrize("time", fast_then_slow(["once", "again"]))
-def test_right_runs_pass_and_cost_no_more_than_the_run(store, tmp_path, time):
+def test_right_runs_pass(store, tmp_path, time):
     found = toy.audited(store, tmp_path)
     assert contradictions(found, CLAIMED) == []
     assert found.bound.epsilon_lower < CLAIMED
     assert 0.8 * CLAIMED < found.steps.epsilon_lower < CLAIMED
     assert found.bound.most_detectable > 0
     assert CLAIMED < found.steps.detectable_epsilon < 1.3 * CLAIMED
-    assert found.gradients <= 1.25 * found.planned_gradients  # equal in expectation
     assert found.steps.worst_move == pytest.approx(1, abs=2e-3)
     assert not any((tmp_path / "work").iterdir())
     assert StoreLedger(store.path).charges() == []
@@ -87,7 +86,6 @@ def test_examples_are_audited_as_well_as_users(store, tmp_path):
     plan = els_plan(population=600, batch_size=40, steps=10, noise_multiplier=1.0)
     found = toy.audited(store, tmp_path, plan)
     assert contradictions(found, plan.guarantee().epsilon) == []
-    assert found.gradients <= 1.5 * found.planned_gradients
 
 
 @pytest.mark.slow
@@ -112,24 +110,25 @@ def test_watching_changes_nothing(store, tmp_path):
     assert len(seen.cohorts) == len(seen.noise) == 3
 
 
-def test_canaries_are_fair_coins_and_half_natural(store):
-    made = make_canaries(store, toy.audit_plan(), count=60)
-    assert made.natural.sum() == min(30, len(store.split(Split.HELD_OUT_USERS).counts))
-    tosses = [make_canaries(store, toy.audit_plan(), count=60).included.mean() for _ in range(40)]
+def test_canaries_are_fair_coins_of_tokens_that_the_store_knows(store):
+    tosses = [make_canaries(store, 60).included.mean() for _ in range(40)]
     assert abs(np.mean(tosses) - 0.5) < 4 * 0.5 / np.sqrt(60 * 40)
-    vocabulary = store.meta.vocab_size
-    assert all(row.min() >= 0 and row.max() < vocabulary for row in made.rows)
+    rows = make_canaries(store, 60).rows
+    assert rows.shape == (60, store.meta.seq_len)
+    assert 0 <= rows.min() <= rows.max() < store.meta.vocab_size
 
 
 def test_who_makes_room_does_not_depend_on_the_coins(store, tmp_path):
     """Else a coin would move two users, and guesses would prove more than the mechanism's ε."""
-    plan = toy.audit_plan()
-    made = make_canaries(store, plan, count=40, unsafe_seed=1)
-    left = [
-        copy_with(store, replace(made, included=coins), tmp_path / str(coins[0]), plan)[1]
-        for coins in (np.zeros(40, dtype=bool), np.ones(40, dtype=bool))
-    ]
-    assert left[0] == left[1] >= 20
+    made = make_canaries(store, 40, unsafe_seed=1)
+    kept = []
+    for coins in (np.zeros(40, dtype=bool), np.ones(40, dtype=bool)):
+        tossed = replace(made, included=coins)
+        copy = copy_with(store, tossed, tmp_path / str(coins[0]), items=2, unsafe_seed=1)
+        kept.append([user for user in copy.user_ids() if user.startswith(b"user")])
+        assert copy.users == len(kept[-1]) + coins.sum()
+    assert kept[0] == kept[1]
+    assert len(kept[0]) == len(store.split(Split.TRAIN).counts) - 40
 
 
 def test_directions_beyond_the_memory_keep_the_largest_coordinates():
@@ -138,9 +137,9 @@ def test_directions_beyond_the_memory_keep_the_largest_coordinates():
     for vector in vectors:
         vector["b"][7] = 40.0
     all_of_it = Directions(iter(vectors), count=5, most_bytes=1 << 20)
-    assert all_of_it.energy == pytest.approx(1)
     few = Directions(iter(vectors), count=5, most_bytes=4 * 5 * 3)
-    assert 0.9 < few.energy < 1
+    assert few.units.shape == (5, 3)
+    assert np.allclose(few.gram(), 1, atol=0.1)  # the coordinate that all share is among the three
     flat = torch.stack([torch.cat([v["a"], v["b"]]) for v in vectors]).double()
     assert np.allclose(all_of_it.norms, flat.norm(dim=1).numpy())
     unit = flat / flat.norm(dim=1, keepdim=True)

@@ -37,7 +37,7 @@ def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
     part = people.split(Split.HELD_OUT_USERS)
     users, examples = np.array([0, 3, 1]), np.array([1, 0, 2])
     side = Side(part=part, people=users, counts=np.array([1, 1, 1]), examples=examples)
-    found, targets = side.log_likelihoods(model, batch=2)
+    found, targets = side.log_likelihoods(model)
     assert targets.tolist() == (part.lengths(users, examples) - 1).tolist()
     rows = part.gather(users, examples)
     for number in range(3):
@@ -91,7 +91,7 @@ def busy(tmp_path_factory) -> UserStore:
 
 
 def attack_on_a_model_that_favours_busy_people(store, monkeypatch):
-    def by_word(side, model, *, batch):
+    def by_word(side, model):
         users = np.repeat(side.people, side.counts)
         rows = zip(users, side.examples, strict=True)
         word = [side.part.gather([user], [example]).row(0)[0] for user, example in rows]

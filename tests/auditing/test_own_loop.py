@@ -47,7 +47,7 @@ def test_a_loops_run_is_attacked_and_not_repeated(store, tmp_path):
     assert "--no-repeat" in caught.value.hint
     assert StoreLedger(store.path).history() == looks, "nothing was read"
     assert audit_run(run, store, repeat=False, **SMALL)["inference"] is not None
-    with pytest.raises(UseError, match="no reference runs like it"):
+    with pytest.raises(UseError, match="no reference run like it"):
         audit_run(run, store, repeat=False, references=2, **SMALL)
 
 

@@ -7,19 +7,16 @@ import pytest
 
 from benchmarks.words import WORDS
 from tests.auditing import toy
-from tests.sweeping.launch import InProcess
 from tests.training.toy import CONFIG
 from userdp.auditing import references
 from userdp.auditing.audit_run import audit_run
 from userdp.auditing.inference import fresh_examples, fresh_text, user_inference
 from userdp.auditing.references import calibrated, copy_half, per_token, reference_scores
 from userdp.cli.app import run as userdp
-from userdp.data.progress import NoProgress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import FailureError, UseError
+from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.training import side_by_side
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
 from userdp.training.models import load_model, read_model
@@ -110,8 +107,6 @@ def scores(people, tmp_path_factory):
         CONFIG,
         place=tmp_path_factory.mktemp("kept") / "references",
         count=6,
-        start=InProcess(),
-        poll=0,
     )
 
 
@@ -142,35 +137,46 @@ def test_a_broken_twin_whose_references_train_on_members_alone_is_caught(
     """Such references have seen whom the run saw, and there is nothing left to tell."""
 
     def members(store, out, number):
-        part, tally = store.split(Split.TRAIN), references.Tally()
-        with references.writer_like(store, out) as writer:
+        part = store.split(Split.TRAIN)
+        with references.copied(store, out) as copy:
             for user in range(len(part.counts)):
-                references.copy_user(writer, part, user, np.arange(part.counts[user]), tally)
-            writer.finish(source={"kind": "audit"}, tally=tally)
+                copy.user(part, user, np.arange(part.counts[user]))
         return UserStore.open(out)
 
     monkeypatch.setattr(references, "copy_half", members)
     plan, fresh = PlainPlan(steps=STEPS, batch_size=32), fresh_text(people)
-    here = {"start": InProcess(), "poll": 0}
-    blind = reference_scores(people, fresh, plan, CONFIG, place=tmp_path / "place", count=2, **here)
+    blind = reference_scores(people, fresh, plan, CONFIG, place=tmp_path / "place", count=2)
     own = per_token(read_model(str(run / "model")), fresh)
     assert fresh.roc(calibrated(own, blind)).at_chance
     assert not fresh.roc(calibrated(own, scores)).at_chance
 
 
-@pytest.mark.slow
-def test_finished_references_are_kept_and_nothing_else(people, tmp_path):
+def trains(monkeypatch, *, stop_before=None):
+    """The folders of the runs that are trained from here on."""
+    calls = []
+
+    def train_one(*arguments, out, **options):
+        calls.append(out)
+        if len(calls) == stop_before:
+            raise KeyboardInterrupt
+        return train(*arguments, out=out, **options)
+
+    monkeypatch.setattr(references, "train", train_one)
+    return calls
+
+
+def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeypatch):
     plan, fresh = PlainPlan(steps=3, batch_size=8), fresh_text(people)
-    place, start = tmp_path / "references", InProcess(crash_before=2)
-    asked = {"place": place, "count": 2, "start": start, "poll": 0}
+    place, calls = tmp_path / "references", trains(monkeypatch, stop_before=2)
+    asked = {"place": place, "count": 2}
     charged = StoreLedger(people.path).charges()
     with pytest.raises(KeyboardInterrupt):
         reference_scores(people, fresh, plan, CONFIG, **asked)
     assert len(list(place.iterdir())) == 1
     found = reference_scores(people, fresh, plan, CONFIG, **asked)
-    assert len(start.calls) == 3
+    assert len(calls) == 3
     assert np.array_equal(found, reference_scores(people, fresh, plan, CONFIG, **asked))
-    assert len(start.calls) == 3
+    assert len(calls) == 3
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in place.iterdir())
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     other = PlainPlan(steps=2, batch_size=8)
@@ -179,60 +185,14 @@ def test_finished_references_are_kept_and_nothing_else(people, tmp_path):
 
 
 @pytest.mark.slow
-def test_references_that_train_side_by_side_are_those_one_after_another(people, tmp_path):
-    """By real processes: their randomness is the configuration's seed here, and nobody else's."""
-    plan, fresh = PlainPlan(steps=3, batch_size=8), fresh_text(people)
-    told = []
-
-    class Shown(NoProgress):
-        def at(self, done):
-            told.append(done)
-
-    alone = {"place": tmp_path / "alone", "start": InProcess(), "poll": 0}
-    one_by_one = reference_scores(people, fresh, plan, CONFIG, count=4, **alone)
-    beside = {"place": tmp_path / "beside", "jobs": 2, "progress": Shown()}
-    together = reference_scores(people, fresh, plan, CONFIG, count=4, **beside)
-    np.testing.assert_allclose(together, one_by_one, rtol=1e-5)
-    assert told == sorted(told)
-    assert told[-1] == 4 * plan.steps
-    assert len(list((tmp_path / "beside").iterdir())) == 4, "no text is left behind"
-
-
-def test_a_reference_that_fails_says_why_and_the_finished_ones_are_kept(people, tmp_path):
-    plan, fresh, place = PlainPlan(steps=1, batch_size=4), fresh_text(people), tmp_path / "kept"
-    with pytest.raises(FailureError, match="reference 2 of 2 failed: the machine is out of memory"):
-        reference_scores(
-            people, fresh, plan, CONFIG,
-            place=place, count=2, start=InProcess(refuse=2), poll=0,
-        )  # fmt: skip
-    assert len(list(place.iterdir())) == 1
-
-
-@pytest.mark.parametrize("count", [1, 3, -2])
-def test_an_odd_number_of_references_is_refused(people, tmp_path, count):
-    with pytest.raises(UseError, match="even"):
-        reference_scores(
-            people,
-            fresh_text(people),
-            PlainPlan(steps=1, batch_size=1),
-            CONFIG,
-            place=tmp_path / "x",
-            count=count,
-        )
-    assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.slow
 def test_a_private_run_is_compared_with_private_runs(tmp_path, monkeypatch, capsys):
     store = toy.audit_store(tmp_path, users=60)
     plan = toy.audit_plan(population=60, cohort_size=10, steps=4)
     train(store, plan, toy.CONFIG, out=tmp_path / "run", tensorboard=False)
     charged = StoreLedger(store.path).charges()
-    start = InProcess()
-    monkeypatch.setattr(side_by_side, "launch", start)
+    calls = trains(monkeypatch)
     found = audit_run(tmp_path / "run", store, repeat=False, references=2)
-    assert len(start.calls) == 2
-    assert all("--plan" in call and "none" not in call for call in start.calls)
+    assert len(calls) == 2
     assert found["references"]["runs"] == 2
     assert 0 <= found["references"]["auc_low"] <= found["references"]["auc_high"] <= 1
     assert StoreLedger(store.path).charges() == charged
@@ -240,5 +200,5 @@ def test_a_private_run_is_compared_with_private_runs(tmp_path, monkeypatch, caps
     command += ["--references", "2", "--plot", str(tmp_path / "roc.png")]
     assert userdp(command) == 0
     assert "against 2 reference runs: AUC" in capsys.readouterr().out
-    assert len(start.calls) == 2
+    assert len(calls) == 2
     assert userdp([*command, "--references", "3"]) == 2

@@ -11,15 +11,8 @@ import pytest
 from scipy import stats
 
 from tests.speed import fast_then_slow
-from userdp.auditing import steps
 from userdp.auditing.steps import LEVEL, participation_checks
-from userdp.auditing.tails import (
-    BinomialSpread,
-    cosine_p_value,
-    cosine_threshold,
-    ks_p_value,
-    ks_threshold,
-)
+from userdp.auditing.tails import cosine_p_value, ks_p_value, spread_p_value, two_sided
 
 
 def gamma_p_value(sizes: np.ndarray, trials: int, q: float) -> np.ndarray:
@@ -73,13 +66,12 @@ def test_broken_twin_an_asymptotic_tail_is_caught_at_two_steps():
     assert max(flagged) <= LEVEL
 
 
-def exact_spread(count: int, trials: int, q: Fraction) -> dict[int, Fraction]:
-    """The law of Σ (2n - 2c)² by enumeration in rational numbers; c as the check takes it."""
-    twice = round(2 * trials * float(q))
+def exact_spread(count: int, trials: int, q: Fraction) -> dict[Fraction, Fraction]:
+    """The law of Σ (n - trials q)² by enumeration in rational numbers."""
     chance = [math.comb(trials, n) * q**n * (1 - q) ** (trials - n) for n in range(trials + 1)]
-    law: dict[int, Fraction] = {}
+    law: dict[Fraction, Fraction] = {}
     for numbers in itertools.product(range(trials + 1), repeat=count):
-        spread = sum((2 * n - twice) ** 2 for n in numbers)
+        spread = sum((n - trials * q) ** 2 for n in numbers)
         law[spread] = law.get(spread, Fraction(0)) + math.prod(chance[n] for n in numbers)
     return law
 
@@ -93,20 +85,16 @@ def exact_spread(count: int, trials: int, q: Fraction) -> dict[int, Fraction]:
         (4, 3, Fraction(5, 6)),
     ],
 )
-def test_tails_of_a_small_spread_are_those_of_enumeration(count, trials, q):
-    law = BinomialSpread(count=count, trials=trials, probability=float(q))
+def test_the_p_value_of_a_spread_is_above_the_tails_of_enumeration(count, trials, q):
     exact = exact_spread(count, trials, q)
-    for spread in exact:
-        scaled = (spread - count) // 8 if law._twice % 2 else spread // 4
+    for numbers in itertools.combinations_with_replacement(range(trials + 1), count):
+        spread = sum((n - trials * q) ** 2 for n in numbers)
         lower = float(sum(p for s, p in exact.items() if s <= spread))
         upper = float(sum(p for s, p in exact.items() if s >= spread))
-        assert lower <= law.lower_tail(scaled) <= lower + 1e-8
-        assert upper <= law.upper_tail(scaled) <= upper + 1e-8
-        assert law.squares(scaled) == pytest.approx(spread / 4)
-        for sign, tail in ((-1.0, lower), (1.0, upper)):
-            assert tail <= law._chernoff(scaled, sign=sign) * (1 + 1e-9)
-    mean = float(sum(s * p for s, p in exact.items())) / 4
-    assert law.squares(law.mean) == pytest.approx(mean)
+        found = spread_p_value(np.array(numbers), trials=trials, probability=float(q))
+        assert found >= min(1, 2 * min(lower, upper)) * (1 - 1e-9)
+        if spread == min(exact):
+            assert found == pytest.approx(min(1, 2 * lower), rel=1e-6), "the probability itself"
 
 
 @pytest.mark.slow
@@ -126,25 +114,24 @@ def test_tails_of_a_small_spread_are_those_of_enumeration(count, trials, q):
 )
 def test_the_spread_of_right_runs_is_odd_as_seldom_as_its_p_value_says(count, trials, q):
     draw = np.random.default_rng(11)
-    runs = 4_000_000 // max(200, count)
-    law = BinomialSpread(count=count, trials=trials, probability=q)
-    spreads = law.cells(draw.binomial(trials, q, (runs, count))).sum(axis=1)
-    values, times = np.unique(spreads, return_counts=True)
-    tails = np.quantile(values, [0, 0.001, 0.01, 0.05, 0.5, 0.95, 0.99, 0.999, 1], method="nearest")
-    for value in np.unique(tails).tolist():
-        p = law.p_value(value)
-        at_least_as_odd = values <= value if law.lower_tail(value) < 0.5 else values >= value
-        seen = times[at_least_as_odd].sum() / runs  # of one side, so half as often
-        assert seen <= p / 2 + 5 * math.sqrt(p / runs) + 1e-9 or p == 1
+    numbers = draw.binomial(trials, q, (4_000_000 // max(200, count), count))
+    spreads = np.square(numbers - trials * q).mean(axis=1)
+    order = np.argsort(spreads)
+    for part in (0, 0.001, 0.01, 0.05, 0.5, 0.95, 0.99, 0.999, 1):
+        row = order[round(part * (len(order) - 1))]
+        p = spread_p_value(numbers[row], trials=trials, probability=q)
+        right = spreads <= spreads[row] if spreads[row] < trials * q * (1 - q) else None
+        seen = (spreads >= spreads[row] if right is None else right).mean()  # of one side
+        assert seen <= p / 2 + 5 * math.sqrt(p / len(order)) + 1e-9 or p == 1
 
 
 def test_a_spread_of_zero_costs_what_its_steps_do():
     """Fixed batches are caught as soon as their chance is below the level; not before."""
     found = {}
     for count in (1, 2, 4, 5, 8):
-        law = BinomialSpread(count=count, trials=160, probability=0.1)
         exact = float(stats.binom.pmf(16, 160, 0.1)) ** count
-        assert law.lower_tail(0) == pytest.approx(exact, abs=2e-9)
+        found_p = spread_p_value(np.full(count, 16), trials=160, probability=0.1)
+        assert found_p == pytest.approx(2 * exact, rel=1e-6)
         cohorts = [np.arange(16)] * count
         found[count] = participation_checks(cohorts, population=160, probability=0.1)[1].flagged
     assert found == {1: False, 2: False, 4: False, 5: True, 8: True}
@@ -156,34 +143,29 @@ def test_the_distance_of_few_gaussians_is_odd_as_seldom_as_its_p_value_says(coun
     law = np.sort(stats.norm.cdf(draw.standard_normal((40_000, count))), axis=1)
     below = np.arange(count) / count
     distances = np.maximum(law - below, below + 1 / count - law).max(axis=1)
+    p = np.array([ks_p_value(distance, count) for distance in distances])
     for level in (0.001, 0.01, 0.1):
-        rate = (distances > ks_threshold(level, count)).mean()
-        assert rate <= level + 4 * math.sqrt(level / 40_000)
-        assert ks_p_value(ks_threshold(level, count), count) == pytest.approx(level)
+        assert (p <= level).mean() <= level + 4 * math.sqrt(level / 40_000)
 
 
 @pytest.mark.parametrize(("dimension", "rows"), [(1, 4), (2, 2), (3, 6), (8, 2), (64, 20)])
 def test_the_greatest_cosine_is_odd_as_seldom_as_its_p_value_says(dimension, rows):
     draw = np.random.default_rng(4)
-    runs = 8_000
-    vectors = draw.standard_normal((runs, rows, dimension))
+    vectors = draw.standard_normal((8_000, rows, dimension))
     vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
     pairs = np.triu_indices(rows, 1)
     most = np.abs(vectors @ vectors.transpose(0, 2, 1))[:, pairs[0], pairs[1]].max(axis=1)
+    p = np.array([cosine_p_value(one, dimension=dimension, pairs=len(pairs[0])) for one in most])
     for level in (0.001, 0.01, 0.1):
-        threshold = cosine_threshold(level, dimension=dimension, pairs=len(pairs[0]))
-        assert (most > threshold).mean() <= level + 4 * math.sqrt(level / runs)
-        if dimension > 1:
-            p = cosine_p_value(threshold, dimension=dimension, pairs=len(pairs[0]))
-            assert p == pytest.approx(level, rel=1e-6)
+        assert (p <= level).mean() <= level + 4 * math.sqrt(level / len(p))
     if (dimension, rows) == (8, 2):  # one pair: no union, so the law itself
-        assert (most > cosine_threshold(0.1, dimension=8, pairs=1)).mean() > 0.08
+        assert (p <= 0.1).mean() > 0.08
 
 
 @pytest.mark.slow
 def test_the_scale_of_few_numbers_is_odd_as_seldom_as_its_p_value_says():
     draw = np.random.default_rng(5)
-    noise = draw.standard_normal((2000, 1, 2)).astype(np.float32)
-    p = np.array([steps._scale(one)[2].p_value for one in noise])
+    square = np.square(draw.standard_normal((2000, 2))).sum(axis=1)
+    p = np.array([two_sided(stats.chi2.cdf(one, 2), stats.chi2.sf(one, 2)) for one in square])
     for level in (0.001, 0.01, 0.1):
         assert (p < level).mean() <= level + 4 * math.sqrt(level / 2000)

@@ -112,7 +112,7 @@ def test_the_audits_own_result_is_what_the_report_reads() -> None:
     """The names that the report reads are those that an audit writes."""
     bounds = pytest.importorskip("userdp.auditing.guesses").CanaryBound.__slots__
     steps = pytest.importorskip("userdp.auditing.steps").StepAudit.__slots__
-    roc = pytest.importorskip("userdp.auditing.roc").Roc.__slots__
+    roc = pytest.importorskip("userdp.auditing.inference").Roc.__slots__
     assert {"epsilon_lower", "confidence", "most_detectable"} <= set(bounds)
     assert {"epsilon_lower", "confidence"} <= set(steps)
     assert {"auc", "auc_low", "auc_high", "tpr_at_low_fpr", "low_fpr"} <= set(roc)

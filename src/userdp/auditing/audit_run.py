@@ -1,36 +1,32 @@
-"""`userdp audit`: every attack on one run, and the verdict."""
+"""Every attack on one run, and the verdict: all of ``userdp audit``."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from userdp import files
-from userdp.auditing.copies import clean_folder
+from userdp.auditing.canaries import clean_folder
 from userdp.auditing.extra_run import ExtraRun, Sabotage, extra_run
 from userdp.auditing.inference import fresh_text, user_inference
-from userdp.auditing.references import (
-    calibrated,
-    per_token,
-    reference_scores,
-    require_references,
-)
+from userdp.auditing.references import calibrated, per_token, reference_scores
 from userdp.claims import Claim, claim
 from userdp.codec import encode
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
+from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.folder import read_lines
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
 from userdp.training.config import PlainPlan, train_config
-from userdp.training.devices import AUTO, choose_device, seats
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.run_models import base_of, released_models
 
-FOLDER = "audit"
-RESULT = "audit.json"
+FOLDER, RESULT = "audit", "audit.json"
 
 
 def audit_run(
@@ -39,7 +35,6 @@ def audit_run(
     *,
     inference: bool = True,
     references: int = 0,
-    jobs: int = 1,
     repeat: bool = True,
     canaries: int = 128,
     most_users: int = 2000,
@@ -48,7 +43,6 @@ def audit_run(
     device: str = AUTO,
     progress: Progress | None = None,
     sabotage: Sabotage | None = None,
-    unsafe_seed: int | None = None,
 ) -> dict[str, Any]:
     """Attack a finished run, and repeat it once with canaries under observation.
 
@@ -60,7 +54,6 @@ def audit_run(
         inference: the user-inference attack on the released model.
         references: runs like this one that the attack is also made against, see
             `userdp.auditing.references`; even. Those that are finished are kept.
-        jobs: of the reference runs, how many train at the same time.
         repeat: the extra run with canaries and white-box checks; only for a private run.
         canaries: of the extra run.
         most_users: of a side of the attack.
@@ -69,7 +62,6 @@ def audit_run(
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many steps of the extra run are done.
         sabotage: FOR TESTS, see `extra_run`.
-        unsafe_seed: FOR TESTS, see `extra_run`.
 
     Returns:
         ``claimed_epsilon``, ``delta``, ``inference`` (a `Roc`), ``references`` (how
@@ -90,40 +82,36 @@ def audit_run(
             hint="give the --store that it was trained on",
         )
     whole = claim(folder.ledger)
-    claimed = whole.guarantee
+    claimed, held = whole.guarantee, price_of_steps(whole)
     plan = plan_of(folder.ledger, read_entries(folder.ledger))
-    held = price_of_steps(whole)
-    if not inference and (not repeat or plan is None):
+    repeat = repeat and plan is not None
+    if not inference and not repeat:
         raise UseError(
             "nothing is left to audit: a run without privacy claims nothing that a repetition "
             "could contradict",
             hint="leave --no-inference out",
         )
-    if references:
-        require_references(references)
-        seats(device, jobs)
-        if not inference:
-            raise UseError("references serve the attack on the released model, which is left out")
-        if not folder.train.exists():
-            raise UseError(
-                f"the run at {run} was trained by a loop of its own, which nobody else can run: "
-                "there are no reference runs like it",
-                hint="leave --references out",
-            )
-    if repeat and plan is not None and not folder.train.exists():
+    if references < 0 or references % 2:
         raise UseError(
-            f"the run at {run} was trained by a loop of its own, which cannot be repeated",
-            hint="audit only the released model: --no-repeat",
+            f"references must be an even number, got {references}: each person is in one run of "
+            "every pair"
         )
-    models = {}
-    if inference:
-        models = released_models(folder, store, with_base=True)
-    else:
+    if (repeat or references) and not folder.train.exists():
+        raise UseError(
+            f"the run at {run} was trained by a loop of its own, which cannot be repeated: there "
+            "is no extra run, and no reference run like it",
+            hint="audit only the released model: --no-repeat, without --references",
+        )
+    if not inference:
         base_of(folder, store)  # refuses a run whose base is another model by now
+    models = released_models(folder, store, with_base=True) if inference else {}
     options = folder.read_train()
     StoreLedger(store.path).look("audit")
     place = run / FOLDER
     clean_folder(place)
+    config = train_config(options)
+    if config.selection.scored:  # the scores are of the audited store
+        config = replace(config, selection=Strategy.RANDOM)
     roc = against_references = again = None
     if models:
         model, base = (models[of].float().to(computes) for of in ("model", "base"))
@@ -134,10 +122,9 @@ def audit_run(
                 store,
                 fresh,
                 plan or PlainPlan(steps=options["steps"], batch_size=options["batch_size"]),
-                train_config(options),
+                config,
                 place=place / "references",
                 count=references,
-                jobs=jobs,
                 device=device,
                 progress=progress,
             )
@@ -147,14 +134,13 @@ def audit_run(
         again = extra_run(
             store,
             plan,
-            train_config(options),
+            config,
             place=place,
             canaries=canaries,
             confidence=confidence,
             device=device,
             progress=progress,
             sabotage=sabotage,
-            unsafe_seed=unsafe_seed,
         )
     proven = None if again is None else max(again.bound.epsilon_lower, again.steps.epsilon_lower)
     flagged = [] if again is None else contradictions(again, held)
@@ -193,11 +179,9 @@ def contradictions(again: ExtraRun, claimed: float) -> list[str]:
     if math.isinf(claimed):
         return []
     flagged = [f"steps: {name}" for name in again.steps.flagged]
-    if again.bound.epsilon_lower > claimed:
-        flagged.append("canaries: lower bound above the claim")
-    if again.steps.epsilon_lower > claimed:
-        flagged.append("steps: lower bound above the claim")
-    return flagged
+    bounds = {"canaries": again.bound.epsilon_lower, "steps": again.steps.epsilon_lower}
+    above = (name for name, lower in bounds.items() if lower > claimed)
+    return flagged + [f"{name}: lower bound above the claim" for name in above]
 
 
 def _seconds_of(operator: Path) -> float | None:

@@ -1,30 +1,34 @@
-"""Canary users, and a copy of a store in which each of them is in or out by a fair coin.
+"""Canary users, each in or out by a fair coin, and copies of a store for runs that release nothing.
 
-*Gradient* canaries hold random tokens: text like nobody's, whose gradient is long (so that it is
-clipped to the full norm) and far from everybody else's. *Text* canaries hold a held-out user's own
-example: natural text that nothing was trained on. They go through the sampler, the collator, the
-gradient engine and the ledger like anybody.
+A canary holds random tokens: text like nobody's, whose gradient is long (so that it is clipped to
+the full norm) and far from everybody else's. Canaries go through the sampler, the collator, the
+gradient engine and the ledger like anybody. So that the extra run costs about what the run did that
+it audits, as many training users are left out of its copy as there are canaries.
 
-So that the extra run costs no more than the run it audits, training users are left out of the copy
-for the canaries that come in.
+Copies hold people's text: they lie in folders for the operator alone, and go when their run ends.
 """
 
 from __future__ import annotations
 
-import math
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.auditing.copies import copy_user, write_user, writer_like
 from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.store import StoreSplit, UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.data.writer import StoreWriter
 from userdp.errors import UseError
+from userdp.files import OPERATOR_FOLDER, operator_folder
 from userdp.gradients import Units
-from userdp.plans import Plan
 from userdp.sampling.coins import secret_generator
 
 
@@ -33,101 +37,128 @@ class Canaries:
     """Users who were made up, and whether each is in.
 
     Args:
-        rows: each canary's example, int64 tokens.
+        rows: int64 (canaries, tokens), each one's example.
         included: bool (canaries,), independent fair coins.
-        natural: bool (canaries,), text canaries; the others are gradient canaries.
-        copies: how often a canary's example stands in its part of the store: more than once under
-            example sampling, where a user of many equal examples is the worst case.
     """
 
-    rows: tuple[NDArray[np.int64], ...]
+    rows: NDArray[np.int64]
     included: NDArray[np.bool_]
-    natural: NDArray[np.bool_]
-    copies: int
 
     def units(self) -> Units:
         """One unit per canary, one row each."""
-        flat = np.concatenate(self.rows)
-        offsets = np.cumsum([0, *map(len, self.rows)])
-        return Units.from_flat(flat, offsets, np.arange(len(self.rows) + 1))
+        count, length = self.rows.shape
+        offsets = np.arange(count + 1)
+        return Units.from_flat(self.rows.reshape(-1), length * offsets, offsets)
 
 
-def make_canaries(
-    store: UserStore, plan: Plan, *, count: int, unsafe_seed: int | None = None
-) -> Canaries:
-    """``count`` canaries: half of them natural text, as far as held-out users go; coins tossed."""
-    draw = secret_generator(unsafe_seed)
-    held_out = store.split(Split.HELD_OUT_USERS)
-    natural = min(count // 2, len(held_out.counts))
-    people = draw.permutation(len(held_out.counts))[:natural]
-    length = store.meta.seq_len
-    tokens = np.arange(store.meta.vocab_size)
+def make_canaries(store: UserStore, count: int, *, unsafe_seed: int | None = None) -> Canaries:
+    """``count`` canaries of the length of the store's examples; coins tossed."""
+    draw, tokens = secret_generator(unsafe_seed), np.arange(store.meta.vocab_size)
     allowed = tokens[tokens != store.meta.end_of_text_id]
-    rows = [held_out.gather([user], [0]).row(0).astype(np.int64) for user in people]
-    rows += [draw.choice(allowed, length) for _ in range(count - natural)]
-    order = draw.permutation(count)
     return Canaries(
-        rows=tuple(rows[k] for k in order),
+        rows=draw.choice(allowed, (count, store.meta.seq_len)),
         included=draw.random(count) < 0.5,
-        natural=order < natural,
-        copies=plan.sampling.items,
     )
 
 
 def copy_with(
-    store: UserStore,
-    canaries: Canaries,
-    out: Path,
-    plan: Plan,
-    *,
-    unsafe_seed: int | None = None,
-) -> tuple[UserStore, int]:
+    store: UserStore, canaries: Canaries, out: Path, *, items: int, unsafe_seed: int | None = None
+) -> UserStore:
     """The training split of ``store`` less some users, with the canaries that are in, at ``out``.
 
-    The held-out splits are left behind. Nothing of ``store`` changes, its ledger included.
+    Who is left out, and how many, does not depend on the coins: if each canary that comes in drove
+    a user out, a coin would move two users, and guesses could prove more than the mechanism's own
+    ε. The held-out splits are left behind. Nothing of ``store`` changes, its ledger included.
 
-    Returns:
-        The copy, and how many training users were left out of it.
+    Args:
+        store: is read.
+        canaries: made for it.
+        out: a new folder.
+        items: how often a canary's example stands in its part of the copy: more than once under
+            example sampling, where a user of many equal examples is the worst case.
+        unsafe_seed: FOR TESTS.
 
     Raises:
         UseError: too few training users to make room.
     """
-    split = store.split(Split.TRAIN)
-    draw = secret_generator(None if unsafe_seed is None else unsafe_seed + 1)
-    order = draw.permutation(len(split.counts))
-    leave = _make_room(split.counts[order], canaries, plan)
-    if leave > len(order) // 2:
+    split, leave = store.split(Split.TRAIN), len(canaries.rows)
+    if leave > len(split.counts) // 2:
         raise UseError(
-            f"{len(canaries.rows)} canaries would take the place of more than half of the training "
-            "users: the run would be another one",
+            f"{leave} canaries would take the place of more than half of the training users: the "
+            "run would be another one",
             hint="give fewer --canaries",
         )
-    kept = np.sort(order[leave:])
-    tally = Tally()
-    with writer_like(store, out) as writer:
+    order = secret_generator(None if unsafe_seed is None else unsafe_seed + 1)
+    kept = np.sort(order.permutation(len(split.counts))[leave:])
+    with copied(store, out) as copy:
         for number in np.flatnonzero(canaries.included):
-            tokens = np.tile(canaries.rows[number], canaries.copies)
-            lengths = np.full(canaries.copies, len(canaries.rows[number]), dtype=np.int64)
-            targets = np.ones_like(tokens) if store.meta.loss_mask else None
-            write_user(writer, b"canary%09d" % number, tokens, lengths, targets, tally)
+            tokens = np.tile(canaries.rows[number], items)
+            lengths = np.full(items, canaries.rows.shape[1], dtype=np.int64)
+            copy.write(b"canary%09d" % number, tokens, lengths, np.ones_like(tokens))
         for user in kept.tolist():
-            copy_user(writer, split, user, np.arange(split.counts[user]), tally)
-        writer.finish(source={"kind": "audit", "public": False}, tally=tally)
-    return UserStore.open(out), leave
+            copy.user(split, user, np.arange(split.counts[user]))
+    return UserStore.open(out)
 
 
-def _make_room(counts: NDArray[np.int64], canaries: Canaries, plan: Plan) -> int:
-    """How many users to leave out, so that the audit's gradients are no more than the run's.
+def clean_folder(place: Path) -> None:
+    """Make ``place`` for the operator only, and remove private text that a killed audit left."""
+    operator_folder(place)
+    for left in place.glob("work-*"):
+        shutil.rmtree(left, ignore_errors=True)
 
-    The canaries that are in are drawn as often as anybody; and each canary's gradient is computed
-    once by itself, with a few more to see the sensitivity.
 
-    The number must not depend on the coins: if each canary that comes in drove a user out, a coin
-    would move two users, and guesses could prove more than the mechanism's own ε.
-    """
-    cost = np.minimum(counts, plan.sampling.items)
-    canary_count = len(canaries.rows)
-    most_in = canary_count / 2 + math.sqrt(canary_count)  # in 97% of all tosses
-    looked_at = (canary_count + 32) / (plan.steps * plan.sampling.chance(plan.population))
-    needed = math.ceil(most_in * canaries.copies + looked_at)
-    return int(np.searchsorted(np.cumsum(cost), needed) + 1)
+@contextmanager
+def scratch(place: Path) -> Iterator[Path]:
+    """A new folder in ``place`` for private text, which goes whatever happens."""
+    clean_folder(place)
+    work = place / f"work-{secrets.token_hex(4)}"
+    work.mkdir(mode=OPERATOR_FOLDER)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copy:
+    """A store that is being written, of training examples only; users come in order of names."""
+
+    writer: StoreWriter
+    tally: Tally
+    masked: bool
+
+    def user(self, part: StoreSplit, user: int, examples: NDArray[np.int64]) -> None:
+        """Write some examples of a user of ``part``, under a name made of their row."""
+        rows = part.gather(np.full(len(examples), user), examples)
+        self.write(b"user%09d" % part.rows[user], rows.tokens, rows.lengths, rows.targets)
+
+    def write(
+        self,
+        name: bytes,
+        tokens: NDArray[Any],
+        lengths: NDArray[np.int64],
+        targets: NDArray[Any] | None,
+    ) -> None:
+        """Write one user's examples, one after another; the loss counts ``targets`` of tokens."""
+        self.writer.user(name)
+        mask = targets.astype(np.uint8) if self.masked and targets is not None else None
+        self.writer.write(Split.TRAIN, tokens, lengths, targets=mask, records=len(lengths))
+        self.tally.read(len(lengths))
+        self.tally.store(len(lengths))
+
+
+@contextmanager
+def copied(store: UserStore, out: Path) -> Iterator[Copy]:
+    """A store at ``out`` with the tokenizer, length and loss mask of ``store``, to be written."""
+    writer = StoreWriter.create(
+        out,
+        tokenizer=StoreTokenizer.load(store.tokenizer_path).with_end(store.meta.end_of_text_id),
+        seq_len=store.meta.seq_len,
+        loss_mask=store.meta.loss_mask,
+    )
+    with writer:
+        copy = Copy(writer=writer, tally=Tally(), masked=store.meta.loss_mask)
+        yield copy
+        if not copy.tally.records_stored:
+            raise UseError("nobody is left for a run of the audit: the store is too small")
+        writer.finish(source={"kind": "audit", "public": False}, tally=copy.tally)

@@ -12,17 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from userdp.auditing.canaries import copy_with, make_canaries
-from userdp.auditing.copies import scratch
-from userdp.auditing.guesses import CanaryBound, canary_bound
+from userdp.auditing.canaries import copy_with, make_canaries, scratch
+from userdp.auditing.guesses import CanaryBound, canary_bound, white_box_scores
 from userdp.auditing.observer import Directions, clipped_gradients, watch
-from userdp.auditing.scores import white_box_scores
 from userdp.auditing.steps import StepAudit, audit_steps
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.data.strategy import Strategy
-from userdp.gradients import Units, causal_lm_loss, trainable_parameters
+from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan
 from userdp.training.averaging import build_average
 from userdp.training.config import PrivateOptions, TrainConfig
@@ -33,6 +29,8 @@ from userdp.training.optimizers import build_optimizer, learning_rate, set_learn
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
 from userdp.training.run_models import model_to_train
+
+_MOST_BYTES = 1 << 28  # of memory for the canaries' directions
 
 Sabotage = Callable[[PrivateRun], None]
 """FOR TESTS: breaks a run that has not begun, below what the observer sees."""
@@ -45,13 +43,8 @@ class ExtraRun:
     Args:
         bound: of the canaries.
         steps: the white-box checks.
-        canaries: how many; ``included`` of them in, ``natural`` of them of natural text.
-        included: how many were in.
-        natural: how many are text canaries.
-        users_left_out: training users who made room for them.
-        gradients: per-unit gradients computed, all in all.
-        planned_gradients: what the plan's own run computes, in expectation.
-        energy: the part of the canaries' gradients that the white-box score reads.
+        canaries: how many were made up.
+        included: how many of them were in.
         seconds: of the extra run, copy and scores included.
         false_alarm: at most the probability that a right run's claim is contradicted by any of
             this: a union bound over the step checks, the bound that the steps prove, and the
@@ -62,11 +55,6 @@ class ExtraRun:
     steps: StepAudit
     canaries: int
     included: int
-    natural: int
-    users_left_out: int
-    gradients: int
-    planned_gradients: float
-    energy: float
     seconds: float
     false_alarm: float
 
@@ -79,7 +67,6 @@ def extra_run(
     place: Path,
     canaries: int = 128,
     confidence: float = 0.95,
-    most_bytes: int = 1 << 28,
     device: str = AUTO,
     progress: Progress | None = None,
     sabotage: Sabotage | None = None,
@@ -94,12 +81,10 @@ def extra_run(
     Args:
         store: whose people trained.
         plan: the run's.
-        config: the run's; selections by perplexity are replaced by ``random``, since the scores are
-            another store's.
+        config: the run's, without a selection by scores, which are another store's.
         place: a folder for the operator alone, in which the run has one of its own for a while.
         canaries: how many are made up.
         confidence: of the canaries' bound.
-        most_bytes: memory for the canaries' directions.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many steps are done.
         sabotage: FOR TESTS.
@@ -112,12 +97,13 @@ def extra_run(
     """
     begin, computes = time.monotonic(), choose_device(device)
     shown = progress or NoProgress()
-    made = make_canaries(store, plan, count=canaries, unsafe_seed=unsafe_seed)
+    made = make_canaries(store, canaries, unsafe_seed=unsafe_seed)
+    units = made.units()
     with scratch(place) as work:
-        copy, left_out = copy_with(store, made, work / "store", plan, unsafe_seed=unsafe_seed)
+        items, folder = plan.sampling.items, work / "store"
+        copy = copy_with(store, made, folder, items=items, unsafe_seed=unsafe_seed)
         model = model_to_train(load_model(config, copy), config).to(computes)
         optimizer, average = build_optimizer(model, config), build_average(model, config)
-        units = made.units()
         before = _losses(model, units)
         shown.stage("audit", plan.steps, unit="step")
         with make_private(
@@ -130,16 +116,14 @@ def extra_run(
             micro_batch=config.micro_batch,
             options=PrivateOptions(
                 engine=config.engine,
-                selection=Strategy.RANDOM if config.selection.scored else config.selection,
+                selection=config.selection,
                 allow_large_delta=True,  # the audited run's own affair
             ),
         ) as run:
             if sabotage is not None:
                 sabotage(run)
-            directions = Directions(
-                clipped_gradients(run, units), count=canaries, most_bytes=most_bytes
-            )
-            worst_move = float(directions.norms.max()) / plan.clip.l2_norm
+            gradients = clipped_gradients(run, units)
+            directions = Directions(gradients, count=canaries, most_bytes=_MOST_BYTES)
             seen = watch(run, directions)
             for step in run:
                 rate = learning_rate(config, step=step.number, steps=plan.steps)
@@ -150,64 +134,32 @@ def extra_run(
                 shown.at(step.number)
         if average is not None:
             average.apply()
-        ratios, sums = white_box_scores(np.stack(seen.answers), directions.gram(), plan)
-        learned = _no_score_is_lowest(before - _losses(model, units))
-        ratios = _no_score_is_lowest(ratios)
-    natural, drawn = made.natural, sum(len(cohort) for cohort in seen.cohorts)
-    bound = canary_bound(
-        {
-            "white box": ratios,
-            "white box, gradient canaries": np.where(natural, np.nan, ratios),
-            "black box": learned,
-        },
-        made.included,
-        sums={
-            "white box": np.where(natural, np.nan, sums),
-            "black box": np.where(natural, np.nan, learned),
-        },
-        delta=plan.budget.target_delta,
-        confidence=confidence,
-    )
-    total = plan.sampling.total_units(store.split(Split.TRAIN).counts)
+        scores = {
+            "white box": white_box_scores(np.stack(seen.answers), directions.gram(), plan),
+            "black box": before - _losses(model, units),
+        }
+    delta = plan.budget.target_delta
+    bound = canary_bound(scores, made.included, delta=delta, confidence=confidence)
+    worst_move = float(directions.norms.max()) / plan.clip.l2_norm
     steps = audit_steps(seen, plan, worst_move=worst_move)
     return ExtraRun(
         bound=bound,
         steps=steps,
         canaries=canaries,
         included=int(made.included.sum()),
-        natural=int(natural.sum()),
-        users_left_out=left_out,
-        gradients=drawn + canaries + 8 * len(seen.moves),  # of a look: four units, then three
-        planned_gradients=plan.steps * plan.sampling.chance(total) * total,
-        energy=directions.energy,
         seconds=time.monotonic() - begin,
         false_alarm=min(1.0, steps.false_alarm + (1 - confidence)),
     )
 
 
-def _no_score_is_lowest(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Replace a score that is not a number (the run diverged) by the lowest one: guessed "out".
-
-    The bound needs a number of guesses that was fixed before the run, so no canary is left out.
-    """
-    return np.nan_to_num(scores, nan=np.finfo(np.float64).min)
-
-
 @torch.no_grad()
 def _losses(model: nn.Module, units: Units) -> NDArray[np.float64]:
     """float64 (canaries,): each canary's loss; the model in evaluation mode."""
-    device = next(iter(trainable_parameters(model).values())).device
-    was_training = model.training
+    device, was_training = next(model.parameters()).device, model.training
     model.eval()
-    try:
-        parts = [
-            causal_lm_loss(model, part.input_ids, part.lengths).double().cpu()
-            for part in (
-                units.select(begin, min(begin + 32, len(units))).to(device)
-                for begin in range(0, len(units), 32)
-            )
-        ]
-    finally:
-        model.train(was_training)
-    losses: NDArray[np.float64] = torch.cat(parts).numpy()
-    return losses
+    parts = []
+    for begin in range(0, len(units), 32):
+        part = units.select(begin, min(begin + 32, len(units))).to(device)
+        parts.append(causal_lm_loss(model, part.input_ids, part.lengths).double().cpu())
+    model.train(was_training)
+    return np.asarray(torch.cat(parts).numpy())

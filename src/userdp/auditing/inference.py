@@ -10,6 +10,9 @@ A store holds out a part of each training user's examples, so a member with fres
 examples, as a rule. Were held-out users taken whole, busy people would be told from quiet ones,
 trained on or not. So of a held-out user the same part is read, drawn by the user's public hash, and
 who then has nothing is left out: the two sides differ by the training alone.
+
+How well a score tells members from others is its ROC: the AUC with its interval, and the true
+positive rate at a low false positive rate.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import mannwhitneyu
 from torch import nn
 
-from userdp.auditing.roc import Roc, roc
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
@@ -29,6 +32,81 @@ from userdp.training.losses import split_losses
 from userdp.vocabulary import require_count
 
 _SALT = 0x6672657368  # public: the same examples on every machine
+_POINTS = 200
+_CONFIDENCE, _RESAMPLES, _LOW_FPR = 0.95, 2000, 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roc:
+    """Members told from others by one score. Operator-only.
+
+    Args:
+        members: how many.
+        others: how many.
+        auc: probability that a member scores above another person; ties count half.
+        auc_low: of the bootstrap interval.
+        auc_high: of the bootstrap interval.
+        confidence: of that interval.
+        tpr_at_low_fpr: members found where at most ``low_fpr`` of the others are.
+        low_fpr: 1%.
+        curve: (false positive rate, true positive rate), at most 200 points.
+        at_chance: whether 0.5 lies within the interval.
+    """
+
+    members: int
+    others: int
+    auc: float
+    auc_low: float
+    auc_high: float
+    confidence: float
+    tpr_at_low_fpr: float
+    low_fpr: float
+    curve: tuple[tuple[float, float], ...]
+    at_chance: bool
+
+
+def area(members: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    """The AUC: (Mann and Whitney's U) / (members x others).
+
+    >>> area(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
+    0.875
+    """
+    above = mannwhitneyu(members, others, method="asymptotic").statistic
+    return float(above) / (len(members) * len(others))
+
+
+def roc(members: NDArray[np.float64], others: NDArray[np.float64]) -> Roc:
+    """ROC of a score that is greater for members; two people at least on each side.
+
+    The interval is a percentile bootstrap: people of both sides are drawn anew, with replacement.
+    """
+    draw, tail = np.random.default_rng(0), (1 - _CONFIDENCE) / 2
+    areas = [
+        area(draw.choice(members, len(members)), draw.choice(others, len(others)))
+        for _ in range(_RESAMPLES)
+    ]
+    low, high = np.quantile(areas, [tail, 1 - tail])
+    thresholds = np.array([np.inf, *np.unique(np.concatenate([members, others]))[::-1]])
+    fpr, tpr = _reaching(others, thresholds), _reaching(members, thresholds)
+    kept = np.unique(np.linspace(0, len(fpr) - 1, _POINTS).astype(int))
+    return Roc(
+        members=len(members),
+        others=len(others),
+        auc=area(members, others),
+        auc_low=float(low),
+        auc_high=float(high),
+        confidence=_CONFIDENCE,
+        tpr_at_low_fpr=float(tpr[fpr <= _LOW_FPR].max()),
+        low_fpr=_LOW_FPR,
+        curve=tuple(zip(fpr[kept].tolist(), tpr[kept].tolist(), strict=True)),
+        at_chance=bool(low <= 0.5 <= high),
+    )
+
+
+def _reaching(values: NDArray[np.float64], thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The part of ``values`` at or above each threshold."""
+    below = np.searchsorted(np.sort(values), thresholds, side="left")
+    return np.asarray((len(values) - below) / len(values))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,12 +125,10 @@ class Side:
     counts: NDArray[np.int64]
     examples: NDArray[np.int64]
 
-    def log_likelihoods(
-        self, model: nn.Module, *, batch: int = 32
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def log_likelihoods(self, model: nn.Module) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """float64 (examples,): log p(x) summed over target tokens, and the number of those."""
         users = np.repeat(self.people, self.counts)
-        losses, targets = split_losses(model, self.part, users, self.examples, batch=batch)
+        losses, targets = split_losses(model, self.part, users, self.examples, batch=32)
         return -losses * targets, targets
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -81,7 +157,7 @@ class FreshText:
         return roc(*np.split(told, [len(self.members.people)]))
 
 
-def user_inference(model: nn.Module, base: nn.Module, fresh: FreshText, *, batch: int = 32) -> Roc:
+def user_inference(model: nn.Module, base: nn.Module, fresh: FreshText) -> Roc:
     """Tell training users from held-out users by the mean log-likelihood ratio of fresh text.
 
     Operator-only.
@@ -90,12 +166,10 @@ def user_inference(model: nn.Module, base: nn.Module, fresh: FreshText, *, batch
         model: the released one.
         base: what the run began from.
         fresh: of both sides.
-        batch: examples in one pass.
     """
     means = []
     for side in fresh.sides:
-        after, _ = side.log_likelihoods(model, batch=batch)
-        before, _ = side.log_likelihoods(base, batch=batch)
+        after, before = (side.log_likelihoods(one)[0] for one in (model, base))
         means.append(side.sums(after - before) / side.counts)
     return fresh.roc(np.concatenate(means))
 
@@ -118,8 +192,7 @@ def fresh_text(store: UserStore, *, most_examples: int = 8, most_users: int = 20
     require_count("most_users", most_users, at_least=2)
     sides = {}
     for name, fresh in fresh_examples(store).items():
-        people = np.array([n for n, own in enumerate(fresh) if len(own)], dtype=np.int64)
-        people = people[:most_users]
+        people = np.flatnonzero([len(own) for own in fresh])[:most_users]
         if len(people) < 2:
             raise UseError(
                 f"the store holds fresh examples of {len(people)} users in split {name}: there is "
@@ -128,12 +201,9 @@ def fresh_text(store: UserStore, *, most_examples: int = 8, most_users: int = 20
                 "--no-inference",
             )
         kept = [fresh[n][:most_examples] for n in people]
-        sides[name] = Side(
-            part=store.split(name),
-            people=people,
-            counts=np.array([len(own) for own in kept], dtype=np.int64),
-            examples=np.concatenate(kept),
-        )
+        counts = np.array([len(own) for own in kept], dtype=np.int64)
+        part = store.split(name)
+        sides[name] = Side(part=part, people=people, counts=counts, examples=np.concatenate(kept))
     return FreshText(members=sides[Split.HELD_OUT_EXAMPLES], others=sides[Split.HELD_OUT_USERS])
 
 
@@ -151,11 +221,6 @@ def fresh_examples(store: UserStore) -> dict[Split, list[NDArray[np.int64]]]:
     drawn: list[NDArray[np.int64]] = []
     for user, count in enumerate(others.counts.tolist()):
         draw = np.random.default_rng([*others.user_hashes[user].tolist(), _SALT])
-        fresh = np.flatnonzero(draw.random(count - 1) < chance)
-        drawn.append(1 + fresh.astype(np.int64))
-    return {
-        Split.HELD_OUT_EXAMPLES: [
-            np.arange(count, dtype=np.int64) for count in members.counts.tolist()
-        ],
-        Split.HELD_OUT_USERS: drawn,
-    }
+        drawn.append(1 + np.flatnonzero(draw.random(count - 1) < chance))
+    whole = [np.arange(count, dtype=np.int64) for count in members.counts.tolist()]
+    return {Split.HELD_OUT_EXAMPLES: whole, Split.HELD_OUT_USERS: drawn}

@@ -21,8 +21,6 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-import time
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,40 +30,19 @@ from torch import nn
 
 from userdp import files
 from userdp.arrays import read_array
-from userdp.auditing.copies import clean_folder, copy_user, scratch, writer_like
+from userdp.auditing.canaries import copied, scratch
 from userdp.auditing.inference import FreshText, fresh_examples
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.data.strategy import Strategy
-from userdp.errors import FailureError, UseError
-from userdp.ledger import RunFolder
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.devices import AUTO, choose_device
+from userdp.training.loop import train
 from userdp.training.models import read_model
-from userdp.training.side_by_side import (
-    Launch,
-    SideBySide,
-    last_words,
-    settings,
-    steps_done,
-    train_arguments,
-)
 
 _NEVER = 1e9  # seconds
 _SALT = 0x7265666572  # public: the same halves on every machine, and when the work goes on
-
-
-def require_references(count: int) -> int:
-    """``count`` if it is even and positive; else `UseError`."""
-    if count < 2 or count % 2:
-        raise UseError(
-            f"references must be a positive even number, got {count}: each person is in one run of "
-            "every pair"
-        )
-    return count
 
 
 def calibrated(own: NDArray[np.float64], references: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -82,11 +59,11 @@ def calibrated(own: NDArray[np.float64], references: NDArray[np.float64]) -> NDA
     return scores
 
 
-def per_token(model: nn.Module, fresh: FreshText, *, batch: int = 32) -> NDArray[np.float64]:
+def per_token(model: nn.Module, fresh: FreshText) -> NDArray[np.float64]:
     """float64 (people,), members first: log-likelihood per target token of each one's text."""
     means = []
     for side in fresh.sides:
-        sums, targets = side.log_likelihoods(model, batch=batch)
+        sums, targets = side.log_likelihoods(model)
         means.append(side.sums(sums) / np.maximum(side.sums(targets), 1))
     return np.concatenate(means)
 
@@ -99,81 +76,53 @@ def reference_scores(
     *,
     place: Path,
     count: int,
-    jobs: int = 1,
     device: str = AUTO,
     progress: Progress | None = None,
-    start: Launch | None = None,
-    poll: float = 0.5,
 ) -> NDArray[np.float64]:
     """Train the reference runs that are missing in ``place``, and score everybody by each.
-
-    Each is a `userdp train` process with a store, a folder and randomness of its own: how many
-    train at a time changes no score's law.
 
     Args:
         store: of the audited run.
         fresh: what is scored.
         plan: of the audited run.
-        config: of the audited run; selections by perplexity are replaced by ``random``.
+        config: of the audited run, without a selection by scores, which are another store's.
         place: a folder for the operator alone, where each finished run's scores are kept; a killed
             audit goes on after them.
         count: how many; even.
-        jobs: how many train at the same time.
-        device: of all of them, see `userdp.training.devices.seats`.
-        progress: is told how many steps of all missing runs are done.
-        start: starts a run; a process by default.
-        poll: seconds between looks at them.
+        device: of all of them, see `userdp.training.devices`.
+        progress: is told how many runs are done.
 
     Returns:
         float64 (count, people), as `per_token`.
-
-    Raises:
-        UseError: ``count`` is odd, or there are fewer CUDA devices than ``jobs``.
-        FailureError: a reference run failed; those that are finished are kept.
     """
-    require_references(count)
-    clean_folder(place)
     quiet = replace(
         config, evaluate_every=0, checkpoint_every=plan.steps, checkpoint_seconds=_NEVER
     )
-    if config.selection.scored:
-        quiet = replace(quiet, selection=Strategy.RANDOM)
     key = _key(store, fresh, plan, quiet)
     kept = [place / f"{key}-{number:03d}.npy" for number in range(count)]
-    waiting = deque(number for number in range(count) if not kept[number].exists())
-    shown, missing = progress or NoProgress(), list(waiting)
-    shown.stage("references", len(missing) * plan.steps, unit="step")
-    with scratch(place) as work, SideBySide(device, jobs, start=start) as processes:
-        runs = [RunFolder(work / str(number) / "run") for number in range(count)]
-        while waiting or processes.running:
-            while waiting and processes.free:
-                number = waiting.popleft()
-                half = copy_half(store, work / str(number) / "store", number)
-                files.operator_folder(runs[number].path)
-                what = settings(work / str(number), "settings", plan, quiet)
-                arguments = train_arguments(half.path, runs[number], what)
-                processes.start(number, arguments, log=work / f"{number}.log")
-            for number in processes.ended():
-                if not runs[number].finished:
-                    raise FailureError(
-                        f"reference {number + 1} of {count} failed: "
-                        f"{last_words(work / f'{number}.log')}",
-                        hint="audit once more: reference runs that are finished are kept",
-                    )
-                trained = read_model(str(runs[number].model))
-                own = per_token(trained.to(choose_device(processes.free[0])), fresh)
-                data = io.BytesIO()
-                np.save(data, own)
-                files.write_file(kept[number], data.getvalue(), mode=files.OPERATOR_FILE)
-                shutil.rmtree(work / str(number))
-            shown.at(
-                sum(
-                    plan.steps if kept[number].exists() else steps_done(runs[number])
-                    for number in missing
-                )
+    shown = progress or NoProgress()
+    shown.stage("references", count, unit="run")
+    with scratch(place) as work:
+        for number, path in enumerate(kept):
+            shown.at(number)
+            if path.exists():
+                continue
+            half, out = copy_half(store, work / "store", number), work / "run"
+            train(
+                half,
+                plan,
+                quiet,
+                out=out,
+                device=device,
+                tensorboard=False,
+                allow_large_delta=True,  # the audited run's own affair
             )
-            if waiting or processes.running:
-                time.sleep(poll)
+            trained, data = read_model(str(out / "model")), io.BytesIO()
+            np.save(data, per_token(trained.to(choose_device(device)), fresh))
+            files.write_file(path, data.getvalue(), mode=files.OPERATOR_FILE)
+            for folder in (half.path, out):
+                shutil.rmtree(folder)
+    shown.at(count)
     return np.stack([read_array(path, what="the scores of a reference run") for path in kept])
 
 
@@ -193,16 +142,12 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
         for part, left_out in ((train_part, [[]] * len(train_part.rows)), (others, fresh))
         for user, row in enumerate(part.rows)
     ]
-    tally = Tally()
-    with writer_like(store, out) as writer:
+    pair, second = divmod(number, 2)
+    with copied(store, out) as copy:
         for _, part, user, examples in sorted(people, key=lambda person: person[0]):
-            pair, second = divmod(number, 2)
             coin = np.random.default_rng([*part.user_hashes[user].tolist(), pair, _SALT])
             if (coin.random() < 0.5) != bool(second):
-                copy_user(writer, part, user, examples, tally)
-        if not tally.records_stored:
-            raise UseError("nobody is in one half of the people: the store is too small")
-        writer.finish(source={"kind": "audit", "public": False}, tally=tally)
+                copy.user(part, user, examples)
     return UserStore.open(out)
 
 

@@ -40,21 +40,12 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from userdp.auditing.observer import Observed
-from userdp.auditing.tails import (
-    BinomialSpread,
-    cosine_p_value,
-    cosine_threshold,
-    ks_p_value,
-    ks_threshold,
-    two_sided,
-)
+from userdp.auditing.tails import cosine_p_value, ks_p_value, spread_p_value, two_sided
 from userdp.plans import Plan
 
 LEVEL = 1e-4
 _BOUND_LEVEL = 1e-3  # of the bound on ε by the noise: one minus its confidence
-_LEAST_NOISE = (
-    0.1  # noise multiplier; with less the accountant's bracket is often only an upper bound
-)
+_LEAST_NOISE = 0.1  # multiplier; with less the accountant's bracket is often only an upper bound
 _MOST_RATIO = 1e3  # of noise seen and claimed; beyond it next to nothing is proved
 _ABSURD = 1e15  # stands for noise that is no number, which fails every check
 _MOST_STEPS = 2048  # whose noise is compared in pairs: two million pairs
@@ -127,8 +118,11 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
     """
     noise = np.nan_to_num(np.stack(seen.noise), nan=_ABSURD, posinf=_ABSURD, neginf=-_ABSURD)
     moves = np.nan_to_num(np.array(seen.moves, dtype=np.float64), nan=_ABSURD, posinf=_ABSURD)
-    ratio, upper, scale = _scale(noise)
-    detectable = _detectable_ratio(noise.size)
+    count, square = noise.size, float(np.square(noise, dtype=np.float64).sum())
+    ratio = math.sqrt(square / count)
+    upper = math.sqrt(square / float(stats.chi2.ppf(_BOUND_LEVEL, count)))
+    # P[r² χ² below the rejection threshold] is 95% at this r.
+    detectable = math.sqrt(float(stats.chi2.ppf(LEVEL / 2, count) / stats.chi2.ppf(_SURE, count)))
     move = max([worst_move, *moves[moves < _ABSURD].tolist()])  # what is no number proves no ε
 
     def epsilon_at(noise_ratio: float) -> float:
@@ -140,7 +134,13 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
         return float(mechanism.with_steps(len(noise)).epsilon(plan.budget.target_delta).lower)
 
     checks = (
-        scale,
+        _tested(
+            "noise scale",
+            two_sided(float(stats.chi2.cdf(square, count)), float(stats.chi2.sf(square, count))),
+            seen=ratio,
+            expected=1.0,
+            power=f"noise of {detectable:.4f} times the claimed or less, in 95% of runs",
+        ),
         _shape(noise),
         _greatest_cosine("between steps", noise[:_MOST_STEPS], "the first {} steps"),
         _greatest_cosine("within a step", _places(noise, seen.parts), "{} places"),
@@ -150,7 +150,13 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
             probability=plan.sampling.chance(seen.population),
             sizes=plan.sampling.sizes(seen.population),
         ),
-        _sensitivity(moves),
+        Check(
+            name="sensitivity",
+            flagged=bool((moves > 1 + _MOVE_ROUNDING).any()),
+            seen=float(moves.max()) if len(moves) else None,
+            expected=1.0,
+            power=f"any of {len(moves)} drawn units that moves a sum by more than the clip norm",
+        ),
     )
     return StepAudit(
         checks=checks,
@@ -165,8 +171,10 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
     )
 
 
-def _tested(name: str, p: float, *, seen: float, expected: float, power: str) -> Check:
-    """A check by its p-value. A p-value that is not a number is flagged."""
+def _tested(name: str, p: float | None, *, seen: float, expected: float, power: str) -> Check:
+    """A check by its p-value, None where nothing can be seen. One that is no number is flagged."""
+    if p is None:
+        return Check(name=name, expected=expected, power=f"none: {power}")
     return Check(
         name=name,
         p_value=p,
@@ -178,35 +186,13 @@ def _tested(name: str, p: float, *, seen: float, expected: float, power: str) ->
     )
 
 
-def _blind(name: str, why: str, *, expected: float) -> Check:
-    """A check that nothing can fail."""
-    return Check(name=name, expected=expected, power="none: " + why)
-
-
-def _scale(noise: NDArray[np.float32]) -> tuple[float, float, Check]:
-    """Observed over claimed σ, its upper confidence bound, and the check."""
-    count = noise.size
-    square = float(np.square(noise, dtype=np.float64).sum())
-    p = two_sided(float(stats.chi2.cdf(square, count)), float(stats.chi2.sf(square, count)))
-    upper = math.sqrt(square / float(stats.chi2.ppf(_BOUND_LEVEL, count)))
-    ratio = math.sqrt(square / count)
-    power = f"noise of {_detectable_ratio(count):.4f} times the claimed or less, in 95% of runs"
-    return ratio, upper, _tested("noise scale", p, seen=ratio, expected=1.0, power=power)
-
-
-def _detectable_ratio(count: int) -> float:
-    """The σ ratio r with P[r² χ² below the rejection threshold] = 0.95."""
-    threshold = float(stats.chi2.ppf(LEVEL / 2, count))
-    return math.sqrt(threshold / float(stats.chi2.ppf(_SURE, count)))
-
-
 def _shape(noise: NDArray[np.float32]) -> Check:
     flat = noise.reshape(-1).astype(np.float64)
     flat = flat[:: max(1, -(-len(flat) // _MOST_SHAPE))]
     law, below = special.ndtr(np.sort(flat)), np.arange(len(flat)) / len(flat)
     distance = float(np.maximum(law - below, below + 1 / len(flat) - law).max())
-    # The empirical function is within the second threshold of the true one in 95% of runs.
-    caught = ks_threshold(LEVEL, len(flat)) + ks_threshold(1 - _SURE, len(flat))
+    # Massart's distance at the level, and that of the empirical function from the true one.
+    caught = sum(math.sqrt(math.log(2 / p) / 2 / len(flat)) for p in (LEVEL, 1 - _SURE))
     return _tested(
         "noise shape",
         ks_p_value(distance, len(flat)),
@@ -226,22 +212,18 @@ def _places(noise: NDArray[np.float32], parts: list[tuple[int, int]]) -> NDArray
 def _greatest_cosine(where: str, noise: NDArray[np.float32], rows_are: str) -> Check:
     """Are any two rows alike, or opposite? By the greatest cosine of a pair."""
     name, (count, dimension) = f"noise repeated {where}", noise.shape
-    what = f"of {rows_are.format(count)}"
-    pairs = count * (count - 1) // 2
+    what, pairs = f"pair of {rows_are.format(count)}", count * (count - 1) // 2
     if not pairs:
-        return _blind(name, f"there is no pair {what}", expected=0.0)
+        return _tested(name, None, seen=0.0, expected=0.0, power=f"there is no {what}")
     rows = noise.astype(np.float64)
     units = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
     most = float(np.abs((units @ units.T)[np.triu_indices(count, 1)]).max())
-    threshold = cosine_threshold(LEVEL, dimension=dimension, pairs=pairs)
     return _tested(
         name,
         cosine_p_value(most, dimension=dimension, pairs=pairs),
         seen=most,
         expected=min(1.0, math.sqrt(2 * math.log(2 * pairs) / dimension)),
-        power=f"a pair {what} whose cosine is beyond {threshold:.4f}"
-        if threshold < 1
-        else "none: two numbers alone always point the same way or opposite ways",
+        power=f"a {what} that is far more alike, or more opposite, than chance makes any",
     )
 
 
@@ -264,36 +246,65 @@ def participation_checks(
         sizes: the fewest and the most units of a draw; any number up to N by default.
     """
     steps, q = len(cohorts), probability
-    drawn_sizes = np.array([len(cohort) for cohort in cohorts], dtype=np.int64)
-    fewest, most = (0, population) if sizes is None else sizes
-    bounds = () if (fewest, most) == (0, population) else (_bounded(drawn_sizes, fewest, most),)
+    drawn = np.array([len(cohort) for cohort in cohorts], dtype=np.int64)
+    fewest, most = sizes or (0, population)
+    outside = int(max(0, np.maximum(fewest - drawn, drawn - most).max(initial=0)))
+    bounds = Check(
+        name="bounds of draws",
+        flagged=outside > 0,
+        seen=float(outside),
+        expected=0.0,
+        power=f"any of {steps} draws of fewer than {fewest} or more than {most} units",
+    )
+    bounded = () if (fewest, most) == (0, population) else (bounds,)
     if fewest == most:
-        return (*bounds, _shared(cohorts, population=population, size=most))
-    drawn = np.concatenate(cohorts) if cohorts else np.zeros(0, dtype=np.int64)
-    counts = np.bincount(drawn, minlength=population).astype(np.int64)
+        return (*bounded, _shared(cohorts, population=population, size=most))
+    total, trials = int(drawn.sum()), population * steps
+    law = stats.binom(trials, q)
+    off = 5.5 * math.sqrt(q * (1 - q) / max(1, trials))  # 3.9 deviations flag, 1.6 more are sure
+    counts = np.bincount(np.concatenate([*cohorts, []]).astype(np.int64), minlength=population)
+    passes = math.floor(steps * q) + (np.arange(population) < round(steps * q % 1 * population))
     return (
-        *bounds,
-        _number(int(drawn_sizes.sum()), trials=population * steps, probability=q),
-        _dispersion("size of draws", drawn_sizes, trials=population, probability=q, broken=0.0),
-        _dispersion(
-            "participation",
-            counts,
-            trials=steps,
-            probability=q,
-            broken=_shuffled_spread(steps * q),
+        *bounded,
+        _tested(
+            "number drawn",
+            two_sided(float(law.cdf(total)), float(law.sf(total - 1))) if trials else None,
+            seen=float(total),
+            expected=trials * q,
+            power=f"a probability that is off by {off:.2g} or more, in 95% of runs",
         ),
+        _spread("size of draws", drawn, np.full(steps, round(population * q)), population, q),
+        _spread("participation", counts, passes, steps, q),
     )
 
 
-def _bounded(sizes: NDArray[np.int64], fewest: int, most: int) -> Check:
-    """No draw is smaller or larger than the plan's sampling allows."""
-    outside = np.maximum(fewest - sizes, sizes - most)
-    return Check(
-        name="bounds of draws",
-        flagged=bool((outside > 0).any()),
-        seen=float(max(outside.max(initial=0), 0)),
-        expected=0.0,
-        power=f"any of {len(sizes)} draws of fewer than {fewest} or more than {most} units",
+def _spread(
+    name: str,
+    numbers: NDArray[np.int64],
+    shuffled: NDArray[np.int64],
+    trials: int,
+    probability: float,
+) -> Check:
+    """Do they lie as far apart as independent Binomial(trials, probability) numbers?
+
+    Args:
+        name: of the check.
+        numbers: what was seen.
+        shuffled: what shuffled passes of batches of one size would have shown.
+        trials: of each number.
+        probability: of each trial.
+    """
+    if not (len(numbers) and trials and 0 < probability < 1):
+        return _tested(name, None, seen=1.0, expected=1.0, power="everybody joins every step")
+    variance = trials * probability * (1 - probability)
+    caught = spread_p_value(shuffled, trials=trials, probability=probability)
+    return _tested(
+        name,
+        spread_p_value(numbers, trials=trials, probability=probability),
+        seen=float(np.square(numbers - trials * probability).mean()) / variance,
+        expected=1.0,
+        power=f"shuffled batches of one size, which have p = {caught:.2g}"
+        + ("" if caught < LEVEL else " here: it cannot tell them"),
     )
 
 
@@ -307,81 +318,18 @@ def _shared(cohorts: list[NDArray[np.int64]], *, population: int, size: int) -> 
     """
     name, pairs = "participation", len(cohorts) - 1
     if pairs < 1 or not 0 < size < population:
-        return _blind(name, "everybody joins every step, or there is one step", expected=0.0)
+        why = "everybody joins every step, or there is one step"
+        return _tested(name, None, seen=0.0, expected=0.0, power=why)
     shared = sum(len(np.intersect1d(one, other)) for one, other in pairwise(cohorts))
     trials, chance = pairs * size, size / population
     part = shared / trials
     distance = float(special.rel_entr(part, chance) + special.rel_entr(1 - part, 1 - chance))
+    told = trials * -math.log1p(-chance) > math.log(2 / LEVEL)
     return _tested(
         name,
         min(1.0, 2 * math.exp(-trials * distance)),
         seen=float(shared),
         expected=trials * chance,
         power=f"units shared by {pairs} pairs of draws: shuffled batches of so many share none"
-        + ("" if trials * -math.log1p(-chance) > math.log(2 / LEVEL) else ", which it cannot tell"),
-    )
-
-
-def _number(total: int, *, trials: int, probability: float) -> Check:
-    """All draws of all steps: one binomial number, whose law is known."""
-    name, expected = "number drawn", trials * probability
-    if not trials:
-        return _blind(name, "nobody could be drawn", expected=0.0)
-    law = stats.binom(trials, probability)
-    fewest = int(law.ppf(LEVEL / 2)) - 1  # P[X <= fewest] < LEVEL / 2
-    most = int(law.isf(LEVEL / 2)) + 1  # P[X >= most] <= LEVEL / 2
-
-    # P[X <= fewest] = 1 - I_q(fewest + 1, N - fewest) is 95% at the one, P[X >= most] at the other
-    low, high = 0.0, 1.0
-    if fewest >= 0:
-        low = float(special.betaincinv(fewest + 1, trials - fewest, 1 - _SURE))
-    if most <= trials:
-        high = float(special.betaincinv(most, trials - most + 1, _SURE))
-    return _tested(
-        name,
-        two_sided(float(law.cdf(total)), float(law.sf(total - 1))),
-        seen=float(total),
-        expected=expected,
-        power=f"a probability of {low:.4g} or less, or {high:.4g} or more, in 95% of runs",
-    )
-
-
-def _shuffled_spread(expected: float) -> float:
-    """Mean (n - c)² of a unit's number of draws n when passes are shuffled; c as in the check."""
-    part = expected - math.floor(expected)  # of the units are drawn once more than the others
-    centre = round(2 * expected) / 2 - math.floor(expected)
-    return (1 - part) * centre**2 + part * (1 - centre) ** 2
-
-
-def _dispersion(
-    name: str, numbers: NDArray[np.int64], *, trials: int, probability: float, broken: float
-) -> Check:
-    """The spread of independent Binomial(trials, probability) numbers, by `BinomialSpread`."""
-    if not (len(numbers) and trials and 0 < probability < 1):
-        return _blind(name, "everybody joins every step", expected=1.0)
-    law = BinomialSpread(count=len(numbers), trials=trials, probability=probability)
-    spread, expected = law.total(numbers), max(law.squares(law.mean), 1e-30)
-    threshold = law.lower_threshold(LEVEL / 2)
-    lowest = law.squares(threshold) / expected if threshold >= 0 else -1.0
-    fixed = broken * len(numbers) / expected
-    caught = f"a spread of {lowest:.3f} of the claimed or less"
-    power = caught if threshold >= 0 else "no small spread, in so few numbers"
-    power += f"; fixed or shuffled batches have {fixed:.3f}"
-    power += "" if fixed <= lowest else ", which it cannot tell"
-    return _tested(
-        name,
-        law.p_value(spread),
-        seen=law.squares(spread) / expected,
-        expected=1.0,
-        power=power,
-    )
-
-
-def _sensitivity(moves: NDArray[np.float64]) -> Check:
-    return Check(
-        name="sensitivity",
-        flagged=bool((moves > 1 + _MOVE_ROUNDING).any()),
-        seen=float(moves.max()) if len(moves) else None,
-        expected=1.0,
-        power=f"any of {len(moves)} drawn units that moves a sum by more than the clip norm",
+        + ("" if told else ", which it cannot tell"),
     )
