@@ -30,6 +30,14 @@ import numpy as np
 import torch
 
 from benchmarks.federated_characters import CharacterLSTM, character_tokenizer
+from papers.marathe.published import (
+    FOR_SUBJECTS,
+    LOCAL_GROUP,
+    Published,
+    Reduction,
+    flaws_of,
+)
+from papers.studies.runs import append_row, name_of, read_rows
 from userdp.data.progress import NoProgress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import open_source
@@ -37,19 +45,11 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.federated.algorithms import ALGORITHMS, Declared
 from userdp.federated.data import HELD_OUT, number_tokenizer, spread
+from userdp.federated.digits import digits
 from userdp.federated.plan import STORE, FederationPlan, LeafCNN, ModelSpec
 from userdp.federated.rounds import MODEL_FILE, save_weights
 from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
-from userdp.papers.marathe.digits import digits
-from userdp.papers.marathe.published import (
-    FOR_SUBJECTS,
-    LOCAL_GROUP,
-    Published,
-    Reduction,
-    flaws_of,
-)
-from userdp.papers.studies.runs import append_row, name_of, read_rows
 from userdp.plans import Budget, Plan
 
 RESULTS = Path("docs/results/federated.jsonl")

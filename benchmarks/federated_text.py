@@ -3,7 +3,7 @@
     python -m benchmarks.federated_text run --texts FILE   # goes on where it stopped
     python -m benchmarks.federated_text table
 
-The design is `docs/results/papers/designs/marathe-text.toml`, committed before the first run; each
+The design is `papers/designs/marathe-text.toml`, committed before the first run; each
 row of `docs/results/papers/marathe-text.jsonl` carries its digest. Runs are real ones: a store, a
 run and ledgers for each silo, and the ε that is told is recomputed from the ledgers.
 """
@@ -27,6 +27,8 @@ from typing import Any
 import torch
 from scipy import stats
 
+from papers.studies.intervals import Estimate, holm
+from papers.studies.runs import Row, append_row, name_of, read_rows
 from userdp.data.progress import NoProgress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import open_source
@@ -36,11 +38,9 @@ from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import FederationPlan, LanguageModel
 from userdp.federated.rounds import MODEL_FILE, save_weights
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
-from userdp.papers.studies.intervals import Estimate, holm
-from userdp.papers.studies.runs import Row, append_row, name_of, read_rows
 from userdp.plans import Budget, Plan
 
-DESIGN = Path("docs/results/papers/designs/marathe-text.toml")
+DESIGN = Path("papers/designs/marathe-text.toml")
 RESULTS = Path("docs/results/papers/marathe-text.jsonl")
 _before: dict[int, float] = {}
 

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.surface import DELTA, FINE, POPULATION, RESULTS, STEPS, interval
+from papers.sized import plan_of_size
+from papers.studies.runs import Job, Row, held_out_loss, read_rows, run_all
 from userdp.accounting import Accountant
 from userdp.clip import ClipForm
-from userdp.papers.sized import plan_of_size
-from userdp.papers.studies.runs import Job, Row, held_out_loss, read_rows, run_all
 from userdp.plans import Plan
 from userdp.sampling import PoissonExamples, PoissonUsers
 

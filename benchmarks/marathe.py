@@ -3,9 +3,9 @@
     python -m benchmarks.marathe run [--design marathe-cap]      # goes on where it stopped
     python -m benchmarks.marathe table [--design marathe-cap]
 
-A design is a file in ``docs/results/papers/designs``, committed before the first run of it; each
+A design is a file in ``papers/designs``, committed before the first run of it; each
 row of ``docs/results/papers/NAME.jsonl`` carries its digest. Runs are simulated in memory
-(`userdp.papers.marathe.simulation`): no ε is claimed for a row.
+(`papers.marathe.simulation`): no ε is claimed for a row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from scipy import stats
 
-from userdp.papers.marathe.federations import (
+from papers.marathe.federations import (
     LOCAL_ITEM,
     NONE,
     PAPER_SQRT,
@@ -39,10 +39,10 @@ from userdp.papers.marathe.federations import (
     is_capped,
     plan_of,
 )
-from userdp.papers.marathe.published import Published, flaws_of
-from userdp.papers.marathe.simulation import train
-from userdp.papers.studies.intervals import Estimate, holm
-from userdp.papers.studies.runs import Row, append_row, name_of, read_rows
+from papers.marathe.published import Published, flaws_of
+from papers.marathe.simulation import train
+from papers.studies.intervals import Estimate, holm
+from papers.studies.runs import Row, append_row, name_of, read_rows
 from userdp.plans import Plan
 
 FOLDER = Path("docs/results/papers")
@@ -69,7 +69,7 @@ class Study:
     @cached_property
     def file(self) -> bytes:
         """The design's bytes."""
-        return (self.folder / "designs" / f"{self.name}.toml").read_bytes()
+        return (Path("papers/designs") / f"{self.name}.toml").read_bytes()
 
     @cached_property
     def design(self) -> dict[str, Any]:

@@ -19,14 +19,14 @@ import sys
 import time
 from pathlib import Path
 
+from papers.studies.campaign import Places, missing_runs, run_design
+from papers.studies.design import Design, read_declared, read_design
+from papers.studies.page import page, trained, written
 from userdp.cli.app import run as userdp
 from userdp.errors import UseError
-from userdp.papers.studies.campaign import Places, missing_runs, run_design
-from userdp.papers.studies.design import Design, read_declared, read_design
-from userdp.papers.studies.page import page, trained, written
 
 RESULTS = Path("docs/results/papers")
-DESIGNS = RESULTS / "designs"
+DESIGNS = Path("papers/designs")
 PAGE = Path("docs/results/findings.md")
 SEQ_LEN = 64
 PACKAGES = [
@@ -135,8 +135,8 @@ def main() -> None:
         )
         return
     if options.stage == "page":
-        entries = {**trained(RESULTS), **written(RESULTS / "findings.toml")}
-        head = (RESULTS / "findings-head.txt").read_text(encoding="utf-8")
+        entries = {**trained(RESULTS), **written(Path("papers/findings.toml"))}
+        head = Path("papers/findings-head.txt").read_text(encoding="utf-8")
         PAGE.write_text(page(entries, head=head), encoding="utf-8")
         return
     where = places(options.work)

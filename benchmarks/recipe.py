@@ -30,13 +30,13 @@ import numpy as np
 import torch
 
 from benchmarks.rows import add_row, now, whole_rows
+from papers.studies.runs import held_out_loss
 from userdp.data.prepare import prepare_store
 from userdp.data.sources import open_source
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients import Units, causal_lm_loss
-from userdp.papers.studies.runs import held_out_loss
 from userdp.plans.preset import Preset, preset
 from userdp.training.config import Schedule, TrainConfig
 from userdp.training.models import BASE_MODEL, read_model

@@ -24,9 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from papers.sized import plan_of_size
+from papers.studies.runs import Job, Row, read_rows, run_all
 from userdp.clip import ClipForm
-from userdp.papers.sized import plan_of_size
-from userdp.papers.studies.runs import Job, Row, read_rows, run_all
 from userdp.sampling import PoissonUsers
 from userdp.training.config import PlainPlan, Schedule, TrainConfig
 

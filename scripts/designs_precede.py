@@ -17,7 +17,9 @@ from datetime import datetime
 from pathlib import Path
 
 RESULTS = Path("docs/results/papers")
-DESIGNS = RESULTS / "designs"
+DESIGNS = Path("papers/designs")
+BEFORE = RESULTS / "designs"
+"""Where the designs lay until they moved: their first commits are there."""
 
 
 def git(*arguments: str) -> bytes:
@@ -31,15 +33,16 @@ def commits_of(path: Path) -> list[str]:
     )
 
 
-def first_commits(path: Path) -> dict[str, str]:
+def first_commits(name: str) -> dict[str, str]:
     """By the digest of each version of a design: the first commit that holds it."""
     first: dict[str, str] = {}
-    for commit in commits_of(path):
-        try:
-            content = git("show", f"{commit}:{path}")
-        except subprocess.CalledProcessError:  # removed there
-            continue
-        first.setdefault(hashlib.sha256(content).hexdigest(), commit)
+    for path in (BEFORE / name, DESIGNS / name):
+        for commit in commits_of(path):
+            try:
+                content = git("show", f"{commit}:{path}")
+            except subprocess.CalledProcessError:  # removed there
+                continue
+            first.setdefault(hashlib.sha256(content).hexdigest(), commit)
     return first
 
 
@@ -65,9 +68,9 @@ def precedes(earlier: str, later: str) -> bool:
     return subprocess.run(ancestor, check=False).returncode == 0
 
 
-def problem(design: Path, results: Path) -> str | None:
+def problem(results: Path) -> str | None:
     """What is wrong with one study; None if nothing is."""
-    held = first_commits(design)
+    held = first_commits(f"{results.stem}.toml")
     for digest, (commit, date) in first_rows(results).items():
         if digest not in held:
             return f"rows of a design {digest[:8]} that no commit holds"
@@ -84,8 +87,7 @@ def problem(design: Path, results: Path) -> str | None:
 def main() -> None:
     wrong = 0
     for results in sorted(RESULTS.glob("*.jsonl")):
-        design = DESIGNS / f"{results.stem}.toml"
-        found = problem(design, results)
+        found = problem(results)
         wrong += found is not None
         print(f"{results.stem:28} {'ok: design before results' if found is None else found}")
     sys.exit(wrong > 0)

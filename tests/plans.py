@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from papers import sized
 from userdp.codec import decode
 from userdp.noise import Gaussian
-from userdp.papers import sized
 from userdp.plans import Plan
 from userdp.sampling import (
     FixedGraph,
@@ -30,7 +30,7 @@ _SHUFFLED = {PoissonUsers: ShuffleUsers, PoissonExamples: ShuffleExamples}
 def plan_of_size(
     sampling: type[Sampling], size: float, *, unsafe_shuffle: bool = False, **values
 ) -> Plan:
-    """`userdp.papers.sized.plan_of_size`, with either the noise or a budget given."""
+    """`papers.sized.plan_of_size`, with either the noise or a budget given."""
     assert (values.get("noise_multiplier") is None) != (values.get("target_epsilon") is None)
     return sized.plan_of_size(_SHUFFLED[sampling] if unsafe_shuffle else sampling, size, **values)
 

@@ -1,6 +1,6 @@
 """Neither δ nor ε is ever printed rounded down: functions of `vocabulary` write them, nothing else.
 
-Designs of studies (`userdp.papers`) write the round ε that they fix, and audits what they proved at
+Designs of studies (`papers`) write the round ε that they fix, and audits what they proved at
 least, which is no bound that anybody is promised.
 """
 

@@ -11,7 +11,7 @@ from benchmarks.audit_study.report import tables
 from benchmarks.audit_study.setting import TEXTS, WHOLE
 from benchmarks.audit_study.stores import prepare
 from benchmarks.audit_study.study import run
-from userdp.papers.studies.runs import read_rows
+from papers.studies.runs import read_rows
 
 RESULTS = Path("docs/results")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from userdp.papers.studies.runs import Row
+from papers.studies.runs import Row
 
 
 def evidence(extra: dict[str, Any], flagged: list[str]) -> Row:

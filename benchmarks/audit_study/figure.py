@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.audit_study.report import area_in_words
 from benchmarks.audit_study.setting import ATTACKED, PLAIN, TEXTS
-from userdp.papers.studies.runs import Row
+from papers.studies.runs import Row
 
 
 def draw(rows: list[Row], path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.audit_study.setting import LONG_STEPS, PLAIN
 from benchmarks.broken_runs import BROKEN
-from userdp.papers.studies.runs import Row
+from papers.studies.runs import Row
 
 
 def tables(rows: list[Row]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from userdp.papers.sized import plan_of_size
+from papers.sized import plan_of_size
 from userdp.plans import Plan
 from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.training.config import TrainConfig

@@ -31,9 +31,9 @@ from benchmarks.audit_study.setting import (
     plan,
 )
 from benchmarks.broken_runs import BROKEN
+from papers.studies.runs import Row, append_row, held_out_loss, name_of, read_rows
 from userdp.codec import encode
 from userdp.data.store import UserStore
-from userdp.papers.studies.runs import Row, append_row, held_out_loss, name_of, read_rows
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan
 

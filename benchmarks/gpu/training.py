@@ -26,13 +26,13 @@ from safetensors.torch import load_file
 
 import userdp
 from benchmarks.gpu.setting import Result, Setting
+from papers.sized import plan_of_size
 from userdp.claims import claim
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
-from userdp.papers.sized import plan_of_size
 from userdp.plans import Plan
 from userdp.sampling import PoissonUsers
 from userdp.training.config import Precision, TrainConfig

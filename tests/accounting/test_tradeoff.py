@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr, ndtr, ndtri
 
+from papers.charles.conjecture_1 import Verdict, verdict_of
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.tradeoff import DeltaCurve, delta_curve
-from userdp.papers.charles.conjecture_1 import Verdict, verdict_of
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from benchmarks import group_privacy, surface
+from papers.studies.runs import append_row, missing, name_of, read_rows
 from userdp.accounting import Accountant
-from userdp.papers.studies.runs import append_row, missing, name_of, read_rows
 
 
 def row(g: int, m: int, loss: float, run: str, *, rate: float = 0.1, epsilon: float = 4.0) -> dict:

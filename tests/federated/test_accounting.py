@@ -10,6 +10,14 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from papers.marathe.published import (
+    FLAWS,
+    Published,
+    Reduction,
+    flaws_of,
+    group_target,
+    paper_noise,
+)
 from tests.federated.plans import PRIVATE, constants, plan
 from tests.speed import fast_then_slow
 from userdp.accounting import binomial_steps
@@ -20,14 +28,6 @@ from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.algorithms.user_ldp import silo_mechanism
 from userdp.federated.plan import FederationPlan
 from userdp.noise import Gaussian
-from userdp.papers.marathe.published import (
-    FLAWS,
-    Published,
-    Reduction,
-    flaws_of,
-    group_target,
-    paper_noise,
-)
 from userdp.sampling.poisson import subject_probability
 from userdp.vocabulary import PrivacyUnit
 

@@ -18,12 +18,12 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.federated.data import HELD_OUT, image_length, make_store, places, spread
+from userdp.federated.digits import digits
 from userdp.federated.models import ImageNetwork, build_model, weights_of
 from userdp.federated.plan import PLAN_FILE, STORE, LanguageModel
 from userdp.federated.silo import Silo
 from userdp.federated.simulation import all_units
 from userdp.gradients import Units, get_engine
-from userdp.papers.marathe.digits import digits
 
 USERS = [f"user {number}".encode() for number in range(40)]
 

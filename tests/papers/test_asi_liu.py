@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, optimize, stats
 
-from userdp.papers.chua import asi_liu, figure_3, figure_7
+from papers.chua import asi_liu, figure_3, figure_7
 
 Points = NDArray[np.float64]
 

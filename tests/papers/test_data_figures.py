@@ -13,6 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from papers.charles import figure_10, table_2
+from papers.charles import table_1 as charles_table_1
+from papers.chua import figure_5, figure_6, table_7
+from papers.chua import table_1 as chua_table_1
+from papers.harness import OF_STORES, Figure, reproduce
 from userdp.data.overlap import OverlapRules
 from userdp.data.prepare import prepare_store
 from userdp.data.sources import SourceOptions, open_source
@@ -21,11 +26,6 @@ from userdp.data.strategy import Strategy
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.papers.charles import figure_10, table_2
-from userdp.papers.charles import table_1 as charles_table_1
-from userdp.papers.chua import figure_5, figure_6, table_7
-from userdp.papers.chua import table_1 as chua_table_1
-from userdp.papers.harness import OF_STORES, Figure, reproduce
 
 SEQ_LEN = 16
 WORDS = ["alpha", "beta", "gamma", "delta", "noise", "clip", "user", "store", "Ωmega", "zig-zag"]
@@ -234,7 +234,7 @@ def test_exact_figures_are_the_operators_and_the_look_is_in_the_ledger(
 
 def test_broken_twin_a_figure_without_its_look_is_caught(tmp_path: Path, monkeypatch) -> None:
     store = prepared(lines(3, seed=3), tmp_path / "store", seq_len=SEQ_LEN)
-    monkeypatch.setattr("userdp.papers.stores.StoreLedger.look", lambda ledger, what: None)
+    monkeypatch.setattr("papers.stores.StoreLedger.look", lambda ledger, what: None)
     reproduce(Figure.CHARLES_TABLE_1, tmp_path / "out", stores={"text": store})
     assert looks(store) == []
 

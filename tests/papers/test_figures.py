@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from papers.charles import conjecture_1 as charles_conjecture_1
+from papers.charles import figure_1 as charles_figure_1
+from papers.charles import figure_2 as charles_figure_2
+from papers.charles import figure_3 as charles_figure_3
+from papers.charles import figure_9 as charles_figure_9
+from papers.charles.variances import SERIES
+from papers.ganesh import figure_1 as ganesh_figure_1
+from papers.ganesh import figure_2 as ganesh_figure_2
+from papers.table import Row, write_csv
 from tests.speed import fast_then_slow
 from userdp.accounting import binomial_steps
-from userdp.papers.charles import conjecture_1 as charles_conjecture_1
-from userdp.papers.charles import figure_1 as charles_figure_1
-from userdp.papers.charles import figure_2 as charles_figure_2
-from userdp.papers.charles import figure_3 as charles_figure_3
-from userdp.papers.charles import figure_9 as charles_figure_9
-from userdp.papers.charles.variances import SERIES
-from userdp.papers.ganesh import figure_1 as ganesh_figure_1
-from userdp.papers.ganesh import figure_2 as ganesh_figure_2
-from userdp.papers.table import Row, write_csv
 
 
 @pytest.fixture(scope="module")

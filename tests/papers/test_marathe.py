@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from userdp.cli.app import run as userdp
-from userdp.papers.marathe import figure_1, figure_2, figure_3
-from userdp.papers.marathe.federations import NONE, PAPER_SQRT, TIGHT, Size
-from userdp.papers.marathe.published import Reduction
+from papers.__main__ import main
+from papers.marathe import figure_1, figure_2, figure_3
+from papers.marathe.federations import NONE, PAPER_SQRT, TIGHT, Size
+from papers.marathe.published import Reduction
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def tiny(monkeypatch):
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, number):
     name = f"marathe-figure-{number}"
-    assert userdp(["reproduce", name, "--out", str(tmp_path), "--json"]) == 0
+    assert main([name, "--out", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] > 0
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / f"{name}.csv").read_text().count("\n") > 1

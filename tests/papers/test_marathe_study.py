@@ -12,11 +12,7 @@ import pytest
 import torch
 
 from benchmarks.marathe import Study
-from userdp.federated.algorithms import ALGORITHMS
-from userdp.federated.models import build_model
-from userdp.gradients import Units, get_engine
-from userdp.papers.marathe.digits import digits
-from userdp.papers.marathe.federations import (
+from papers.marathe.federations import (
     NONE,
     PAPER_LINEAR,
     PAPER_SQRT,
@@ -27,10 +23,15 @@ from userdp.papers.marathe.federations import (
     federation,
     plan_of,
 )
-from userdp.papers.marathe.simulation import curve, item_gradients, silo_sum, train
-from userdp.papers.studies.runs import read_rows
+from papers.marathe.simulation import curve, item_gradients, silo_sum, train
+from papers.studies.runs import read_rows
+from userdp.federated.algorithms import ALGORITHMS
+from userdp.federated.digits import digits
+from userdp.federated.models import build_model
+from userdp.gradients import Units, get_engine
 
-DESIGNS = Path(__file__).parents[2] / "docs/results/papers/designs"
+DESIGNS = Path(__file__).parents[2] / "papers/designs"
+RESULTS = Path(__file__).parents[2] / "docs/results/papers"
 SMALL = Size(silos=4, silos_per_round=4, subjects=60, items_per_subject=12.0, planned_rounds=4)
 
 
@@ -136,9 +137,9 @@ def test_equal_seeds_give_equal_runs_and_a_curve_ends_where_a_run_does():
 
 def test_the_figures_have_the_size_the_seeds_and_the_rates_of_the_study():
     design = tomllib.loads((DESIGNS / "marathe.toml").read_text(encoding="utf-8"))
-    study = Study("marathe", DESIGNS.parent)
+    study = Study("marathe", RESULTS)
     assert study.size == replace(Size(), declared_after_cap=False)
-    assert Study("marathe-cap", DESIGNS.parent).size == Size()
+    assert Study("marathe-cap", RESULTS).size == Size()
     assert tuple(design["seeds"]) == SEEDS
     rows = read_rows(study.results)
     uniform = [cell for cell in study.cells() if cell["alpha"] is None]
@@ -152,7 +153,7 @@ def test_the_figures_have_the_size_the_seeds_and_the_rates_of_the_study():
 def test_all_rows_of_a_study_are_of_its_design_and_none_is_missing(name):
     import hashlib
 
-    study = Study(name, DESIGNS.parent)
+    study = Study(name, RESULTS)
     rows = read_rows(study.results)
     assert {row["design"] for row in rows} == {hashlib.sha256(study.file).hexdigest()}
     assert study.next_job(rows) is None

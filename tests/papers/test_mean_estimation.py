@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from userdp.papers.charles import figure_3 as charles_figure_3
-from userdp.papers.charles.mean_estimation import (
+from papers.charles import figure_3 as charles_figure_3
+from papers.charles.mean_estimation import (
     Algorithm,
     Population,
     clipped_sums,

@@ -16,21 +16,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from papers.harness import TRAINED
+from papers.studies import campaign
+from papers.studies.campaign import Places, best_rate, run_design
+from papers.studies.design import Design, read_declared, read_design
+from papers.studies.findings import Finding, Verdict, judged, signs, verdict_by, verdict_of
+from papers.studies.intervals import Estimate, Losses, holm
+from papers.studies.page import EXPECTED, Entry, page, trained, written
+from papers.studies.runs import append_row, read_rows
+from papers.studies.settings import Method, Setting
 from userdp.errors import UseError
-from userdp.papers.harness import TRAINED
-from userdp.papers.studies import campaign
-from userdp.papers.studies.campaign import Places, best_rate, run_design
-from userdp.papers.studies.design import Design, read_declared, read_design
-from userdp.papers.studies.findings import Finding, Verdict, judged, signs, verdict_by, verdict_of
-from userdp.papers.studies.intervals import Estimate, Losses, holm
-from userdp.papers.studies.page import EXPECTED, Entry, page, trained, written
-from userdp.papers.studies.runs import append_row, read_rows
-from userdp.papers.studies.settings import Method, Setting
 from userdp.vocabulary import PrivacyUnit
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs/results/papers"
-DESIGNS = RESULTS / "designs"
+DESIGNS = ROOT / "papers/designs"
 PAGE = ROOT / "docs/results/findings.md"
 SMALL = """
 question = "?"
@@ -52,7 +52,7 @@ group_size = [1, 4, 8]
 @pytest.fixture(scope="module")
 def entries() -> dict[str, Entry]:
     """The rows of the page, as rows and code make them."""
-    return {**trained(RESULTS), **written(RESULTS / "findings.toml")}
+    return {**trained(RESULTS), **written(ROOT / "papers/findings.toml")}
 
 
 @pytest.fixture
@@ -320,7 +320,7 @@ def test_no_verdict_of_the_page_says_more_than_its_contrasts() -> None:
 
 
 def test_the_page_is_what_the_rows_and_the_code_make(entries: dict[str, Entry]) -> None:
-    head = (RESULTS / "findings-head.txt").read_text(encoding="utf-8")
+    head = (ROOT / "papers/findings-head.txt").read_text(encoding="utf-8")
     assert page(entries, head=head) == PAGE.read_text(encoding="utf-8")
 
 
@@ -406,9 +406,10 @@ def test_a_design_that_came_after_its_results_is_told(
 ) -> None:
     """The right order passes; a design that came late, with its results, or changed does not."""
     folder = tmp_path / "repository"
-    (folder / "docs/results/papers/designs").mkdir(parents=True)
+    for made in ("papers/designs", "docs/results/papers"):
+        (folder / made).mkdir(parents=True)
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    file = folder / "docs/results/papers/designs/small.toml"
+    file = folder / "papers/designs/small.toml"
     rows = folder / "docs/results/papers/small.jsonl"
     row = json.dumps({"design": design.digest, "date": "2026-01-02T00:00:00+00:00"}) + "\n"
     steps = {

@@ -110,10 +110,6 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call(line="verify RUN --json"),
     ),
     "selftest": (Call(line="selftest --units 2", slow=True),),
-    "reproduce": (  # all other figures are computed from nobody's data
-        _operators("reproduce charles-table-1 --store people=STORE --out figures"),
-        _operators("reproduce chua-figure-5 --store people=STORE --out figures --json", slow=True),
-    ),
     "budget": (
         _operators("budget STORE --plot budget.svg", slow=True),
         _operators("budget STORE --json"),

@@ -128,12 +128,6 @@ OUTPUTS = (
         holds=EXACT,
         why="the section for the operator; counts and losses",
     ),
-    _operators(
-        "what `userdp reproduce --store` writes",
-        "figures/*",
-        holds=EXACT,
-        why="counts of the texts",
-    ),
     _anyones("a report with `--public`, a summary", "public.html", "summary.html"),
     _anyones("what `userdp export` writes", "shared/*"),
     _anyones("texts of `userdp generate`", "synthetic.jsonl*"),

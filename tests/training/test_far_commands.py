@@ -359,10 +359,7 @@ ALSO = {"train", "sweep", "audit", "selftest", "federate", "plan", "demo"}
 
 
 def test_every_command_that_computes_is_here():
-    """Those from which some import leads to torch, wherever in a function it stands.
-
-    `reproduce` finds its figures by name: their federations are those of `federate`.
-    """
+    """Those from which some import leads to torch, wherever in a function it stands."""
     grimp = pytest.importorskip("grimp")
     graph = grimp.build_graph("userdp", include_external_packages=True, cache_dir=None)
     computes = {name for name in names() if graph.chain_exists(module_of(name).__name__, "torch")}

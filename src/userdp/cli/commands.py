@@ -107,10 +107,6 @@ COMMANDS: dict[str, dict[str, Told]] = {
             "Check the invariants on this machine, device and model.",
             "--model bundled",
         ),
-        "reproduce": Told(
-            "Compute a figure of the papers.",
-            "ganesh-figure-1 --out figures",
-        ),
     },
     "A store's life": {
         "budget": Told(

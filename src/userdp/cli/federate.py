@@ -205,7 +205,7 @@ def _records(
     from userdp.data.sources import open_source
 
     if data == "digits":
-        from userdp.papers.marathe.digits import digits
+        from userdp.federated.digits import digits
 
         return digits(subjects=400, items_per_subject=32, seed=seed)
     folder = Path(model) if model is not None and Path(model).is_dir() else None

@@ -1,0 +1,95 @@
+"""Panels of lines: what the figures of noise and loss share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from papers.table import Row
+from userdp.reporting.drawing import panels, save
+
+
+def draw_lines(
+    rows: Sequence[Row],
+    path: Path,
+    *,
+    title: str,
+    panel: Callable[[Row], str],
+    y: str,
+    y_label: str,
+    x_label: Callable[[str], str],
+    x: str = "x",
+    line: Callable[[Row], str] = lambda row: str(row["series"]),
+    standard_error: str | None = None,
+    columns: int = 4,
+) -> None:
+    """Lines in panels, on logarithmic axes (base 2 for the abscissa), written to ``path``.
+
+    Args:
+        rows: of all panels.
+        path: of the picture.
+        title: above all panels.
+        panel: the title of the panel that a row belongs to.
+        y: the key of the ordinate.
+        y_label: its name.
+        x_label: the abscissa's name, by the panel's title.
+        x: the key of the abscissa.
+        line: the line of its panel that a row belongs to; also its label.
+        standard_error: the key of y's standard error; 95% intervals are drawn then.
+        columns: the most panels beside one another.
+    """
+    names = list(dict.fromkeys(map(panel, rows)))
+    figure, axes = panels(len(names), rows=math.ceil(len(names) / columns), height=3.2)
+    for axis, name in zip(axes, names, strict=True):
+        part = [row for row in rows if panel(row) == name]
+        for label in dict.fromkeys(map(line, part)):
+            here = [row for row in part if line(row) == label]
+            axis.errorbar(
+                [row[x] for row in here],
+                [row[y] for row in here],
+                yerr=[1.96 * row[standard_error] for row in here] if standard_error else None,
+                fmt="o-",
+                label=label,
+                markersize=4,
+                capsize=2,
+            )
+        axis.set_title(name, fontsize=9)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel(x_label(name))
+        axis.set_ylabel(y_label)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=7)
+    figure.suptitle(title, fontsize=10)
+    save(figure, path)
+
+
+def draw_table(rows: Sequence[Row], path: Path, *, title: str, operator_only: bool = False) -> None:
+    """The rows as a table in a picture; floats with four significant digits.
+
+    Args:
+        rows: all with the same columns.
+        path: of the picture.
+        title: above the table.
+        operator_only: it shows exact numbers about people, so that only its owner may read it.
+    """
+    columns = list(rows[0])
+    cells = [[_shown(row[column]) for column in columns] for row in rows]
+    titles = [column.replace("_", " ") for column in columns]
+    # At a font size of 8 a character takes some 0.08 inches, with the room around a cell's text.
+    letters = sum(max(map(len, column)) + 2 for column in zip(titles, *cells, strict=True))
+    figure, (axis,) = panels(1, width=max(5.0, 0.08 * letters), height=0.8 + 0.2 * len(rows))
+    axis.axis("off")
+    table = axis.table(cellText=cells, colLabels=titles, loc="center")
+    table.auto_set_font_size(False)
+    table.set_fontsize(8)
+    table.auto_set_column_width(list(range(len(columns))))
+    figure.suptitle(title, fontsize=10)
+    save(figure, path, operator_only=operator_only)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str("" if value is None else value)
