@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lives lint format selftest gpu docs linkcheck pictures fuzz audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed influence mutants mutants-drawn crash soak hostile many release-check clean
+.PHONY: help install demo test test-slow lives lint format selftest gpu docs linkcheck pictures fuzz audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-step bench-distributed influence mutants mutants-drawn crash soak hostile many release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,12 +76,6 @@ prove-accounting: $(STAMP)  ## enclose 300 random settings by ball arithmetic; g
 
 bench-data: $(STAMP)  ## records to a user store: ours beside a naive grouping, and reading back
 	$(BIN)/python -m benchmarks.data
-
-bench-federated: $(STAMP)  ## federations: both accountings and five algorithms (hours); goes on where it stopped
-	$(BIN)/python -m benchmarks.federated
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.federated run --data digits
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.federated run --data shakespeare
-	$(BIN)/python -m benchmarks.federated table
 
 bench-step: $(STAMP)  ## the clipped sum of a step beside plain training (12 minutes)
 	$(BIN)/python -m benchmarks.step

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from benchmarks.rows import add_row, now, whole_rows
-from papers.studies.runs import held_out_loss
+from papers.runs import held_out_loss
 from userdp.data.prepare import prepare_store
 from userdp.data.sources import open_source
 from userdp.data.splits import Split

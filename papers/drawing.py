@@ -1,13 +1,41 @@
-"""Panels of lines: what the figures of noise and loss share."""
+"""Tables and pictures of figures: rows as CSV, panels of lines, rows as a picture."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from papers.table import Row
+from userdp.files import SHAREABLE_FILE, write_file
 from userdp.reporting.drawing import panels, save
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure that is computed on the spot.
+
+    Args:
+        rows: its numbers: plain dictionaries with the same keys, one for each line of the CSV.
+        draw: makes the PNG from them.
+    """
+
+    rows: Callable[..., list[Row]]
+    draw: Callable[[Sequence[Row], Path], None]
+
+
+def write_csv(rows: Sequence[Row], path: Path, *, mode: int = SHAREABLE_FILE) -> None:
+    """The rows as CSV, columns in the order of the first row; infinity is written ``inf``."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_file(path, text.getvalue().encode("utf-8"), mode=mode)
 
 
 def draw_lines(
@@ -18,7 +46,7 @@ def draw_lines(
     panel: Callable[[Row], str],
     y: str,
     y_label: str,
-    x_label: Callable[[str], str],
+    x_label: Mapping[str, str] | str,
     x: str = "x",
     line: Callable[[Row], str] = lambda row: str(row["series"]),
     standard_error: str | None = None,
@@ -33,7 +61,7 @@ def draw_lines(
         panel: the title of the panel that a row belongs to.
         y: the key of the ordinate.
         y_label: its name.
-        x_label: the abscissa's name, by the panel's title.
+        x_label: the abscissa's name; by the panel's title, if panels differ in it.
         x: the key of the abscissa.
         line: the line of its panel that a row belongs to; also its label.
         standard_error: the key of y's standard error; 95% intervals are drawn then.
@@ -57,7 +85,7 @@ def draw_lines(
         axis.set_title(name, fontsize=9)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
-        axis.set_xlabel(x_label(name))
+        axis.set_xlabel(x_label if isinstance(x_label, str) else x_label[name])
         axis.set_ylabel(y_label)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
@@ -65,15 +93,8 @@ def draw_lines(
     save(figure, path)
 
 
-def draw_table(rows: Sequence[Row], path: Path, *, title: str, operator_only: bool = False) -> None:
-    """The rows as a table in a picture; floats with four significant digits.
-
-    Args:
-        rows: all with the same columns.
-        path: of the picture.
-        title: above the table.
-        operator_only: it shows exact numbers about people, so that only its owner may read it.
-    """
+def draw_table(rows: Sequence[Row], path: Path, *, title: str) -> None:
+    """Exact rows about people as a table in a picture, which only the operator may read."""
     columns = list(rows[0])
     cells = [[_shown(row[column]) for column in columns] for row in rows]
     titles = [column.replace("_", " ") for column in columns]
@@ -86,7 +107,7 @@ def draw_table(rows: Sequence[Row], path: Path, *, title: str, operator_only: bo
     table.set_fontsize(8)
     table.auto_set_column_width(list(range(len(columns))))
     figure.suptitle(title, fontsize=10)
-    save(figure, path, operator_only=operator_only)
+    save(figure, path, operator_only=True)
 
 
 def _shown(value: object) -> str:

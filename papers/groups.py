@@ -1,15 +1,23 @@
-"""ε over the group size by the tight accountant and by group-privacy lemmas: rows and drawing."""
+"""ε over the group size by the tight accountant and by group-privacy lemmas.
+
+Ganesh 2024, Figure 1: Poisson sampling with T = 2000, q = 1/100, δ = 1e-6. Its text names σ = 1;
+the other noise multipliers and the largest k are ours. Figure 2: batches of B = 500 of n = 50 000,
+the noise doubled; n is a lower bound on the smaller data set (Theorem 3.3).
+
+Charles et al. 2024, Figure 1: the same T and p of DP-SGD-ELS; of the noise multipliers its text
+names 0.5 and 1, the others and the group sizes are ours.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from papers.table import Row
+from papers.drawing import Figure, Row
 from userdp.accounting.group_privacy import Conversion, group_epsilon, linear_reference
-from userdp.accounting.mechanisms import Mixture
+from userdp.accounting.mechanisms import Mixture, binomial_steps, hypergeometric_steps
 from userdp.reporting.drawing import panels, save
 
 _LINES = (
@@ -84,3 +92,28 @@ def draw_groups(rows: Sequence[Row], path: Path, *, title: str, noise_label: str
     axes[0].legend(fontsize=8)
     figure.suptitle(f"{title}   (× : diverges after this point)", fontsize=10)
     save(figure, path)
+
+
+_poisson = partial(rows_by_noise, partial(binomial_steps, sampling_probability=0.01, steps=2000))
+_fixed = partial(
+    rows_by_noise, partial(hypergeometric_steps, batch_size=500, population=50_000, steps=2000)
+)
+
+FIGURES = {
+    "charles-figure-1": Figure(
+        rows=partial(
+            _poisson,
+            noise_multipliers=(0.5, 1.0, 2.0, 4.0),
+            group_sizes=(1, 2, 4, 6, 8, 12, 16, 24, 32),
+        ),
+        draw=partial(draw_groups, title="ELS, Charles et al. 2024, Figure 1", noise_label="σ_ELS"),
+    ),
+    "ganesh-figure-1": Figure(
+        rows=partial(_poisson, noise_multipliers=(1.0, 2.0, 4.0), group_sizes=range(1, 17)),
+        draw=partial(draw_groups, title="Poisson sampling, Ganesh 2024, Figure 1"),
+    ),
+    "ganesh-figure-2": Figure(
+        rows=partial(_fixed, noise_multipliers=(2.0, 4.0, 8.0), group_sizes=range(1, 17)),
+        draw=partial(draw_groups, title="fixed-size batches, Ganesh 2024, Figure 2"),
+    ),
+}

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from papers import sized
+from papers import plans
 from userdp.codec import decode
 from userdp.noise import Gaussian
 from userdp.plans import Plan
@@ -30,9 +30,9 @@ _SHUFFLED = {PoissonUsers: ShuffleUsers, PoissonExamples: ShuffleExamples}
 def plan_of_size(
     sampling: type[Sampling], size: float, *, unsafe_shuffle: bool = False, **values
 ) -> Plan:
-    """`papers.sized.plan_of_size`, with either the noise or a budget given."""
+    """`papers.plans.plan_of_size`, with either the noise or a budget given."""
     assert (values.get("noise_multiplier") is None) != (values.get("target_epsilon") is None)
-    return sized.plan_of_size(_SHUFFLED[sampling] if unsafe_shuffle else sampling, size, **values)
+    return plans.plan_of_size(_SHUFFLED[sampling] if unsafe_shuffle else sampling, size, **values)
 
 
 def for_users(*, cohort_size: float, **values) -> Plan:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from papers.sized import plan_of_size
+from papers.plans import plan_of_size
 from userdp.sampling import PoissonUsers
 
 SEQ_LEN = 128

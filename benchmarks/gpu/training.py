@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 import userdp
 from benchmarks.gpu.setting import Result, Setting
-from papers.sized import plan_of_size
+from papers.plans import plan_of_size
 from userdp.claims import claim
 from userdp.data.records import Tally
 from userdp.data.splits import Split

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from papers.charles.conjecture_1 import Verdict, verdict_of
+from papers.conjecture_1 import Verdict, verdict_of
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.tradeoff import DeltaCurve, delta_curve
 

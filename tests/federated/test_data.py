@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.federated_characters import CHARACTERS, CharacterLSTM, character_tokenizer
+from tests.federated.characters import CHARACTERS, CharacterLSTM, character_tokenizer
 from tests.federated.plans import CNN, NUMBERS, plan
 from tests.federated.toys import images
 from userdp.data.progress import NoProgress

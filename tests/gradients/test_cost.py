@@ -12,8 +12,8 @@ import pytest
 from torch import nn
 
 from benchmarks.decoders import Shape, gpt2
-from benchmarks.paper_size.settings import MEASURED, SETTINGS, Setting, build, setting_of
 from benchmarks.rows import whole_rows
+from tests.gradients.paper_sizes import MEASURED, SETTINGS, Setting, build, setting_of
 from userdp.errors import UseError
 from userdp.gradients.cost import METHODS, TABLE, Forecaster, hardware_of
 

@@ -115,12 +115,7 @@ def test_invariant_5_a_released_count_has_the_noise_of_a_source_and_no_other() -
     assert abs(gain.errors) < ENOUGH
 
 
-SIMULATIONS = {
-    "papers/charles/mean_estimation.py",
-    "papers/marathe/figure_2.py",
-    "papers/marathe/digits.py",
-    "papers/marathe/simulation.py",
-}
+SIMULATIONS = {"federated/digits.py"}
 """Made-up data, from seeds; nothing of it is noise on anybody's."""
 
 

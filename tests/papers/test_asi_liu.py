@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, optimize, stats
 
-from papers.chua import asi_liu, figure_3, figure_7
+from papers import asi_liu
 
 Points = NDArray[np.float64]
 
@@ -68,18 +68,13 @@ def test_the_filter_is_less_noisy_only_below_a_tenth_of_the_clip_norm() -> None:
     assert asi_liu.published_noise(3.0) == pytest.approx(expected, rel=2e-4)
     full = asi_liu.user_wise_noise(3.0, cohort_size=18_194)
     assert full == pytest.approx(gaussian(3.0, 1e-6) / 18_194, rel=2e-4)
-    rows = figure_3.rows(group_sizes=(10,))
+    rows = asi_liu.FIGURES["chua-figure-3"].rows(group_sizes=(10,))
     crossings = {row["series"]: row["crossing"] for row in rows}
     assert 0.09 < crossings[asi_liu.PUBLISHED] < 0.1
     assert 0.09 < crossings[asi_liu.DERIVED] < 0.1
     below = [row for row in rows if row["tau_over_clip"] == 2**-4]
     above = [row for row in rows if row["tau_over_clip"] == 2**-3]
     assert below[0]["noise"] < below[2]["noise"] == above[2]["noise"] < above[0]["noise"]
-
-
-def test_figure_7_has_a_row_for_each_epsilon_k_ratio_and_series() -> None:
-    rows = figure_7.rows(epsilons=(0.5, 8.0), group_sizes=(2, 5), ratios=(0.5, 1.0))
-    assert len(rows) == 2 * 2 * 2 * 3
 
 
 def test_no_noise_is_derived_where_the_threshold_may_pass_what_is_not_concentrated() -> None:

@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from papers.charles import figure_10, table_2
-from papers.charles import table_1 as charles_table_1
-from papers.chua import figure_5, figure_6, table_7
-from papers.chua import table_1 as chua_table_1
-from papers.harness import OF_STORES, Figure, reproduce
+from papers import texts
+from papers.__main__ import main
+from papers.cost_of_k import rows as cost_of_k
+from papers.figures import FIGURES
 from userdp.data.overlap import OverlapRules
 from userdp.data.prepare import prepare_store
 from userdp.data.sources import SourceOptions, open_source
@@ -92,7 +91,7 @@ def counts_of(raw: pd.DataFrame, users: set[str], *, by_tokens: bool) -> pd.Seri
 
 def test_charles_table_1_is_what_pandas_counts(raw, stores) -> None:
     train = trained(stores["cut"])
-    rows = charles_table_1.rows(stores)
+    rows = texts.charles_table_1(stores)
     assert [row["split"] for row in rows] == ["train", "held-out-users"]
     for row, users in zip(rows, (train, set(raw["user"]) - train), strict=True):
         counts = counts_of(raw, users, by_tokens=True)
@@ -104,7 +103,7 @@ def test_charles_table_1_is_what_pandas_counts(raw, stores) -> None:
 def test_chua_table_1_counts_records_where_examples_are_long(raw, of_records) -> None:
     train = trained(of_records["whole"])
     counts = counts_of(raw, train, by_tokens=False)
-    (row,) = chua_table_1.rows(of_records)
+    (row,) = texts.chua_table_1(of_records)
     assert row["training"] == counts.sum()
     assert row["evaluation"] == len(raw) - counts.sum()
     assert row["average"] == pytest.approx(counts.mean())
@@ -112,15 +111,15 @@ def test_chua_table_1_counts_records_where_examples_are_long(raw, of_records) ->
     assert row["median"] == counts.quantile(0.5, interpolation="lower")
 
 
-@pytest.mark.parametrize(("figure", "by_tokens"), [(figure_10, True), (figure_5, False)])
+@pytest.mark.parametrize("by_tokens", [True, False])
 def test_histograms_have_each_user_in_the_bin_of_its_count(
-    figure, by_tokens, raw, stores, of_records
+    by_tokens, raw, stores, of_records
 ) -> None:
     given = stores if by_tokens else of_records
     (store,) = given.values()
     counts = counts_of(raw, trained(store), by_tokens=by_tokens)
     binned = Counter(int(count).bit_length() for count in counts)
-    for row in figure.rows(given):
+    for row in texts.histograms(given):
         assert row["most"] == 2 * row["least"] - 1
         assert row["users"] == binned.pop(row["least"].bit_length(), 0)
     assert not binned
@@ -149,15 +148,15 @@ def overlap_texts(folder: Path) -> dict[str, Path]:
 
 def test_charles_table_2_leaves_out_the_planted_overlap_of_all_splits(tmp_path: Path) -> None:
     pytest.importorskip("datasketch", reason="the extra dedup is not installed")
-    texts = overlap_texts(tmp_path)
-    (row,) = table_2.rows(texts)
+    held = overlap_texts(tmp_path)
+    (row,) = texts.charles_table_2(held)
     assert (row["examples"], row["private_examples"]) == (30, 8)
     assert row["deduplicated"] == 23
-    (exact,) = table_2.rows(texts, rules=OverlapRules(similarity=1.0))
+    (exact,) = texts.charles_table_2(held, rules=OverlapRules(similarity=1.0))
     assert exact["deduplicated"] == 26  # an edited document is no exact duplicate
-    for missing in ({"mail": texts["mail"]}, {"public": texts["public"]}):
+    for missing in ({"mail": held["mail"]}, {"public": held["public"]}):
         with pytest.raises(UseError, match="pre-training"):
-            table_2.rows(missing)
+            texts.charles_table_2(missing)
 
 
 def test_chua_table_7_is_what_plain_sorting_selects(stores, monkeypatch) -> None:
@@ -166,8 +165,8 @@ def test_chua_table_7_is_what_plain_sorting_selects(stores, monkeypatch) -> None
     split = store.split("train")
     total, k = int(split.counts.sum()), 3
     planted = np.random.default_rng(0).permutation(total).astype(np.float32) + 1
-    monkeypatch.setattr(table_7, "_perplexities", lambda store, model: planted)
-    rows = {row["selection"]: row for row in table_7.rows(stores, group_size=k)}
+    monkeypatch.setattr(texts, "_perplexities", lambda store, model: planted)
+    rows = {row["selection"]: row for row in texts.chua_table_7(stores, group_size=k)}
     lengths = [
         split.lengths([user] * count, range(count)) for user, count in enumerate(split.counts)
     ]
@@ -196,7 +195,7 @@ def test_chua_table_7_scores_with_a_model(tmp_path: Path) -> None:
     from userdp.training.models import read_model, resolve
 
     path = prepared([{"user": "u", "text": "noise and clip"}], tmp_path / "one", seq_len=64)
-    row = table_7.rows({"one": path})[0]
+    row = texts.chua_table_7({"one": path})[0]
     store = UserStore.open(path)
     (tokens,) = store.examples_of(0)
     ids = torch.tensor(tokens.astype(np.int64))[None]
@@ -210,23 +209,23 @@ def test_chua_table_7_scores_with_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_chua_figure_6_steps_take_more_time_as_k_grows() -> None:
-    rows = figure_6.rows(group_sizes=(1, 16), cohort_size=2, rounds=2)
+    rows = cost_of_k(group_sizes=(1, 16), cohort_size=2, steps=2)
     assert [row["examples"] for row in rows] == [2, 32]
     assert rows[1]["seconds_least"] > 2 * rows[0]["seconds_least"]
 
 
-@pytest.mark.parametrize("figure", [Figure.CHARLES_TABLE_1, Figure.CHUA_FIGURE_5])
+@pytest.mark.parametrize("figure", ["charles-table-1", "chua-figure-5"])
 def test_exact_figures_are_the_operators_and_the_look_is_in_the_ledger(
-    figure: Figure, tmp_path: Path
+    figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = prepared(lines(6, seed=3), tmp_path / "store", seq_len=SEQ_LEN)
     before = len(looks(store))
-    done = reproduce(figure, tmp_path / "out", stores={"text": store})
+    call = [figure, "--out", str(tmp_path / "out"), "--store", f"text={store}", "--json"]
+    assert main(call) == 0
+    done = json.loads(capsys.readouterr().out)
     assert len(looks(store)) == before + 1
-    assert done["operator_only"]
     for key in ("csv", "png"):
-        path = Path(done[key])
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(Path(done[key]).stat().st_mode) == 0o600
     assert Path(done["png"]).read_bytes().startswith(b"\x89PNG")
     with Path(done["csv"]).open(encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == done["rows"]
@@ -234,8 +233,8 @@ def test_exact_figures_are_the_operators_and_the_look_is_in_the_ledger(
 
 def test_broken_twin_a_figure_without_its_look_is_caught(tmp_path: Path, monkeypatch) -> None:
     store = prepared(lines(3, seed=3), tmp_path / "store", seq_len=SEQ_LEN)
-    monkeypatch.setattr("papers.stores.StoreLedger.look", lambda ledger, what: None)
-    reproduce(Figure.CHARLES_TABLE_1, tmp_path / "out", stores={"text": store})
+    monkeypatch.setattr("papers.texts.StoreLedger.look", lambda ledger, what: None)
+    texts.charles_table_1({"text": store})
     assert looks(store) == []
 
 
@@ -247,21 +246,22 @@ def looks(store: Path) -> list[dict[str, object]]:
     return [line for line in told if line.get("kind") == "look"]
 
 
-@pytest.mark.parametrize("figure", sorted(OF_STORES))
-def test_a_figure_of_stores_without_one_says_the_way_out(figure: Figure, tmp_path: Path) -> None:
-    with pytest.raises(UseError, match="no store is given") as refused:
-        reproduce(figure, tmp_path / "out")
-    assert "--store" in str(refused.value.hint)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_store_given_to_a_figure_without_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UseError, match="reads no store"):
-        reproduce(Figure.GANESH_FIGURE_2, tmp_path / "out", stores={"text": tmp_path})
+def test_nothing_exact_goes_to_docs_and_a_figure_of_stores_wants_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_stores = [name for name, table in FIGURES.items() if table.get("stores")]
+    assert len(of_stores) == 6
+    for name in of_stores:
+        assert main([name, "--out", str(tmp_path / "out")]) != 0
+        assert "--store" in capsys.readouterr().err
+        assert main([name, "--store", f"text={tmp_path}"]) != 0
+        assert "--out" in capsys.readouterr().err
+    assert main(["ganesh-figure-2", "--store", f"x={tmp_path}", "--out", str(tmp_path)]) != 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_looked_at_where_one_store_cannot_be_opened(tmp_path: Path) -> None:
     store = prepared(lines(3, seed=4), tmp_path / "store", seq_len=SEQ_LEN)
     with pytest.raises(UseError):
-        charles_table_1.rows({"good": store, "bad": tmp_path / "nothing"})
+        texts.charles_table_1({"good": store, "bad": tmp_path / "nothing"})
     assert looks(store) == []

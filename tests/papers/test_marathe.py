@@ -1,36 +1,56 @@
-"""The figures of Marathe et al. 2023 are computed and drawn, in small."""
+"""The figures of Marathe et al. 2023: what is simulated, by the reference engine and in small."""
 
 from __future__ import annotations
 
 import json
 import math
+import tomllib
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
+from papers import marathe
 from papers.__main__ import main
-from papers.marathe import figure_1, figure_2, figure_3
-from papers.marathe.federations import NONE, PAPER_SQRT, TIGHT, Size
-from papers.marathe.published import Reduction
+from papers.design import DESIGNS
+from papers.marathe import (
+    NONE,
+    PAPER_LINEAR,
+    PAPER_SQRT,
+    RATES,
+    SEEDS,
+    TIGHT,
+    TUNING_SEED,
+    Size,
+    curve,
+    federation,
+    figure_2,
+    item_gradients,
+    plan_of,
+    silo_sum,
+)
+from papers.published import Reduction
+from papers.runs import RESULTS, read_rows
+from userdp.federated.algorithms import ALGORITHMS
+from userdp.federated.digits import digits
+from userdp.federated.models import build_model
+from userdp.gradients import Units, get_engine
+
+SMALL = Size(silos=4, subjects=60, items_per_subject=12.0, planned_rounds=4)
 
 
 @pytest.fixture
 def tiny(monkeypatch):
-    size = Size(silos=2, silos_per_round=2, subjects=40, items_per_subject=6.0, planned_rounds=2)
+    size = Size(silos=2, subjects=40, items_per_subject=6.0, planned_rounds=2)
     few = {("fedavg", NONE): 0.3, ("higradavg-dp", PAPER_SQRT): 1.0, ("local-group-dp", TIGHT): 1.0}
-    for module in (figure_1, figure_3):
-        monkeypatch.setattr(module, "SIZE", size)
-        monkeypatch.setattr(module, "RATES", few)
-    for module in (figure_1, figure_2, figure_3):
-        monkeypatch.setattr(module, "SEEDS", (0, 1))
-    monkeypatch.setattr(figure_2, "SILOS", 2)
-    for module in (figure_2, figure_3):
-        monkeypatch.setattr(module, "ALPHAS", (None, 8.0))
-    monkeypatch.setattr(figure_2, "FEMNIST_SUBJECTS", 300)
-    monkeypatch.setattr(figure_2, "FEMNIST_BATCH", 64)
+    changed = {"SIZE": size, "RATES": few, "SEEDS": (0, 1), "ALPHAS": (None, 8.0)}
+    for name, value in (changed | {"FEMNIST_SUBJECTS": 300, "FEMNIST_BATCH": 64}).items():
+        monkeypatch.setattr(marathe, name, value)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, number):
+def test_each_figure_is_written(tiny, tmp_path, capsys, number):
     name = f"marathe-figure-{number}"
     assert main([name, "--out", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] > 0
@@ -39,7 +59,7 @@ def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, number):
 
 
 def test_figure_2_counts_every_mini_batch_of_every_silo(tiny):
-    rows = figure_2.rows()
+    rows = figure_2()
     assert {row["alpha"] for row in rows} == {1.0, 8.0}
     assert sum(row["mini_batches"] for row in rows if row["alpha"] == 1.0) == 50 * 2 * 2
     assert max(row["largest_group"] for row in rows) > 1
@@ -68,3 +88,104 @@ def test_broken_twin_the_published_reduction_composes_to_more_steps_than_were_pa
     """s silos of R/√s rounds take √s times the R rounds for which the noise was calibrated."""
     rounds = Reduction.PUBLISHED.rounds(100, silos_per_round=16)
     assert 16 * rounds == 4 * 100
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Items of a few hands, and the model at its first weights."""
+    made = plan_of(SMALL, "local-group-dp", PAPER_SQRT, None, 15)
+    model, loss = build_model(made.plan.model)
+    records = digits(subjects=4, items_per_subject=5)
+    subjects = np.array([int(r.user.split()[1]) for r in records])
+    texts = [r.text.decode().partition(": ") for r in records]
+    rows = torch.tensor([[int(label), *map(int, pixels.split())] for label, _, pixels in texts])
+    return model, loss, rows, subjects
+
+
+def by_engine(small, algorithm):
+    model, loss, rows, subjects = small
+    local = plan_of(SMALL, algorithm, PAPER_SQRT, None, 15).local
+    return get_engine("reference")(
+        model,
+        loss,
+        Units(
+            input_ids=rows,
+            lengths=torch.full((len(rows),), rows.shape[1]),
+            offsets=torch.from_numpy(local.sampling.unit_offsets(subjects)),
+        ),
+        l2_clip_norm=local.clip.l2_norm,
+        item_clip_norm=local.clip.item_norm,
+    ).value
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "fedavg"])
+def test_a_silos_sum_is_the_reference_engines(small, algorithm):
+    model, _, rows, subjects = small
+    gradients = item_gradients(model, rows)
+    assert gradients.norm(dim=1).max() > 1  # the clip is at work
+    ours = silo_sum(gradients, subjects, algorithm=algorithm, norm=1.0)
+    value = by_engine(small, algorithm)
+    exact = torch.cat([value[name].flatten() for name, _ in model.named_parameters()])
+    assert (ours - exact).norm() < 1e-3 * exact.norm()  # the engine clips with a margin of 1e-3
+
+
+def test_broken_twin_a_sum_without_the_clip_is_caught(small):
+    model, _, rows, subjects = small
+    gradients = item_gradients(model, rows)
+    wrong = silo_sum(gradients, subjects, algorithm="local-group-dp", norm=1e9)
+    value = by_engine(small, "local-group-dp")
+    exact = torch.cat([value[name].flatten() for name, _ in model.named_parameters()])
+    assert (wrong - exact).norm() > 1e-2 * exact.norm()
+
+
+def test_accountings_of_a_cell_differ_in_rounds_and_noise_and_share_steps_and_batches():
+    plans = {
+        name: plan_of(SMALL, "local-group-dp", name, None, 9)
+        for name in (TIGHT, PAPER_SQRT, PAPER_LINEAR)
+    }
+    rounds = {name: getattr(made, "plan", made).rounds for name, made in plans.items()}
+    assert rounds == {TIGHT: 4, PAPER_SQRT: 2, PAPER_LINEAR: 1}  # R, R/√4, R/4
+    assert len({made.local.steps for made in plans.values()}) == 1
+    assert {plans[name].batch for name in (PAPER_SQRT, PAPER_LINEAR)} == {SMALL.batch}
+    # The published noise is calibrated before the reduction.
+    assert plans[PAPER_SQRT].local.noise == plans[PAPER_LINEAR].local.noise
+    assert 3.99 < plans[TIGHT].guarantee().epsilon <= 4.0
+
+
+@pytest.mark.parametrize("alpha", [None, 16.0])
+def test_a_step_expects_the_batch_since_the_declared_items_are_those_under_the_cap(alpha):
+    """The study ``marathe`` declared all items: a step then had fewer, the larger alpha is."""
+    size = replace(SMALL, subjects=400)
+    made = plan_of(size, "local-group-dp", TIGHT, alpha, 99)
+    data = federation(size, TUNING_SEED, alpha)
+    left = len(data.capped(size.cap).rows) / size.silos
+    assert left * made.local.sampling.chance(1) == pytest.approx(size.batch, rel=0.15)
+
+
+def test_a_cap_keeps_no_more_of_a_subject_in_a_silo():
+    data = federation(SMALL, 0, 8.0)
+    left = data.capped(2)
+    assert left.group_sizes.max() == 2
+    assert len(left.rows) == np.minimum(data.group_sizes, 2).sum()
+
+
+def test_equal_seeds_give_equal_runs():
+    cell = (SMALL, "higradavg-dp", TIGHT, None)
+    rows = list(curve(*cell, rate=1.0, seed=3))
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
+    assert list(curve(*cell, rate=1.0, seed=3)) == rows
+    assert list(curve(*cell, rate=1.0, seed=4))[-1]["loss"] != rows[-1]["loss"]
+
+
+def test_rates_are_those_of_least_loss_in_the_studys_rows():
+    design = tomllib.loads((DESIGNS / "marathe.toml").read_text(encoding="utf-8"))
+    assert (tuple(design["seeds"]), design["tuning_seed"]) == (SEEDS, TUNING_SEED)
+    rows = [r for r in read_rows(RESULTS / "marathe.jsonl") if r["key"]["seed"] == TUNING_SEED]
+    for (algorithm, accounting), rate in RATES.items():
+        own = [
+            (math.inf if row["loss"] is None else row["loss"], row["key"]["rate"])
+            for row in rows
+            if (row["key"]["algorithm"], row["key"]["accounting"]) == (algorithm, accounting)
+        ]
+        assert len(own) == len(design["tuning"]["rates"])
+        assert min(own)[1] == rate

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from papers.charles import figure_3 as charles_figure_3
-from papers.charles.mean_estimation import (
+from papers.mean_estimation import (
     Algorithm,
     Population,
     clipped_sums,
+    figure_3,
     poisson_rows,
     simulate,
 )
@@ -118,7 +118,7 @@ def test_a_user_s_group_holds_distinct_examples_of_its_own():
 
 def test_the_findings_of_figure_3_hold_in_small():
     """ULS with G = 1 no worse than ELS; with much within-user noise larger groups win."""
-    found = charles_figure_3.rows(
+    found = figure_3(
         panels={"within": (0.25, 4.0)},
         group_sizes=(1, 16),
         learning_rates=(0.02, 0.1, 0.5),

@@ -8,7 +8,6 @@ import math
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from papers.harness import TRAINED
-from papers.studies import campaign
-from papers.studies.campaign import Places, best_rate, run_design
-from papers.studies.design import Design, read_declared, read_design
-from papers.studies.findings import Finding, Verdict, judged, signs, verdict_by, verdict_of
-from papers.studies.intervals import Estimate, Losses, holm
-from papers.studies.page import EXPECTED, Entry, page, trained, written
-from papers.studies.runs import append_row, read_rows
-from papers.studies.settings import Method, Setting
+from papers import runs
+from papers.__main__ import main
+from papers.design import DESIGNS, Design, Method, Setting, read_declared, read_design
+from papers.figures import FIGURES, Entry, entry, page
+from papers.findings import Verdict, finding_of, verdict_by, verdict_of
+from papers.losses import Estimate, Losses, holm
+from papers.runs import Campaign, append_row, best_rate, read_rows
 from userdp.errors import UseError
 from userdp.vocabulary import PrivacyUnit
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "docs/results/papers"
-DESIGNS = ROOT / "papers/designs"
 PAGE = ROOT / "docs/results/findings.md"
 SMALL = """
 question = "?"
@@ -52,7 +47,7 @@ group_size = [1, 4, 8]
 @pytest.fixture(scope="module")
 def entries() -> dict[str, Entry]:
     """The rows of the page, as rows and code make them."""
-    return {**trained(RESULTS), **written(ROOT / "papers/findings.toml")}
+    return {name: entry(name) for name in FIGURES}
 
 
 @pytest.fixture
@@ -63,7 +58,7 @@ def design(tmp_path: Path) -> Design:
 
 
 def test_a_design_is_the_product_of_its_lists(design: Design) -> None:
-    cells = {(cell.setting.method, cell.setting.group_size) for cell in design.cells}
+    cells = {(setting.method, setting.group_size) for setting in design.cells}
     assert cells == set(itertools.product((Method.ULS, Method.ELS), (1, 4, 8)))
     assert design.runs == 2 * 2 + 6 * 2
     assert len(design.groups()) == 2
@@ -90,8 +85,8 @@ def test_a_design_with_an_unknown_or_a_repeated_cell_is_refused(
 def test_every_design_that_is_kept_gives_plans_within_their_budgets(path: Path) -> None:
     if path.stem in ("texts", "marathe", "marathe-text", "marathe-cap"):
         pytest.skip("constants of texts, or of federations: their own tests read them")
-    declared, made = read_declared(DESIGNS), read_design(path)
-    setting = made.cells[len(made.cells) // 2].setting
+    declared, settings = read_declared(), list(read_design(path).cells)
+    setting = settings[len(settings) // 2]
     plan = setting.plan(declared[setting.text])
     if setting.epsilon is not None and setting.population_factor == 1:
         assert plan.guarantee().epsilon <= setting.epsilon
@@ -111,14 +106,14 @@ def _setting(**changed: Any) -> Setting:
 
 
 def test_a_step_of_users_expects_the_gradients_that_a_step_of_examples_does() -> None:
-    declared = read_declared(DESIGNS)["commits"]
+    declared = read_declared()["commits"]
     users, examples = _setting().plan(declared), _setting(method=Method.ELS).plan(declared)
     assert users.sampling.unit is PrivacyUnit.USER
     assert users.denominator * 4 == pytest.approx(examples.denominator) == pytest.approx(32)
 
 
 def test_more_users_in_the_accounting_take_noise_away_and_cost_a_larger_epsilon() -> None:
-    declared = read_declared(DESIGNS)["commits"]
+    declared = read_declared()["commits"]
     true, simulated = (_setting(population_factor=f).plan(declared) for f in (1, 10))
     assert simulated.noise.multiplier < true.noise.multiplier
     assert simulated.denominator == true.denominator
@@ -126,9 +121,10 @@ def test_more_users_in_the_accounting_take_noise_away_and_cost_a_larger_epsilon(
 
 
 def _fake_run(losses: dict[str, float]) -> Any:
-    def run_one(job: Any, **_: Any) -> dict[str, Any]:
-        name = f"{job.key['setting']['method']}-{job.key['rate']}-{job.key['run']}"
-        return {"key": dict(job.key), "loss": losses.get(name, 1.0), "seconds_in_all": 1.0}
+    def run_one(campaign: Campaign, setting: Setting, rate: float, name: str) -> dict[str, Any]:
+        loss = losses.get(f"{setting.method}-{rate}-{name}", 1.0)
+        key = runs.key_of(setting, rate, name)
+        return {"key": key, "loss": loss, "seconds_in_all": 1.0}
 
     return run_one
 
@@ -136,17 +132,12 @@ def _fake_run(losses: dict[str, float]) -> Any:
 def test_a_campaign_chooses_rates_then_measures_and_goes_on_where_it_stopped(
     design: Design, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(campaign, "_store_copy", lambda *_, **__: tmp_path)
-    monkeypatch.setattr(campaign, "run_one", _fake_run({"uls-0.003-tune": 0.5}))
-    where = Places(texts=tmp_path, bases=tmp_path, work=tmp_path, results=tmp_path / "results")
-    declared = read_declared(DESIGNS)
-    now = time.monotonic()
-    assert not run_design(design, declared, where, until=now - 1)
-    assert where.rows(design) == []
-    assert run_design(design, declared, where, until=now + 60, part=(0, 2))
-    assert run_design(design, declared, where, until=now + 60, part=(1, 2))
-    rows = where.rows(design)
-    assert len(rows) == design.runs
+    monkeypatch.setattr(runs, "run_one", _fake_run({"uls-0.003-tune": 0.5}))
+    told: list[str] = []
+    campaign = Campaign(work=tmp_path, results=tmp_path, declared={}, say=told.append)
+    campaign.run(design)
+    rows = campaign.rows(design)
+    assert len(rows) == len(told) == design.runs
     assert {row["design"] for row in rows} == {design.digest}
     rates = {
         (row["key"]["setting"]["method"], row["key"]["rate"])
@@ -154,16 +145,25 @@ def test_a_campaign_chooses_rates_then_measures_and_goes_on_where_it_stopped(
         if row["key"]["run"] != "tune"
     }
     assert rates == {("uls", 0.003), ("els", 0.001)}
-    assert run_design(design, declared, where, until=now + 60)
-    assert len(where.rows(design)) == design.runs
-    lines = where.file(design).read_text().splitlines()
-    where.file(design).write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:20], encoding="utf-8")
-    assert run_design(design, declared, where, until=now + 60)
-    assert len(where.rows(design)) == design.runs
+    file = tmp_path / f"{design.name}.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines[:-3]) + "\n" + lines[-3][:20] + "\n", encoding="utf-8")
+    campaign.run(design)
+    assert len(campaign.rows(design)) == design.runs
+    assert len(told) == design.runs + 3
+
+
+def test_a_run_whose_text_is_not_there_says_the_way_out(design: Design, tmp_path: Path) -> None:
+    campaign = Campaign(
+        work=tmp_path, results=tmp_path, declared=read_declared(), say=lambda text: None
+    )
+    with pytest.raises(UseError, match="commits") as refused:
+        campaign.run(design)
+    assert "userdp prepare" in str(refused.value.hint)
 
 
 def test_no_rate_is_taken_while_a_trial_is_missing(design: Design) -> None:
-    cells = next(iter(design.groups().values()))
+    cells = design.groups()[0]
     assert best_rate(design, cells, []) is None
 
 
@@ -224,7 +224,6 @@ def test_holm_keeps_the_family_and_stops_at_the_first_failure() -> None:
     assert holm(estimates(0.02, 0.03, 0.01)) == [True, True, True]
     assert holm(estimates(0.02, 0.06, 0.01)) == [True, False, True]
     assert holm(estimates(0.04, 0.04)) == [False, False]
-    assert signs(estimates(0.001, 0.9)) == [-1, 0]
 
 
 @pytest.mark.parametrize(
@@ -238,24 +237,6 @@ def test_holm_keeps_the_family_and_stops_at_the_first_failure() -> None:
 )
 def test_verdicts(holds: int, total: int, verdict: Verdict) -> None:
     assert verdict_of(holds, total) is verdict
-
-
-def test_the_page_has_a_row_of_every_figure_run_or_not() -> None:
-    text = page({}, head="# Findings")
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "not run" in line]
-    assert len(rows) == len(EXPECTED) == len(set(EXPECTED))
-    assert set(TRAINED) <= set(EXPECTED)
-    found = Finding(figure="nobody", paper="", here="", verdict=Verdict.HOLDS)
-    entry = Entry(finding=found, command="", files=(), minutes=None)
-    with pytest.raises(UseError, match="nobody"):
-        page({"nobody": entry}, head="")
-
-
-def test_what_is_kept_gives_findings_of_the_figures_that_they_name(
-    entries: dict[str, Entry],
-) -> None:
-    assert all(name == entry.finding.figure for name, entry in entries.items())
-    page(entries, head="# Findings")
 
 
 @pytest.mark.parametrize(
@@ -278,9 +259,17 @@ def test_a_sentence_holds_only_if_all_its_parts_are_told_and_none_against(
 
 def test_a_difference_that_the_paper_says_nothing_of_answers_nothing() -> None:
     told = Estimate(value=1, low=0.5, high=1.5, p=1e-9)
-    words, answers = judged({"a": told, "b": told, "c": told}, [1, -1, 0])
-    assert answers == [1, -1, 0]
-    assert [" (against)" in word for word in words.split("; ")] == [False, True, False]
+    contrasts = [
+        (name, told, {"part": name, "expect": sign})
+        for name, sign in (("a", 1), ("b", -1), ("c", 0))
+    ]
+    found = finding_of(contrasts, "{words}")
+    assert [" (against)" in word for word in found.here.split("; ")] == [False, True, False]
+    assert found.verdict is Verdict.IN_PART
+    limited = [("d", told, {"part": "d", "limit": limit}) for limit in (2.0, 1.0, 0.1)]
+    words = finding_of(limited, "{words}").here.split("; ")
+    marks = [word[word.index("]") + 1 :] for word in words]
+    assert marks == ["", " (not told)", " (against)"]
 
 
 def _rows_of_the_page(text: str) -> list[list[str]]:
@@ -310,7 +299,7 @@ def test_no_verdict_of_the_page_says_more_than_its_contrasts() -> None:
     """The broken twin: Figure 6 called "holds", though two of its contrasts are not told."""
     text = PAGE.read_text(encoding="utf-8")
     rows = _rows_of_the_page(text)
-    assert len(rows) == len(EXPECTED)
+    assert len(rows) == len(FIGURES)
     assert _claims_too_much(rows) == []
     twin = [
         [*row[:3], "**holds**", *row[4:]] if row[0] == "figure 6" and "ELS" in row[1] else row
@@ -320,8 +309,18 @@ def test_no_verdict_of_the_page_says_more_than_its_contrasts() -> None:
 
 
 def test_the_page_is_what_the_rows_and_the_code_make(entries: dict[str, Entry]) -> None:
-    head = (ROOT / "papers/findings-head.txt").read_text(encoding="utf-8")
-    assert page(entries, head=head) == PAGE.read_text(encoding="utf-8")
+    assert page(entries) == PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["whole-tool", "charles-figure-18", "chua-table-8"])
+def test_a_study_whose_runs_are_made_is_drawn(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "--out", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] > 0
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert main([name, "--describe", "--json"]) == 0
+    assert "0 can be made now" in json.loads(capsys.readouterr().out)["runs"]
 
 
 @pytest.mark.parametrize(
@@ -343,7 +342,7 @@ def test_verdicts_that_claimed_more_than_their_runs_show(
 def test_rows_say_how_many_of_the_planned_gradients_each_method_took(
     entries: dict[str, Entry],
 ) -> None:
-    for name in set(TRAINED) - {"charles-figure-14"}:  # written by hand: 250 runs of a benchmark
+    for name in (name for name, table in FIGURES.items() if "design" in table):
         assert "Gradients taken, of those planned" in entries[name].finding.here
     assert "uls, G = 10: 0.77 to 0.89" in entries["whole-tool"].finding.here
 
@@ -353,7 +352,7 @@ def test_vadhans_lemma_asks_for_more_noise_than_the_papers_own(
     k: int, epsilon: float, more: float
 ) -> None:
     """Designs price Group Privacy by it, and the page says how much more that is."""
-    declared = read_declared(DESIGNS)["commits"]
+    declared = read_declared()["commits"]
     vadhan, own = (
         _setting(method=method, epsilon=epsilon, group_size=k).plan(declared).noise.multiplier
         for method in (Method.GROUP_PRIVACY_VADHAN, Method.GROUP_PRIVACY)

@@ -1,1 +1,0 @@
-"""Chua et al. 2024, "Mind the Privacy Unit!"."""

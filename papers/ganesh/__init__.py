@@ -1,1 +1,0 @@
-"""Ganesh 2024, on group accounting by mixtures of Gaussians: its figures."""

@@ -1,0 +1,143 @@
+r"""Intervals of means and of differences between cells of one design.
+
+Two runs of a cell say little about how runs scatter; all cells of a text together say more. So the
+standard deviation is *pooled* over the cells of a design that share a text and a base (the root of
+the mean of their variances, weighted by degrees of freedom), and intervals are Student's with all
+of those degrees of freedom. That runs of different cells scatter alike is assumed. Of several
+differences of one question the family's level is kept by Holm's step-down rule (`holm`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import stats
+
+Row = Mapping[str, Any]
+TUNE = "tune"
+"""What a run that only helped to choose a learning rate is called."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A number with its interval.
+
+    Args:
+        value: the estimate.
+        low: of the 95% interval.
+        high: of it.
+        p: of the two-sided test that the number is zero; 1 where nothing can be told.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
+
+
+class Losses:
+    """The measured losses of a design's cells.
+
+    Args:
+        rows: of one design; those that chose learning rates are left out.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._cells: dict[str, list[float]] = {}
+        self._settings: dict[str, Mapping[str, Any]] = {}
+        for row in rows:
+            if row["key"]["run"] != TUNE:
+                name = json.dumps(row["key"]["setting"], sort_keys=True)
+                self._cells.setdefault(name, []).append(float(row["loss"]))
+                self._settings[name] = row["key"]["setting"]
+        self._pooled: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def settings(self, **fields: Any) -> list[Mapping[str, Any]]:
+        """The settings of the cells that have these fields, in the order of their first rows."""
+        return [s for s in self._settings.values() if _has(s, fields)]
+
+    def runs(self, **fields: Any) -> list[float]:
+        """The losses of the one cell that has these fields.
+
+        Raises:
+            LookupError: no cell has them, or several do.
+        """
+        names = [name for name, s in self._settings.items() if _has(s, fields)]
+        if len(names) != 1:
+            raise LookupError(f"{len(names)} cells have {fields}")
+        return self._cells[names[0]]
+
+    def pooled(self, text: str, base: str) -> tuple[float, int]:
+        """The standard deviation of a run of this text and base, and its degrees of freedom."""
+        if (text, base) not in self._pooled:
+            squares, freedom = 0.0, 0
+            for name, losses in self._cells.items():
+                setting = self._settings[name]
+                if (setting["text"], setting["base"]) == (text, base) and len(losses) > 1:
+                    squares += statistics.variance(losses) * (len(losses) - 1)
+                    freedom += len(losses) - 1
+            self._pooled[text, base] = (
+                math.sqrt(squares / freedom) if freedom else math.inf,
+                freedom,
+            )
+        return self._pooled[text, base]
+
+    def mean(self, **fields: Any) -> Estimate:
+        """The mean loss of the one cell that has these fields."""
+        runs = self.runs(**fields)
+        half = self._half(self.settings(**fields)[0], 1 / len(runs))
+        value = statistics.fmean(runs)
+        return Estimate(value=value, low=value - half, high=value + half)
+
+    def difference(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> Estimate:
+        """The mean loss of ``one`` less that of ``other``; below zero: ``one`` is better."""
+        return self.contrast([(1.0, one), (-1.0, other)])
+
+    def contrast(self, parts: Sequence[tuple[float, Mapping[str, Any]]]) -> Estimate:
+        """A sum of mean losses of cells of one text, each times its weight."""
+        cells = [(weight, self.runs(**fields)) for weight, fields in parts]
+        value = sum(weight * statistics.fmean(runs) for weight, runs in cells)
+        setting = self.settings(**parts[0][1])[0]
+        scale = sum(weight**2 / len(runs) for weight, runs in cells)
+        half = self._half(setting, scale)
+        deviation, freedom = self.pooled(setting["text"], setting["base"])
+        p = 1.0
+        if freedom and deviation > 0:
+            p = float(2 * stats.t.sf(abs(value) / (deviation * math.sqrt(scale)), freedom))
+        return Estimate(value=value, low=value - half, high=value + half, p=p)
+
+    def _half(self, setting: Mapping[str, Any], scale: float) -> float:
+        deviation, freedom = self.pooled(setting["text"], setting["base"])
+        if not freedom:
+            return math.inf
+        return float(stats.t.ppf(0.975, freedom)) * deviation * math.sqrt(scale)
+
+
+def _has(setting: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+    return all(setting[name] == value for name, value in fields.items())
+
+
+def holm(estimates: Sequence[Estimate], level: float = 0.05) -> list[bool]:
+    """Which of several differences are told from zero while all errors together stay at ``level``.
+
+    Source: Holm 1979.
+
+    >>> ps = [0.001, 0.04, 0.03]
+    >>> holm([Estimate(value=1, low=0, high=2, p=p) for p in ps])
+    [True, False, False]
+    """
+    order = sorted(range(len(estimates)), key=lambda i: estimates[i].p)
+    told = [False] * len(estimates)
+    for rank, index in enumerate(order):
+        if not estimates[index].p <= level / (len(estimates) - rank):
+            break
+        told[index] = True
+    return told
