@@ -81,7 +81,7 @@ bench-step: $(STAMP)  ## the clipped sum of a step beside plain training (12 min
 	$(BIN)/python -m benchmarks.step
 
 bench-distributed: $(STAMP)  ## several processes beside one, and two passes beside one
-	$(BIN)/python -m benchmarks.distributed --sharded
+	$(BIN)/python -m benchmarks.distributed --set run.sharded=true
 
 # Anchors and files are checked by the build itself: a link that leads nowhere is a warning, and
 # warnings are errors. Links to other sites need the network, and have a target of their own.

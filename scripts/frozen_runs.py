@@ -160,15 +160,14 @@ def main() -> None:
                         plan,
                         config,
                         out=out,
-                        tensorboard=False,
                         progress=_StopAt(3),
                         **seeds,
                     )
                 except _Stop:
                     seeds = {"unsafe_seed": 50, "unsafe_noise_seed": 51}
-                train(store, plan, config, out=out, tensorboard=False, resume=True, **seeds)
+                train(store, plan, config, out=out, resume=True, **seeds)
             else:
-                train(store, plan, config, out=out, tensorboard=False, **seeds)
+                train(store, plan, config, out=out, **seeds)
             _show(name, out)
 
 

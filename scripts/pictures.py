@@ -23,10 +23,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
+from userdp.cli.demo_recipe import DEMO
 from userdp.training.evaluate_run import evaluate_splits
 
 import userdp
-from userdp.cli.demo_recipe import DEMO
 from userdp.codec import encode
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -78,7 +78,7 @@ def make_runs(work: Path) -> list[Path]:
     store = UserStore.open(work / "store")
     for name, plan in plans.items():
         if not (work / name).exists():
-            train(store, plan, DEMO.config, out=work / name, tensorboard=False)
+            train(store, plan, DEMO.config, out=work / name)
             evaluate_splits(work / name, store, [Split.HELD_OUT_USERS], with_base=True)
     return [work / name for name in plans]
 

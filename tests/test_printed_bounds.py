@@ -17,10 +17,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
+from userdp.cli.account import priced_answer
 
 import userdp
 from tests.plans import uls_plan
-from userdp.cli.account import priced_answer
 from userdp.cli.output import show
 from userdp.reporting.constants import constants_of
 from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, epsilon_up, round_up

@@ -62,7 +62,7 @@ def test_leave_turns_the_refusal_into_a_warning() -> None:
     with pytest.raises(UseError) as refused:
         require_small_delta(0.5, 10, counted="users")
     assert refused.value.hint is not None
-    assert "--allow-large-delta" in refused.value.hint
+    assert "allow_large_delta" in refused.value.hint
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])
@@ -92,14 +92,17 @@ def test_make_private_refuses_before_it_charges_and_warns_in_between(store, tmp_
 
 
 def train_words(store: UserStore, out: Path, *more: str) -> list[str]:
-    words = "--model new --layers 1 --width 16 --heads 2 --learning-rate 0.02 --no-tensorboard"
+    words = (
+        "--model new --set learning.layers=1 --set learning.width=16 --set learning.heads=2 "
+        "--learning-rate 0.02"
+    )
     return ["train", str(store.path), "--out", str(out), *words.split(), *more]
 
 
 @pytest.mark.slow
 def test_train_says_it_before_the_first_step(store, tmp_path, capsys) -> None:
-    options = "--sampling users --population 100 --cohort-size 10 --group-size 2 --steps 1 "
-    options += "--l2-clip-norm 0.5 --noise-multiplier 4"
+    options = "--population 100 --cohort-size 10 --group-size 2 --steps 1 "
+    options += "--l2-clip-norm 0.5 --set plan.noise_multiplier=4"
     large = [*options.split(), "--delta", str(LARGE)]
     before = StoreLedger(store.path).charges()
     assert userdp(train_words(store, tmp_path / "a", *large)) == 2
@@ -108,7 +111,10 @@ def test_train_says_it_before_the_first_step(store, tmp_path, capsys) -> None:
     assert "hint: give --delta 0.006" in err
     assert not (tmp_path / "a").exists()
     assert StoreLedger(store.path).charges() == before
-    assert userdp(train_words(store, tmp_path / "a", *large, "--allow-large-delta")) == 0
+    assert (
+        userdp(train_words(store, tmp_path / "a", *large, "--set", "run.allow_large_delta=true"))
+        == 0
+    )
     assert "warning: delta = 0.01 is not below" in " ".join(capsys.readouterr().err.split())
     middle = [*options.split(), "--delta", str(MIDDLE)]
     # The warning stands even where nothing comes after: the folder is taken.
@@ -128,7 +134,7 @@ def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, cap
     for name, status in (("bare", 2), ("proposal", 0)):
         words = train_words(store, tmp_path / name, "--plan", str(tmp_path / f"{name}.json"))
         assert userdp(words) == status, capsys.readouterr().err
-    sweep = ["sweep", str(store.path), "--out", str(tmp_path / "sweep"), "--tuning", "composition"]
+    sweep = ["tune", str(store.path), "--out", str(tmp_path / "sweep"), "--tuning", "composition"]
     sweep += ["--plan", str(tmp_path / "bare.json"), "--learning-rate", "0.1", "0.2"]
     capsys.readouterr()
     assert userdp(sweep) == 2
@@ -140,15 +146,15 @@ def test_account_and_calibrate_judge_a_stated_population(tmp_path, capsys) -> No
     batch = [
         "--sampling",
         "fixed-batch",
-        "--batch-size",
-        "2",
+        "--set",
+        "sampling.batch_size=2",
         "--population",
         "100",
         "--steps",
         "1",
     ]
-    for command, more in (("account", "--noise-multiplier"), ("calibrate", "--epsilon")):
-        asked = [command, *batch, more, "4", "--delta"]
+    for more in ("--noise-multiplier", "--epsilon"):
+        asked = ["account", *batch, more, "4", "--delta"]
         assert userdp([*asked, str(LARGE)]) == 2
         assert userdp([*asked, str(LARGE), "--allow-large-delta"]) == 0
         capsys.readouterr()

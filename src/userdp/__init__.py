@@ -21,10 +21,8 @@ from userdp.lazily import attribute
 from userdp.version import __version__
 
 if TYPE_CHECKING:
-    from userdp.api.probe import probe
-    from userdp.api.run import Run, claim
-    from userdp.api.train import declare, train
     from userdp.clip import Clip
+    from userdp.commands.account import account
     from userdp.commands.audit import audit
     from userdp.commands.budget import budget
     from userdp.commands.evaluate import evaluate
@@ -35,16 +33,18 @@ if TYPE_CHECKING:
     from userdp.commands.plan import plan
     from userdp.commands.prepare import prepare
     from userdp.commands.report import report
+    from userdp.commands.run import Run, claim
     from userdp.commands.score import score
     from userdp.commands.selftest import selftest
     from userdp.commands.settle import settle
     from userdp.commands.stats import stats
+    from userdp.commands.train import train
     from userdp.commands.verify import verify
     from userdp.data.store import UserStore
     from userdp.noise import Gaussian
     from userdp.plans import Plan
     from userdp.sampling import PoissonExamples, PoissonUsers
-    from userdp.training.config import PlainPlan, PrivateOptions, TrainConfig
+    from userdp.training.config import PlainPlan, PrivateOptions, RunOptions, TrainConfig
     from userdp.training.huggingface import (
         UserLevelMixin,
         UserLevelSFTTrainer,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from userdp.training.private import make_private
 
 _PUBLIC = {
+    "commands.account": ("account",),
     "commands.audit": ("audit",),
     "commands.budget": ("budget",),
     "commands.evaluate": ("evaluate",),
@@ -66,17 +67,16 @@ _PUBLIC = {
     "commands.verify": ("verify",),
     "commands.plan": ("plan",),
     "commands.prepare": ("prepare",),
-    "api.probe": ("probe",),
     "commands.report": ("report",),
-    "api.run": ("Run", "claim"),
+    "commands.run": ("Run", "claim"),
     "commands.settle": ("settle",),
-    "api.train": ("declare", "train"),
+    "commands.train": ("train",),
     "clip": ("Clip",),
     "data.store": ("UserStore",),
     "noise": ("Gaussian",),
     "plans": ("Plan",),
     "sampling": ("PoissonExamples", "PoissonUsers"),
-    "training.config": ("PlainPlan", "PrivateOptions", "TrainConfig"),
+    "training.config": ("PlainPlan", "PrivateOptions", "RunOptions", "TrainConfig"),
     "training.huggingface": ("UserLevelMixin", "UserLevelSFTTrainer", "UserLevelTrainer"),
     "training.private": ("make_private",),
 }
@@ -91,6 +91,7 @@ __all__ = [
     "PoissonUsers",
     "PrivateOptions",
     "Run",
+    "RunOptions",
     "TrainConfig",
     "UseError",
     "UserLevelMixin",
@@ -100,10 +101,10 @@ __all__ = [
     "UserdpError",
     "UserdpWarning",
     "__version__",
+    "account",
     "audit",
     "budget",
     "claim",
-    "declare",
     "evaluate",
     "export",
     "forget",
@@ -112,7 +113,6 @@ __all__ = [
     "members",
     "plan",
     "prepare",
-    "probe",
     "report",
     "score",
     "selftest",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 COMMANDS = (
-    "prepare", "probe", "plan", "train", "evaluate", "generate", "audit", "report", "export",
+    "account", "prepare", "plan", "train", "evaluate", "generate", "audit", "report", "export",
     "verify", "stats", "score", "budget", "settle", "members", "forget", "selftest",
 )  # fmt: skip
 """Those that are functions of `userdp` as well, with the same names for the same things."""
@@ -17,10 +17,16 @@ _WORD = r"(?!and\b|or\b)[^\s`,;-][^\s`,;]*"
 _ANY = rf"--[a-z][a-z-]*(?:[ =]{_WORD})?"
 # After the command's name: options, placeholders in capitals, and what looks like a path.
 _COMMAND = re.compile(
-    rf"`?userdp (?P<name>[a-z]+)(?P<rest>(?: (?:{_ANY}|[A-Z]+\b|[^\s`,;]*[/.{{][^\s`,;]+))*)`?"
+    r"`?userdp (?:store )?(?P<name>[a-z]+)"
+    rf"(?P<rest>(?: (?:{_ANY}|[A-Z]+\b|[^\s`,;]*[/.{{][^\s`,;]+))*)`?"
 )
 _SERIES = re.compile(rf"(?:{_ANY} )+{_ANY}")
-_OPTION = re.compile(_NAME + r"(?:[ =](?P<value>[A-Z]{2,}\b|-?\d[\d.e-]*|\S*/\S+))?")
+_OPTION = re.compile(
+    _NAME + r"(?:[ =](?P<value>[A-Z]{2,}\b|-?\d[\d.e-]*|\S*/\S+)|=(?P<word>[^\s`,;]+))?"
+)
+_SECTIONS = "plan|sampling|clip|adaptation|learning|run|plain|input|local|measure"
+_SETTING = re.compile(rf"--set (?:{_SECTIONS})\.(?P<name>\w+)=(?P<value>[^\s`,;]+)")
+_SECTION = re.compile(rf"\b(?!plan\.json\b)(?:{_SECTIONS})\.([a-z_0-9]+)\b(?!=)")
 _PART = re.compile(_NAME + r"(?:[ =](?P<value>[^\s-]\S*))?|(?P<place>\S+)")
 
 
@@ -29,11 +35,14 @@ def in_python(text: str) -> str:
 
     Commands that are no function of `userdp` stay as they are.
 
-    >>> in_python("measure: userdp probe STORE --model MODEL --out norms.json; leave --seed out")
-    'measure: userdp.probe(STORE, model=MODEL, out="norms.json"); leave seed out'
+    >>> in_python("measure: userdp store score STORE --model MODEL --out a.arrow; leave --seed out")
+    'measure: userdp.score(STORE, model=MODEL, out="a.arrow"); leave seed out'
+    >>> in_python("use --set learning.precision=bfloat16, or leave learning.engine out")
+    'use precision="bfloat16", or leave engine out'
     >>> in_python("evaluate it with --no-base")
     'evaluate it with base=False'
     """
+    text = _SECTION.sub(r"\1", _SETTING.sub(_as_option, text))
     told, end = [], 0
     for command in _COMMAND.finditer(text):
         told += [_arguments(text[end : command.start()]), _call(command)]
@@ -72,8 +81,8 @@ def in_shell(text: str, options: Mapping[str, str]) -> str:
 
     >>> in_shell("lora_rank must be 1 or more", {"lora_rank": "--lora-rank"})
     '--lora-rank must be 1 or more'
-    >>> in_shell("width (5) must be a multiple of the width of a head", {"width": "--width"})
-    '--width (5) must be a multiple of the width of a head'
+    >>> in_shell("width (5) must be a multiple of the width of a head", {"width": "learning.width"})
+    'learning.width (5) must be a multiple of the width of a head'
     """
     for name, option in options.items():
         if "_" in name:
@@ -84,9 +93,17 @@ def in_shell(text: str, options: Mapping[str, str]) -> str:
     return text
 
 
+def _as_option(setting: re.Match[str]) -> str:
+    """A setting as if it were an option: in Python both are arguments."""
+    option = f"--{setting['name'].replace('_', '-')}"
+    return option if setting["value"] == "true" else f"{option}={setting['value']}"
+
+
 def _arguments(text: str) -> str:
     text = _SERIES.sub(lambda found: _listed(found[0]), text)
-    return _OPTION.sub(lambda found: _argument(found["name"], found["value"]), text)
+    return _OPTION.sub(
+        lambda found: _argument(found["name"], found["value"] or found["word"]), text
+    )
 
 
 def _call(command: re.Match[str]) -> str:

@@ -261,8 +261,15 @@ def test_a_run_that_claims_nothing_or_released_nothing_is_refused(tmp_path, caps
     store = toy_store(tmp_path / "people")
     begin(store, tmp_path / "stopped", stop=2)
     assert "released no model" in refused(tmp_path / "stopped", tmp_path / "a", capsys)
-    shape = ("--layers", "1", "--width", "16", "--heads", "2", "--no-tensorboard")
-    plain = ("--privacy", "none", "--steps", "1", "--batch-size", "2", "--model", "new", *shape)
+    shape = (
+        "--set",
+        "learning.layers=1",
+        "--set",
+        "learning.width=16",
+        "--set",
+        "learning.heads=2",
+    )
+    plain = ("--set", "plain.steps=1", "--set", "plain.batch_size=2", "--model", "new", *shape)
     assert command(["train", str(store.path), "--out", str(tmp_path / "plain"), *plain]) == 0
     capsys.readouterr()
     said = refused(tmp_path / "plain", tmp_path / "b", capsys)

@@ -59,9 +59,7 @@ def test_train_make_private_and_sweeps(given, made, tmp_path):
     with private_run(model, sgd(model), store, form, **options) as private:
         assert private.plan == plan
     userdp.declare(store, form, config=CONFIG)
-    run = userdp.train(
-        store, form, out=tmp_path / "run", config=CONFIG, tensorboard=False, allow_large_delta=True
-    )
+    run = userdp.train(store, form, out=tmp_path / "run", config=CONFIG, allow_large_delta=True)
     assert run.claim.plan == plan
 
 

@@ -26,7 +26,7 @@ def store(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(store, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"
-    return userdp.train(store, PLAN, out=out, config=CONFIG, tensorboard=False)
+    return userdp.train(store, PLAN, out=out, config=CONFIG)
 
 
 def test_importing_loads_neither_torch_nor_a_database():
@@ -87,7 +87,7 @@ def test_a_plan_is_trained_as_it_is_proposed(tmp_path):
         proposal = userdp.plan(store, norms=norms, delta=1e-3, **asked)
     chosen, *_ = [row for row in proposal.rows() if row["chosen"]]
     assert proposal.plan.noise.multiplier == chosen["noise_multiplier"]
-    run = userdp.train(store, proposal, out=tmp_path / "run", config=CONFIG, tensorboard=False)
+    run = userdp.train(store, proposal, out=tmp_path / "run", config=CONFIG)
     assert run.claim.plan == proposal.plan
     assert json.loads((tmp_path / "n.json").read_text()) == encode(norms)
 
@@ -97,7 +97,7 @@ def test_a_declared_run_inherits_nothing_that_came_later(tmp_path):
     store = toy_store(tmp_path / "store", cycles(32))
     userdp.declare(store, PLAN, config=CONFIG)
     Teller().done("stats", store.path)
-    run = userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, tensorboard=False)
+    run = userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG)
     assert not run.claim.conditions
 
 
@@ -119,8 +119,8 @@ def test_an_interrupted_run_is_resumed_by_what_it_began_with(store, tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr(loop._Notes, "step", stop)
         with pytest.raises(KeyboardInterrupt):
-            userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, tensorboard=False)
-    run = userdp.train(store, out=tmp_path / "run", resume=True, tensorboard=False)
+            userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG)
+    run = userdp.train(store, out=tmp_path / "run", resume=True)
     assert run.claim.complete
     assert run.claim.plan == PLAN
 
@@ -130,7 +130,7 @@ def test_training_without_privacy_warns(store, tmp_path):
     people = toy_store(tmp_path / "store", cycles(16))
     plain = userdp.PlainPlan(steps=1, batch_size=4)
     with pytest.warns(userdp.UserdpWarning, match="no protection"):
-        run = userdp.train(people, plain, out=tmp_path / "run", config=CONFIG, tensorboard=False)
+        run = userdp.train(people, plain, out=tmp_path / "run", config=CONFIG)
     assert not run.claim.finite
 
 

@@ -163,7 +163,6 @@ def overfitted(tmp_path_factory):
         PlainPlan(steps=30, batch_size=16),
         toy.CONFIG,
         out=folder / "run",
-        tensorboard=False,
     )
     return folder / "run", store
 
@@ -186,7 +185,7 @@ def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(overfi
 @pytest.mark.slow
 def test_shuffled_batches_that_claim_nothing_are_not_contradicted(store, tmp_path, capsys):
     plan = toy.audit_plan(unsafe_shuffle=True)
-    train(store, plan, toy.CONFIG, out=tmp_path / "run", tensorboard=False)
+    train(store, plan, toy.CONFIG, out=tmp_path / "run")
     asked = ["audit", str(tmp_path / "run"), "--store", str(store.path), "--canaries", "16"]
     assert userdp([*asked, "--no-inference"]) == 0
     said = capsys.readouterr().out
@@ -197,7 +196,7 @@ def test_shuffled_batches_that_claim_nothing_are_not_contradicted(store, tmp_pat
 @pytest.mark.slow
 def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path, capsys):
     plan = toy.audit_plan(unsafe_shuffle=False)
-    train(store, plan, toy.CONFIG, out=tmp_path / "run", tensorboard=False)
+    train(store, plan, toy.CONFIG, out=tmp_path / "run")
     before = StoreLedger(store.path).charges()
     asked = ["audit", str(tmp_path / "run"), "--store", str(store.path), "--canaries", "16"]
     assert userdp([*asked, "--no-inference"]) == 0

@@ -55,7 +55,7 @@ def test_members_of_a_run_without_privacy_are_found_and_without_training_nobody(
     base = toy_model(people)
     assert user_inference(base, base, fresh_text(people)).auc == 0.5
     plan = PlainPlan(steps=150, batch_size=32)
-    train(people, plan, CONFIG, out=tmp_path / "run", tensorboard=False)
+    train(people, plan, CONFIG, out=tmp_path / "run")
     found = user_inference(read_model(str(tmp_path / "run" / "model")), base, fresh_text(people))
     assert found.auc_low > 0.5
     assert not found.at_chance

@@ -94,7 +94,7 @@ def test_whether_a_person_is_a_member_plays_no_part_in_their_coin(people, tmp_pa
 @pytest.fixture(scope="module")
 def run(people, tmp_path_factory):
     out = tmp_path_factory.mktemp("attacked") / "run"
-    train(people, PlainPlan(steps=STEPS, batch_size=32), CONFIG, out=out, tensorboard=False)
+    train(people, PlainPlan(steps=STEPS, batch_size=32), CONFIG, out=out)
     return out
 
 
@@ -188,7 +188,7 @@ def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeyp
 def test_a_private_run_is_compared_with_private_runs(tmp_path, monkeypatch, capsys):
     store = toy.audit_store(tmp_path, users=60)
     plan = toy.audit_plan(population=60, cohort_size=10, steps=4)
-    train(store, plan, toy.CONFIG, out=tmp_path / "run", tensorboard=False)
+    train(store, plan, toy.CONFIG, out=tmp_path / "run")
     charged = StoreLedger(store.path).charges()
     calls = trains(monkeypatch)
     found = audit_run(tmp_path / "run", store, repeat=False, references=2)

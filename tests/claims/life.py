@@ -234,7 +234,7 @@ class Life:
         """A run that was copied goes on against a further charge of its whole plan."""
         for run in [one for one in self.unfinished() if not self.truth.models[one].latest][:1]:
             place = self.folder / self.truth.models[run].store
-            options = ("--out", self.folder / run, "--resume", "--charge-again")
+            options = ("--out", self.folder / run, "--resume", "--set", "run.charge_again=true")
             assert self.tell("train", place, *options)[0] == 0
             model, again = self.truth.models[run], self.new("again")
             model.paid[again] = self.truth.people[model.store].paid[again] = model.price
@@ -326,9 +326,16 @@ class Life:
 
     def plain(self, store: str, *more: object) -> None:
         run = self.new("plain")
-        options = ("--privacy", "none", "--steps", 2, "--batch-size", 4, "--model", "new")
+        options = ("--set", "plain.steps=2", "--set", "plain.batch_size=4", "--model", "new")
         options += ("--seed", self.number)  # else two of them on like stores are one model
-        shape = ("--layers", 1, "--width", 16, "--heads", 2, "--no-tensorboard")
+        shape = (
+            "--set",
+            "learning.layers=1",
+            "--set",
+            "learning.width=16",
+            "--set",
+            "learning.heads=2",
+        )
         self.tell.done(
             "train", self.folder / store, "--out", self.folder / run, *options, *shape, *more
         )
@@ -371,7 +378,7 @@ class Life:
             "plan", self.folder / store, "--norms", norms, *budget, *limits, "--out", file
         )
         run = self.new("run")
-        options = ("--plan", file, "--out", self.folder / run, "--no-tensorboard")
+        options = ("--plan", file, "--out", self.folder / run)
         self.tell.done("train", self.folder / store, *model, *options)
         price = Plan.load(file).guarantee().epsilon
         self.truth.train(run, store, base, clean=True, done=True, price=price)
@@ -405,7 +412,7 @@ class Life:
             asked = build_request(opened, mode, candidates, repetitions=law, epsilon=8.0)
         else:
             asked = build_request(opened, TuningMode.NON_PRIVATE, candidates)
-        run_sweep(opened, self.folder / name, asked, launch=InProcess(), poll=0, tensorboard=False)
+        run_sweep(opened, self.folder / name, asked, launch=InProcess(), poll=0)
         winner = f"{name}/winner"
         price = asked.tuning.guarantee().epsilon if asked.tuning else EPSILON
         self.truth.train(winner, store, None, clean=private, done=True, price=price)
@@ -468,8 +475,15 @@ class Life:
         """`kill -9` in the middle of a run."""
         run, plan = self.new("run"), self.folder / self.new("plan")
         changed_plan(PLAN, steps=200).save(plan)
-        options = ("--plan", plan, "--out", self.folder / run, "--model", "new", "--no-tensorboard")
-        shape = ("--layers", 1, "--width", 16, "--heads", 2)
+        options = ("--plan", plan, "--out", self.folder / run, "--model", "new")
+        shape = (
+            "--set",
+            "learning.layers=1",
+            "--set",
+            "learning.width=16",
+            "--set",
+            "learning.heads=2",
+        )
         process = start(list(map(str, ("train", self.folder / store, *options, *shape))))
         ledger = self.folder / run / "ledger.jsonl"
         while not (ledger.exists() and ledger.read_bytes().count(b'"attempt"') >= 2):

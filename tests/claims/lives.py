@@ -28,8 +28,8 @@ from userdp.training.loop import train
 PLAN = uls_plan(cohort_size=10, group_size=2, steps=6, l2_clip_norm=1.0, noise_multiplier=1.0)
 """Six steps of cohorts of 10 of 100 declared users at σ = 1, δ = 1e-5: ε = 2.47."""
 
-SHAPE = ("--layers", "1", "--width", "16", "--heads", "2")
-LEARNING = ("--learning-rate", "0.01", "--no-tensorboard")
+SHAPE = ("--set", "learning.layers=1", "--set", "learning.width=16", "--set", "learning.heads=2")
+LEARNING = ("--learning-rate", "0.01")
 
 
 class Teller:
@@ -100,7 +100,7 @@ def begin(
     progress = NoProgress() if stop is None else StopAfter(stop)
     settings = dataclasses.replace(CONFIG, **config)
     try:
-        train(store, plan, settings, out=out, resume=resume, tensorboard=False, progress=progress)
+        train(store, plan, settings, out=out, resume=resume, progress=progress)
     except KeyboardInterrupt:
         if stop is None:
             raise

@@ -80,7 +80,7 @@ def test_a_model_on_top_of_one_without_privacy_claims_nothing(life, tmp_path, ho
     is printed. It is the same however the base came to where it lies.
     """
     tell = Teller()
-    plain = ("--privacy", "none", "--steps", 3, "--batch-size", 4)
+    plain = ("--set", "plain.steps=3", "--set", "plain.batch_size=4")
     tell.done(
         "train", life / "store", "--out", life / "plain", *plain, "--model", "new", *SHAPE,
         *LEARNING,

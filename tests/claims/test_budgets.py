@@ -59,7 +59,7 @@ def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
     if mode is TuningMode.PRIVATE_SELECTION:
         options["repetitions"] = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
     asked = build_request(filtered, mode, candidates, **options)
-    run_sweep(filtered, tmp_path / "sweep", asked, launch=InProcess(), poll=0, tensorboard=False)
+    run_sweep(filtered, tmp_path / "sweep", asked, launch=InProcess(), poll=0)
     history = StoreLedger(filtered.path).history()
     spent = FILTER.spent(cost_of(charge, FILTER) for charge in history.charges.values())
     assert 0 < spent < FILTER.capacity

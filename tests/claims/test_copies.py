@@ -14,7 +14,7 @@ def test_a_stopped_run_that_was_not_copied_goes_on_at_the_price_of_its_plan(stor
     """The honest life beside the seams: what they ask to be refused is not this."""
     tell = Teller()
     run = begin(store, tmp_path / "run", stop=3)
-    tell.done("train", store.path, "--out", run, "--resume", "--no-tensorboard")
+    tell.done("train", store.path, "--out", run, "--resume")
     price = PLAN.guarantee()
     assert tell.of_model(run) == tell.epsilon(store.path) == (price.epsilon, price.delta)
 
@@ -39,8 +39,7 @@ def test_copies_of_an_unfinished_run_are_not_all_resumed_for_one_charge(
     run = begin(store, tmp_path / "run", stop=3, checkpoint_every=checkpoint_every)
     folders = [run, *(copied(run, tmp_path / f"copy-{n}") for n in range(1, copies))]
     resumed = sum(
-        tell("train", store.path, "--out", folder, "--resume", "--no-tensorboard")[0] == 0
-        for folder in folders
+        tell("train", store.path, "--out", folder, "--resume")[0] == 0 for folder in folders
     )
     epsilon, delta = tell.epsilon(store.path)
     assert epsilon >= truth(delta, steps=3 + 3 * resumed)
@@ -59,7 +58,7 @@ def test_a_runs_ledger_that_was_put_back_gives_no_more_steps(store, tmp_path):
     before = (run / "ledger.jsonl").read_bytes()
     begin(store, run, stop=5, checkpoint_every=1, resume=True)
     (run / "ledger.jsonl").write_bytes(before)
-    status, _ = tell("train", store.path, "--out", run, "--resume", "--no-tensorboard")
+    status, _ = tell("train", store.path, "--out", run, "--resume")
     for place in (run, store.path):
         epsilon, delta = tell.of_model(run) if place == run else tell.epsilon(place)
         assert status != 0 or epsilon >= truth(delta, steps=10)
@@ -87,7 +86,8 @@ def test_a_stores_ledger_that_was_put_back_does_not_forget_a_run(store, tmp_path
     PLAN.save(tmp_path / "plan.json")
     status, _ = tell(
         "train", store.path, "--out", tmp_path / "second", "--plan", tmp_path / "plan.json",
-        "--model", "new", "--layers", 1, "--width", 16, "--heads", 2, "--no-tensorboard",
+        "--model", "new", "--set", "learning.layers=1", "--set", "learning.width=16",
+        "--set", "learning.heads=2",
     )  # fmt: skip
     epsilon, delta = tell.epsilon(store.path)
     assert status != 0 or epsilon >= truth(delta, steps=12)

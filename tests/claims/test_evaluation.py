@@ -31,7 +31,7 @@ def test_the_loss_of_a_model_without_privacy_is_not_released_as_dp(store, tmp_pa
     """
     tell = Teller()
     run = tmp_path / "plain"
-    plain = ("--privacy", "none", "--steps", 3, "--batch-size", 4, "--model", "new")
+    plain = ("--set", "plain.steps=3", "--set", "plain.batch_size=4", "--model", "new")
     tell.done("train", store.path, "--out", run, *plain, *SHAPE, *LEARNING)
     assert released(tell, run, store) == math.inf
 

@@ -25,7 +25,7 @@ plan = userdp.Plan(
     sampling=own_sampling.EveryUser(group_size=2), clip=Clip(l2_norm=1.0),
     noise=Gaussian(multiplier=4.0), steps=2, population=100, budget=Budget(target_delta=1e-5),
 )
-toy = {"layers": 1, "width": 16, "heads": 2, "learning_rate": 0.01, "tensorboard": False}
+toy = {"layers": 1, "width": 16, "heads": 2, "learning_rate": 0.01, }
 for name, model in (("run", "new"), ("next", sys.argv[1] + "/run/model")):
     run = userdp.train(
         sys.argv[1] + "/store", plan, out=sys.argv[1] + "/" + name, model=model, **toy
@@ -41,9 +41,9 @@ folder = sys.argv[1]
 store, tell = folder + "/store", Teller()
 before = tell.done("account", "--ledger", store)
 print(before["epsilon"], before["parts"][0]["what"])
-assert tell.done("budget", store)["claim"]["epsilon"] == before["epsilon"]
-assert tell.done("verify", store)["ok"] and tell.done("stats", store)
-tell.done("stats", store, "--epsilon", 0.5, "--ask", "users")
+assert tell.done("store", "budget", store)["claim"]["epsilon"] == before["epsilon"]
+assert tell.done("verify", store)["ok"] and tell.done("store", "stats", store)
+tell.done("store", "stats", store, "--epsilon", 0.5, "--ask", "users")
 PLAN.save(folder + "/plan.json")
 here = folder + "/here"
 model = ("--model", "new", *SHAPE, *LEARNING)

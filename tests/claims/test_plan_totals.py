@@ -42,7 +42,7 @@ class People:
         return self.folder / "store"
 
     def ask(self, epsilon: float, what: str) -> None:
-        self.tell.done("stats", self.store, "--epsilon", epsilon, "--ask", what)
+        self.tell.done("store", "stats", self.store, "--epsilon", epsilon, "--ask", what)
 
     def plan(self, *options: object, epsilon: float = 4, population: int | None = 1000) -> str:
         """The total that `userdp plan` prints."""
@@ -95,7 +95,7 @@ def test_random_lives(people, seed):
 
 
 def test_of_a_budget_all_is_claimed_and_said(people):
-    people.tell.done("budget", people.store, "--epsilon", 8, "--delta", 1e-5)
+    people.tell.done("store", "budget", people.store, "--epsilon", 8, "--delta", 1e-5)
     people.ask(0.5, "users")
     total = people.plan()
     assert total == "8.0000"
@@ -122,9 +122,7 @@ def test_in_python_the_proposal_holds_the_claim(people):
     )  # fmt: skip
     claim = proposal.prediction["claim"]
     assert claim["parts"][0]["what"] == "DP answer: users"
-    run = package.train(
-        people.store, proposal, out=people.folder / "run", config=CONFIG, tensorboard=False
-    )
+    run = package.train(people.store, proposal, out=people.folder / "run", config=CONFIG)
     told = run.claim.guarantee
     assert (claim["epsilon"], claim["delta"]) == (told.epsilon, told.delta)
 

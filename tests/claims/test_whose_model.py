@@ -24,8 +24,8 @@ PRICE = PLAN.guarantee().epsilon
 
 def plain(tell, store, out):
     """A model without privacy of a store's people."""
-    options = ("--privacy", "none", "--steps", 2, "--batch-size", 4, "--model", "new")
-    tell.done("train", store.path, "--out", out, *options, *SHAPE, "--no-tensorboard")
+    options = ("--set", "plain.steps=2", "--set", "plain.batch_size=4", "--model", "new")
+    tell.done("train", store.path, "--out", out, *options, *SHAPE)
     return out / "model"
 
 
@@ -85,7 +85,7 @@ def tuned(store, base, tmp_path, *, mode="composition", **options):
     asked = build_request(
         store, TuningMode(mode), grid([PLAN], config, axes={"learning_rate": [0.003, 0.03]})
     )
-    given = {"launch": InProcess(), "poll": 0, "tensorboard": False, **options}
+    given = {"launch": InProcess(), "poll": 0, **options}
     run_sweep(store, tmp_path / "sweep", asked, **given)
     return asked
 
@@ -138,11 +138,11 @@ def test_what_a_copied_trial_was_charged_again_is_in_the_price_of_the_winner(sto
     with pytest.raises(FailureError, match="failed"):
         tuned(store, "new", tmp_path, launch=Stopped())
     shutil.copytree(trial, tmp_path / "copy", copy_function=shutil.copy2)
-    assert tell("train", store.path, "--out", trial, "--resume", "--no-tensorboard")[0] == 0
+    assert tell("train", store.path, "--out", trial, "--resume")[0] == 0
     shutil.rmtree(trial)
     shutil.copytree(tmp_path / "copy", trial, copy_function=shutil.copy2)
     assert tell("train", store.path, "--out", trial, "--resume")[0] == 2
-    again = ("--resume", "--charge-again", "--no-tensorboard")
+    again = ("--resume", "--set", "run.charge_again=true")
     tell.done("train", store.path, "--out", trial, *again)
     asked = tuned(store, "new", tmp_path, resume=True)
     whole = asked.tuning.guarantee().epsilon + asked.candidates[0].plan.guarantee().epsilon
@@ -199,7 +199,10 @@ def test_a_store_pays_for_the_base_model_of_a_private_selection_once(store, tmp_
     asked = build_request(again, mode, candidates, repetitions=law, epsilon=8.0)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
-        given = {"launch": InProcess(), "poll": 0, "tensorboard": False}
+        given = {
+            "launch": InProcess(),
+            "poll": 0,
+        }
         run_sweep(again, tmp_path / "sweep", asked, **given)
     whole = PRICE + asked.tuning.guarantee().epsilon
     assert total(again) == pytest.approx(whole)

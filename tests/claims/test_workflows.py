@@ -29,7 +29,7 @@ SMALLER = {
     "--steps 500": "--steps 3",
     "--delta 1e-6": "--delta 1e-5",
 }
-SMALL = ("--no-tensorboard",)
+SMALL = ()
 
 
 def commands(page: str, heading: str) -> list[list[str]]:

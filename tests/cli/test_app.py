@@ -123,9 +123,9 @@ def test_flags_override_the_config_file(capsys, tmp_path):
         ["account", *ULS, "--steps", "0"],
         ["account", *ULS, "--config"],
         ["account", *ULS, "--config", "no-such-file.toml"],
-        ["calibrate", "--sampling", "users", *MECHANISM],
-        ["calibrate", "--sampling", "users", *MECHANISM, "--epsilon", "nan"],
-        ["calibrate", "--sampling", "users", *MECHANISM, "--epsilon", "-3"],
+        ["account", "--sampling", "users", *MECHANISM],
+        ["account", "--sampling", "users", *MECHANISM, "--epsilon", "nan"],
+        ["account", "--sampling", "users", *MECHANISM, "--epsilon", "-3"],
     ],
 )
 def test_bad_use_is_one_clear_error_and_exit_status_2(capsys, arguments):
@@ -139,7 +139,7 @@ def test_bad_use_is_one_clear_error_and_exit_status_2(capsys, arguments):
 
 def test_calibrate_stays_within_the_budget(capsys):
     status, out, _ = userdp(
-        capsys, "calibrate", "--sampling", "users", *MECHANISM, "--epsilon", "2", "--json"
+        capsys, "account", "--sampling", "users", *MECHANISM, "--epsilon", "2", "--json"
     )
     result = json.loads(out)
     assert status == 0
@@ -156,7 +156,7 @@ def test_a_disk_that_refuses_is_no_fault_of_the_program(capsys, monkeypatch, num
         raise OSError(number, os.strerror(number), "a store")
 
     monkeypatch.setattr("userdp.data.store.UserStore.open", refuse)
-    status, out, said = userdp(capsys, "stats", "a store")
+    status, out, said = userdp(capsys, "store", "stats", "a store")
     assert (status, out) == (1, "")
     assert said.startswith(f"error: the machine refused: {os.strerror(number)} (a store)")
     assert way_out in said

@@ -1,4 +1,4 @@
-"""`userdp budget` and `settle` from outside: a budget is fixed once, spent and given back."""
+"""`userdp store budget` and `settle` from outside: a budget is fixed once, spent and given back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tell():
 @pytest.fixture
 def filtered(store, tell):
     """A store with a budget of ε = 8."""
-    tell.done("budget", store.path, *BUDGET)
+    tell.done("store", "budget", store.path, *BUDGET)
     return store
 
 
@@ -37,10 +37,10 @@ def said(capsys, *arguments: object) -> tuple[int, str]:
 
 
 def test_a_budget_is_opened_once_and_before_anything_else(store, tell, capsys):
-    values = tell.done("budget", store.path, *BUDGET)
+    values = tell.done("store", "budget", store.path, *BUDGET)
     assert (values["kind"], values["epsilon"], values["spent"]) == ("filter", 8.0, 0.0)
     assert 3 < values["order"] < 5
-    status, printed = said(capsys, "budget", store.path, "--epsilon", 9, "--delta", 1e-5)
+    status, printed = said(capsys, "store", "budget", store.path, "--epsilon", 9, "--delta", 1e-5)
     assert status == 2
     assert "already" in printed
     assert "for the store's life" in printed
@@ -48,7 +48,7 @@ def test_a_budget_is_opened_once_and_before_anything_else(store, tell, capsys):
 
 def test_a_look_before_it_is_refused_with_the_reason(store, capsys):
     StoreLedger(store.path).look("stats")
-    status, printed = said(capsys, "budget", store.path, *BUDGET)
+    status, printed = said(capsys, "store", "budget", store.path, *BUDGET)
     assert status == 2
     assert "after a look bounds nothing" in " ".join(printed.split())
 
@@ -58,13 +58,13 @@ def test_a_look_before_it_is_refused_with_the_reason(store, capsys):
     [("--epsilon", 8), ("--delta", 1e-5), ("--order", 4), ("--epsilon", "nan", "--delta", 1e-5)],
 )
 def test_half_a_budget_is_none(store, tell, options):
-    assert tell("budget", store.path, *options)[0] == 2
+    assert tell("store", "budget", store.path, *options)[0] == 2
     assert not StoreLedger(store.path).path.exists()
 
 
 def test_without_a_budget_the_ledger_is_shown(store, capsys):
     StoreLedger(store.path).reserve("run", PLAN)
-    status, printed = said(capsys, "budget", store.path)
+    status, printed = said(capsys, "store", "budget", store.path)
     assert status == 0
     assert "No total was fixed" in printed
     assert "6 of 6 steps (ULS)" in " ".join(printed.split())
@@ -75,7 +75,7 @@ def test_runs_draw_a_budget_down_and_what_is_left_is_told(filtered, tmp_path, te
     ledger = StoreLedger(filtered.path)
     ledger.reserve("one", PLAN, logged=False)
     ledger.query("q", name="users", pure_epsilon=0.5)
-    values = tell.done("budget", filtered.path)
+    values = tell.done("store", "budget", filtered.path)
     run, answer = values["lines"]
     assert values["spent"] == pytest.approx(run["share"] + answer["share"], rel=1e-9)
     assert run["paid_by"] == answer["paid_by"] == "filter"
@@ -88,7 +88,9 @@ def test_runs_draw_a_budget_down_and_what_is_left_is_told(filtered, tmp_path, te
     with pytest.raises(UseError, match="beyond its budget"):
         ledger.reserve("too loud", louder)
     ledger.reserve("just right", changed_plan(PLAN, noise_multiplier=buys["noise_multiplier"]))
-    status, printed = said(capsys, "budget", filtered.path, "--plot", tmp_path / "spent.png")
+    status, printed = said(
+        capsys, "store", "budget", filtered.path, "--plot", tmp_path / "spent.png"
+    )
     assert status == 0
     assert "100.0 % spent" in printed
     assert (tmp_path / "spent.png").stat().st_mode & 0o777 == 0o600
@@ -98,7 +100,7 @@ def test_a_total_by_adding_up_is_shown_too(store, tell):
     ledger = StoreLedger(store.path)
     ledger.declare_total(6.0, 1e-4)
     ledger.reserve("one", PLAN)
-    values = tell.done("budget", store.path)
+    values = tell.done("store", "budget", store.path)
     assert values["kind"] == "total"
     assert values["spent"] == pytest.approx(PLAN.guarantee().epsilon / 6)
     assert values["buys"]["runs"] == 1
@@ -109,17 +111,17 @@ def test_a_run_without_an_exact_log_gives_its_steps_back(filtered, tmp_path, tel
     run = begin(filtered, tmp_path / "run", stop=2, checkpoint_every=1, no_exact_log=True)
     kinds = [json.loads(line)["kind"] for line in (run / "operator.jsonl").open()]
     assert kinds == ["machine"], "no exact number was kept"
-    whole = tell.done("budget", filtered.path)["spent"]
-    values = tell.done("settle", run)
+    whole = tell.done("store", "budget", filtered.path)["spent"]
+    values = tell.done("store", "settle", run)
     assert (values["steps_attempted"], values["steps_charged"]) == (2, 2)
     assert values["why_whole_plan"] is None
-    left = tell.done("budget", filtered.path)
+    left = tell.done("store", "budget", filtered.path)
     assert left["spent"] == pytest.approx(whole / 3)
     assert values["share_given_back"] == pytest.approx(whole * 2 / 3)
     assert left["lines"][0]["state"] == "settled early"
     assert tell("verify", run)[0] == 0
     assert tell("train", filtered.path, "--out", run, "--resume")[0] == 2, "it is closed"
-    status, printed = said(capsys, "settle", run)
+    status, printed = said(capsys, "store", "settle", run)
     assert status == 0, "asked again, the same is said"
     assert "only these are charged" in printed
 
@@ -128,28 +130,31 @@ def test_a_run_without_an_exact_log_gives_its_steps_back(filtered, tmp_path, tel
 def test_a_copy_of_a_settled_run_does_not_go_on(filtered, tmp_path, tell):
     run = begin(filtered, tmp_path / "run", stop=2, checkpoint_every=1, no_exact_log=True)
     copy = copied(run, tmp_path / "copy")
-    tell.done("settle", run)
+    tell.done("store", "settle", run)
     assert tell("train", filtered.path, "--out", copy, "--resume")[0] == 2
-    assert tell("train", filtered.path, "--out", copy, "--resume", "--charge-again")[0] == 0
-    spent = tell.done("budget", filtered.path)
+    assert (
+        tell("train", filtered.path, "--out", copy, "--resume", "--set", "run.charge_again=true")[0]
+        == 0
+    )
+    spent = tell.done("store", "budget", filtered.path)
     assert len(spent["lines"]) == 2, "it went on at a price of its own"
 
 
 def test_a_run_with_a_log_costs_its_whole_plan(filtered, tmp_path, tell, capsys):
     run = begin(filtered, tmp_path / "run", stop=2, checkpoint_every=1)
-    before = tell.done("budget", filtered.path)["spent"]
-    status, printed = said(capsys, "settle", run)
+    before = tell.done("store", "budget", filtered.path)["spent"]
+    status, printed = said(capsys, "store", "settle", run)
     assert status == 0
     assert "the whole plan is charged: exact numbers were shown (train)" in " ".join(
         printed.split()
     )
-    assert tell.done("budget", filtered.path)["spent"] == before
+    assert tell.done("store", "budget", filtered.path)["spent"] == before
 
 
 def test_without_a_budget_settling_closes_the_run_at_its_whole_price(store, tmp_path, tell):
     run = begin(store, tmp_path / "run", stop=2, checkpoint_every=1, no_exact_log=True)
     before = tell.epsilon(store.path)
-    values = tell.done("settle", run)
+    values = tell.done("store", "settle", run)
     assert values["steps_charged"] == 6
     assert values["share_given_back"] is None
     assert tell.epsilon(store.path) == before
@@ -159,7 +164,7 @@ def test_without_a_budget_settling_closes_the_run_at_its_whole_price(store, tmp_
 def test_what_cannot_be_settled_says_why(filtered, tmp_path, capsys):
     done = begin(filtered, tmp_path / "done", no_exact_log=True)
     for place, why in ((done, "finished and settled"), (tmp_path / "none", "there is no run")):
-        status, printed = said(capsys, "settle", place)
+        status, printed = said(capsys, "store", "settle", place)
         assert status == 2
         assert why in " ".join(printed.split())
 
@@ -177,7 +182,14 @@ def test_a_model_of_a_filtered_store_claims_the_budget_wherever_it_goes(filtered
 def test_an_exact_log_is_refused_beside_evaluations(filtered, tmp_path, tell):
     plan = tmp_path / "plan.json"
     PLAN.save(plan)
-    options = ("--plan", plan, "--no-exact-log", "--evaluate-every", 2)
+    options = (
+        "--plan",
+        plan,
+        "--set",
+        "learning.no_exact_log=true",
+        "--set",
+        "learning.evaluate_every=2",
+    )
     assert tell("train", filtered.path, "--out", tmp_path / "run", *options)[0] == 2
     assert not (tmp_path / "run").exists()
 
@@ -193,7 +205,7 @@ def test_a_series_pays_for_the_runs_that_were_declared(store, tmp_path, tell):
     )
     assert tell.epsilon(first)[0] == tell.epsilon(second)[0] == price
     assert tell("verify", second)[0] == 0
-    values = tell.done("budget", store.path)
+    values = tell.done("store", "budget", store.path)
     assert [line["paid_by"] for line in values["lines"]] == ["series", "series"]
     assert values["series"] == ["a declared series of 2 runs of 6 steps: 2 of them taken"]
     header = (second / "ledger.jsonl").read_text()

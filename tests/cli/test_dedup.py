@@ -1,4 +1,4 @@
-"""`userdp dedup`: counts per stage, provenance, and nothing written on bad use."""
+"""`userdp store dedup`: counts per stage, provenance, and nothing written on bad use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def corpus(tmp_path):
 
 
 def dedup(folder, *options) -> int:
-    return userdp(["dedup", str(folder / "public.jsonl"), str(folder / "private.jsonl"), *options])
+    return userdp(
+        ["store", "dedup", str(folder / "public.jsonl"), str(folder / "private.jsonl"), *options]
+    )
 
 
 def test_each_stage_is_counted_and_the_rest_is_kept_as_it_was(corpus, capsys):

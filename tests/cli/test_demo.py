@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from userdp.cli.demo import closing, run_demo
+from userdp.cli.demo_recipe import DEMO
 
 from tests.plans import changed_plan
 from userdp.cli.app import run as userdp
-from userdp.cli.demo import closing, run_demo
-from userdp.cli.demo_recipe import DEMO
 from userdp.cli.output import Answer, show
 from userdp.vocabulary import round_up
 

@@ -30,7 +30,7 @@ PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)
 def made(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     store = toy_store(folder)
-    train(store, PLAN, CONFIG, out=folder / "run", tensorboard=False)
+    train(store, PLAN, CONFIG, out=folder / "run")
     return folder
 
 

@@ -29,7 +29,17 @@ def generate(capsys, *arguments) -> tuple[int, dict, str]:
 def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys, tmp_path):
     before = claim(run / "ledger.jsonl").guarantee
     out = tmp_path / "synthetic.jsonl"
-    options = ["--records", 5, "--micro-batch", 2, "--max-tokens", 4, "--prompt", "w1", "--json"]
+    options = [
+        "--records",
+        5,
+        "--micro-batch",
+        2,
+        "--max-tokens",
+        4,
+        "--prompt",
+        "w1",
+        "--json",
+    ]
     status, said, _ = generate(capsys, run, "--out", out, *options)
     assert status == 0
     texts = [json.loads(line)["text"] for line in out.read_text().splitlines()]
@@ -49,7 +59,7 @@ def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys
 @pytest.mark.slow
 def test_the_operator_is_told_of_copies_and_nobody_else(run, store, capsys, tmp_path):  # noqa: F811
     plain = tmp_path / "plain"
-    options = ["--privacy", "none", "--steps", "300", "--batch-size", "8"]
+    options = ["--set", "plain.steps=300", "--set", "plain.batch_size=8"]
     assert train(store, plain, *options, "--learning-rate", "0.02", *MODEL) == 0
     capsys.readouterr()
     asked = ["--records", 20, "--max-tokens", 6, "--check", store.path, "--check-tokens", 5]
@@ -67,7 +77,7 @@ def test_the_operator_is_told_of_copies_and_nobody_else(run, store, capsys, tmp_
 
 def test_texts_of_a_run_without_a_claim_are_the_operators(store, capsys, tmp_path):  # noqa: F811
     plain, out = tmp_path / "plain", tmp_path / "texts.jsonl"
-    options = ["--privacy", "none", "--steps", "2", "--batch-size", "4"]
+    options = ["--set", "plain.steps=2", "--set", "plain.batch_size=4"]
     assert train(store, plain, *options, *MODEL) == 0
     capsys.readouterr()
     few = ["--records", 1, "--max-tokens", 2, "--out", out]

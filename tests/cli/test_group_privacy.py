@@ -17,9 +17,10 @@ from userdp.data.store import UserStore
 from userdp.plans import Plan
 
 OPTIONS = shlex.split(
-    "--sampling examples --population 150 --batch-size 8 --group-size 5 --steps 3 "
+    "--set sampling.kind=examples --population 150 --set plan.batch_size=8 --group-size 5 "
+    "--steps 3 "
     "--l2-clip-norm 1 --delta 1e-5 --epsilon 3 "
-    "--model new --layers 1 --width 16 --heads 2 --no-tensorboard"
+    "--model new --set learning.layers=1 --set learning.width=16 --set learning.heads=2"
 )
 
 
@@ -49,7 +50,14 @@ def test_the_ledger_claims_by_the_lemma_and_the_report_tells_how(
 ) -> None:
     run = tmp_path / "run"
     found = told(
-        capsys, "train", str(store.path), "--out", str(run), *OPTIONS, "--accountant", name
+        capsys,
+        "train",
+        str(store.path),
+        "--out",
+        str(run),
+        *OPTIONS,
+        "--set",
+        f"plan.accountant={name}",
     )
     assert found["accountant"] == name
     assert found["algorithm"] == "GP"
@@ -86,10 +94,10 @@ def test_a_run_whose_noise_is_that_of_the_mixture_claims_more_by_the_lemma(
         "--out",
         str(tmp_path / "gp"),
         *options,
-        "--noise-multiplier",
-        repr(kept.noise.multiplier),
-        "--accountant",
-        "group-privacy",
+        "--set",
+        f"plan.noise_multiplier={kept.noise.multiplier!r}",
+        "--set",
+        "plan.accountant=group-privacy",
     )
     assert els["accountant"] == "contour"
     assert gp["epsilon"] > els["epsilon"] * 1.02
@@ -97,8 +105,8 @@ def test_a_run_whose_noise_is_that_of_the_mixture_claims_more_by_the_lemma(
 
 def test_uls_has_no_group_to_lift_a_claim_to(store, tmp_path, capsys) -> None:
     options = [part.replace("examples", "users") for part in OPTIONS]
-    options[options.index("--batch-size")] = "--cohort-size"
+    options[options.index("plan.batch_size=8")] = "plan.cohort_size=8"
     arguments = ["train", str(store.path), "--out", str(tmp_path / "run"), *options]
-    assert userdp([*arguments, "--accountant", "group-privacy"]) == 2
-    assert "--sampling examples" in capsys.readouterr().err
+    assert userdp([*arguments, "--set", "plan.accountant=group-privacy"]) == 2
+    assert "sample examples" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -5,12 +5,12 @@ import shlex
 import signal
 
 import pytest
+from userdp.cli.go_on import last_words
 
 from tests.cli.test_train import MODEL, PLAN, prepared, store, train
 from tests.training.test_interrupts import SignalIn
 from tests.training.toy import attempts
 from userdp.cli.app import run as userdp
-from userdp.cli.go_on import last_words
 from userdp.errors import Interrupted
 from userdp.training import loop
 
@@ -49,8 +49,10 @@ def test_any_command_ends_with_130_and_its_own_line(monkeypatch, capsys, number)
         signal.pause()
 
     monkeypatch.setattr("userdp.data.store.UserStore.open", stop)
-    assert userdp(["stats", "a store"]) == 130
-    assert capsys.readouterr().err.endswith("interrupted; run it again: userdp stats 'a store'\n")
+    assert userdp(["store", "stats", "a store"]) == 130
+    assert capsys.readouterr().err.endswith(
+        "interrupted; run it again: userdp store stats 'a store'\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_long_commands_say_what_is_left(store, tmp_path, monkeypatch, capsys, co
 
 
 def test_a_second_price_is_not_charged_by_the_line_that_goes_on():
-    line = ["train", "store", "--out", "run", "--resume", "--charge-again"]
+    line = ["train", "store", "--out", "run", "--resume", "--set", "run.charge_again=true"]
     told = last_words(Interrupted("after step 1 of 2", resume=True), line)
     assert told is not None
     assert told.endswith("userdp train store --out run --resume")

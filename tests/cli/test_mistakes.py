@@ -32,7 +32,7 @@ def place(tmp_path_factory) -> Path:
     store = toy_store(folder)
     plan = uls_plan(population=100, cohort_size=8, group_size=2, steps=1, l2_clip_norm=1.0)
     plan.save(folder / "plan.json")
-    train(store, plan, CONFIG, out=folder / "run", tensorboard=False)
+    train(store, plan, CONFIG, out=folder / "run")
     for name, text in FILES.items():
         (folder / name).write_text(text)
     damage(folder / "store", folder / "damaged", flipped)
@@ -124,5 +124,5 @@ def test_a_fault_of_the_program_keeps_its_trace(place, monkeypatch, tmp_path):
     shutil.copytree(place / "store", tmp_path / "store")
     monkeypatch.setattr("userdp.data.store.UserStore.open", broken)
     with pytest.raises(ZeroDivisionError) as fault:
-        run(["stats", str(tmp_path / "store")])
+        run(["store", "stats", str(tmp_path / "store")])
     assert fault.traceback[-1].name == "broken"

@@ -55,14 +55,14 @@ def test_a_file_that_is_there_is_refused_before_anything_is_done(line, store, tm
 def test_with_overwrite_the_file_is_replaced(store, tmp_path):
     plot = tmp_path / "spent.png"
     plot.write_bytes(KEPT)
-    assert userdp(["budget", str(store), "--plot", str(plot), "--overwrite"]) == 0
+    assert userdp(["store", "budget", str(store), "--plot", str(plot), "--overwrite"]) == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_link_that_leads_nowhere_is_something_too(store, tmp_path, capsys):
     plot = tmp_path / "spent.png"
     plot.symlink_to(tmp_path / "gone")
-    assert userdp(["budget", str(store), "--plot", str(plot)]) == 2
+    assert userdp(["store", "budget", str(store), "--plot", str(plot)]) == 2
     assert "already" in capsys.readouterr().err
     assert plot.is_symlink()
 
@@ -72,7 +72,7 @@ def test_a_lone_provenance_is_not_lost_either(store, tmp_path, capsys):
     public.write_text('{"text": "hello"}\n')
     provenance = tmp_path / "clean.jsonl.provenance.json"
     provenance.write_bytes(KEPT)
-    assert userdp(["dedup", str(public), str(public), "--out", str(out)]) == 2
+    assert userdp(["store", "dedup", str(public), str(public), "--out", str(out)]) == 2
     assert str(provenance) in capsys.readouterr().err.replace("\n", "")
     assert provenance.read_bytes() == KEPT
 
@@ -80,7 +80,7 @@ def test_a_lone_provenance_is_not_lost_either(store, tmp_path, capsys):
 def test_the_public_corpus_is_never_its_own_output(tmp_path, capsys):
     public = tmp_path / "public.jsonl"
     public.write_text('{"text": "hello"}\n')
-    line = ["dedup", str(public), str(public), "--out", str(public), "--overwrite"]
+    line = ["store", "dedup", str(public), str(public), "--out", str(public), "--overwrite"]
     assert userdp(line) == 2
     assert "itself" in capsys.readouterr().err
     assert public.read_text() == '{"text": "hello"}\n'

@@ -83,7 +83,7 @@ def test_the_plan_trains_unchanged_through_kills_and_costs_what_it_says(
     assert frozen.guarantee().epsilon == promised <= 4.0
     run = tmp_path / "run"
     command = ["train", str(store), "--out", str(run), "--plan", str(tmp_path / "plan.json")]
-    command += ["--model", "bundled", "--checkpoint-every", "10", "--no-tensorboard"]
+    command += ["--model", "bundled", "--set", "learning.checkpoint_every=10"]
     process = start(command)
     killed_at = 0
     for goal in (8, 30):
@@ -183,7 +183,7 @@ def test_what_is_not_private_is_said_in_plan_warning_and_report(store, norms, tm
     assert "non-private statistics" in capsys.readouterr().err
     run = tmp_path / "run"
     command = ["train", str(store), "--out", str(run), "--plan", str(tmp_path / "plan.json")]
-    assert userdp([*command, "--model", "bundled", "--no-tensorboard"]) == 0
+    assert userdp([*command, "--model", "bundled"]) == 0
     assert userdp(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
     assert "what its plan was chosen from (gradient norms, l2 clip norm) says nothing" in page

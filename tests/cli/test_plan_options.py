@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
 
 from tests.cli.test_train import MODEL, PLAN, prepared, store, train
 from userdp.claims import claim
-from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
 from userdp.clip import AdaptiveClipping, Clip, ClipForm, LayerSplit
 from userdp.errors import UseError
 from userdp.plans import Plan
@@ -76,7 +76,14 @@ def test_a_run_without_privacy_clips_by_no_plan(options):
 
 @pytest.mark.slow
 def test_a_run_from_the_command_line_is_claimed_at_its_noise_multiplier(store, tmp_path, capsys):
-    options = ["--clip-quantile", "0.5", "--clip-form", "normalized", "--optimizer", "adam-bc"]
+    options = [
+        "--set",
+        "adaptation.quantile=0.5",
+        "--set",
+        "clip.form=normalized",
+        "--set",
+        "learning.optimizer=adam-bc",
+    ]
     assert train(store, tmp_path / "run", *PLAN, *MODEL, *options, "--json") == 0
     adaptive = json.loads(capsys.readouterr().out)
     assert train(store, tmp_path / "other", *PLAN, *MODEL, "--json") == 0

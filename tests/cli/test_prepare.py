@@ -1,4 +1,4 @@
-"""``userdp prepare`` and ``userdp stats``: exit status, one clear error, nothing half-written."""
+"""``userdp prepare``, ``store stats``: exit status, one clear error, nothing half-written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_prepare_then_stats_tell_the_same_totals_as_json(tmp_path, capsys):
     assert status == 0
     assert made["totals"]["records_read"] == len(source.read_text().splitlines())
     assert made["store_id"] == UserStore.open(tmp_path / "store").meta.store_id
-    status, out, _ = userdp(capsys, "stats", tmp_path / "store", "--json")
+    status, out, _ = userdp(capsys, "store", "stats", tmp_path / "store", "--json")
     told = json.loads(out)
     assert status == 0
     assert told["operator_only"] is True
@@ -56,7 +56,7 @@ def test_both_tables_name_every_drop_and_say_that_numbers_are_operator_only(tmp_
     )
     commands = (
         ["prepare", source, "--out", tmp_path / "store", "--held-out-users", "0"],
-        ["stats", tmp_path / "store"],
+        ["store", "stats", tmp_path / "store"],
     )
     for command in commands:
         status, out, err = userdp(capsys, *command)
@@ -109,7 +109,7 @@ BAD_OPTIONS = {
     "no such tokenizer": (["--tokenizer", "nowhere"], "no tokenizer at"),
     "no such field": (["--user", "author"], "--user"),
     "memory limit": (["--memory-limit", "lots"], "--memory-limit must be"),
-    "max users": (["--max-users", "3"], "public sources"),
+    "max users": (["--set", "input.max_users=3"], "public sources"),
     "out is no store": (["--out", "."], "not a user store"),
 }
 
@@ -152,8 +152,8 @@ def test_a_store_of_another_version_is_bad_use(tmp_path, capsys):
     )
     meta = tmp_path / "store" / layout.META
     meta.write_text(meta.read_text().replace('"format_version": 3', '"format_version": 99'))
-    bad(capsys, tmp_path, "format version 99", "stats", tmp_path / "store")
-    bad(capsys, tmp_path, "nothing is there", "stats", tmp_path / "nowhere")
+    bad(capsys, tmp_path, "format version 99", "store", "stats", tmp_path / "store")
+    bad(capsys, tmp_path, "nothing is there", "store", "stats", tmp_path / "nowhere")
 
 
 LIMITED = """
@@ -228,7 +228,7 @@ def test_users_and_text_never_reach_the_terminal(tmp_path, capsys):
     source = write_jsonl(tmp_path / "mail.jsonl", rows)
     for command in (
         ["prepare", source, "--out", tmp_path / "store"],
-        ["stats", tmp_path / "store"],
+        ["store", "stats", tmp_path / "store"],
     ):
         for extra in ([], ["--json"]):
             again = ["--overwrite"] if command[0] == "prepare" else []
@@ -238,7 +238,7 @@ def test_users_and_text_never_reach_the_terminal(tmp_path, capsys):
 
 
 def test_docstrings_are_prepared_from_one_command(tmp_path, capsys):
-    arguments = ["prepare", "rich", "--source", "docstrings", "--max-users", "15"]
+    arguments = ["prepare", "rich", "--source", "docstrings", "--set", "input.max_users=15"]
     status, out, _ = userdp(capsys, *arguments, "--out", tmp_path / "store", "--json")
     made = json.loads(out)
     assert status == 0
@@ -256,4 +256,4 @@ def test_real_shakespeare_goes_through_prepare_and_stats(tmp_path, capsys):
     status, out, _ = userdp(capsys, "prepare", short, "--out", tmp_path / "store", "--json")
     totals = json.loads(out)["totals"]
     assert (status, totals["records_read"], totals["records_stored"]) == (0, 2000, 2000)
-    assert userdp(capsys, "stats", tmp_path / "store")[0] == 0
+    assert userdp(capsys, "store", "stats", tmp_path / "store")[0] == 0

@@ -40,8 +40,9 @@ def stack_overflow_parquet(folder):
     ]
     write_parquet(folder / "so" / "a.parquet", rows)
     return [folder / "so", "--source", "parquet", "--user", "client_id", "--text",
-            "tokens", "--date", "creation_date", "--held-out-from", "2018-01-01",
-            "--split", "given", "--held-out-users", "0"]  # fmt: skip
+            "tokens", "--set", "input.date=creation_date",
+            "--set", "input.held_out_from=2018-01-01", "--split", "given",
+            "--held-out-users", "0"]  # fmt: skip
 
 
 def web(folder, name, kind):
@@ -65,8 +66,8 @@ def enron(folder):
     messages = [
         mail(sender=f"p{n % 5}@enron.com", to="a@x, b@x", body=f"mail {n}") for n in range(40)
     ]
-    return [write_enron(folder, messages), "--source", "maildir", "--receivers",
-            "--drop-forwarded", "--drop-repeats"]  # fmt: skip
+    return [write_enron(folder, messages), "--source", "maildir", "--set", "input.receivers=true",
+            "--set", "input.drop_forwarded=true", "--set", "input.drop_repeats=true"]  # fmt: skip
 
 
 def booksum(folder):

@@ -1,4 +1,4 @@
-"""`userdp sweep`: what it refuses, before anything is charged or left behind."""
+"""`userdp tune`: what it refuses, before anything is charged or left behind."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`userdp train` from outside: exit statuses, and nothing half-written."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -17,25 +18,25 @@ from userdp.data.store import UserStore
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.private import make_private
 
-PLAN = [
-    "--sampling",
-    "users",
-    "--population",
-    "100",
-    "--cohort-size",
-    "8",
-    "--group-size",
-    "2",
-    "--steps",
-    "3",
-    "--l2-clip-norm",
-    "1",
-    "--delta",
-    "1e-5",
-    "--noise-multiplier",
-    "2",
+PLAN = shlex.split(
+    "--population 100 --cohort-size 8 --group-size 2 --steps 3 --l2-clip-norm 1 --delta 1e-5 "
+    "--noise-multiplier 2"
+)
+SET = {
+    "noise_multiplier": "plan.noise_multiplier",
+    "batch_size": "plan.batch_size",
+    "sampling": "sampling.kind",
+}
+MODEL = [
+    "--model",
+    "new",
+    "--set",
+    "learning.layers=1",
+    "--set",
+    "learning.width=16",
+    "--set",
+    "learning.heads=2",
 ]
-MODEL = ["--model", "new", "--layers", "1", "--width", "16", "--heads", "2", "--no-tensorboard"]
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +51,14 @@ def store(prepared, tmp_path) -> UserStore:
 
 
 def changed(**values: str | None) -> list[str]:
-    """`PLAN` with options replaced, or left out for None."""
-    options = dict(zip(PLAN[::2], PLAN[1::2], strict=True))
-    options |= {f"--{key.replace('_', '-')}": value for key, value in values.items()}
-    return [part for key, value in options.items() if value is not None for part in (key, value)]
+    """`PLAN` with values replaced, or left out for None."""
+    options = dict(zip((name[2:].replace("-", "_") for name in PLAN[::2]), PLAN[1::2], strict=True))
+    words = []
+    for name, value in (options | values).items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            words += ["--set", f"{SET[name]}={value}"] if name in SET else [option, value]
+    return words
 
 
 def train(store, out, *options: str) -> int:
@@ -76,8 +81,11 @@ def test_the_printed_epsilon_is_that_of_the_ledger(store, tmp_path, capsys, samp
 
 
 def test_the_engine_asked_for_stands_in_the_runs_configuration(store, tmp_path, capsys):
-    assert train(store, tmp_path / "run", *PLAN, *MODEL, "--engine", "reference") == 0
-    assert RunFolder(tmp_path / "run").read_train()["engine"] == "reference"
+    assert (
+        train(store, tmp_path / "run", *changed(), *MODEL, "--set", "learning.engine=reference")
+        == 0
+    )
+    assert RunFolder(tmp_path / "run").read_train()["learning"]["engine"] == "reference"
 
 
 @pytest.mark.slow
@@ -86,14 +94,14 @@ def test_a_plan_file_and_options_make_the_same_run(store, tmp_path, capsys):
     plan.save(tmp_path / "plan.json")
     assert train(store, tmp_path / "a", "--plan", str(tmp_path / "plan.json"), *MODEL) == 0
     forget(store.path)  # the second would inherit what the first released
-    assert train(store, tmp_path / "b", *PLAN, *MODEL) == 0
+    assert train(store, tmp_path / "b", *changed(), *MODEL) == 0
     for name in ("a", "b"):
         assert claim(tmp_path / name / "ledger.jsonl").guarantee == plan.guarantee()
     assert "epsilon" in capsys.readouterr().out
 
 
 def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):
-    options = ["--privacy", "none", "--steps", "2", "--batch-size", "8"]
+    options = ["--set", "plain.steps=2", "--set", "plain.batch_size=8"]
     assert train(store, tmp_path / "run", *options, *MODEL, "--json") == 0
     printed = capsys.readouterr()
     assert "no protection" in printed.err
@@ -105,8 +113,8 @@ def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):
     ("options", "message"),
     fast_then_slow(
         [
-            (changed(noise_multiplier="nan"), "--noise-multiplier must be"),
-            (changed(noise_multiplier="-1"), "--noise-multiplier must be"),
+            (changed(noise_multiplier="nan"), "noise_multiplier must be"),
+            (changed(noise_multiplier="-1"), "noise_multiplier must be"),
             (changed(l2_clip_norm="nan"), "--l2-clip-norm must be"),
             (changed(delta="1"), "--delta must be"),
             (changed(delta="nan"), "--delta must be"),
@@ -115,17 +123,20 @@ def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):
             (changed(cohort_size="nan"), "--cohort-size must be"),
             (changed(population=None), "--population"),
             (changed(cohort_size=None, batch_size="8"), "--cohort-size"),
-            (changed(batch_size="8"), "--batch-size"),
+            (changed(batch_size="8"), "plan.batch_size"),
             (changed(epsilon="4"), "exactly one"),
             ([], "needs a plan"),
-            ([*PLAN, "--learning-rate", "nan"], "--learning-rate"),
-            ([*PLAN, "--learning-rate", "-1"], "--learning-rate"),
-            ([*PLAN, "--lora-targets", "c_attn"], "lora"),
-            ([*PLAN, "--width", "15", "--heads", "2"], "--width"),
-            ([*PLAN, "--optimizer", "adam"], "optimizer"),
-            ([*PLAN, "--engine", "opacus"], "engine"),
-            ([*PLAN, "--privacy", "none"], "--privacy none"),
-            ([*PLAN, "--resume"], "to resume"),
+            ([*changed(), "--learning-rate", "nan"], "--learning-rate"),
+            ([*changed(), "--learning-rate", "-1"], "--learning-rate"),
+            ([*changed(), "--set", "learning.lora_targets=c_attn"], "lora"),
+            (
+                [*changed(), "--set", "learning.width=15", "--set", "learning.heads=2"],
+                "learning.width",
+            ),
+            ([*changed(), "--set", "learning.optimizer=adam"], "optimizer"),
+            ([*changed(), "--set", "learning.engine=opacus"], "engine"),
+            ([*changed(), "--set", "plain.steps=2"], "without privacy"),
+            ([*changed(), "--resume"], "to resume"),
             (["--plan", "nowhere.json"], "nowhere.json"),
         ],
         fast=10,
@@ -146,7 +157,7 @@ def test_bad_use_is_one_error_status_2_and_nothing_on_the_disk(
 def test_a_path_that_is_no_store_is_bad_use(tmp_path, capsys):
     (tmp_path / "text").mkdir()
     for path in (tmp_path / "text", tmp_path / "nowhere"):
-        status = userdp(["train", str(path), "--out", str(tmp_path / "run"), *PLAN, *MODEL])
+        status = userdp(["train", str(path), "--out", str(tmp_path / "run"), *changed(), *MODEL])
         assert status == 2
     assert "no store" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -155,12 +166,12 @@ def test_a_path_that_is_no_store_is_bad_use(tmp_path, capsys):
 def test_a_run_folder_in_use_is_a_failure_of_status_1(store, tmp_path, capsys):
     model = toy_model(store)
     with make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run"):
-        assert train(store, tmp_path / "run", *PLAN, *MODEL) == 1
+        assert train(store, tmp_path / "run", *changed(), *MODEL) == 1
         assert "in use" in capsys.readouterr().err
 
 
 def test_a_finished_run_is_not_resumed(store, tmp_path, capsys):
-    assert train(store, tmp_path / "run", *PLAN, *MODEL) == 0
+    assert train(store, tmp_path / "run", *changed(), *MODEL) == 0
     assert train(store, tmp_path / "run", "--resume") == 2
     assert "finished" in capsys.readouterr().err
     assert attempts(tmp_path / "run") == 3

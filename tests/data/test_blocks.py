@@ -170,15 +170,16 @@ def made(tmp_path_factory) -> Path:
     from userdp.training.loop import train
 
     folder = tmp_path_factory.mktemp("made")
-    train(toy_store(folder), PLAN, CONFIG, out=folder / "run", tensorboard=False)
+    train(toy_store(folder), PLAN, CONFIG, out=folder / "run")
     return folder
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "train STORE --out AGAIN --plan RUN/plan.json --model new --layers 1 --width 16 --heads 2 "
-        "--learning-rate 0.1 --no-tensorboard",
+        "train STORE --out AGAIN --plan RUN/plan.json --model new --set learning.layers=1 --set "
+        "learning.width=16 --set learning.heads=2 "
+        "--learning-rate 0.1",
         "stats STORE --epsilon 1",
         "evaluate RUN --store STORE --epsilon 1",
     ],
@@ -209,8 +210,8 @@ def test_verify_finds_what_the_sizes_do_not_tell(made, tmp_path, capsys):
     flip(place / "store" / TOKENS)
     before = claim(place / "store").guarantee.epsilon
     line = ["train", str(place / "store"), "--out", str(place / "again")]
-    line += ["--plan", str(place / "run/plan.json"), "--model", "new", "--layers", "1"]
-    line += ["--width", "16", "--heads", "2", "--verify"]
+    line += ["--plan", str(place / "run/plan.json"), "--model", "new", "--set", "learning.layers=1"]
+    line += ["--set", "learning.width=16", "--set", "learning.heads=2", "--verify"]
     assert userdp(line) == 2
     assert "SHA-256" in capsys.readouterr().err
     assert claim(place / "store").guarantee.epsilon == before

@@ -103,12 +103,12 @@ def test_the_operator_is_told_how_many_and_what_to_do_but_never_who(tmp_path, ca
     source = write_jsonl(tmp_path / "mail.jsonl", rows)
     store = tmp_path / "store"
     assert run(["prepare", str(source), "--out", str(store)]) == 0
-    assert run(["stats", str(store)]) == 0
+    assert run(["store", "stats", str(store)]) == 0
     told = capsys.readouterr()
     assert told.out.count("2 users have ids that differ") == 2
     assert "hint: normalise the ids in the source" in told.out
     assert "xaver" not in (told.out + told.err).lower()
-    assert run(["stats", str(store), "--json"]) == 0
+    assert run(["store", "stats", str(store), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["near_colliding_users"], found["operator_only"]) == (2, True)
 
@@ -116,12 +116,12 @@ def test_the_operator_is_told_how_many_and_what_to_do_but_never_who(tmp_path, ca
 def test_nothing_is_said_where_nobody_is_near_or_nobody_counted(tmp_path, capsys):
     assert near_hint(0) is None
     store = stored(tmp_path, ["ann", "bob"])
-    assert run(["stats", str(store.path)]) == 0
+    assert run(["store", "stats", str(store.path)]) == 0
     assert "warning" not in capsys.readouterr().out
     meta = json.loads((store.path / "meta.json").read_text())
     del meta["totals"]["near_colliding_users"]  # as an older userdp wrote it
     (store.path / "meta.json").write_text(json.dumps(meta))
-    assert run(["stats", str(store.path), "--json"]) == 0
+    assert run(["store", "stats", str(store.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["near_colliding_users"] is None
     assert UserStore.open(store.path).users == 2
 

@@ -73,8 +73,9 @@ def test_standard_csv_and_both_other_forms_are_read(tmp_path):
     store = prepared(tmp_path, "a.csv", escaped, csv_escape=True, overwrite=True)
     assert texts(store) == {"ana": ['he said "no", and left'], "ben": ["one, two"]}
     (tmp_path / "a.tsv").write_text('user\ttext\nana\t"Hello" she said\nben\tmy 5" pipe\n')
-    line = ["prepare", str(tmp_path / "a.tsv"), "--csv-no-quotes", "--out", str(tmp_path / "tsv"),
-            "--held-out-users", "0", "--held-out-examples", "0"]  # fmt: skip
+    line = ["prepare", str(tmp_path / "a.tsv"), "--set", "input.csv_no_quotes=true",
+            "--out", str(tmp_path / "tsv"), "--held-out-users", "0",
+            "--held-out-examples", "0"]  # fmt: skip
     assert run(line) == 0
     assert texts(userdp.UserStore.open(tmp_path / "tsv")) == {
         "ana": ['"Hello" she said'], "ben": ['my 5" pipe']

@@ -49,10 +49,10 @@ SMALLER = {
 }
 """What a machine of two cores cannot do in minutes, and what tiny data cannot carry."""
 
-SMALL_MODEL = "--model new --layers 1 --width 16 --heads 2"
+SMALL_MODEL = "--model new --set learning.layers=1 --set learning.width=16 --set learning.heads=2"
 ADDED = {
-    "train": f"{SMALL_MODEL} --no-tensorboard",
-    "sweep": f"{SMALL_MODEL} --no-tensorboard",
+    "train": f"{SMALL_MODEL}",
+    "sweep": f"{SMALL_MODEL}",
     "audit": "--canaries 8",
     "plan": "--most-noise 1000",
     "selftest": "--units 2",

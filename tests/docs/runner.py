@@ -117,7 +117,7 @@ def with_added(words: list[str]) -> list[str]:
         if not word.startswith("--"):
             continue
         values = [one for one in extra[position + 1 : position + 2] if not one.startswith("--")]
-        shape = word in ("--layers", "--width", "--heads")
+        shape = word in ("--set", "learning.layers=--width", "--heads")
         if word in words or "--resume" in words or (shape and "--model" in words):
             continue
         added += [word, *values]

@@ -21,7 +21,7 @@ RUNNING = sorted({block.page for block in ALL if block.runs})
 PREPARE = ["userdp prepare mail.jsonl --user sender --text body --out store"]
 TRAIN = [
     *PREPARE,
-    "userdp train store --out run --sampling users --population 200 --cohort-size 40 "
+    "userdp train store --out run --population 200 --cohort-size 40 "
     "--group-size 2 --steps 3 --l2-clip-norm 0.5 --epsilon 4 --delta 1e-5 --learning-rate 0.003",
     "cp run/plan.json plan.json",
 ]

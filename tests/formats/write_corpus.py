@@ -42,18 +42,21 @@ def write(folder: Path) -> None:
     begin(opened, at / "run")
     begin(opened, at / "stopped", stop=2)
     copied(at / "stopped", at / "again")
-    tell.done("train", store, "--out", at / "stopped", "--resume", "--no-tensorboard")
-    tell.done("train", store, "--out", at / "again", "--resume", "--charge-again")
+    tell.done("train", store, "--out", at / "stopped", "--resume")
+    tell.done("train", store, "--out", at / "again", "--resume", "--set", "run.charge_again=true")
     tell.done("evaluate", at / "run", "--store", store, "--epsilon", 0.25, "--no-base")
     tell.done("stats", store)
-    model, lora = ("--model", at / "run" / "model"), ("--lora-rank", 1, "--lora-targets", "c_attn")
+    model, lora = (
+        ("--model", at / "run" / "model"),
+        ("--lora-rank", 1, "--set", "learning.lora_targets=c_attn"),
+    )
     tell.done("probe", store, *model, *lora, "--users", 8, "--out", folder / "norms.json")
     tell.done(
         "plan", store, "--norms", folder / "norms.json", "--population", 100, "--delta", 1e-5,
         "--budget", 16, "--steps", 2, "--epsilon", 4, "--most-noise", 1e6,
         "--out", folder / "proposal.json",
     )  # fmt: skip
-    options = ("--plan", folder / "proposal.json", *model, *lora, "--no-tensorboard")
+    options = ("--plan", folder / "proposal.json", *model, *lora)
     tell.done("train", store, "--out", at / "adapted", *options)
     asked = build_request(
         opened,
@@ -62,7 +65,7 @@ def write(folder: Path) -> None:
         repetitions=TruncatedNegativeBinomial.of_mean(2, eta=0.0),
         epsilon=8.0,
     )
-    run_sweep(opened, at / "sweep", asked, launch=InProcess(), poll=0, tensorboard=False)
+    run_sweep(opened, at / "sweep", asked, launch=InProcess(), poll=0)
     (at / "sweep" / "winner").rename(at / "winner")
     begin(opened, at / "unfinished", stop=2)
     for run in ("run", "stopped", "again", "adapted", "winner", "unfinished"):

@@ -198,7 +198,7 @@ def test_a_pass_of_one_row_that_does_not_fit_is_told_with_the_way_out(
     computed.memory.most = 0
     with pytest.raises(FailureError, match="memory ran out in a pass over one example") as error:
         computed.sum()
-    assert "--activation-checkpointing" in (error.value.hint or "")
+    assert "--set", "learning.activation_checkpointing=true" in (error.value.hint or "")
     assert error.value.__cause__ is None
     assert error.value.__context__ is None
 

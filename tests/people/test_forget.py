@@ -44,7 +44,7 @@ def made(tmp_path_factory):
     store = toy_store(folder, texts, held_out=0.0)
     begin(store, folder / "done")
     begin(store, folder / "stopped", stop=2)
-    train(store, PlainPlan(steps=2, batch_size=4), CONFIG, out=folder / "plain", tensorboard=False)
+    train(store, PlainPlan(steps=2, batch_size=4), CONFIG, out=folder / "plain")
     return folder
 
 
@@ -136,7 +136,7 @@ def test_public_bounds_on_exact_numbers_are_held_against_those_who_stayed(life):
 
 def test_a_run_does_not_go_on_over_a_change_that_the_ledger_does_not_hold(life, monkeypatch):
     """The twin: whoever erases without the line could change the store as they like."""
-    monkeypatch.setattr(StoreLedger, "forget", lambda self, before, after: None)
+    monkeypatch.setattr(StoreLedger, "store", "forget", lambda self, before, after: None)
     userdp.forget(life / "store", USER, yes=True)
     with pytest.raises(UseError, match="the store is not the one"):
         begin(UserStore.open(life / "store"), life / "stopped", resume=True)
@@ -201,14 +201,14 @@ def test_runs_that_were_moved_are_named_and_found_by_also(life, tmp_path, capsys
     history = StoreLedger(life / "store").history()
     assert len(find_runs(life / "store", history)) == 2
     assert len(find_runs(life / "store", history, [tmp_path / "elsewhere"])) == 3
-    status = command(["forget", str(life / "store"), "--user", USER])
+    status = command(["store", "forget", str(life / "store"), "--user", USER])
     assert status == 0
     assert "Say where they lie with --also" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_what_is_found_elsewhere_is_named_and_fails(life, tmp_path, capsys):
     (tmp_path / "notes.txt").write_text(f"copied by hand: {TEXT}")
-    words = ["forget", str(life / "store"), "--user", USER, "--yes", "--json"]
+    words = ["store", "forget", str(life / "store"), "--user", USER, "--yes", "--json"]
     assert command([*words, "--also", str(tmp_path / "notes.txt")]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["found"] == [str(tmp_path / "notes.txt")]
@@ -223,7 +223,7 @@ def test_an_answer_that_only_tells_who_is_there_is_a_look(life, user):
     store = life / "store"
     before, people = StoreLedger(store).history(), UserStore.open(store).user_ids()
     assert "forget" not in before.looked
-    assert command(["forget", str(store), "--user", user]) == 2
+    assert command(["store", "forget", str(store), "--user", user]) == 2
     history = StoreLedger(store).history()
     assert "forget" in history.looked
     assert history.erasures == before.erasures
@@ -285,10 +285,28 @@ def test_bad_use_changes_nothing(life, tmp_path):
     store = life / "store"
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     for words in (
-        ["forget", str(store), "--user", ""],
-        ["forget", str(store), "--user", USER, "--yes", "--also", str(tmp_path / "nowhere")],
-        ["forget", str(store), "--user", USER, "--yes", "--statement", str(tmp_path / "no/x")],
-        ["forget", str(tmp_path / "nowhere"), "--user", USER],
+        ["store", "forget", str(store), "--user", ""],
+        [
+            "store",
+            "forget",
+            str(store),
+            "--user",
+            USER,
+            "--yes",
+            "--also",
+            str(tmp_path / "nowhere"),
+        ],
+        [
+            "store",
+            "forget",
+            str(store),
+            "--user",
+            USER,
+            "--yes",
+            "--statement",
+            str(tmp_path / "no/x"),
+        ],
+        ["store", "forget", str(tmp_path / "nowhere"), "--user", USER],
     ):
         assert command(words) == 2
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before

@@ -177,11 +177,11 @@ def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
 
 
 def test_the_command_prints_both(grown, capsys):
-    assert command(["members", str(grown)]) == 0
+    assert command(["store", "members", str(grown)]) == 0
     assert "Operator-only" in capsys.readouterr().out
-    assert command(["members", str(grown), "--user", "late"]) == 0
+    assert command(["store", "members", str(grown), "--user", "late"]) == 0
     assert "second" in capsys.readouterr().out
-    assert command(["members", str(grown), "--user", "nobody"]) == 2
-    assert command(["members", str(grown), "--statement", "x.txt"]) == 2
+    assert command(["store", "members", str(grown), "--user", "nobody"]) == 2
+    assert command(["store", "members", str(grown), "--statement", "x.txt"]) == 2
     with pytest.raises(UseError, match="nobody in the store"):
         userdp.members(grown, user="nobody")

@@ -162,7 +162,7 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     for name, plan in plans.items():
         run = folder / name
         # Of ELS δ is 1/n, which the page is to say.
-        train(store, plan, CONFIG, out=run, tensorboard=False, allow_large_delta=True)
+        train(store, plan, CONFIG, out=run, allow_large_delta=True)
         evaluate_splits(run, store, held_out_splits(store))
         runs.append(run)
     return tuple(runs)

@@ -29,7 +29,7 @@ ULS, ELS = small_plan(PoissonUsers, 4.0), small_plan(PoissonExamples, 4.0)
 
 def test_the_command_asks_leave_for_a_large_delta(make_run: MakeRun) -> None:
     """Else it would be refused: δ is 1 over the ELS plan's examples, and within the rule of ULS."""
-    asks = [" --allow-large-delta" in train_command(read_run(make_run(n, p)))
+    asks = ["run.allow_large_delta" in train_command(read_run(make_run(n, p)))
             for n, p in (("uls", ULS), ("els", ELS))]  # fmt: skip
     assert asks == [False, True]
 
@@ -64,11 +64,11 @@ def test_the_command_runs_and_repeats_plan_and_settings(
 
     store = toy_store(tmp_path)
     config = replace(CONFIG, warmup_steps=1, weight_decay=0.01, seed=3, lora_rank=2)
-    train(store, plan, config, out=tmp_path / "a", tensorboard=False)
+    train(store, plan, config, out=tmp_path / "a")
     words = shlex.split(train_command(read_run(tmp_path / "a")))
     words = [{"STORE": str(store.path), "AGAIN": str(tmp_path / "b")}.get(w, w) for w in words]
     monkeypatch.chdir(tmp_path / "a")
-    assert userdp([*words[1:], "--no-tensorboard"]) == 0
+    assert userdp([*words[1:]]) == 0
     for name in ("plan.json", "train.toml"):
         ours, theirs = ((tmp_path / run / name).read_bytes() for run in ("a", "b"))
         assert ours == theirs
@@ -76,7 +76,7 @@ def test_the_command_runs_and_repeats_plan_and_settings(
     # The same price again; the second run, which began after the first, claims both.
     assert first.claim.parts[-1].guarantee() == second.claim.parts[-1].guarantee()
     assert second.guarantee.epsilon == 2 * first.guarantee.epsilon
-    assert train_config(RunFolder(tmp_path / "b").read_train()) == config
+    assert train_config(RunFolder(tmp_path / "b").read_train()["learning"]) == config
     assert Plan.load(tmp_path / "b" / "plan.json") == plan
 
 
@@ -86,11 +86,11 @@ def test_a_run_without_privacy_has_a_command_too(
     from userdp.training.loop import train
 
     store = toy_store(tmp_path)
-    train(store, PlainPlan(steps=2, batch_size=4), CONFIG, out=tmp_path / "a", tensorboard=False)
+    train(store, PlainPlan(steps=2, batch_size=4), CONFIG, out=tmp_path / "a")
     words = shlex.split(train_command(read_run(tmp_path / "a")))
     words = [{"STORE": str(store.path), "AGAIN": str(tmp_path / "b")}.get(w, w) for w in words]
     monkeypatch.chdir(tmp_path / "a")
-    assert userdp([*words[1:], "--no-tensorboard"]) == 0
+    assert userdp([*words[1:]]) == 0
     assert (tmp_path / "a" / "train.toml").read_text() == (
         tmp_path / "b" / "train.toml"
     ).read_text()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tests.secrets.outputs import OPERATORS_SCREEN, SCREEN, Output
 from tests.secrets.planted import PEOPLE
 
-SMALL = "--model new --layers 1 --width 16 --heads 2"
+SMALL = "--model new --set learning.layers=1 --set learning.width=16 --set learning.heads=2"
 ACCOUNT = "--sampling users --sampling-probability 0.01 --steps 9 --delta 1e-6"
 PLANNED = "--budget 16 --steps 3 --epsilon 4 --norms NORMS --population 20000 --most-noise 1000"
 USER = PEOPLE[17].id
@@ -49,7 +49,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "stats": (
         _operators("stats STORE --json"),
         # So much noise hits the exact number once in 2,000 times; of ε = 1 once in six.
-        Call(line="stats STORE --epsilon 0.003 --json", slow=True),
+        Call(line="store stats STORE --epsilon 0.003 --json", slow=True),
     ),
     "score": (_operators("score STORE --out scores.arrow --json", slow=True),),
     "account": (Call(line=f"account {ACCOUNT} --noise-multiplier 1 --json"),),
@@ -66,7 +66,8 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call(line=f"train STORE --out run --plan PLAN {SMALL}", slow=True),
         Call(line=f"train STORE --out run --plan PLAN {SMALL} --json"),
         Call(
-            line=f"train STORE --out run --privacy none --steps 2 --batch-size 8 {SMALL}", own=True
+            line=f"train STORE --out run --set plain.steps=2 --set plain.batch_size=8 {SMALL}",
+            own=True,
         ),
     ),
     "sweep": (
@@ -114,7 +115,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _operators("budget STORE --plot budget.svg", slow=True),
         _operators("budget STORE --json"),
     ),
-    "settle": (Call(line="settle RUN --json", own=True, slow=True),),
+    "settle": (Call(line="store settle RUN --json", own=True, slow=True),),
     "members": (
         _operators("members STORE"),
         _operators("members STORE --user - --statement statement.txt", typed=USER),

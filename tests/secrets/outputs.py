@@ -115,7 +115,7 @@ OUTPUTS = (
     ),
     _anyones("the plan of `userdp plan`", "plan.json"),
     _operators(
-        "the norms of `userdp probe` and the scores of `userdp score`",
+        "the norms of `userdp probe` and the scores of `userdp store score`",
         "norms.json",
         "scores.arrow",
         holds=OF_A_STORE,
@@ -144,7 +144,7 @@ OUTPUTS = (
         "a federation's plan, model and rounds; a silo's `begun.json` and its last update",
         "federation/*",
     ),
-    _operators("the corpus that `userdp dedup` leaves", "clean.jsonl"),
+    _operators("the corpus that `userdp store dedup` leaves", "clean.jsonl"),
     _anyones("its `.provenance.json`", "clean.jsonl.provenance.json"),
     _operators(
         "`runs/` of a trainer of Hugging Face's: event files of TensorBoard, which hold the time "

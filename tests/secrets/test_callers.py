@@ -31,9 +31,9 @@ class Stop(NoProgress):
 def test_a_progress_stops_training_by_an_error_of_its_own(planted, tmp_path):
     run, stop = tmp_path / "run", Stop(at=1)
     with pytest.raises(EnoughError) as stopped:
-        userdp.train(planted.store, PLAN, config=CONFIG, out=run, progress=stop, tensorboard=False)
+        userdp.train(planted.store, PLAN, config=CONFIG, out=run, progress=stop)
     assert stopped.value is stop.error
-    resumed = userdp.train(planted.store, out=run, resume=True, tensorboard=False)
+    resumed = userdp.train(planted.store, out=run, resume=True)
     assert resumed is not None
     assert resumed.claim.complete
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from userdp.api.probe import probe
 
 from tests.secrets.commands import CALLS, Call
 from tests.secrets.conftest import PLAN, Planted, plant
@@ -17,7 +18,6 @@ from tests.secrets.outputs import ERRORS, OPERATOR, PROCESSES, Output, output_of
 from tests.secrets.planted import Secrets, measured_in
 from tests.secrets.scan import findings
 from tests.secrets.watch import Said, listen
-from userdp.api.probe import probe
 from userdp.cli.app import run as userdp
 from userdp.cli.commands import names
 

@@ -102,7 +102,8 @@ MISTAKES = {
     "members STORE --user nobody": 2,
     "forget STORE --user nobody": 2,
     "audit RUN --store STORE --canaries 8 --no-inference": 2,
-    "train STORE --out run --plan PLAN --model bundled --selection highest-perplexity": 2,
+    "train STORE --out run --plan PLAN --model bundled --set "
+    "learning.selection=highest-perplexity": 2,
 }
 
 

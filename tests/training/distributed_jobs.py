@@ -409,7 +409,6 @@ def released(store: Path, out: Path, sharded: bool, stop_at: int | None, lora: b
             out=out,
             resume=resume,
             sharded=sharded,
-            tensorboard=False,
             **({} if secret else {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}),
         )
     finally:

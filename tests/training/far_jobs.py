@@ -56,7 +56,6 @@ def trained(
             out=out,
             device=FAR.type if several else "cpu",
             sharded=sharded and several,
-            tensorboard=False,
             unsafe_seeds=UnsafeSeeds(draws=5, noise=6),
         )
     return told, machine.products
@@ -90,7 +89,6 @@ def saved(store: Path, out: Path, lora: bool, sharded: bool) -> int:
             resume=resume,
             device=FAR.type,
             sharded=sharded,
-            tensorboard=False,
         )
 
     with far_machine(index=current_world().rank) as machine:

@@ -141,7 +141,12 @@ def test_a_private_run_tells_the_optimizer_the_noise_in_its_gradients(store, tmp
 @pytest.mark.slow
 def test_its_state_survives_a_checkpoint(store, tmp_path, monkeypatch):
     config = changed(optimizer=OptimizerName.ADAM_BC, checkpoint_every=2, weight_decay=0.1)
-    plan, seeds = uls_plan(), {"unsafe_seeds": UnsafeSeeds(draws=1, noise=1), "tensorboard": False}
+    plan, seeds = (
+        uls_plan(),
+        {
+            "unsafe_seeds": UnsafeSeeds(draws=1, noise=1),
+        },
+    )
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(loop._Notes, "step", interrupt_at(5))
         train(store, plan, config, out=tmp_path / "run", **seeds)

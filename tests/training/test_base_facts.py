@@ -74,7 +74,7 @@ def test_a_module_without_a_configuration_is_told_by_its_class():
 
 def test_every_run_notes_it_in_its_ledger(store, tmp_path):
     plan = uls_plan(steps=1)
-    train(store, plan, CONFIG, out=tmp_path / "trained", tensorboard=False)
+    train(store, plan, CONFIG, out=tmp_path / "trained")
     told = RunFolder(tmp_path / "trained").read_facts()["base_model"]
     assert (told["origin"], told["layers"], told["width"]) == ("new", 1, 16)
     model = toy_model(store)

@@ -36,9 +36,7 @@ def rewritten(base: Path, change) -> None:
 
 
 def begun(store, base: Path, tmp_path, **options):
-    return userdp.train(
-        store, PLAN, out=tmp_path / "run", model=str(base), tensorboard=False, **options
-    )
+    return userdp.train(store, PLAN, out=tmp_path / "run", model=str(base), **options)
 
 
 LN = "transformer.ln_f.weight"
@@ -133,7 +131,7 @@ def test_a_run_is_never_compared_with_another_base_of_the_same_name(
     store, base, tmp_path, monkeypatch, lora
 ):
     monkeypatch.chdir(tmp_path)
-    userdp.train(store, PLAN, out="run", model="base", tensorboard=False, **lora)
+    userdp.train(store, PLAN, out="run", model="base", **lora)
     (first,) = userdp.evaluate("run", store=store, split="held-out-users").splits
     (tmp_path / "elsewhere").mkdir()
     shutil.copytree(base, tmp_path / "elsewhere" / "base")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,9 @@ def plan(kind, **changes) -> Plan:
     return plan_of_size(kind, values.pop("size", size), **values)
 
 
+TOY = "--set learning.layers=1 --set learning.width=16 --set learning.heads=2"
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     return audit_store(tmp_path_factory.mktemp("bounded"))
@@ -62,7 +66,7 @@ def store(made):
 @pytest.mark.parametrize("kind", fast_then_slow(KINDS))
 def test_from_the_plan_to_the_report(store, tmp_path, capsys, kind):
     mine, out = plan(kind), tmp_path / "run"
-    train(store, mine, CONFIG, out=out, tensorboard=False)
+    train(store, mine, CONFIG, out=out)
     attempts = [e for e in read_entries(out / "ledger.jsonl") if e["kind"] == "attempt"]
     assert {entry["sampling"]["kind"] for entry in attempts} == {kind.kind}
     units = [
@@ -94,30 +98,33 @@ def test_from_the_plan_to_the_report(store, tmp_path, capsys, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_command_line_plans_it(store, tmp_path, capsys, kind):
     mine = plan(kind)
-    size = "--cohort-size" if mine.sampling.by_user else "--batch-size"
+    size = "cohort_size" if mine.sampling.by_user else "batch_size"
     options = {
-        "--sampling": kind.kind,
         "--population": mine.population,
-        size: mine.denominator,
         "--group-size": 2,
         "--steps": 12,
         "--l2-clip-norm": 0.5,
         "--delta": 1e-5,
-        "--noise-multiplier": 2.0,
+    }
+    settings = {
+        "sampling.kind": kind.kind,
+        f"plan.{size}": mine.denominator,
+        "plan.noise_multiplier": 2.0,
     }
     for name in ("least_population", "most_population", "cap"):
         if hasattr(mine.sampling, name):
-            options["--" + name.replace("_", "-")] = getattr(mine.sampling, name)
+            settings[f"sampling.{name}"] = getattr(mine.sampling, name)
     words = [str(part) for pair in options.items() for part in pair]
-    model = ["--model", "new", "--layers", "1", "--width", "16", "--heads", "2", "--json"]
-    run = ["train", str(store.path), "--out", str(tmp_path / "run"), "--no-tensorboard", *model]
-    assert userdp([*run, *words]) == 0
+    sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    model = shlex.split(f"--model new {TOY} --json")
+    run = ["train", str(store.path), "--out", str(tmp_path / "run"), *model]
+    assert userdp([*run, *words, *sets]) == 0
     assert json.loads(capsys.readouterr().out)["sampling"] == kind.kind
     assert Plan.load(tmp_path / "run" / "plan.json") == mine
-    assert userdp([*run, *words[:-2], "--epsilon", "1", *words[-2:]]) == 2
-    bound = "--least-population" if kind in FIXED else "--cap"
-    at = words.index(bound)
-    assert userdp([*run, *words[:at], *words[at + 2 :]]) == 2
+    assert userdp([*run, *words, *sets, "--epsilon", "1"]) == 2
+    bound = "least_population" if kind in FIXED else "cap"
+    at = next(place for place, word in enumerate(sets) if word.startswith(f"sampling.{bound}"))
+    assert userdp([*run, *words, *sets[: at - 1], *sets[at + 1 :]]) == 2
     assert bound in capsys.readouterr().out
 
 
@@ -130,7 +137,7 @@ def test_a_store_outside_the_bounds_is_refused_before_any_charge(store, tmp_path
     )
     before = StoreLedger(store.path).charges()
     with pytest.raises(UseError, match="Nothing was charged"):
-        train(store, plan(kind, **bound), CONFIG, out=tmp_path / "run", tensorboard=False)
+        train(store, plan(kind, **bound), CONFIG, out=tmp_path / "run")
     assert StoreLedger(store.path).charges() == before
     assert not (tmp_path / "run").exists()
 
@@ -165,7 +172,7 @@ def test_the_audit_passes_a_right_run_and_catches_other_draws(store, tmp_path, k
     # so small a bound that the copy with canaries, from which users make room, is within it
     bounds = {"least_population": 60} if kind in FIXED else {}
     mine = plan(kind, **bounds)
-    train(store, mine, CONFIG, out=tmp_path / "run", tensorboard=False)
+    train(store, mine, CONFIG, out=tmp_path / "run")
     asked = {"inference": False, "canaries": 16}
     assert audit_run(tmp_path / "run", store, **asked)["passed"]
     broken = with_draws(coins if kind in FIXED else uncut)
@@ -193,7 +200,7 @@ def test_a_resumed_run_goes_on_with_fresh_draws_of_the_same_size(store, tmp_path
 
     out = Path(tmp_path / "run")
     with pytest.raises(Stop):
-        train(store, mine, CONFIG, out=out, tensorboard=False, progress=StopAt())
-    train(store, mine, CONFIG, out=out, tensorboard=False, resume=True)
+        train(store, mine, CONFIG, out=out, progress=StopAt())
+    train(store, mine, CONFIG, out=out, resume=True)
     assert claim(out / "ledger.jsonl").guarantee == mine.guarantee()
-    assert RunFolder(out).read_train()["width"] == 16
+    assert RunFolder(out).read_train()["learning"]["width"] == 16

@@ -23,8 +23,6 @@ EACH_STEP = replace(CONFIG, checkpoint_every=1)
 KILLS = 20
 STEPS = 200
 TRAIN = [
-    "--sampling",
-    "users",
     "--population",
     "100",
     "--cohort-size",
@@ -35,19 +33,18 @@ TRAIN = [
     "1",
     "--delta",
     "1e-5",
-    "--noise-multiplier",
-    "2",
+    "--set",
+    "plan.noise_multiplier=2",
     "--model",
     "new",
-    "--layers",
-    "1",
-    "--width",
-    "16",
-    "--heads",
-    "2",
-    "--checkpoint-every",
-    "2",
-    "--no-tensorboard",
+    "--set",
+    "learning.layers=1",
+    "--set",
+    "learning.width=16",
+    "--set",
+    "learning.heads=2",
+    "--set",
+    "learning.checkpoint_every=2",
 ]
 
 
@@ -125,7 +122,7 @@ def test_invariant_7_twin_a_ledger_that_lags_behind_the_updates_is_caught(
     monkeypatch.setattr(loop, "save_checkpoint", save_and_crash)
     plan, run = uls_plan(), tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        train(store, plan, CONFIG, out=run, tensorboard=False)
+        train(store, plan, CONFIG, out=run)
     assert released_step(run) == plan.steps
     if ledger == "honest":
         assert require_charged(run, plan.steps, at_least=1) == plan.steps
@@ -146,7 +143,7 @@ def checkpoints_of(store, path, monkeypatch, *, stop):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save_checkpoint", save_and_crash)
         with pytest.raises(KeyboardInterrupt):
-            train(store, uls_plan(), EACH_STEP, out=path, tensorboard=False)
+            train(store, uls_plan(), EACH_STEP, out=path)
     return path
 
 
@@ -157,7 +154,7 @@ def test_invariant_13_a_checkpoint_of_another_run_is_refused(store, tmp_path, mo
     shutil.rmtree(run / "checkpoints")
     shutil.copytree(other / "checkpoints", run / "checkpoints")
     with pytest.raises(FailureError, match="is not of this run"):
-        train(store, uls_plan(), EACH_STEP, out=run, resume=True, tensorboard=False)
+        train(store, uls_plan(), EACH_STEP, out=run, resume=True)
     assert released_step(run) == 3, "nothing was taken from it, and nothing removed"
 
 
@@ -169,5 +166,5 @@ def test_broken_twin_a_checkpoint_that_is_not_asked_whose_it_is_goes_on_in_anoth
     shutil.rmtree(run / "checkpoints")
     shutil.copytree(other / "checkpoints", run / "checkpoints")
     monkeypatch.setattr(checkpoints, "_is_of", lambda *whatever: True)
-    train(store, uls_plan(), EACH_STEP, out=run, resume=True, tensorboard=False)
+    train(store, uls_plan(), EACH_STEP, out=run, resume=True)
     assert claim(run).complete

@@ -187,8 +187,8 @@ def test_every_command_that_computes_asks_in_the_same_way(command):
 
 
 def test_the_run_notes_what_was_asked_for_and_goes_on_by_what_is_asked_then(store, tmp_path):
-    train(store, uls_plan(), CONFIG, out=tmp_path / "run", tensorboard=False)
-    kept = RunFolder(tmp_path / "run").read_train()
+    train(store, uls_plan(), CONFIG, out=tmp_path / "run")
+    kept = RunFolder(tmp_path / "run").read_train()["learning"]
     assert kept["device"] == "auto"
     assert train_config(kept) == CONFIG
 

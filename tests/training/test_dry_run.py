@@ -77,7 +77,10 @@ def test_memory_that_runs_out_is_told_and_the_model_stays_as_it_was(store, tmp_p
 def test_the_command_line_has_it_too(store, tmp_path, capsys):
     plan = tmp_path / "plan.json"
     uls_plan().save(plan)
-    before, shape = bytes_under(tmp_path), ["--layers", "1", "--width", "16", "--heads", "2"]
+    before, shape = (
+        bytes_under(tmp_path),
+        ["--set", "learning.layers=1", "--set", "learning.width=16", "--set", "learning.heads=2"],
+    )
     options = ["--plan", str(plan), "--out", str(tmp_path / "run"), "--dry-run", "--model", "new"]
     options += shape
     assert command(["train", str(store.path), *options, "--json"]) == 0

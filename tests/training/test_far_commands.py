@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from userdp.cli.demo import run_demo
 
 from tests.auditing.toy import audit_plan
 from tests.cli.test_demo import TINY
@@ -28,7 +29,6 @@ from tests.training.toy import CONFIG, cycles, toy_model, toy_store
 from userdp.claims.verify import verify_run
 from userdp.cli.app import run as userdp
 from userdp.cli.commands import module_of, names
-from userdp.cli.demo import run_demo
 from userdp.clip import AdaptiveClipping
 from userdp.codec import encode
 from userdp.data.store import UserStore
@@ -82,7 +82,7 @@ def trained(
     """A run's released weights, computed on ``device``."""
     seeds = {} if isinstance(plan, PlainPlan) else SEEDS
     with far_machine() as machine:
-        loop.train(store, plan, config, out=out, device=device, tensorboard=False, **seeds)
+        loop.train(store, plan, config, out=out, device=device, **seeds)
     assert (machine.products > 0) == (device == FAR.type), "it did not compute there"
     (path,) = (out / "model").glob("*.safetensors")
     return load_file(path)
@@ -140,7 +140,9 @@ def test_a_run_goes_on_there_with_its_optimizer_and_its_average(
             raise FailureError("broken off")
         return honest(run)
 
-    run = {"out": tmp_path / "run", "tensorboard": False}
+    run = {
+        "out": tmp_path / "run",
+    }
     with far_machine():
         monkeypatch.setattr(PrivateRun, "_step", step)
         with pytest.raises(FailureError, match="broken off"):
@@ -169,17 +171,18 @@ def made(prepared, tmp_path_factory) -> Path:
     shutil.copytree(prepared, folder / "store")
     store = UserStore.open(folder / "store")
     toy_model(store).save_pretrained(folder / "base")
-    loop.train(store, uls_plan(steps=3), CONFIG, out=folder / "run", tensorboard=False)
+    loop.train(store, uls_plan(steps=3), CONFIG, out=folder / "run")
     return folder
 
 
 COMMANDS: dict[str, str] = {
     "evaluate": "evaluate RUN --store STORE",
     "generate": "generate RUN --records 5 --max-tokens 4 --seed 3 --prompt w1 --prompt w2",
-    "personalize": "personalize RUN --store STORE --epochs 1 --learning-rate 0.1",
-    "personalize adapters": "personalize RUN --store STORE --epochs 1 --lora-rank 2",
-    "probe": "probe STORE --users 8 --seed 4 --model RUN/model --out OUT --overwrite",
-    "score": "score STORE --model BASE --out OUT --overwrite",
+    "personalize": "evaluate RUN --store STORE --personalize --set local.epochs=1 "
+    "--set local.learning_rate=[0.1]",
+    "personalize adapters": "evaluate RUN --store STORE --personalize --set local.epochs=1 "
+    "--lora-rank 2",
+    "score": "store score STORE --model BASE --out OUT --overwrite",
 }
 
 
@@ -203,7 +206,9 @@ def test_a_command_says_there_what_it_says_here(made, tmp_path, capsys, command)
 def test_an_audit_and_its_references_compute_there(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(side_by_side, "launch", InProcess())
     store = toy_store(tmp_path, cycles(120), held_out=0.2)
-    train = {"out": tmp_path / "run", "tensorboard": False}
+    train = {
+        "out": tmp_path / "run",
+    }
     loop.train(store, audit_plan(population=120, steps=12), CONFIG, **train)
     words = f"audit {train['out']} --store {store.path} --canaries 8 --references 2"
     here, there = (on(device, words.split(), capsys) for device in DEVICES)
@@ -224,7 +229,6 @@ def test_trials_of_a_sweep_and_their_scores_compute_there(made, tmp_path):
             asked,
             launch=launch,
             poll=0,
-            tensorboard=False,
             device=FAR.type,
         )
     assert machine.products > 0
@@ -308,7 +312,7 @@ def test_what_was_trained_there_leaves_there_and_verifies(store, tmp_path, capsy
     config = train_config({**encode(CONFIG), "lora_rank": 2 if kind == "adapters" else None})
     run, leaves = tmp_path / "run", tmp_path / "leaves"
     with far_machine():
-        loop.train(store, uls_plan(steps=2), config, out=run, device=FAR.type, tensorboard=False)
+        loop.train(store, uls_plan(steps=2), config, out=run, device=FAR.type)
     there(["export", run, "--out", leaves], capsys)
     there(["verify", leaves], capsys)
     there(["report", run, "--out", tmp_path / "report.html"], capsys)

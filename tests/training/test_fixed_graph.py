@@ -238,13 +238,19 @@ def test_plans_without_a_bound_are_refused(accountant):
 @pytest.mark.slow
 def test_the_command_line_trains_evaluates_and_reports_fixed_graph(tmp_path, capsys):
     store = greedy(tmp_path / "s")
-    plan = "--sampling examples --population 10 --batch-size 2 --steps 2 --l2-clip-norm 1 "
-    plan += "--delta 1e-5 --noise-multiplier 4 --model new --layers 1 --width 16 --heads 2 "
-    plan += f"--no-tensorboard --json --group-size {K}"
+    plan = (
+        "--set sampling.kind=examples --population 10 --set plan.batch_size=2 --steps 2 "
+        "--l2-clip-norm 1 "
+    )
+    plan += (
+        "--delta 1e-5 --set plan.noise_multiplier=4 --model new --set learning.layers=1 "
+        "--set learning.width=16 --set learning.heads=2 "
+    )
+    plan += f"--json --group-size {K}"
     run = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan.split()]
     assert userdp(run) == 2
-    assert "--sampling fixed-graph" in capsys.readouterr().out
-    run[run.index("examples")] = "fixed-graph"
+    assert "--set sampling.kind=fixed-graph" in capsys.readouterr().out
+    run[run.index("sampling.kind=examples")] = "sampling.kind=fixed-graph"
     assert userdp(run) == 0
     assert json.loads(capsys.readouterr().out)["adjacency"] == "fixed-graph"
     evaluate = ["evaluate", str(tmp_path / "run"), "--store", str(store.path), "--split", "train"]

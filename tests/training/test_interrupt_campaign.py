@@ -43,7 +43,13 @@ def test_invariant_7_twenty_five_interrupts_lose_no_step_and_each_can_be_resumed
     run, said = tmp_path / "run", tmp_path / "stderr"
     never = TRAIN.index("--checkpoint-every") + 1
     command = ["train", str(store.path), "--out", str(run), "--steps", str(STEPS)]
-    command += [*TRAIN[:never], "100000", *TRAIN[never + 1 :], "--checkpoint-seconds", "100000"]
+    command += [
+        *TRAIN[:never],
+        "100000",
+        *TRAIN[never + 1 :],
+        "--set",
+        "learning.checkpoint_seconds=100000",
+    ]
     draw, seen = random.Random(SEED), Counter()
     for _ in range(INTERRUPTS):
         before, begun = charged_in(run), (run / "resume.json").exists()

@@ -51,11 +51,11 @@ def test_invariant_7_the_charged_step_is_in_a_checkpoint_and_resume_goes_on(
     with monkeypatch.context() as patch:
         SignalIn(patch, 3, number)
         with pytest.raises(Interrupted, match="interrupted after step 3 of 6; go on") as caught:
-            train(store, PLAN, RARELY, out=run, tensorboard=False)
+            train(store, PLAN, RARELY, out=run)
     assert caught.value.resume
     assert saved_step(run) == attempts(run) == 3
     assert not are_held()
-    train(store, PLAN, RARELY, out=run, tensorboard=False, resume=True)
+    train(store, PLAN, RARELY, out=run, resume=True)
     assert attempts(run) == 6
     assert claim(run).guarantee == PLAN.guarantee() == claim(store.path).guarantee
 
@@ -68,7 +68,7 @@ def test_invariant_7_twin_an_interrupt_that_does_not_wait_loses_the_step(
     monkeypatch.setattr(loop.interrupts.Held, "_take", lambda self: None)
     SignalIn(monkeypatch, 3)
     with pytest.raises(Interrupted, match="at once"):
-        train(store, PLAN, RARELY, out=run, tensorboard=False)
+        train(store, PLAN, RARELY, out=run)
     assert attempts(run) == 3
     assert saved_step(run) < 3
 
@@ -87,15 +87,15 @@ def test_a_second_signal_does_not_wait_and_the_run_can_still_be_resumed(
     with monkeypatch.context() as patch:
         patch.setattr(loop, "learning_rate", twice)
         with pytest.raises(Interrupted, match="at once: updates since the last checkpoint"):
-            train(store, PLAN, RARELY, out=run, tensorboard=False)
+            train(store, PLAN, RARELY, out=run)
     assert attempts(run) == 1
-    train(store, PLAN, RARELY, out=run, tensorboard=False, resume=True)
+    train(store, PLAN, RARELY, out=run, resume=True)
     assert attempts(run) == 6
 
 
 def test_in_the_last_step_nothing_is_left_to_interrupt(store, tmp_path, monkeypatch):
     SignalIn(monkeypatch, 6)
-    train(store, PLAN, RARELY, out=tmp_path / "run", tensorboard=False)
+    train(store, PLAN, RARELY, out=tmp_path / "run")
     assert claim(tmp_path / "run").complete
 
 
@@ -110,9 +110,9 @@ def test_before_the_first_step_nothing_is_charged_but_the_plan(store, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(PrivateRun, "open", open_and_hear)
         with pytest.raises(Interrupted, match="before step 1 of 6"):
-            train(store, PLAN, RARELY, out=run, tensorboard=False)
+            train(store, PLAN, RARELY, out=run)
     assert attempts(run) == 0
-    train(store, PLAN, RARELY, out=run, tensorboard=False, resume=True)
+    train(store, PLAN, RARELY, out=run, resume=True)
 
 
 def test_while_the_model_is_read_nothing_is_charged_at_all(store, tmp_path, monkeypatch):
@@ -121,7 +121,7 @@ def test_while_the_model_is_read_nothing_is_charged_at_all(store, tmp_path, monk
 
     monkeypatch.setattr(loop, "load_model", interrupted)
     with pytest.raises(Interrupted, match="before anything was charged; call it again") as caught:
-        train(store, PLAN, RARELY, out=tmp_path / "run", tensorboard=False)
+        train(store, PLAN, RARELY, out=tmp_path / "run")
     assert not caught.value.resume
     assert not (tmp_path / "run").exists()
 
@@ -131,9 +131,9 @@ def test_a_run_without_privacy_stops_and_goes_on_too(store, tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         SignalIn(patch, 2)
         with pytest.raises(Interrupted, match="after step 2 of 5"):
-            train(store, plan, RARELY, out=run, tensorboard=False)
+            train(store, plan, RARELY, out=run)
     assert saved_step(run) == 2
-    train(store, plan, RARELY, out=run, tensorboard=False, resume=True)
+    train(store, plan, RARELY, out=run, resume=True)
 
 
 def test_a_loop_of_ones_own_hears_it_between_two_steps_and_saves(store, tmp_path):
@@ -211,5 +211,5 @@ def test_a_run_writes_them_by_the_clock(store, tmp_path, monkeypatch):
 
     config = replace(CONFIG, checkpoint_every=1000, checkpoint_seconds=1e-9)
     with pytest.raises(Stop):
-        train(store, PLAN, config, out=tmp_path / "run", tensorboard=False, progress=StopAt())
+        train(store, PLAN, config, out=tmp_path / "run", progress=StopAt())
     assert saved_step(tmp_path / "run") >= 1

@@ -56,14 +56,14 @@ def changed(**values) -> TrainConfig:
 )
 def test_the_held_out_loss_falls_on_an_easy_problem(store, tmp_path, plan):
     before = evaluate(toy_model(store), store, Split.HELD_OUT_USERS)[0]["loss"]
-    train(store, plan, changed(learning_rate=0.03), out=tmp_path / "run", tensorboard=False)
+    train(store, plan, changed(learning_rate=0.03), out=tmp_path / "run")
     (after,) = evaluate_splits(tmp_path / "run", store, [Split.HELD_OUT_USERS])
     assert after["base"]["loss"] == pytest.approx(before, abs=1e-5)
     assert after["model"]["loss"] < before - 0.3
 
 
 def test_the_released_model_is_one_that_transformers_loads(store, tmp_path):
-    train(store, uls_plan(steps=2), CONFIG, out=tmp_path / "run", tensorboard=False)
+    train(store, uls_plan(steps=2), CONFIG, out=tmp_path / "run")
     folder = tmp_path / "run" / "model"
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -86,11 +86,11 @@ def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_doe
         weight_decay=0.1,
     )
     plan = PlainPlan(steps=6, batch_size=8)
-    train(store, plan, config, out=tmp_path / "whole", tensorboard=False)
+    train(store, plan, config, out=tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(loop._Notes, "step", interrupt_at(5))
-        train(store, plan, config, out=tmp_path / "broken", tensorboard=False)
-    train(store, plan, config, out=tmp_path / "broken", resume=True, tensorboard=False)
+        train(store, plan, config, out=tmp_path / "broken")
+    train(store, plan, config, out=tmp_path / "broken", resume=True)
     one, other = (
         load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "broken")
     )
@@ -116,8 +116,8 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(
     plan, config = uls_plan(steps=7), changed(checkpoint_every=3, warmup_steps=7)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(loop._Notes, "step", interrupt_at(5))
-        train(store, plan, config, out=tmp_path / "run", tensorboard=False)
-    train(store, plan, config, out=tmp_path / "run", resume=True, tensorboard=False)
+        train(store, plan, config, out=tmp_path / "run")
+    train(store, plan, config, out=tmp_path / "run", resume=True)
     assert attempts(tmp_path / "run") == 7
     assert claim(tmp_path / "run" / "ledger.jsonl").guarantee == plan.guarantee()
     assert claim(store.path).guarantee == plan.guarantee()
@@ -130,7 +130,7 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(
 def test_invariant_7_a_changed_configuration_refuses_to_resume(store, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(loop._Notes, "step", interrupt_at(2))
-        train(store, uls_plan(), CONFIG, out=tmp_path / "run", tensorboard=False)
+        train(store, uls_plan(), CONFIG, out=tmp_path / "run")
     with pytest.raises(UseError, match="the configuration is not the one"):
         train(
             store,
@@ -138,7 +138,6 @@ def test_invariant_7_a_changed_configuration_refuses_to_resume(store, tmp_path, 
             changed(learning_rate=0.02),
             out=tmp_path / "run",
             resume=True,
-            tensorboard=False,
         )
 
 
@@ -148,13 +147,13 @@ def test_invariant_7_a_base_model_of_other_weights_refuses_to_resume(store, tmp_
     config = changed(model=str(folder))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(loop._Notes, "step", interrupt_at(2))
-        train(store, uls_plan(), config, out=tmp_path / "run", tensorboard=False)
+        train(store, uls_plan(), config, out=tmp_path / "run")
     other = toy_model(store)
     with torch.no_grad():
         other.transformer.wpe.weight[0, 0] += 1e-3
     other.save_pretrained(folder)
     with pytest.raises(UseError, match="the model is not the one"):
-        train(store, uls_plan(), config, out=tmp_path / "run", resume=True, tensorboard=False)
+        train(store, uls_plan(), config, out=tmp_path / "run", resume=True)
 
 
 @pytest.mark.pitfall(number=9)
@@ -163,7 +162,7 @@ def test_lora_trains_only_adapters_and_moves_them(store, tmp_path):
     folder = tmp_path / "base"
     toy_model(store).save_pretrained(folder)
     config = changed(model=str(folder), lora_rank=2)
-    train(store, uls_plan(), config, out=tmp_path / "run", tensorboard=False)
+    train(store, uls_plan(), config, out=tmp_path / "run")
     adapter = load_file(tmp_path / "run" / "adapter" / "adapter_model.safetensors")
     assert adapter
     assert all(".lora_" in name for name in adapter)
@@ -184,7 +183,7 @@ def test_lora_trains_only_adapters_and_moves_them(store, tmp_path):
 
 def test_a_run_without_privacy_makes_the_stores_claim_infinite(store, tmp_path):
     plan = PlainPlan(steps=2, batch_size=8)
-    train(store, plan, CONFIG, out=tmp_path / "run", tensorboard=False)
+    train(store, plan, CONFIG, out=tmp_path / "run")
     assert lines(tmp_path / "run" / "ledger.jsonl")[0]["plan"] is None
     for path in (store.path, tmp_path / "run" / "ledger.jsonl"):
         found = claim(path).guarantee
@@ -194,7 +193,7 @@ def test_a_run_without_privacy_makes_the_stores_claim_infinite(store, tmp_path):
 
 def test_unsafe_shuffle_trains_and_claims_nothing(store, tmp_path):
     plan = uls_plan(unsafe_shuffle=True, population=32, cohort_size=8)
-    train(store, plan, CONFIG, out=tmp_path / "run", tensorboard=False)
+    train(store, plan, CONFIG, out=tmp_path / "run")
     found = claim(tmp_path / "run" / "ledger.jsonl").guarantee
     assert found.epsilon == float("inf")
     assert found.sampling == "unsafe-shuffle-users"
@@ -204,7 +203,7 @@ def test_unsafe_shuffle_trains_and_claims_nothing(store, tmp_path):
 @pytest.mark.slow
 def test_the_average_is_what_is_released_and_measured(store, tmp_path):
     config = changed(averaging=Averaging.EMA, evaluate_every=5)
-    train(store, uls_plan(), config, out=tmp_path / "run", tensorboard=False)
+    train(store, uls_plan(), config, out=tmp_path / "run")
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
     state = load_file(checkpoint)
     released = load_file(tmp_path / "run" / "model" / "model.safetensors")
@@ -223,13 +222,13 @@ def test_a_model_that_would_misread_the_store_is_refused(store, tmp_path):
     shape = transformers.GPT2Config(vocab_size=8, n_positions=8, n_embd=8, n_layer=1, n_head=1)
     transformers.AutoModelForCausalLM.from_config(shape).save_pretrained(tmp_path / "small")
     with pytest.raises(UseError, match="knows 8 tokens"):
-        train(store, uls_plan(), small, out=tmp_path / "run", tensorboard=False)
+        train(store, uls_plan(), small, out=tmp_path / "run")
     with pytest.raises(UseError, match="different tokenizers"):
         other = toy_store(tmp_path / "other")
-        train(other, uls_plan(), changed(model="bundled"), out=tmp_path / "run", tensorboard=False)
+        train(other, uls_plan(), changed(model="bundled"), out=tmp_path / "run")
     with pytest.raises(UseError, match="cannot load a causal language model"):
         nowhere = changed(model=str(tmp_path / "nowhere"))
-        train(store, uls_plan(), nowhere, out=tmp_path / "run", tensorboard=False)
+        train(store, uls_plan(), nowhere, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -301,9 +300,9 @@ def test_the_engine_asked_for_computes_every_step_and_stands_in_the_configuratio
     for name in ENGINES:
         monkeypatch.setitem(ENGINES, name, watched(name))
     config = changed(engine=engine)
-    train(store, uls_plan(steps=2), config, out=tmp_path / "run", tensorboard=False)
+    train(store, uls_plan(steps=2), config, out=tmp_path / "run")
     assert called == [str(engine)] * 2
-    kept = RunFolder(tmp_path / "run").read_train()
+    kept = RunFolder(tmp_path / "run").read_train()["learning"]
     assert kept["engine"] == str(engine)
     assert train_config(kept) == config
 
@@ -316,6 +315,6 @@ def test_engines_make_different_digests_and_the_same_claim(store, tmp_path):
     for engine in ("reference", "auto"):
         config = changed(engine=EngineName(engine))
         forget(store.path)  # a second run would inherit what the first released
-        train(store, uls_plan(steps=2), config, out=tmp_path / engine, tensorboard=False)
+        train(store, uls_plan(steps=2), config, out=tmp_path / engine)
     first, second = (claim(tmp_path / e / "ledger.jsonl") for e in ("reference", "auto"))
     assert first.guarantee == second.guarantee

@@ -121,7 +121,7 @@ def test_halves_are_disjoint_complete_and_the_users_own(held_out):
 
 def test_whoever_is_left_out_is_counted(tmp_path):
     store = toy_store(tmp_path, cycles(30), held_out=0.5)
-    train_store(store, uls_plan(steps=1), CONFIG, out=tmp_path / "run", tensorboard=False)
+    train_store(store, uls_plan(steps=1), CONFIG, out=tmp_path / "run")
     how = LocalTraining(learning_rate=(0.1,), epochs=1, most_examples=3)
     found = personalize_run(tmp_path / "run", store, how, most_users=2, device="cpu")
     counts = store.split(Split.HELD_OUT_USERS).counts

@@ -150,7 +150,7 @@ def test_weights_that_train_do_not_go_to_low_precision():
 def test_a_run_with_them_is_claimed_and_releases_a_model_that_loads(store, tmp_path, options):
     plan = uls_plan(steps=2)
     config = dataclasses.replace(changed(), **options)
-    train(store, plan, config, out=tmp_path / "run", tensorboard=False)
+    train(store, plan, config, out=tmp_path / "run")
     assert claim(tmp_path / "run" / "ledger.jsonl").guarantee == plan.guarantee()
     model = read_model(str(tmp_path / "run" / "model"))
     assert all(p.isfinite().all() for p in model.parameters())

@@ -68,7 +68,7 @@ def killed_before_its_store_was_told(store, run, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(StoreLedger, "settle", killed)
-        train(store, uls_plan(), CONFIG, out=run, tensorboard=False)
+        train(store, uls_plan(), CONFIG, out=run)
     assert RunFolder(run).finished
     history = StoreLedger(store.path).history()
     assert history.settled == set()
@@ -91,12 +91,12 @@ def test_a_kill_before_the_store_was_told_of_the_end_is_mended_by_resuming(
     run = tmp_path / "run"
     killed_before_its_store_was_told(store, run, monkeypatch)
     before = (run / "ledger.jsonl").read_bytes()
-    result = train(store, uls_plan(), CONFIG, out=run, resume=True, tensorboard=False)
+    result = train(store, uls_plan(), CONFIG, out=run, resume=True)
     assert result.steps == uls_plan().steps
     assert (run / "ledger.jsonl").read_bytes() == before, "no step was taken"
     lines_before = told_of(store, run).lines
     with pytest.raises(UseError, match="finished"):
-        train(store, uls_plan(), CONFIG, out=run, resume=True, tensorboard=False)
+        train(store, uls_plan(), CONFIG, out=run, resume=True)
     assert StoreLedger(store.path).history().lines == lines_before
     assert claim(store.path).complete
 
@@ -115,7 +115,7 @@ def test_another_store_is_told_nothing_of_the_end(store, tmp_path, monkeypatch):
     run, other = tmp_path / "run", toy_store(tmp_path / "other")
     killed_before_its_store_was_told(store, run, monkeypatch)
     with pytest.raises(UseError, match="finished"):
-        train(other, uls_plan(), CONFIG, out=run, resume=True, tensorboard=False)
+        train(other, uls_plan(), CONFIG, out=run, resume=True)
     assert StoreLedger(other.path).history().lines == 0
 
 

@@ -217,7 +217,7 @@ def test_selections_that_mean_nothing_are_refused(scored, store, tmp_path, optio
 def test_scores_of_a_model_that_learned_from_people_are_refused(store, tmp_path):
     """Of this store or of another: what it learned would choose among other people's examples."""
     run = tmp_path / "run"
-    train(store, uls_plan(population=100, steps=1), CONFIG, out=run, tensorboard=False)
+    train(store, uls_plan(population=100, steps=1), CONFIG, out=run)
     for place in (run / "model", shutil.copytree(run / "model", tmp_path / "copy")):
         with pytest.raises(UseError, match="trained on people's text"):
             score_store(store, str(place), tmp_path / "scores.arrow")
@@ -237,20 +237,30 @@ def test_scores_of_a_model_of_unknown_origin_are_a_condition(scored, store, tmp_
 def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, capsys):
     model = str(scored[2].parent / "model")
     scores = str(tmp_path / "scores.arrow")
-    command = ["score", str(store.path), "--model", model, "--out", scores, "--json"]
+    command = ["store", "score", str(store.path), "--model", model, "--out", scores, "--json"]
     assert userdp(command) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["operator_only"] is True
     assert userdp(command) == 2  # nothing is overwritten
-    plan = "--sampling users --population 100 --cohort-size 8 --group-size 2 --steps 1 "
-    plan += "--l2-clip-norm 1 --delta 1e-5 --noise-multiplier 2 --model new --layers 1 --width 16 "
-    plan += "--heads 2 --no-tensorboard --selection highest-perplexity"
+    plan = "--population 100 --cohort-size 8 --group-size 2 --steps 1 "
+    plan += (
+        "--l2-clip-norm 1 --delta 1e-5 --set plan.noise_multiplier=2 --model new --set "
+        "learning.layers=1 --set learning.width=16 "
+    )
+    plan += "--heads 2 --set learning.selection=highest-perplexity"
     run = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan.split()]
     assert userdp(run) == 2
-    assert "userdp score" in capsys.readouterr().err
-    assert userdp([*run, "--scores", scores]) == 0
+    assert "userdp store score" in capsys.readouterr().err
+    assert userdp([*run, "--set", f"run.scores={scores}"]) == 0
     assert RunFolder(tmp_path / "run").read_facts()["selection"] == "highest-perplexity"
-    plain = ["--privacy", "none", "--steps", "1", "--batch-size", "2", "--selection", "longest"]
+    plain = [
+        "--set",
+        "plain.steps=1",
+        "--set",
+        "plain.batch_size=2",
+        "--set",
+        "learning.selection=longest",
+    ]
     assert userdp(["train", str(store.path), "--out", str(tmp_path / "p"), *plain]) == 2
     assert CONFIG.selection is Strategy.RANDOM
 

@@ -51,10 +51,10 @@ def warm() -> None:
     import peft  # noqa: F401
     import torch
     import transformers.models.gpt2.modeling_gpt2  # noqa: F401
+    import userdp.cli.train
 
     import userdp.auditing.audit_run
     import userdp.cli.app
-    import userdp.cli.train
     import userdp.commands.export
     import userdp.commands.members
     import userdp.data.prepare

@@ -109,7 +109,7 @@ def audit_run(
     StoreLedger(store.path).look("audit")
     place = run / FOLDER
     clean_folder(place)
-    config = train_config(options)
+    config = train_config(options["learning"])
     if config.selection.scored:  # the scores are of the audited store
         config = replace(config, selection=Strategy.RANDOM)
     roc = against_references = again = None
@@ -121,7 +121,7 @@ def audit_run(
             scores = reference_scores(
                 store,
                 fresh,
-                plan or PlainPlan(steps=options["steps"], batch_size=options["batch_size"]),
+                plan or PlainPlan(**options["plain"]),
                 config,
                 place=place / "references",
                 count=references,

@@ -1,4 +1,4 @@
-"""``userdp dedup``: take out of a public corpus what overlaps with private records."""
+"""``userdp store dedup``: take out of a public corpus what overlaps with private records."""
 
 from __future__ import annotations
 

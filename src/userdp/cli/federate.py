@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from userdp.cli.claims import claim_parts
 from userdp.cli.output import Answer, print_warning
 from userdp.commands.progress import shown, stderr
 from userdp.commands.source_options import source_options
+from userdp.commands.words import claim_in_words as claim_parts
 from userdp.data.sources import InputOptions
 from userdp.errors import UseError
 from userdp.interrupts import told

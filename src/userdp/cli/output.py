@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json as json_library
+import os
+import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -14,8 +16,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Drawn
 
-from userdp.commands.progress import say, stderr
-from userdp.errors import UserdpWarning
+from userdp.commands.progress import say as print_note
+from userdp.commands.progress import stderr
+from userdp.errors import Interrupted, UserdpWarning
+from userdp.errors import warn as print_warning
 from userdp.files import finite
 from userdp.reporting.table import Table
 
@@ -23,75 +27,55 @@ if TYPE_CHECKING:
     from userdp.cli.failures import Failure
 
 stdout = Console(highlight=False)
+__all__ = [
+    "Answer",
+    "answer_of",
+    "fail",
+    "last_words",
+    "print_note",
+    "print_warning",
+    "show",
+    "show_warning",
+]
+
+
+def answer_of(result: Any, command: ModuleType, *, json: bool) -> int:
+    """Print what a function of `userdp.commands` returned, and return the exit status.
+
+    Its module says it in words; the values and the exit status are the result's own, or its module
+    has them too. Nothing is printed of None: another process says it.
+    """
+    if result is None:
+        return 0
+    status = getattr(result, "status", 0)
+    status = command.status(result) if hasattr(command, "status") else status
+    if not json and isinstance(result, Answer):
+        return show(result.parts)
+    if not json:
+        return show(command.in_words(result), status=status)
+    told = getattr(result, "to_dict", None)
+    values = result if isinstance(result, Mapping) else told() if told else command.to_dict(result)
+    sys.stdout.write(json_library.dumps(finite(values), allow_nan=False) + "\n")
+    return int(status)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """What a command returns; `show` prints it.
-
-    Args:
-        values: printed under ``--json``, as one object; infinite numbers become the string "inf".
-        parts: printed without: sentences and tables, made only then.
-        status: the exit status.
-    """
-
+class Answer:  # noqa: D101
     values: Mapping[str, Any]
     parts: Iterable[Table | str]
-    status: int = 0
+
+    def to_dict(self) -> Mapping[str, Any]:
+        return self.values
 
 
-def answer_of(result: Any, command: ModuleType) -> Answer:
-    """What a function of `userdp.commands` returned, as the line that called it prints it.
-
-    Its module says it in words; the values and the exit status are the result's own, or its module
-    has them too.
-    """
-    if isinstance(result, Mapping):
-        values = result
-    else:
-        values = result.to_dict() if hasattr(result, "to_dict") else command.to_dict(result)
-    status = getattr(result, "status", 0)
-    if hasattr(command, "status"):
-        status = command.status(result)
-    return Answer(values=values, parts=command.in_words(result), status=status)
-
-
-def show(answer: Answer, *, json: bool, console: Console = stdout) -> int:
-    """Print what a command returned, and return its exit status."""
-    if json:
-        sys.stdout.write(json_library.dumps(finite(answer.values), allow_nan=False) + "\n")
-        return answer.status
-    for part in answer.parts:
+def show(parts: Iterable[Table | str], *, status: int = 0, console: Console = stdout) -> int:
+    """Print sentences and tables, and return the exit status."""
+    for part in parts:
         if isinstance(part, Table):
             console.print(_drawn(part))
-        else:
-            # A terminal's own line breaks would cut words.
+        else:  # a terminal's own line breaks would cut words
             console.print(part, soft_wrap=not console.is_terminal, markup=False)
-    return answer.status
-
-
-def fail(failure: Failure, *, json: bool) -> int:
-    """Print why a command failed, and return its exit status.
-
-    Under ``--json`` it is an object on stdout, where who asked for one reads; else it is words on
-    stderr.
-    """
-    if json:
-        sys.stdout.write(json_library.dumps(failure.plain) + "\n")
-    else:
-        print_error(failure.error, failure.hint)
-    return failure.status
-
-
-def for_whom(*, operator_only: bool, why: str) -> str:
-    """For whose eyes a command's output is, in one sentence.
-
-    Args:
-        operator_only: what was read is covered by no ε.
-        why: what the output is, in words that follow a colon.
-    """
-    whom = "Operator-only" if operator_only else "May be handed on"
-    return f"{whom}: {why}."
+    return status
 
 
 def _drawn(table: Table) -> Drawn:
@@ -113,24 +97,24 @@ def _drawn(table: Table) -> Drawn:
             overflow="fold",
         )
     for number, row in enumerate(table.rows):
-        style = "bold" if number in table.strong else None
-        result.add_row(*map(escape, row), style=style)
+        result.add_row(*map(escape, row), style="bold" if number in table.strong else None)
         if number in table.breaks:
             result.add_row()
     return result
 
 
-def print_error(message: str, hint: str | None = None) -> None:
-    """An error as ``error: …`` and, where there is a way out, ``hint: …``."""
-    stderr.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
-    if hint:
-        stderr.print(f"[bold]hint:[/] {escape(hint)}", soft_wrap=True)
+def fail(failure: Failure, *, json: bool) -> int:
+    """Print why a command failed, and return its exit status.
 
-
-def print_warning(message: str | None) -> None:
-    """Something that the operator should know before it happens, as ``warning: …``, if anything."""
-    if message is not None:
-        stderr.print(f"[bold yellow]warning:[/] {escape(message)}", soft_wrap=True)
+    Under ``--json`` it is an object on stdout, where who asked for one reads.
+    """
+    if json:
+        sys.stdout.write(json_library.dumps(failure.plain) + "\n")
+        return failure.status
+    stderr.print(f"[bold red]error:[/] {escape(failure.error)}", soft_wrap=True)
+    if failure.hint:
+        stderr.print(f"[bold]hint:[/] {escape(failure.hint)}", soft_wrap=True)
+    return failure.status
 
 
 def show_warning(
@@ -143,12 +127,48 @@ def show_warning(
 ) -> None:
     """As `warnings.showwarning`: ours in the words of the command line, others as they are."""
     if isinstance(message, UserdpWarning):
-        print_warning(message.message)
+        stderr.print(f"[bold yellow]warning:[/] {escape(message.message)}", soft_wrap=True)
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
         (file or sys.stderr).write(text)
 
 
-def print_note(message: str) -> None:
-    """Something that happens, or is to be known beside the result."""
-    say(message)
+_RESUMED = ("train", "tune", "federate")
+"""Commands that go on with ``--resume``; others, such as the demo, may have such a one in them."""
+_ONCE = ("--resume", "run.charge_again=true")
+"""Words that are not repeated: the first is added anew; the second would charge the plan again."""
+
+
+def last_words(
+    error: KeyboardInterrupt, command: str | None, arguments: Sequence[str]
+) -> str | None:
+    """Where an interrupt left things, and the line that goes on.
+
+    None where another process of the same run says it.
+
+    >>> line = ["train", "store", "--out", "my run"]
+    >>> last_words(Interrupted("after step 24 of 100", resume=True), "train", line)
+    "interrupted after step 24 of 100; go on with: userdp train store --out 'my run' --resume"
+    >>> last_words(KeyboardInterrupt(), "store stats", ["store", "stats", "mail"])
+    'interrupted; run it again: userdp store stats mail'
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return None
+    # torchrun hides how it was started, but for one machine.
+    processes = os.environ.get("LOCAL_WORLD_SIZE")
+    program = ["userdp"]
+    if "TORCHELASTIC_RUN_ID" in os.environ and processes is not None:
+        program = ["torchrun", "--nproc-per-node", processes, "-m", "userdp"]
+    message, way = "interrupted", "run it again"
+    if isinstance(error, Interrupted):
+        message = error.message
+    line = [*arguments]
+    if isinstance(error, Interrupted) and error.resume and command in _RESUMED:
+        while _ONCE[1] in line:
+            at = line.index(_ONCE[1])
+            del line[at - 1 : at + 1]
+        line = [word for word in line if word not in _ONCE] + ["--resume"]
+        way = "go on with"
+    elif command == "demo":
+        line = [word for word in line if word != "--overwrite"] + ["--overwrite"]
+    return f"{message}; {way}: {shlex.join([*program, *line])}"

@@ -1,4 +1,4 @@
-"""``userdp sweep``: train a grid of settings, choose one, and claim what choosing costs."""
+"""``userdp tune``: train a grid of settings, choose one, and claim what choosing costs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ def sweep(
     jobs: int = 1,
     resume: bool = False,
     device: str = "auto",
-    tensorboard: Annotated[bool, Parameter(negative="--no-tensorboard")] = True,
     allow_large_delta: bool = False,
     config: Annotated[FixedConfig | None, Parameter(name="*", group="Learning")] = None,
 ) -> Answer:
@@ -93,7 +92,6 @@ def sweep(
         resume: go on with the interrupted sweep in --out; its options need not be given again.
         device: where the trials and their scores compute: auto (cuda where there is one, else cpu),
             cpu, cuda or cuda:N.
-        tensorboard: write curves, where TensorBoard is installed (the default).
         allow_large_delta: begin even where a plan's delta is not below 1 over its declared
             population; see `userdp train --help`.
         config: see TrainConfig; shared by all candidates.
@@ -118,17 +116,17 @@ def sweep(
             raise UseError(
                 "a sweep needs --tuning by name: what the winner claims depends on how it is "
                 "chosen",
-                hint="non-private, composition or private-selection; see `userdp sweep --help`",
+                hint="non-private, composition or private-selection; see `userdp tune --help`",
             )
         if not plan:
             raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
-        from userdp.api.train import warn_of_delta
+        from userdp.commands.train import warn_of_delta
         from userdp.ledger import StoreLedger
 
         plans = [Plan.load(path) for path in plan]
         total = StoreLedger(opened.path).history().total_delta
         for path, one in zip(plan, plans, strict=True):
-            warn_of_delta(one, path, total=total, allow_large_delta=allow_large_delta)
+            warn_of_delta(one, path, total=total, allowed=allow_large_delta)
         request = build_request(
             opened,
             TuningMode(tuning),
@@ -155,7 +153,6 @@ def sweep(
             jobs=jobs,
             resume=resume,
             device=device,
-            tensorboard=tensorboard,
             progress=bar,
             say=print_note,
         )

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from userdp.api.run import Place, folder_of
-from userdp.api.train import opened
 from userdp.auditing.audit_run import audit_run
 from userdp.commands.progress import shown
+from userdp.commands.run import Place, folder_of, opened
 from userdp.commands.words import for_whom
 from userdp.data.progress import Progress
 from userdp.errors import UseError

@@ -37,7 +37,7 @@ class BudgetView:
     claim: Claim | None
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp budget --json`` prints."""
+        """What ``userdp store budget --json`` prints."""
         values = asdict(self.overview)
         return {
             "store": str(self.store),
@@ -137,8 +137,8 @@ def _total(seen: Overview) -> str:
     if seen.epsilon is None or seen.delta is None:
         return (
             "No total was fixed for this store: prices add up, and what was chosen after earlier "
-            "releases is what was spent so far. A new store may have one: userdp budget STORE "
-            "--epsilon E --delta D"
+            "releases is what was spent so far. A new store may have one: userdp store budget "
+            "STORE --epsilon E --delta D"
         )
     words = (
         f"Budget for the store's life: epsilon {epsilon_up(seen.epsilon)} at delta "

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.api.run import Place, folder_of
-from userdp.api.train import opened
 from userdp.commands.progress import shown
+from userdp.commands.run import Place, folder_of, opened
+from userdp.commands.setting import Section, read, section_of
 from userdp.commands.words import for_whom
 from userdp.data.progress import Progress
 from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.interrupts import told as told_of
-from userdp.reporting.table import Table
+from userdp.reporting.table import Table, table_of
 from userdp.training.devices import choose_device
 from userdp.training.evaluation import evaluate_splits, held_out_splits, release_evaluation
+from userdp.training.personalization import LocalTraining, personalize_run
 from userdp.vocabulary import epsilon_up, require_count
 
 if TYPE_CHECKING:
@@ -35,16 +36,18 @@ class Evaluated:
         operator_only: whether the numbers are exact, so that no ε covers them.
         splits: exact numbers by split; none of a release.
         released: what may be published; None where the numbers are exact.
+        personalized: what held-out users gain from a model of their own, if that was asked.
     """
 
     run: Path
     operator_only: bool
     splits: tuple[dict[str, Any], ...] = ()
     released: dict[str, Any] | None = None
+    personalized: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp evaluate --json`` prints."""
-        told = {"splits": list(self.splits)} if self.released is None else self.released
+        told = self.released or self.personalized or {"splits": list(self.splits)}
         return {"run": str(self.run), "operator_only": self.operator_only, **told}
 
     def to_pandas(self) -> pd.DataFrame:
@@ -72,7 +75,10 @@ def evaluate(
     epsilon: float | None = None,
     loss_bound: float | None = None,
     difference_bound: float | None = None,
+    personalize: bool = False,
+    lora_rank: int | None = None,
     device: str = "auto",
+    settings: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Evaluated:
     """Measure a run's loss and perplexity on people's text: exactly (operator-only), or under DP.
@@ -100,7 +106,12 @@ def evaluate(
         difference_bound: with epsilon, a public bound on how much a user's loss differs from that
             under the base model, stated before anything is measured: more counts as so much. By
             default 1 nat per token.
+        personalize: measure what held-out users gain from a model of their own: local SGD on half
+            of each user's examples, then the loss on the other half, with and without (Charles et
+            al. 2024, Appendix G.2). Nothing is released or charged.
+        lora_rank: personalize adapters of this rank in place of all weights.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        settings: of the local training, as local.epochs=2.
         progress: is told how far it is (with epsilon no number, since how many users there are
             is private); by default a bar, or lines where stderr is no terminal.
 
@@ -110,6 +121,9 @@ def evaluate(
     require_count("--micro-batch", micro_batch)  # before a look is noted in the store's ledger
     choose_device(device)
     path = folder_of(run)
+    local = read(settings, sections())["local"]
+    if local and not personalize:
+        raise UseError("local.… says nothing without --personalize", hint="give it as well")
     people = opened(Path(store), fixed_graph=epsilon is None)  # exact numbers claim nothing
     names = (split,) if isinstance(split, str) else tuple(split)
     splits = tuple(dict.fromkeys(Split(name) for name in names))
@@ -121,6 +135,18 @@ def evaluate(
                 "--difference-bound is for a release under DP", hint="give --epsilon as well"
             )
         with told_of("before its end", resume=False), shown(progress) as bar:
+            if personalize:
+                gained = personalize_run(
+                    path,
+                    people,
+                    LocalTraining(**local),
+                    with_base=base,
+                    lora_rank=lora_rank,
+                    most_users=most_users,
+                    device=device,
+                    progress=bar,
+                )
+                return Evaluated(run=path, operator_only=True, personalized=gained)
             measured = evaluate_splits(
                 path,
                 people,
@@ -132,6 +158,8 @@ def evaluate(
                 progress=bar,
             )
         return Evaluated(run=path, operator_only=True, splits=tuple(measured))
+    if personalize:
+        raise UseError("--personalize measures exactly: nothing of it is released under DP")
     if most_users is not None:
         raise UseError(
             "--most-users reads the smallest hashes, so that one user more takes another's place: "
@@ -163,6 +191,11 @@ def evaluate(
             progress=bar,
         )
     return Evaluated(run=path, operator_only=False, released=released)
+
+
+def sections() -> dict[str, Section]:
+    """What ``--set`` reaches."""
+    return {"local": section_of(LocalTraining)}
 
 
 def _require_round(name: str, bound: float | None) -> None:
@@ -206,6 +239,9 @@ def in_words(measured: Evaluated) -> Iterator[Table | str]:
         return
     why = "exact numbers about people's text, which no epsilon covers"
     yield for_whom(operator_only=True, why=why)
+    if measured.personalized is not None:
+        yield from _personalized(measured.personalized)
+        return
     for part in measured.splits:
         quantiles = list(part["model"]["user_quantiles"])
         yield Table(
@@ -227,6 +263,32 @@ def in_words(measured: Evaluated) -> Iterator[Table | str]:
             told = _compared(found["user_loss"], found["standard_error"])
             yield f"{told} Better for {found['better_for']:.0%} of the users."
     yield "Losses in nats per token; p5 to p95: quantiles of the users' own losses."
+
+
+def _personalized(result: dict[str, Any]) -> Iterator[Table | str]:
+    """The loss on each user's other half, at every learning rate, without and with."""
+    yield table_of(
+        [(name, row) for name in ("base", "model") for row in result.get(name, ())],
+        {
+            "model": lambda one: one[0],
+            "learning rate": lambda one: f"{one[1]['learning_rate']:g}",
+            "loss without": lambda one: _loss(one[1]["loss_without"]),
+            "loss with": lambda one: _loss(one[1]["loss_with"]),
+            "per user without": lambda one: _loss(one[1]["user_loss_without"]),
+            "per user with": lambda one: _loss(one[1]["user_loss_with"]),
+            "gain": lambda one: f"{one[1]['users_who_gain']} of {one[1]['measured_users']}",
+        },
+    )
+    yield (
+        f"{result['users']:,} held-out users, {result['adapted']}, {result['epochs']} epochs; left "
+        f"out: {result['users_without_two_examples']:,} users with a single example, "
+        f"{result['examples_over_the_cap']:,} examples over the cap. The learning rates are "
+        "compared on the very halves that are measured."
+    )
+
+
+def _loss(value: float | None) -> str:
+    return "diverged" if value is None else f"{value:.4f}"
 
 
 def _compared(difference: float, error: float | None) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from userdp import files
-from userdp.api.run import Place, path_of
 from userdp.claims import Claim
 from userdp.claims.attestation import ENVELOPE, STATEMENT, Statement, digests_of, told_of
 from userdp.claims.bound import ADAPTER_FILES, MODEL_FILES, bound_in, unbound
@@ -20,6 +19,7 @@ from userdp.claims.headline import why_nothing
 from userdp.claims.inheritance import run_lineage
 from userdp.claims.signing import Signer
 from userdp.claims.verify import released_digests, verify_run
+from userdp.commands.run import Place, path_of
 from userdp.commands.words import claim_in_words
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder
@@ -43,8 +43,9 @@ _LINES = {"run", "open", "copied", "lost", "attempt", "finish", "chosen", "relea
 _FOLDER = 0o755
 _HOW_TO_CHOOSE = (
     "The claim does not cover a choice of this run among several. To choose within a claim, let "
-    "`userdp sweep --tuning composition` (or private-selection) choose; or fix a total before the "
-    "first run (`userdp budget STORE`), train with --no-exact-log and compare the runs by "
+    "`userdp tune --tuning composition` (or private-selection) choose; or fix a total before the "
+    "first run (`userdp store budget STORE`), train with --set learning.no_exact_log=true and "
+    "compare the runs by "
     "`userdp evaluate --epsilon`."
 )
 

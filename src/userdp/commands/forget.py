@@ -1,4 +1,4 @@
-"""``userdp forget``: erase a person."""
+"""``userdp store forget``: erase a person."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def status(done: Forgotten) -> int:
 
 
 def to_dict(done: Forgotten) -> Mapping[str, Any]:
-    """What ``userdp forget --json`` prints."""
+    """What ``userdp store forget --json`` prints."""
     return {
         "removed": [str(path) for path in done.removed],
         "files_scanned": done.scan.files,

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.api.run import Place, folder_of
-from userdp.api.train import opened
 from userdp.claims import Claim, Lineage, claim
 from userdp.claims.verify import require_released_files
 from userdp.codec import digest
 from userdp.commands.progress import say, shown
+from userdp.commands.run import Place, folder_of, opened
 from userdp.commands.words import for_whom
 from userdp.data.progress import Progress
 from userdp.data.sources.provenance import GENERATED

@@ -1,4 +1,4 @@
-"""``userdp members``: who is covered by what, and what one person can be told."""
+"""``userdp store members``: who is covered by what, and what one person can be told."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Members:
     statement: Statement | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp members --json`` prints."""
+        """What ``userdp store members --json`` prints."""
         if self.statement is not None:
             return {"store": str(self.store), **self.statement.to_dict()}
         return {

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from userdp.claims.foreseen import foreseen, foreseen_in_words
 from userdp.claims.inheritance import inherited_at
 from userdp.claims.parts import Query
+from userdp.commands.progress import shown
+from userdp.commands.setting import Section, read, section_of
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.progress import Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError, warn
 from userdp.files import require_new
+from userdp.interrupts import told
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
 from userdp.ledger.overview import share_of
@@ -27,6 +30,7 @@ from userdp.plans.proposal import HEADINGS, PrivacyBudget, Proposal, Release, in
 from userdp.plans.small_delta import delta_for, require_small_delta
 from userdp.queries.ownership import require_one_owner
 from userdp.reporting.table import Table
+from userdp.training.config import TrainConfig
 from userdp.vocabulary import epsilon_up, require_count, round_up
 
 
@@ -38,6 +42,7 @@ def plan(
     budget: float,
     norms: str | os.PathLike[str] | GradientNorms | None = None,
     model: str | os.PathLike[str] | None = None,
+    norms_out: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     population: int | None = None,
     population_examples: int | None = None,
@@ -52,16 +57,18 @@ def plan(
     hardware: str | None = None,
     micro_batch: int = 32,
     lora_rank: int | None = None,
+    device: str = "auto",
     allow_large_delta: bool = False,
     overwrite: bool = False,
+    settings: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Proposal:
     """Choose group size, cohort size, noise, and ELS or ULS, for a privacy and a compute budget.
 
     Of the store only its ledger is read (and, with a model and no norms, the examples of held-out
-    users). No count of it enters the plan: numbers are declared, or taken from the DP answers in
-    its ledger. What all answers there cost is taken from epsilon, since the run's claim counts
-    them.
+    users, or of whom measure.source names). No count of it enters the plan: numbers are declared,
+    or taken from the DP answers in its ledger. What all answers there cost is taken from epsilon,
+    since the run's claim counts them.
 
     Args:
         store: a user store, or its folder.
@@ -70,8 +77,11 @@ def plan(
         steps: T, noisy updates.
         budget: B, gradients per step, in expectation.
         norms: gradient norms that were measured before, or their file; or give the model.
-        model: measure this model now, on held-out users; beside norms, the model whose cost is
-            predicted.
+        model: measure the norms of this model's gradients now: for G = 1, 2, 4, … the median over
+            users of the norm of the mean gradient of at most G of a user's examples (Charles et al.
+            2024, Equation 8), and the median norm over examples. Beside norms, the model whose cost
+            is predicted.
+        norms_out: the file that keeps the norms that are measured now, for the next plan.
         out: the plan file to write, for training.
         population: the declared nominal number of users: a public constant that you choose.
         population_examples: the declared nominal number of examples of all users together; for ELS.
@@ -94,8 +104,11 @@ def plan(
             model.
         micro_batch: as for training, for that prediction: most examples in one pass.
         lora_rank: as for training: of the adapters that are measured and predicted for.
+        device: where norms are measured: auto (cuda where there is one, else cpu), cpu, cuda or
+            cuda:N.
         allow_large_delta: plan even where delta is not below 1 over the number of users.
         overwrite: replace the file at out.
+        settings: of whom and how norms are measured, as measure.source=dp-release.
         progress: is told how far the measuring is.
 
     Returns:
@@ -106,8 +119,9 @@ def plan(
         UseError: no population is known, no plan is within the budget, or an argument is out of
             range.
     """
-    if out is not None:
-        require_new(Path(out), overwrite=overwrite, name="plan.json")
+    for file, name in ((out, "plan.json"), (norms_out, "norms.json")):
+        if file is not None:
+            require_new(Path(file), overwrite=overwrite, name=name)
     require_count("repeat", repeat)
     meta = read_meta(path := Path(store))
     require_one_owner(meta)
@@ -117,7 +131,16 @@ def plan(
             hint="add --model MODEL: a folder, a name on the hub, 'bundled' or 'new'; --norms may "
             "stay beside it",
         )
-    measured = _norms(path, norms, model, hardware, lora_rank, progress)
+    who = Measure(**read(settings, sections())["measure"])
+    config = TrainConfig(model=str(model or "bundled"), lora_rank=lora_rank)
+    if who.source is Provenance.DP_RELEASE and model is not None and norms_out is None:
+        raise UseError(
+            "norms under DP are paid for once, and a plan that fails would lose them",
+            hint="add --norms-out norms.json",
+        )
+    measured = _norms(path, norms, model, hardware, who, config, population, device, progress)
+    if norms_out is not None:
+        measured.save(Path(norms_out))
     history = StoreLedger(path).history()
     if measured.ledger_line not in (None, *history.charges):
         raise UseError(
@@ -140,8 +163,8 @@ def plan(
             "the plan needs a population: the sampling probability and every denominator are "
             "made of it, and the store's own count is private",
             hint="declare a nominal number of users with --population, or release it under DP "
-            f"first, as a share of the budget: userdp stats {path} --epsilon {0.05 * epsilon!r} "
-            "--ask users --ask median",
+            f"first, as a share of the budget: userdp store stats {path} "
+            f"--epsilon {0.05 * epsilon!r} --ask users --ask median",
         )
     if delta is None:
         n = population_examples or population
@@ -197,6 +220,33 @@ def plan(
             "and report say so."
         )
     return proposal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """Of whom gradient norms are measured, and what that costs.
+
+    Args:
+        source: held-out-users (users the store never trains on: exact, and covered by no claim),
+            public (the store's training users are public people: free), dp-release (its training
+            users under DP, each measured with probability users / population) or non-private (its
+            training users, exactly: then no epsilon covers the plan, and the report says so).
+        users: how many to draw; of a dp-release, how many to expect.
+        max_group_size: the largest G.
+        epsilon: of a dp-release: the price of all norms together, charged to the store.
+        seed: of the draw of users and examples; by default the operating system draws it.
+    """
+
+    source: Provenance = Provenance.HELD_OUT
+    users: int = 128
+    max_group_size: int = 16
+    epsilon: float | None = None
+    seed: int | None = None
+
+
+def sections() -> dict[str, Section]:
+    """What ``--set`` reaches."""
+    return {"measure": section_of(Measure)}
 
 
 def in_words(proposal: Proposal) -> Iterator[Table | str]:
@@ -328,7 +378,10 @@ def _norms(
     given: str | os.PathLike[str] | GradientNorms | None,
     model: str | os.PathLike[str] | None,
     hardware: str | None,
-    lora_rank: int | None,
+    who: Measure,
+    config: TrainConfig,
+    population: int | None,
+    device: str,
     progress: Progress | None,
 ) -> GradientNorms:
     """The norms given, those of a file, or of the model, measured now."""
@@ -336,16 +389,33 @@ def _norms(
         raise UseError(
             "plan needs exactly one of --norms and --model: how long gradients are decides between "
             "larger groups and larger cohorts",
-            hint="measure them with userdp probe STORE --model MODEL --out norms.json",
+            hint="give --model MODEL to measure them now, or --norms FILE",
         )
     if isinstance(given, GradientNorms):
         return given
     if given is not None:
         return GradientNorms.load(Path(given))
-    from userdp.api.probe import probe
+    from userdp.training.probe import probe_store
 
-    assert model is not None
-    return probe(store, model=Path(model), lora_rank=lora_rank, progress=progress)
+    if who.source is Provenance.NON_PRIVATE:
+        warn(
+            "the norms of measure.source=non-private are exact numbers of the training users; no "
+            "epsilon covers what is chosen by them."
+        )
+    left = "before its end: no norms were kept, and what was charged stays charged"
+    with told(left, resume=False), shown(progress) as bar:
+        return probe_store(
+            UserStore.open(store),
+            config,
+            source=who.source,
+            users=who.users,
+            max_group_size=who.max_group_size,
+            population=population if who.source is Provenance.DP_RELEASE else None,
+            epsilon=who.epsilon,
+            seed=who.seed,
+            device=device,
+            progress=bar,
+        )
 
 
 def _cost(
@@ -358,7 +428,6 @@ def _cost(
 ) -> dict[str, Any]:
     """What the plan is predicted to cost by each method; the first one is plain training."""
     from userdp.gradients.cost import METHODS, Forecaster, hardware_of
-    from userdp.training.config import TrainConfig
     from userdp.training.models import models_by_depth
 
     machine, plan = hardware_of(hardware), proposal.plan

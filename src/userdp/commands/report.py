@@ -9,8 +9,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.api.run import Place, folder_of
 from userdp.claims.second import second_opinion
+from userdp.commands.run import Place, folder_of
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 from userdp.reporting.about import About

@@ -1,4 +1,4 @@
-"""``userdp score``: perplexity of each example under a public model, for selection in training."""
+"""``userdp store score``: perplexity of examples by a public model, to choose what trains."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def in_words(scored: Mapping[str, Any]) -> Iterator[str]:
         f"{scored['examples']:,} examples scored in {scored['scores']}"
         + (f", {unscored:,} of them without a number" if unscored else "")
         + (f"; perplexity {quantiles['0.5']:.1f} in the median" if quantiles else "")
-        + ". Use them: userdp train STORE --selection highest-perplexity "
+        + ". Use them: userdp train STORE --set learning.selection=highest-perplexity "
         f"--scores {scored['scores']}"
     )
     why = "exact functions of people's text, which no epsilon covers"

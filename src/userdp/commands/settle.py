@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.api.run import Place, folder_of
 from userdp.claims import Claim
 from userdp.claims import claim as claim_at
+from userdp.commands.run import Place, folder_of
 from userdp.commands.words import claim_in_words
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.budget import cost_of
@@ -35,7 +35,7 @@ class Settled:
     store_claim: Claim
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp settle --json`` prints."""
+        """What ``userdp store settle --json`` prints."""
         ended = self.ended
         return {
             "run": str(self.run),
@@ -62,7 +62,7 @@ class Settled:
 def settle(run: Place) -> Settled:
     """End an unfinished run: nobody goes on with it, and its price is final.
 
-    Under a budget with a filter (userdp budget) the steps that did not run are given back, if
+    Under a budget with a filter (userdp store budget) the steps that did not run are given back, if
     nothing but released numbers can have chosen the moment: the store's ledger shows no exact look,
     and all its runs were trained without an exact log. In any other case the run costs its whole
     plan, as it did before; which of the two it is, and why, is said.

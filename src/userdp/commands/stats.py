@@ -1,4 +1,4 @@
-"""``userdp stats``: a store in numbers, exactly for its operator or under DP."""
+"""``userdp store stats``: a store in numbers, exactly for its operator or under DP."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Counted:
     answers: tuple[Release, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp stats --json`` prints."""
+        """What ``userdp store stats --json`` prints."""
         if self.exact is not None:
             return {"store": str(self.store), **self.exact.to_dict()}
         return {

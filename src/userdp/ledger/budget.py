@@ -83,7 +83,7 @@ def _refuse_beyond_filter(path: Path, history: History, opened: RenyiFilter) -> 
             f"{path} has a budget of delta {delta_up(opened.delta)}, of which "
             f"{delta_up(opened.reserved_delta)} is reserved for what is known by its own epsilon "
             "and delta only, and this would need more of it",
-            hint="plan with a smaller --delta; or with --sampling users or examples, which need "
+            hint="plan with a smaller --delta; or sample users or examples, which need "
             "none of the reserve",
         )
     left = opened.left(before) / opened.capacity
@@ -92,8 +92,8 @@ def _refuse_beyond_filter(path: Path, history: History, opened: RenyiFilter) -> 
         f"{path} would be charged beyond its budget of epsilon {epsilon_up(opened.epsilon)} at "
         f"delta {delta_up(opened.delta)}: this needs {100 * needed:.1f} % of the budget, and "
         f"{100 * left:.1f} % is left",
-        hint="plan with more noise or fewer steps: `userdp budget STORE` shows what is left, and "
-        "what it buys. Budgets are for the store's life and are never raised",
+        hint="plan with more noise or fewer steps: `userdp store budget STORE` shows what is left, "
+        "and what it buys. Budgets are for the store's life and are never raised",
     )
 
 
@@ -155,7 +155,7 @@ def refuse_used(path: Path, history: History, what: str) -> None:
         raise UseError(
             f"{path} has a total of epsilon {round_up(epsilon)} at delta {delta_up(delta)} already:"
             f" {what} that is fixed anew after a look bounds nothing",
-            hint="it holds for the store's life; see `userdp budget STORE`",
+            hint="it holds for the store's life; see `userdp store budget STORE`",
         )
     if history.charges or history.looks or history.series or history.sweeps:
         raise UseError(

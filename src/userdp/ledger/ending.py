@@ -73,7 +73,7 @@ def end_early(folder: RunFolder) -> Ended:
             raise UseError(
                 f"the run at {folder.path} is a trial of a private selection, which pays for all "
                 "of them, whether or not they end",
-                hint="go on with the sweep: userdp sweep STORE --out DIR --resume",
+                hint="go on with the sweep: userdp tune STORE --out DIR --resume",
             )
         if not folder.resume.exists():
             raise UseError(

@@ -18,7 +18,7 @@
                        change; the store's is an exact function of everybody's text, so that
                        whoever holds it could test a guess
       checkpoints/     0700
-      tensorboard/     0700, if TensorBoard is installed
+      curves/          0700, what a tracker of `transformers` writes
       .lock            held by the process that trains
 """
 
@@ -66,7 +66,7 @@ class RunFolder:
         self.audit = path / "audit"
         self.resume = path / "resume.json"
         self.checkpoints = path / "checkpoints"
-        self.tensorboard = path / "tensorboard"
+        self.curves = path / "curves"
         self.lock = path / ".lock"
 
     @property
@@ -89,21 +89,21 @@ class RunFolder:
             raise UseError(f"there is no run at {self.path}: {self.ledger.name} is of none")
         return first
 
-    def read_train(self) -> dict[str, Any]:
-        """The options of ``userdp train`` that the run began with; none of `make_private`.
+    def read_train(self) -> dict[str, dict[str, Any]]:
+        """The settings of ``userdp train`` that the run began with; none of `make_private`.
 
         Raises:
             UseError: the file is damaged.
         """
         try:
-            options = tomllib.loads(self.train.read_text(encoding="utf-8"))["train"]
-            if not isinstance(options.get("model", ""), str):
+            settings = tomllib.loads(self.train.read_text(encoding="utf-8"))["train"]
+            if not isinstance(settings["learning"].get("model", ""), str):
                 raise ValueError("its model has no name")
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, AttributeError) as error:
             raise UseError(f"{self.train} is damaged: {in_short(error)}") from error
-        return dict(options)
+        return dict(settings)
 
     def read_resume(self) -> dict[str, Any]:
         """What an interrupted run needs to go on.
@@ -162,17 +162,19 @@ class RunFolder:
         return any(entry.get("kind") == "finish" for entry in entries)
 
 
-def train_toml(values: Mapping[str, Any]) -> str:
-    """Options of ``userdp train`` as a file for its ``--config``; those that are None left out.
+def train_toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Settings of ``userdp train`` as a file for its ``--config``; those that are None left out.
 
     JSON's way to write a string, a number, a truth value or a list of strings is TOML's too.
     """
-    lines = [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}"
-        for name, value in values.items()
-        if value is not None
-    ]
-    return "\n".join(["[train]", *lines, ""])
+    lines = []
+    for section, values in settings.items():
+        lines += [f"[train.{section}]"] + [
+            f"{name} = {json.dumps(value, ensure_ascii=False)}"
+            for name, value in values.items()
+            if value is not None
+        ]
+    return "\n".join([*lines, ""])
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Counter:
         if begun and not path.exists():
             raise UseError(
                 f"{path} is gone: how many steps this run has taken is not known to the store",
-                hint="pay for the whole plan once more: --resume --charge-again",
+                hint="pay for the whole plan once more: --resume --set run.charge_again=true",
             )
         try:
             files.operator_folder(path.parent)

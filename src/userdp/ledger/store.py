@@ -190,7 +190,7 @@ class StoreLedger(BudgetLines):
                 raise UseError(
                     f"no private selection in {self.path} pays for this trial: it has drawn no "
                     "such slot, or one of other settings",
-                    hint="go on with the sweep: userdp sweep STORE --out DIR --resume",
+                    hint="go on with the sweep: userdp tune STORE --out DIR --resume",
                 )
             if history.taken.get(slot, run_id) != run_id:
                 raise UseError(
@@ -401,5 +401,5 @@ def _require_last(path: Path, history: History, run_id: str, known: Sequence[str
             "is a copy, or it or the store was put back to an earlier state. Going on would "
             "release more noisy steps than were charged",
             hint="go on in the folder that was opened last; or pay for the whole plan once more: "
-            "--resume --charge-again",
+            "--resume --set run.charge_again=true",
         )

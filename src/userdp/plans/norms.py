@@ -56,7 +56,7 @@ class GradientNorms:
         if 1 not in self.user_norms:
             raise UseError(
                 "gradient norms must hold the group size 1: Estimate-and-Double starts there",
-                hint="measure them again with userdp probe",
+                hint="measure them again: userdp plan --model",
             )
         norms = {
             require_count("group size", size, at_most=10**6): require_positive(
@@ -96,7 +96,7 @@ class GradientNorms:
             raise UseError(
                 f"gradient norms were measured up to group size {self.largest_group_size}, and "
                 f"{group_size} is asked for: nothing is known there",
-                hint="measure larger group sizes with userdp probe",
+                hint="measure larger group sizes: --set measure.max_group_size=…",
             )
         if group_size in self.user_norms:
             return self.user_norms[group_size]
@@ -107,7 +107,7 @@ class GradientNorms:
         return math.exp(low + share * (high - low))
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp probe --json`` prints."""
+        """As plain values."""
         return dict(encode(self))
 
     def save(self, path: Path) -> None:

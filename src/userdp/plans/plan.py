@@ -125,7 +125,7 @@ class Plan(Saved):
             raise UseError(
                 f"a plan with sampling {self.sampling.kind} cannot claim by the accountant "
                 f"{self.accountant}",
-                hint="group privacy lifts example-level sampling: use --sampling examples",
+                hint="group privacy lifts example-level sampling: sample examples",
             )
 
     @classmethod

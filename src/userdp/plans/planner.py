@@ -77,12 +77,13 @@ class Request:
         if self.repeat_answers and self.repeat == 1:
             raise UseError(
                 "repeat_answers are part of a series, and one run is none",
-                hint="give --repeat too; a single answer is asked by userdp stats --epsilon E",
+                hint="give --repeat too; a single answer is asked by userdp store stats "
+                "--epsilon E",
             )
         if self.algorithm == "els" and self.median_examples is None:
             raise UseError(
                 "ELS needs the median of examples per user for its group size, and none is known",
-                hint="give --median-examples, or release it: userdp stats STORE --epsilon E",
+                hint="give --median-examples, or release it: userdp store stats STORE --epsilon E",
             )
 
 
@@ -234,7 +235,7 @@ def _notes(problem: Problem, best: Cell, chosen: Cell) -> list[str]:
     if best.group_size == problem.norms.largest_group_size < problem.budget:
         notes.append(
             f"the best group size is the largest measured, {best.group_size}: larger ones may be "
-            "better still; measure them with userdp probe"
+            "better still: --set measure.max_group_size=…"
         )
     if chosen.algorithm == "ELS" and problem.population_examples is None:
         notes.append(

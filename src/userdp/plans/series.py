@@ -74,8 +74,8 @@ class Series:
                 f"runs with sampling {self.plan.sampling.kind} and accountant "
                 f"{self.plan.accountant} are no series: only their single prices are known, and "
                 "those add up",
-                hint="plan with --sampling users, examples, fixed-cohort or fixed-batch; or fix a "
-                "budget for all of them: userdp budget STORE --epsilon E --delta D",
+                hint="sample users, examples, fixed-cohort or fixed-batch; or fix a "
+                "budget for all of them: userdp store budget STORE --epsilon E --delta D",
             )
 
     def holds(self, plan: Plan) -> bool:

@@ -91,9 +91,7 @@ def require_small_delta(
         return what
     # Rounded to the nearest, as a proposal; what is then given is judged anew.
     rule = f"{rule_of(population):.1g}"
-    raise UseError(
-        what, hint=f"give --delta {rule} (n^-1.1) or less; for a toy, --allow-large-delta"
-    )
+    raise UseError(what, hint=f"give --delta {rule} (n^-1.1) or less; for a toy, allow_large_delta")
 
 
 def plan_with_small_delta(

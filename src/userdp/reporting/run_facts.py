@@ -170,7 +170,7 @@ def read_run(path: Path) -> RunFacts:
         )
     claimed = claim_of(folder.ledger, entries)
     require_released_files(folder)
-    facts, train = entries[0].get("facts", {}), folder.read_train()
+    facts, train = entries[0].get("facts", {}), folder.read_train().get("learning", {})
     told = facts.get("store_facts")
     return RunFacts(
         path=path,

@@ -120,7 +120,9 @@ def mechanism_command(run: RunFacts) -> str | None:
     sampling = encode(plan.sampling)
     if plan.sampling.by_user:
         sampling.pop("group_size")  # of no bearing on ε, and refused by `userdp account`
-    options = {"sampling": sampling.pop("kind"), **sampling}
+    options = {"sampling": sampling.pop("kind")}
+    own = ("group_size", "sampling_probability")  # the others are settings
+    options |= {name: sampling.pop(name) for name in own if name in sampling}
     if plan.accountant is not Accountant.CONTOUR:
         options["accountant"] = plan.accountant
     options |= {
@@ -128,7 +130,8 @@ def mechanism_command(run: RunFacts) -> str | None:
         "steps": plan.steps,
         "delta": run.guarantee.delta,
     }
-    flags = (f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+    flags = [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]
+    flags += [f"--set sampling.{name}={value}" for name, value in sampling.items()]
     return f"userdp account {' '.join(flags)}"
 
 
@@ -147,7 +150,7 @@ def train_command(run: RunFacts) -> str | None:
     if plan is not None:
         flags += " --plan plan.json"
         if size_of(plan.budget.target_delta, plan.population) is DeltaSize.TOO_LARGE:
-            flags += " --allow-large-delta"
+            flags += " --set run.allow_large_delta=true"
     if str(run.train.get("selection", "")).endswith("perplexity"):
-        flags += " --scores scores.arrow"
+        flags += " --set run.scores=scores.arrow"
     return f"userdp train STORE --out AGAIN{flags} --config train.toml"

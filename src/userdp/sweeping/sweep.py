@@ -63,7 +63,6 @@ def run_sweep(
     *,
     jobs: int = 1,
     resume: bool = False,
-    tensorboard: bool = True,
     device: str = AUTO,
     progress: Progress | None = None,
     say: Say = lambda text: None,
@@ -84,7 +83,6 @@ def run_sweep(
         jobs: trials that train at the same time, each on a CUDA device of its own where that is
             where they train; the claim does not depend on it.
         resume: go on with an interrupted sweep: finished trials and scores are kept.
-        tensorboard: trials write curves, where TensorBoard is installed.
         device: of the trials and their scores; see `userdp.training.devices.seats`.
         progress: is told how many steps of all trials are done; operator-only.
         say: is told what happens; operator-only.
@@ -137,7 +135,6 @@ def run_sweep(
             request=request,
             sweep_id=sweep_id,
             processes=processes,
-            tensorboard=tensorboard,
             progress=progress or NoProgress(),
             say=say,
             poll=poll,
@@ -153,7 +150,6 @@ class _Sweep:
     request: SweepRequest
     sweep_id: str
     processes: SideBySide
-    tensorboard: bool
     progress: Progress
     say: Say
     poll: float
@@ -187,7 +183,7 @@ class _Sweep:
             number, why = failed[0]
             raise FailureError(
                 f"{len(failed)} of the sweep's trials failed; trial {number}: {why}",
-                hint="userdp sweep STORE --out DIR --resume goes on with them",
+                hint="userdp tune STORE --out DIR --resume goes on with them",
             )
         return self._choose()
 
@@ -255,7 +251,6 @@ class _Sweep:
             run,
             self.folder.write_settings(number, candidate),
             slot=self.slots[number - 1] if self._selects else None,
-            tensorboard=self.tensorboard,
         )
         self.say(f"trial {number}: {'resumed' if '--resume' in arguments else 'begun'}")
         self.processes.start(number, arguments, log=self.folder.log(number))

@@ -99,7 +99,7 @@ class Collator:
             if not strategy.scored:
                 raise UseError(
                     f"scores say nothing with the selection {strategy}",
-                    hint="give --selection highest-perplexity or lowest-perplexity",
+                    hint="give --set learning.selection=highest-perplexity or lowest-perplexity",
                 )
             self.told += f" {digest_of_scores(options.scores)}"
             scores = read_scores(options.scores, store)

@@ -99,11 +99,45 @@ class PrivateOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """How one call carries a run out: where, beside what, and what is told; never what is learned.
+
+    Args:
+        device: where gradients and noise are computed: auto (cuda where there is one, else cpu),
+            cpu, cuda or cuda:N; never the claim. A run may resume on another one.
+        sharded: under torchrun, take the model apart over the processes (FSDP2), for one that no
+            process holds whole; without it each process has all of it. A run may resume either way.
+        verify: check every byte of the store before anything is charged; sizes and a sample of 32
+            MiB are always checked.
+        scores: the file of userdp store score, for a selection by perplexity.
+        report_to: what of `transformers` draws the run's curves: tensorboard (into the run's
+            folder), wandb, mlflow, …; for the operator only.
+        base_of_others: nobody whose text the base model learned from is in this store, say because
+            that was public: then its price is none of theirs. A condition of the claim.
+        charge_again: with resume, in a copy of the run's folder, or one that was put back: charge
+            the whole plan once more, and go on.
+        allow_large_delta: begin even where delta is not below 1 over the declared population (of
+            users; of examples where no number of users is declared): a claim that says little.
+        slot: the trial of a private selection, which pays for it; given only by a tuning.
+    """
+
+    device: str = "auto"
+    sharded: bool = False
+    verify: bool = False
+    scores: Path | None = None
+    report_to: tuple[str, ...] = ()
+    base_of_others: bool = False
+    charge_again: bool = False
+    allow_large_delta: bool = False
+    slot: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     """How to train. All of it is public, and fixed before the run.
 
     Args:
-        model: "bundled", "new" (built from --layers, --width, --heads), a folder of a Hugging Face
+        model: "bundled", "new" (built from layers, width, heads), a folder of a Hugging Face
             causal language model, or its name on the hub.
         layers: of a new model.
         width: of a new model.
@@ -128,7 +162,7 @@ class TrainConfig:
         engine: how gradients are clipped; time and memory, never the claim. "reference" has no
             measured part in its sensitivity argument (docs/engines.md).
         selection: which of a user's examples train, where there are more than group_size: random,
-            longest, shortest, highest-perplexity or lowest-perplexity (with --scores); with user
+            longest, shortest, highest-perplexity or lowest-perplexity (with run.scores); with user
             sampling also random-chunk (pieces of all of the user's text) and resampled (users of
             few examples are filled up by repeating). Time and utility, never the claim.
         micro_batch: most examples in one pass; memory, never privacy.
@@ -139,7 +173,7 @@ class TrainConfig:
         evaluate_users: most held-out users that such an evaluation reads.
         no_exact_log: keep no exact number of people's text, for anybody: no losses, norms and
             counts in the log and on TensorBoard. Only then may a budget's filter give back the
-            steps of a run that is stopped early, see userdp settle.
+            steps of a run that is stopped early, see userdp store settle.
     """
 
     model: str = "bundled"
@@ -198,7 +232,7 @@ class TrainConfig:
             raise UseError(
                 "weights that train stay float32, or small updates would round away: "
                 "base_precision is for the frozen weights under adapters",
-                hint="add --lora-rank 8, or use --precision bfloat16",
+                hint="add --lora-rank 8, or use --set learning.precision=bfloat16",
             )
         if self.lora_alpha is not None:
             require_positive("lora_alpha", self.lora_alpha)
@@ -211,7 +245,7 @@ class TrainConfig:
             raise UseError(
                 "evaluations on held-out users are exact numbers of people's text, and "
                 "no_exact_log keeps none",
-                hint="leave --evaluate-every out; userdp evaluate --epsilon E asks under DP",
+                hint="leave learning.evaluate_every out; userdp evaluate --epsilon E asks under DP",
             )
 
     @property
@@ -221,13 +255,12 @@ class TrainConfig:
 
 
 def train_config(values: Mapping[str, Any]) -> TrainConfig:
-    """A configuration from the options of a run's train.toml; what it does not name is default.
+    """A configuration from a run's train.toml; what it does not name is default.
 
     Raises:
-        UseError: an option is unknown or of the wrong kind, for instance of another version.
+        UseError: a field is unknown or of the wrong kind, for instance of another version.
     """
-    chosen = {name: value for name, value in values.items() if name not in _NO_FIELDS}
-    return decode(TrainConfig, {**encode(TrainConfig()), **chosen}, what="the configuration")
+    return decode(TrainConfig, {**encode(TrainConfig()), **values}, what="the configuration")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,15 +278,6 @@ class PlainPlan:
     def __post_init__(self) -> None:
         require_count("steps", self.steps)
         require_count("batch_size", self.batch_size)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of ``userdp train`` that make this plan."""
-        return {"privacy": "none", **encode(self)}
-
-
-_NO_FIELDS = ("privacy", "steps", "batch_size", "device")
-"""Of train.toml: what `PlainPlan.options` says, and where the run was asked to compute."""
 
 
 def _require_within(name: str, value: float, least: float, most: float) -> None:

@@ -140,7 +140,7 @@ def _measured(run: PrivateRun) -> tuple[float, int]:
             raise
         raise FailureError(
             f"memory has no room for a pass of {most} rows; nothing was charged",
-            hint="take a smaller --micro-batch, or --activation-checkpointing",
+            hint="take a smaller --micro-batch, or --set learning.activation_checkpointing=true",
         ) from None
     finally:
         state.put_back()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,14 @@ from userdp.training.checkpoints import (
     restore,
     save_checkpoint,
 )
-from userdp.training.config import PlainPlan, PrivateOptions, TrainConfig, UnsafeSeeds
-from userdp.training.devices import AUTO, choose_device, machine_facts
+from userdp.training.config import (
+    PlainPlan,
+    PrivateOptions,
+    RunOptions,
+    TrainConfig,
+    UnsafeSeeds,
+)
+from userdp.training.devices import choose_device, machine_facts
 from userdp.training.distributed import current_world
 from userdp.training.dry_run import DryRun, dry_run_of, require_beginning
 from userdp.training.losses import build_loss, evaluate
@@ -50,7 +56,7 @@ from userdp.training.private_run import PrivateRun
 from userdp.training.run_models import model_to_train
 from userdp.training.steps import Step
 
-_SECRET = UnsafeSeeds()
+_SECRET, _USUAL = UnsafeSeeds(), RunOptions()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,17 +82,10 @@ def train(
     config: TrainConfig,
     *,
     out: Path,
-    scores: Path | None = None,
+    options: RunOptions = _USUAL,
     resume: bool = False,
     dry_run: bool = False,
-    sharded: bool = False,
-    device: str = AUTO,
     progress: Progress | None = None,
-    tensorboard: bool = True,
-    base_of_others: bool = False,
-    charge_again: bool = False,
-    slot: str | None = None,
-    allow_large_delta: bool = False,
     unsafe_seeds: UnsafeSeeds = _SECRET,
 ) -> TrainResult:
     """Train a model on a store's training split and release it in ``out``.
@@ -102,20 +101,11 @@ def train(
         plan: a private plan, or a `PlainPlan` for a run without privacy.
         config: everything that privacy does not depend on.
         out: the run's folder; new, unless ``resume``.
-        scores: of the examples, for selection by perplexity; see `userdp.training.scores`.
+        options: how this call carries it out.
         resume: continue an interrupted run: its remaining steps, from its last checkpoint; or only
             settle it, where a kill came when all else was done.
         dry_run: do all but charge and write; see `userdp.make_private`.
-        sharded: each process of torchrun holds a part of the model, see
-            `userdp.gradients.shards.shard`; a run may resume with or without.
-        device: see `userdp.training.devices`; a run may resume on another one.
         progress: is told how many steps are done.
-        tensorboard: also write operator-only curves for TensorBoard, where it is installed.
-        base_of_others: nobody whose text the base model learned from is in this store: its price is
-            none of theirs, and the claim says so as a condition.
-        charge_again: see `PrivateOptions`.
-        slot: see `userdp.training.opening.TrainerNotes`.
-        allow_large_delta: see `PrivateOptions`.
         unsafe_seeds: FOR TESTS ONLY.
 
     Raises:
@@ -144,7 +134,7 @@ def train(
             return result()  # all that a kill left to do
 
         # The model, and what the claim has to know of it.
-        computes = choose_device(device, processes=world.size)
+        computes = choose_device(options.device, processes=world.size)
         model = load_model(config, store)
         if config.model != NEW and config.lora_rank is None and not resume and world.rank == 0:
             say_what_is_widened(config.model)
@@ -152,19 +142,19 @@ def train(
         weights = digest_of_weights(model)
         # Of a resumed run too: a kill may have come before the ledger had its first line.
         base = lineage_of_model(model, config, store)
-        if base_of_others:
+        if options.base_of_others:
             base = of_others(base, config.model, store)
         if isinstance(plan, Plan):
             require_made_for(plan, store, made_with(model, config))
         notes = TrainerNotes(
             identity={"model": weights, "configuration": config.digest},
             facts={"base_model": base_facts(model, weights=weights, loaded_from=config.model)},
-            train={"device": device, **encode(config)},
+            train={"learning": encode(config), "run": {"device": options.device}},
             base=base,
-            slot=slot,
+            slot=options.slot,
         )
         model = model_to_train(model, config).to(computes)
-        if sharded:
+        if options.sharded:
             shard(model)
 
         # What learns. Adapters, the device and sharding replace tensors: the optimizer comes last.
@@ -172,7 +162,7 @@ def train(
         average = build_average(model, config)
         run: PrivateRun | PlainRun
         if isinstance(plan, PlainPlan):
-            _require_plain(config, processes=world.size, scores=scores, dry_run=dry_run)
+            _require_plain(config, processes=world.size, scores=options.scores, dry_run=dry_run)
             run = PlainRun(
                 model,
                 optimizer,
@@ -186,13 +176,13 @@ def train(
                 notes=notes,
             )
         else:
-            options = PrivateOptions(
+            private = PrivateOptions(
                 engine=config.engine,
                 selection=config.selection,
-                scores=scores,
+                scores=options.scores,
                 exact_log=not config.no_exact_log,
-                allow_large_delta=allow_large_delta,
-                charge_again=charge_again,
+                allow_large_delta=options.allow_large_delta,
+                charge_again=options.charge_again,
                 unsafe_seeds=unsafe_seeds,
             )
             run = PrivateRun(
@@ -204,7 +194,7 @@ def train(
                 loss=loss,
                 micro_batch=config.micro_batch,
                 resume=resume,
-                options=options,
+                options=private,
                 notes=notes,
             )
             if dry_run:
@@ -231,10 +221,10 @@ def train(
                 if isinstance(run, PlainRun):
                     run.done = step_of
 
-            log = _Notes(folder, writes=world.rank == 0, curves=tensorboard)
+            log = _Notes(folder, writes=world.rank == 0, report_to=options.report_to)
             log.write("machine", machine_facts(computes))
             # Saving and evaluating a sharded model takes all processes; any other rank 0.
-            takes_part = sharded or world.rank == 0
+            takes_part = options.sharded or world.rank == 0
             held_out = len(store.split(Split.HELD_OUT_USERS).counts) > 0
             evaluates = bool(takes_part and held_out and config.evaluate_every)
 
@@ -251,10 +241,10 @@ def train(
                     )
                     reshard(model)
                 log.write("evaluation", {"step": step, **found})
-                log.draw({"held-out users/loss": found["loss"]}, step)
+                log.draw({"eval_loss": found["loss"]}, step)
 
             shown = progress or NoProgress()
-            priced = isinstance(plan, Plan) and plan.sampling.covered and slot is None
+            priced = isinstance(plan, Plan) and plan.sampling.covered and options.slot is None
             spent = Spent(plan).words if isinstance(plan, Plan) and priced else None
             shown.stage("train", plan.steps, unit="step", note=spent)
             shown.at(run.done)
@@ -318,28 +308,35 @@ def _require_plain(
         raise UseError(
             "a run without privacy is there to compare with: it trains in one process, on all "
             "examples, and has no claim to tell beforehand",
-            hint="leave torchrun, --selection, --scores and --dry-run out",
+            hint="leave torchrun, learning.selection, run.scores and --dry-run out",
         )
 
 
 class _Notes:
-    """What only the operator may see: operator.jsonl, and curves where TensorBoard is installed.
+    """What only the operator may see: operator.jsonl, and what `transformers` reports to.
 
     Args:
         folder: of the run.
         writes: only rank 0 does; with False everything here does nothing.
-        curves: also write curves for TensorBoard (mode 0700).
+        report_to: integrations of `transformers` that draw curves, by name. What they write lies in
+            a folder of its own (mode 0700), or where the operator sends it.
     """
 
-    def __init__(self, folder: RunFolder, *, writes: bool, curves: bool) -> None:
+    def __init__(self, folder: RunFolder, *, writes: bool, report_to: tuple[str, ...]) -> None:
         self._folder = folder if writes else None
-        self._curves: Any = None
-        if writes and curves and find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
+        self._callbacks: list[Any] = []
+        if writes and report_to:
+            from transformers import TrainerControl, TrainerState, TrainingArguments
+            from transformers.integrations import get_reporting_integration_callbacks
 
-            files.operator_folder(folder.tensorboard)
-            self._curves = SummaryWriter(str(folder.tensorboard))
-            files.close_folder(folder.tensorboard)
+            files.operator_folder(folder.curves)
+            os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(folder.curves))
+            self._state = TrainerState()
+            self._told = TrainingArguments(str(folder.curves)), self._state, TrainerControl()
+            self._callbacks = [kind() for kind in get_reporting_integration_callbacks(report_to)]
+            for callback in self._callbacks:
+                callback.on_train_begin(*self._told)
+            files.close_folder(folder.curves)
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line."""
@@ -352,16 +349,18 @@ class _Notes:
             return
         self.write("step", {"step": step.number, **step.operator, "learning_rate": rate})
         names = ("loss", "units", "clipped_fraction", "seconds")
-        numbers = {f"train/{name}": step.operator.get(name) for name in names}
-        self.draw({"learning rate": rate, **numbers}, step.number)
+        numbers = {name: step.operator.get(name) for name in names}
+        self.draw({"learning_rate": rate, **numbers}, step.number)
 
     def draw(self, numbers: Mapping[str, float | None], step: int) -> None:
         """Add a point to each curve of which there is a number."""
-        for name, number in numbers.items():
-            if self._curves is not None and number is not None:
-                self._curves.add_scalar(name, float(number), step)
+        if self._callbacks:
+            self._state.global_step = step
+        logs = {name: float(number) for name, number in numbers.items() if number is not None}
+        for callback in self._callbacks:
+            callback.on_log(*self._told, logs=logs)
 
     def close(self) -> None:
         """Write what is pending."""
-        if self._curves is not None:
-            self._curves.close()
+        for callback in self._callbacks:
+            callback.on_train_end(*self._told)

@@ -59,8 +59,9 @@ class TrainerNotes:
     Args:
         identity: digests of anything else that a resumed run must share; kept operator-only.
         facts: public constants to note in the ledger's first line.
-        train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
-            are all the constants. Of any other loop the claim would leave out what it followed.
+        train: settings of ``userdp train`` by section, to note in train.toml; for its loop alone,
+            of which they are all the constants. Of any other loop the claim would leave out what it
+            followed.
         loop: plain values for loop.json, of a loop of somebody's own.
         weights: the digest of those that a new run begins with; None of a sharded model's.
         base: what the model's weights descend from, adapters included; None where that is to be
@@ -74,7 +75,7 @@ class TrainerNotes:
 
     identity: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    train: Mapping[str, Any] | None = None
+    train: Mapping[str, Mapping[str, Any]] | None = None
     loop: Mapping[str, Any] | None = None
     weights: str | None = None
     base: Lineage | None = None
@@ -84,24 +85,23 @@ class TrainerNotes:
 
 def constants_digest(
     plan: Plan | None,
-    train: Mapping[str, Any] | None,
+    learning: Mapping[str, Any] | None,
     store: UserStore,
     *,
     scores: Path | None = None,
 ) -> str:
     """What `StoreLedger.declare` records beforehand of a run, and what a slot is for.
 
-    Its plan and options (but for where it computes, which decides nothing of what is learned); and
-    the text, the base model and the scores themselves, since whoever exchanges one of them after a
-    look has chosen it by the look.
+    Its plan and configuration; and the text, the base model and the scores themselves, since
+    whoever exchanges one of them after a look has chosen it by the look.
     """
-    name = str((train or {}).get("model", ""))
+    name = str((learning or {}).get("model", ""))
     base = Path(resolve(name)) if name else None
     files_there = base is not None and any(base.glob("*.safetensors"))
     return digest(
         {
             "plan": encode(plan),
-            "train": {name: value for name, value in (train or {}).items() if name != "device"},
+            "learning": dict(learning or {}),
             "text": store.meta.content_sha256,
             "base": digest_of(base) if base is not None and files_there else "",
             "scores": None if scores is None else digest_of_scores(scores),
@@ -200,7 +200,9 @@ class Opening:
         self.folder, self.store, self.plan = folder, store, plan
         self.options, self.notes = options, notes
         self.charges = StoreLedger(store.path)
-        self.constants = constants_digest(plan, notes.train, store, scores=options.scores)
+        self.constants = constants_digest(
+            plan, (notes.train or {}).get("learning"), store, scores=options.scores
+        )
         # A loop of somebody's own takes the steps: no options say how it learns.
         self.steered = plan is not None and notes.train is None
         self.digests = {

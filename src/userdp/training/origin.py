@@ -288,7 +288,7 @@ def require_made_for(plan: Plan, store: UserStore, made: MadeFor) -> None:
             raise UseError(
                 f"the plan was made from gradient norms of another {what}: its group size, cohort "
                 "and clip norm say nothing of this one",
-                hint="measure again with userdp probe, and plan with those norms",
+                hint="measure again: userdp plan --model",
             )
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from userdp.claims.lineage import Lineage
-from userdp.codec import canonical
+from userdp.codec import canonical, encode
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
@@ -103,7 +103,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
             notes=replace(
                 self._notes,
                 identity={"training length": canonical(self.plan), **self._notes.identity},
-                train={**self.plan.options, **(self._notes.train or {})},
+                train={"plain": encode(self.plan), **(self._notes.train or {})},
                 base=base,
             ),
             resume=self._resume,

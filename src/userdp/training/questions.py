@@ -67,7 +67,7 @@ def require_fit_for_steps(
     get_engine(engine)
     if sharded_parts(model):
         if engine != "auto":
-            raise UseError("a sharded model has an engine of its own", hint="leave --engine out")
+            raise UseError("a sharded model has an engine of its own", hint="leave engine out")
         task = _task(model, loss, plan, sharded.nobody(model, masked=masked), micro_batch)
         sharded.require_supported(task)
         return
@@ -187,8 +187,8 @@ def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -
             raise
         raise FailureError(
             f"memory has no room for one example of {seq_len} tokens; nothing was charged",
-            hint="take a device with more memory, --activation-checkpointing, --lora-rank, a "
-            "smaller model, or a store of a smaller --seq-len",
+            hint="take a device with more memory, --set learning.activation_checkpointing=true, "
+            "--lora-rank, a smaller model, or a store of a smaller --seq-len",
         ) from None
 
 

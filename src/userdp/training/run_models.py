@@ -73,7 +73,7 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
         UseError: it is not known, or not there any more. No other model is taken in its place.
     """
     if folder.train.exists():
-        config = train_config(folder.read_train())
+        config = train_config(folder.read_train()["learning"])
         weights = dict(folder.read_facts().get("base_model", {})).get("weights")
         model, name = load_model(config, store), config.model
     elif folder.loop.exists():

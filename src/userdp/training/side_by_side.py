@@ -115,11 +115,12 @@ def settings(folder: Path, name: str, plan: Plan | PlainPlan, config: TrainConfi
     """
     files.operator_folder(folder)
     options = folder / f"{name}.toml"
-    files.write_file(options, train_toml(encode(config)).encode(), mode=files.OPERATOR_FILE)
+    plain = {"plain": encode(plan)} if isinstance(plan, PlainPlan) else {}
+    told = train_toml({"learning": encode(config), **plain})
+    files.write_file(options, told.encode(), mode=files.OPERATOR_FILE)
     named = ["--config", str(options)]
-    if isinstance(plan, PlainPlan):
-        plain = ["--privacy", "none", "--steps", str(plan.steps)]
-        return [*plain, "--batch-size", str(plan.batch_size), *named]
+    if plain:
+        return named
     files.write_json(folder / f"{name}.json", encode(plan), mode=files.OPERATOR_FILE)
     return ["--plan", str(folder / f"{name}.json"), *named]
 
@@ -130,7 +131,6 @@ def train_arguments(
     what: list[str],
     *,
     slot: str | None = None,
-    tensorboard: bool = False,
 ) -> list[str]:
     """The command line of a run: what its folder holds decides whether it begins or goes on.
 
@@ -139,14 +139,12 @@ def train_arguments(
         run: where.
         what: from `settings`.
         slot: of a private selection.
-        tensorboard: write curves, where TensorBoard is installed.
     """
     arguments = ["train", str(store), "--out", str(run.path), *what]
-    arguments.append("--allow-large-delta")  # whoever starts several runs has judged their plans
+    # Whoever starts several runs has judged their plans.
+    arguments += ["--set", "run.allow_large_delta=true"]
     if slot is not None:
-        arguments += ["--slot", slot]
-    if not tensorboard:
-        arguments.append("--no-tensorboard")
+        arguments += ["--set", f"run.slot={slot}"]
     if run.begun:
         arguments.append("--resume")
     return arguments

@@ -86,7 +86,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
         raise UseError(
             f"the plan claims fixed-graph adjacency, and each record of the store at {store.path} "
             "has one user: its claims are for add-or-remove",
-            hint="use --sampling examples",
+            hint="use --set sampling.kind=examples",
         )
     if not bounded:
         return
@@ -95,7 +95,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
         raise UseError(
             f"records of the store at {store.path} have several owners: a claim that says "
             f"{plan.sampling.adjacency} would be false",
-            hint=f"train with --sampling fixed-graph --group-size {bound}, or "
+            hint=f"train with --set sampling.kind=fixed-graph --group-size {bound}, or "
             "prepare with --owners first, where a record belongs only to its first owner",
         )
     group = plan.sampling.group_size

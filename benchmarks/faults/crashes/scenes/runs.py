@@ -121,7 +121,7 @@ class Audit(Scene):
 
 
 class Sweep(Scene):
-    """``userdp sweep`` over two learning rates; trials are processes of their own."""
+    """``userdp tune`` over two learning rates; trials are processes of their own."""
 
     name = "sweep"
 

@@ -85,7 +85,7 @@ class Append(Scene):
 
 
 class Plan(Scene):
-    """``userdp stats --epsilon``, and ``userdp plan`` from its answer."""
+    """``userdp store stats --epsilon``, and ``userdp plan`` from its answer."""
 
     name = "plan"
 
@@ -141,7 +141,7 @@ class Plan(Scene):
 
 
 class Forget(Scene):
-    """``userdp forget`` of a person of whom a private run and one without privacy learned."""
+    """``userdp store forget`` of a person of whom a private run and one without privacy learned."""
 
     name = "forget"
     _USER, _TEXT = "the-person-who-leaves", "w0 w17 w3 w29 w11 w23 w5"

@@ -150,7 +150,7 @@ def read_run_folder(folder: Path) -> None:
 
 
 def read_store_ledger(folder: Path) -> None:
-    """Claim a store, and tell what of its budget is spent, as ``userdp budget`` does."""
+    """Claim a store, and tell what of its budget is spent, as ``userdp store budget`` does."""
     from userdp.claims import claim
     from userdp.ledger import StoreLedger
     from userdp.ledger.overview import overview

@@ -100,6 +100,7 @@ def _require_smaller_passes(task: Task, rows: int) -> None:
         f"memory ran out in a pass {where}, so that it cannot be halved: training stopped before "
         "this update",
         hint="go on with a smaller --micro-batch, or on a machine or device with more memory; a "
-        "new run needs less with --activation-checkpointing, --lora-rank, or a store of a smaller "
+        "new run needs less with --set learning.activation_checkpointing=true, --lora-rank, or a "
+        "store of a smaller "
         "--seq-len",
     )

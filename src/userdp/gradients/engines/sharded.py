@@ -263,7 +263,8 @@ def require_supported(task: Task) -> None:
         if two and narrow:
             raise UseError(
                 "a sharded model computes here in fewer bits than float32",
-                hint="use --precision float32, train adapters (--lora-rank), or do not shard",
+                hint="use --set learning.precision=float32, train adapters (--lora-rank), or do "
+                "not shard",
             )
         require_rows_apart(task.model, task.loss, masked=task.masked, gradients=False)
         reshard(task.model)

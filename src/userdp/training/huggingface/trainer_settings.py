@@ -118,7 +118,7 @@ SETTINGS = (
     Setting(
         names=("model_init",),
         why="each trial of a hyperparameter search has a price, and the choice among them another",
-        instead="give model=; userdp sweep pays for all trials with one private selection",
+        instead="give model=; userdp tune pays for all trials with one private selection",
     ),
     Setting(
         names=("WANDB_WATCH",),

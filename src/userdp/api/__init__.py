@@ -1,1 +1,0 @@
-"""What ``import userdp`` offers, one function a file; the package imports each when it is used."""

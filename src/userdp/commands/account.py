@@ -1,0 +1,363 @@
+"""``userdp.account``: the (ε, δ) of a mechanism or of a ledger, or the least noise for a budget."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
+from userdp.accounting.mechanisms import NoisySteps
+from userdp.claims import Claim
+from userdp.clip import Clip
+from userdp.codec import encode
+from userdp.commands.setting import Section, read, samplings
+from userdp.commands.words import claim_in_words
+from userdp.errors import UseError, warn
+from userdp.hints import one_of
+from userdp.noise import Gaussian
+from userdp.plans.resolved import constants_of, require_said
+from userdp.plans.small_delta import require_small_delta
+from userdp.reporting.table import Table
+from userdp.sampling import SAMPLINGS, Sampling
+from userdp.vocabulary import PrivacyUnit, delta_up, require_count, round_up
+
+AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadhan", "dp-accounting"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Priced:
+    """What a mechanism or a ledger costs.
+
+    Args:
+        values: by name: ε, δ, the mechanism, and what was asked for beside.
+        claim: of a ledger.
+    """
+
+    values: Mapping[str, Any]
+    claim: Claim | None = None
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """What ``userdp account --json`` prints."""
+        return self.values
+
+
+def account(
+    *,
+    ledger: str | os.PathLike[str] | None = None,
+    sampling: str | Sampling = "users",
+    sampling_probability: float | None = None,
+    group_size: int | None = None,
+    steps: int | None = None,
+    noise_multiplier: float | None = None,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    population: int | None = None,
+    accountant: AccountantName | None = None,
+    allow_large_delta: bool = False,
+    by_examples: bool = False,
+    curve: bool = False,
+    proof: bool = False,
+    settings: Sequence[str] = (),
+) -> Priced:
+    """Compute the (epsilon, delta) of a mechanism or of a ledger, or the least noise for a budget.
+
+    No data is read. Noise and delta give epsilon, noise and epsilon give delta, epsilon and delta
+    give the least noise. A mechanism is priced with exact Gaussian noise; a ledger as it ran: the
+    distance of its noise from a Gaussian is included, which moves no printed digit of an ordinary
+    epsilon (docs/accounting.md).
+
+    Args:
+        ledger: a run or store ledger, or the folder that holds one: epsilon is recomputed from it.
+        sampling: its kind, users by default.
+        sampling_probability: of each user, or of each example, at each step.
+        group_size: most examples of a user, where examples are sampled.
+        steps: noisy updates released; physical micro-batches never count.
+        noise_multiplier: standard deviation of the noise divided by the clip norm.
+        delta: in (0, 1); with a ledger, each run's own by default.
+        epsilon: the budget; or, beside the noise, where delta is asked for.
+        population: the declared number of units: a bound on the store for sampling of a fixed size,
+            and what delta is judged by.
+        accountant: contour (certified, exact; the default), or a second opinion. With a ledger: of
+            the steps that it charges, in place of the plan's own.
+        allow_large_delta: answer even where delta is not below 1 over the population.
+        by_examples: also the epsilon of users who hold fewer examples than the cap, by contour.
+        curve: also the whole delta(epsilon) curve, and the largest true positive rate that any
+            attack can have, by contour. With a ledger: where one mechanism is all of the claim.
+        proof: also prove the epsilon by ball arithmetic (needs the extra ``proof``): it encloses
+            delta there once more, and fails if the accountant is contradicted.
+        settings: a further constant of the sampling, as sampling.batch_size=64.
+
+    Raises:
+        UseError: something is missing, is said twice or says nothing.
+    """
+    if accountant not in (None, "contour") and (curve or by_examples):
+        raise UseError(
+            f"--curve and --by-examples are computed by contour, not by --accountant {accountant}",
+            hint="leave --accountant out, or ask for them by themselves",
+        )
+    chosen, told, claimed = Accountant(accountant or "contour"), dict[str, Any](), None
+    constants = read(settings, sections())["sampling"]
+    given = {"sampling_probability": sampling_probability, "group_size": group_size}
+    constants |= {name: value for name, value in given.items() if value is not None}
+    if ledger is not None:
+        if constants or epsilon is not None or noise_multiplier is not None or steps is not None:
+            raise UseError("--ledger says it all: leave the options of a mechanism out")
+        wanted = bool(accountant or curve or by_examples or proof)
+        claimed = _of_ledger(Path(ledger), delta, wanted=wanted)
+        told, priced = claimed.to_dict(), claimed.mechanism
+        law, population = None, None
+        if claimed.plan is not None:
+            law, population = claimed.plan.sampling, claimed.plan.population
+        # The ledger's own δ was judged when its run began: of that there is only a warning.
+        allow_large_delta = allow_large_delta or delta is None
+        delta = float(told["delta"])
+    else:
+        law = _sampling(sampling, constants, population)
+        require_said({"steps": steps}, why="epsilon depends on it")
+        priced = law.price(
+            Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier),
+            Clip(l2_norm=1.0),
+            require_count("steps", steps or 0),
+        )
+        if [noise_multiplier, delta, epsilon].count(None) != 1:
+            raise UseError(
+                "account needs two of --noise-multiplier, --delta and --epsilon (or --ledger "
+                "PATH): the third is computed"
+            )
+        if delta is None:
+            if by_examples or curve or accountant or allow_large_delta:
+                raise UseError("--epsilon with a noise goes with a mechanism and --proof only")
+            assert epsilon is not None
+            return Priced(values=_delta_at(priced, epsilon, proof=proof) | _facts(law, priced))
+    if priced is not None and law is not None and delta and population is not None:
+        counted = "users" if law.by_user else "examples"
+        warn(
+            require_small_delta(
+                delta, population, counted=counted, allow_large_delta=allow_large_delta
+            )
+        )
+    if epsilon is not None:
+        assert priced is not None
+        priced = calibrate_by(chosen, priced, target_epsilon=epsilon, target_delta=delta)
+        told = {"target_epsilon": epsilon}
+    if accountant is not None or claimed is None:
+        assert priced is not None
+        assert law is not None
+        bracket = epsilon_by(chosen, priced, delta)
+        kept = {name: value for name, value in told.items() if name not in ("epsilon", "delta")}
+        told = {
+            "epsilon": bracket.upper,
+            "epsilon_lower_bound": bracket.lower,
+            "delta": delta,
+            **_facts(law, priced),
+            **kept,
+            "accountant": bracket.accountant,
+            **({"note": bracket.note} if bracket.note else {}),
+        }
+        if claimed is not None:
+            guarantee = replace(
+                claimed.guarantee, epsilon=bracket.upper, accountant=str(bracket.accountant)
+            )
+            claimed = replace(claimed, guarantee=guarantee)
+            told["headline"] = claimed.headline
+    if by_examples:
+        told["epsilon_by_examples"] = _by_examples(priced, law, delta)
+    if curve:
+        told["curve"] = _curve(priced)
+    if proof:
+        told["proof"] = _proof_of_epsilon(priced, told)
+    return Priced(values=told, claim=claimed)
+
+
+def sections() -> dict[str, Section]:
+    """What ``--set`` reaches."""
+    return {"sampling": samplings(without=("group_size", "sampling_probability"))}
+
+
+def _sampling(
+    sampling: str | Sampling, constants: dict[str, Any], population: int | None
+) -> Sampling:
+    """The sampling that is described; `UseError` names what is missing or stray."""
+    if isinstance(sampling, Sampling):
+        return sampling
+    kind = str(constants.get("kind", sampling))
+    law = SAMPLINGS.get(kind)
+    if law is None or not law.covered:
+        priced = [kind for kind, one in SAMPLINGS.items() if one.covered]
+        raise UseError(f"there is no price of sampling {kind!r}", hint=one_of(kind, priced))
+    constants = {name: value for name, value in constants.items() if name != "kind"}
+    if law.unit is PrivacyUnit.USER:
+        if "group_size" in constants:
+            raise UseError(
+                f"--group-size {constants['group_size']} has no meaning with --sampling {kind}: a "
+                "user is clipped as a whole, so its examples do not change epsilon",
+                hint="leave --group-size out, or use --sampling examples",
+            )
+        constants["group_size"] = 1
+    if population is not None and "least_population" in law.words.options:
+        constants = {"least_population": population} | constants
+    return law(**constants_of(law, constants))
+
+
+def _facts(sampling: Sampling, mechanism: NoisySteps) -> dict[str, Any]:
+    """What is printed of a mechanism beside ε and δ."""
+    values = encode(sampling)
+    return {
+        "noise_multiplier": mechanism.noise_multiplier,
+        "steps": mechanism.steps,
+        **{name: value for name, value in values.items() if name != "kind"},
+        "group_size": sampling.items,
+        "unit": "user",
+        "adjacency": str(sampling.adjacency),
+        "sampling": sampling.kind,
+    }
+
+
+def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
+    """The claim of a ledger; `UseError` if it is not of one mechanism, where one is ``wanted``.
+
+    A sum over several charges, or the price of a choice, has no mechanism whose curve could be
+    drawn, or that another accountant could price.
+    """
+    from userdp.claims import claim
+    from userdp.claims.verify import is_run, require_released_files
+    from userdp.ledger import RunFolder
+    from userdp.ledger.folder import LEDGER
+
+    folder = path.parent if path.name == LEDGER else path
+    claimed = claim(path, delta=delta)
+    if claimed.subject == "run" and is_run(folder):
+        require_released_files(RunFolder(folder))
+    if delta is not None and claimed.guarantee.delta == 0:
+        why = f"all that {path} charges has delta 0" if claimed.finite else claimed.headline
+        raise UseError(f"--delta says nothing here: {why}", hint="leave --delta out")
+    if wanted and claimed.mechanism is None:
+        why = "nothing" if math.isinf(claimed.guarantee.epsilon) else claimed.composition
+        raise UseError(
+            "--accountant, --curve, --by-examples and --proof ask of one mechanism, and the claim "
+            f"of {path} is of {why}",
+            hint="leave them out, or name the ledger of a single private run",
+        )
+    return claimed
+
+
+def _by_examples(mechanism: Any, sampling: Sampling | None, delta: float) -> dict[str, float]:
+    from userdp.accounting.holders import epsilon_by_items
+
+    if sampling is None or sampling.by_user:
+        raise UseError(
+            "--by-examples has no meaning where users are sampled: every user has the same epsilon"
+        )
+    return {str(k): bracket.upper for k, bracket in epsilon_by_items(mechanism, delta).items()}
+
+
+def _curve(mechanism: Any) -> dict[str, list[float]]:
+    from userdp.accounting.tradeoff import delta_curve
+
+    rates = [1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.5]
+    curve = delta_curve(lambda epsilon: float(mechanism.delta(epsilon).upper))
+    return {
+        "epsilon": list(curve.epsilons),
+        "delta": list(curve.deltas),
+        "false_positive_rate": rates,
+        "largest_true_positive_rate": [curve.max_true_positive_rate(rate) for rate in rates],
+    }
+
+
+def _proof_of_epsilon(mechanism: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+    """The proof of the ε at its δ; raises where it contradicts the accountant."""
+    from userdp.accounting.bracket import Bracket
+    from userdp.accounting.claims import prove_epsilon
+
+    bracket = Bracket(
+        lower=float(told.get("epsilon_lower_bound", 0.0)),
+        upper=float(told["epsilon"]),
+        accountant=str(told["accountant"]),
+    )
+    return prove_epsilon(mechanism, float(told["delta"]), bracket)
+
+
+def _delta_at(mechanism: Any, epsilon: float, *, proof: bool) -> dict[str, Any]:
+    """δ at a given ε by the contour accountant, and by ball arithmetic where ``proof`` is asked."""
+    from userdp.accounting.claims import prove_delta
+
+    bracket = mechanism.delta(epsilon)
+    return {
+        "delta": bracket.upper,
+        "delta_lower_bound": bracket.lower,
+        "epsilon": epsilon,
+        "accountant": bracket.accountant,
+        **({"proof": prove_delta(mechanism, epsilon, bracket)} if proof else {}),
+    }
+
+
+def in_words(priced: Priced) -> Iterator[Table | str]:
+    """Names and values, the claim of a ledger, then lists as tables of their own."""
+    told = priced.values
+    apart = ("headline", "standing", "epsilon_so_far")
+    single = {
+        name: value
+        for name, value in told.items()
+        if not isinstance(value, dict | list) and name not in apart
+    }
+    yield Table(
+        rows=[(name.replace("_", " "), _shown(name, value)) for name, value in single.items()],
+        strong=[list(single).index("epsilon")],
+    )
+    if priced.claim is not None:
+        yield ""
+        yield from claim_in_words(priced.claim)
+    if "proof" in told:
+        yield ""
+        yield _proof(told["proof"])
+    if "epsilon_by_examples" in told:
+        yield ""
+        yield Table(
+            columns=("examples of the user", "epsilon"),
+            rows=[(held, round_up(one)) for held, one in told["epsilon_by_examples"].items()],
+        )
+    if "curve" in told:
+        curve = told["curve"]
+        points = list(zip(curve["epsilon"], curve["delta"], strict=True))[::8]
+        rates = zip(curve["false_positive_rate"], curve["largest_true_positive_rate"], strict=True)
+        yield ""
+        yield Table(
+            columns=("epsilon", "delta"),
+            rows=[(round_up(epsilon, 6), delta_up(delta, 4)) for epsilon, delta in points],
+        )
+        yield ""
+        yield Table(
+            columns=("an attack's false positive rate", "its true positive rate, at most"),
+            rows=[(f"{false:g}", f"{true:.6f}") for false, true in rates],
+        )
+
+
+def _shown(name: str, value: Any) -> str:
+    """A value for people: ε and δ rounded up."""
+    if name == "epsilon":
+        return round_up(float(value), 6)
+    if name == "delta":
+        return delta_up(float(value), 8)
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def _proof(proof: Mapping[str, Any]) -> Table:
+    """The claim, whether it is proven, and the enclosure."""
+    words = {True: "proven", False: "not proven"}
+    rows = [("claim", proof["claim"]), ("proven", words[proof["proven"]])]
+    if "why" in proof:
+        rows.append(("why", str(proof["why"])))
+    if "delta_upper" in proof:
+        rows += [
+            ("delta there", f"{proof['delta_lower']!r} to {proof['delta_upper']!r}"),
+            ("took", f"{proof['seconds']} s at {proof['bits']} bits"),
+            ("what is proven", proof["scope"]),
+        ]
+    if "epsilon_lower_bound" in proof:
+        below = proof["epsilon_lower_bound"]
+        rows.append(("no smaller epsilon", f"{below['claim']}: {words[below['proven']]}"))
+    return Table(caption="proof by ball arithmetic", rows=rows)

@@ -1,0 +1,346 @@
+"""``userdp.train``: fine-tune a model with user-level differential privacy."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields as fields_of
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from userdp.claims import claim
+from userdp.claims.foreseen import foreseen, foreseen_in_words
+from userdp.clip import AdaptiveClipping, Clip
+from userdp.codec import encode
+from userdp.commands.progress import say, shown
+from userdp.commands.run import Run, opened
+from userdp.commands.setting import Section, read, samplings, section_of
+from userdp.commands.words import claim_in_words
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.store import UserStore
+from userdp.data.verify import require_every_byte
+from userdp.errors import UseError, warn
+from userdp.hints import closest
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.plans import Plan
+from userdp.plans.proposal import Proposal, declared_users
+from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.small_delta import plan_with_small_delta
+from userdp.reporting.table import Table
+from userdp.training.config import PlainPlan, RunOptions, TrainConfig, train_config
+from userdp.vocabulary import delta_up, round_up
+
+if TYPE_CHECKING:
+    from userdp.training.dry_run import DryRun
+
+AnyPlan = Plan | Proposal | PlainPlan | str | os.PathLike[str]
+
+
+def train(
+    store: str | os.PathLike[str],
+    plan: AnyPlan | None = None,
+    *,
+    out: str | os.PathLike[str],
+    epsilon: float | None = None,
+    population: int | None = None,
+    delta: float | None = None,
+    steps: int | None = None,
+    cohort_size: float | None = None,
+    group_size: int | None = None,
+    l2_clip_norm: float | None = None,
+    model: str | None = None,
+    lora_rank: int | None = None,
+    learning_rate: float | None = None,
+    micro_batch: int | None = None,
+    device: str | None = None,
+    base_of_others: bool = False,
+    resume: bool = False,
+    dry_run: bool = False,
+    declare: bool = False,
+    settings: Sequence[str] = (),
+    config: TrainConfig | None = None,
+    progress: Progress | None = None,
+    **fields: Any,
+) -> Run | DryRun | dict[str, Any] | None:
+    """Fine-tune a model with user-level differential privacy.
+
+    A budget suffices: from epsilon and population a preset chooses all else, without a look at the
+    store, and says it. Each step is charged in the run's ledger before its data is read; the whole
+    plan is reserved in the store's before the first. The weights are in RUN/model.
+
+    Args:
+        store: a user store, or its folder.
+        plan: a plan, or its file, in place of a budget.
+        out: the run's folder (RUN).
+        epsilon: the budget.
+        population: the declared number of users: a public constant.
+        delta: in (0, 1); by default population^-1.1.
+        steps: T, noisy updates.
+        cohort_size: M, users expected per step.
+        group_size: G, most examples of a user in a step.
+        l2_clip_norm: C, of each user's gradient.
+        model: "bundled", "new", a folder of a Hugging Face causal language model, or its name.
+        lora_rank: train adapters of this rank.
+        learning_rate: its peak; by default the preset's, or 0.001.
+        micro_batch: most examples in one pass.
+        device: auto, cpu, cuda or cuda:N.
+        base_of_others: nobody in this store wrote what the base model learned from: a condition of
+            the claim.
+        resume: go on with the interrupted run.
+        dry_run: charge nothing: print noise, time, memory and claim.
+        declare: train nothing: record these constants in the store's ledger, so that a run that is
+            trained by them later is known to have been fixed before whatever follows.
+        settings: a further setting, as learning.weight_decay=0.1.
+        config: the model and how it learns, whole; further fields of it as keywords.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+        fields: of `TrainConfig` and of `RunOptions`, by their names.
+
+    Returns:
+        The run, or what a dry run would cost and claim, or that it was declared; None on all
+        processes but the first.
+
+    Raises:
+        UseError: an argument is out of range or fits no other; nothing was charged.
+        FailureError: the machine could not do it; what was charged stays charged.
+        Interrupted: by Ctrl-C or SIGTERM; the step that was charged was finished and is in a
+            checkpoint, from which ``resume`` goes on.
+    """
+    from userdp.training.distributed import joined
+    from userdp.training.loop import train as run_training
+
+    folder = Path(out)
+    given = read([settings] if isinstance(settings, str) else settings, sections())
+    own = {
+        "model": model,
+        "lora_rank": lora_rank,
+        "learning_rate": learning_rate,
+        "micro_batch": micro_batch,
+        "device": device,
+        "base_of_others": base_of_others or None,
+    }
+    said = fields | {name: one for name, one in own.items() if one is not None}
+    learning, options = _sorted(said, given)
+    if config is not None and learning:
+        raise UseError(
+            f"config says it all: leave {', '.join(learning)} out, or config",
+            hint="dataclasses.replace(config, …) changes a field",
+        )
+    numbers: dict[str, Any] = {
+        "steps": steps,
+        "cohort_size": cohort_size,
+        "group_size": group_size,
+        "l2_clip_norm": l2_clip_norm,
+    }
+    numbers = given["plan"] | {name: one for name, one in numbers.items() if one is not None}
+    chosen, learned = _plan_and_config(
+        plan, folder, config, learning, resume=resume,
+        budget={"epsilon": epsilon, "population": population, "delta": delta},
+        chosen=PlanFields(
+            **numbers,
+            sampling=given["sampling"],
+            clip=given["clip"],
+            adaptation=given["adaptation"],
+        ),
+        plain=given["plain"],
+    )  # fmt: skip
+    run = RunOptions(**options)
+    people = opened(store, fixed_graph=True)  # the plan is held against its adjacency in training
+    if declare:
+        _declare(people, chosen, learned, run)
+        return {"store": str(people.path), "declared": True}
+    if not resume or isinstance(chosen, PlainPlan):
+        _tell(people, chosen, plan, learned, run)
+    with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
+        if run.verify:
+            world.on_rank_zero(lambda: require_every_byte(people.path, progress=bar))
+        done = run_training(
+            people,
+            chosen,
+            learned,
+            out=folder,
+            # δ was judged above, by the number of users if there is one
+            options=replace(run, allow_large_delta=True),
+            resume=resume,
+            dry_run=dry_run,
+            progress=bar,
+        )
+    if world.rank != 0:
+        return None
+    if done.dry is not None:
+        return done.dry
+    claimed = claim(folder)
+    plain = isinstance(chosen, PlainPlan)
+    return Run(
+        path=folder,
+        claim=claimed,
+        algorithm=None if isinstance(chosen, PlainPlan) else chosen.algorithm,
+        steps=chosen.steps if plain else claimed.steps,
+        seconds=done.seconds,
+    )
+
+
+def sections() -> dict[str, Section]:
+    """What ``--set`` reaches: the fields of the plan, of the learning and of how a run is made."""
+    return {
+        "plan": section_of(PlanFields, without=("sampling", "clip", "adaptation")),
+        "sampling": samplings(without=("group_size",)),
+        "clip": section_of(Clip, without=("l2_norm", "adaptation")),
+        "adaptation": section_of(AdaptiveClipping),
+        "learning": section_of(TrainConfig),
+        "run": section_of(RunOptions),
+        "plain": section_of(PlainPlan),
+    }
+
+
+def in_words(done: Run | DryRun | dict[str, Any]) -> Iterator[Table | str]:
+    """What the run claims, and where its model is."""
+    if isinstance(done, dict):
+        yield "Recorded in the store's ledger: nothing that is asked of it later chose this run."
+        return
+    if not isinstance(done, Run):
+        yield str(done)
+        return
+    result = done.to_dict()
+    epsilon = float(result["epsilon"])
+    names = ("unit", "adjacency", "sampling", "accountant", "algorithm", "steps")
+    yield Table(
+        rows=[
+            ("epsilon", "none" if math.isinf(epsilon) else round_up(epsilon)),
+            ("delta", delta_up(result["delta"])),
+            *((name, str(result[name])) for name in names if result[name] is not None),
+            ("minutes", f"{result['seconds'] / 60:.1f}"),
+            ("model", result["model"]),
+            ("ledger", result["ledger"]),
+        ],
+        strong=[0],
+    )
+    yield from claim_in_words(done.claim)
+
+
+def _sorted(
+    said: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keywords, and settings behind them: of the configuration, and of the options of a run."""
+    of_learning = {one.name for one in fields_of(TrainConfig)}
+    of_run = {one.name for one in fields_of(RunOptions)}
+    for name in said:
+        if name not in of_learning | of_run:
+            guess = closest(name, of_learning | of_run)
+            raise UseError(
+                f"train has no argument {name}",
+                hint=None if guess is None else f"did you mean {guess}?",
+            )
+    return (
+        dict(given["learning"]) | {name: said[name] for name in said if name in of_learning},
+        dict(given["run"]) | {name: said[name] for name in said if name in of_run},
+    )
+
+
+def _plan_and_config(
+    plan: AnyPlan | None,
+    folder: Path,
+    config: TrainConfig | None,
+    learning: dict[str, Any],
+    *,
+    resume: bool,
+    budget: dict[str, Any],
+    chosen: PlanFields,
+    plain: dict[str, Any],
+) -> tuple[Plan | PlainPlan, TrainConfig]:
+    """What is run and how it learns: as given, or of the run that is resumed."""
+    said = [name for name, value in budget.items() if value is not None] + chosen.given
+    if resume and plan is None and not said and not plain:
+        resolved = _resumed(folder)
+        if config is None and not learning:
+            config = train_config(RunFolder(folder).read_train()["learning"])
+    elif isinstance(plan, PlainPlan) or plain:
+        if said or (plan is not None and plain):
+            names = ", ".join(said or ["plan"])
+            raise UseError(f"{names} says nothing in a run without privacy (plain)")
+        if plan is None and plain.keys() != {"steps", "batch_size"}:
+            raise UseError("a run without privacy needs plain.steps and plain.batch_size")
+        resolved = plan if isinstance(plan, PlainPlan) else PlainPlan(**plain)
+    else:
+        rank = learning.get("lora_rank") if config is None else config.lora_rank
+        resolved, by_preset = resolve(plan, **budget, chosen=chosen, low_rank=rank is not None)
+        if by_preset is not None:
+            own = {*said, *learning} | (set() if config is None else {"learning_rate"})
+            say(by_preset.sentence(own))
+            learning = {"learning_rate": by_preset.learning_rate} | learning
+    return resolved, TrainConfig(**learning) if config is None else config
+
+
+def _resumed(out: Path) -> Plan | PlainPlan:
+    """The plan of the run that is resumed."""
+    folder = RunFolder(out)
+    if folder.plan.exists():
+        return Plan.load(folder.plan)
+    plain = folder.read_train().get("plain")
+    if plain is None:
+        raise UseError(f"there is no run at {out} to resume", hint="leave out --resume")
+    return PlainPlan(**plain)
+
+
+def _declare(
+    people: UserStore, plan: Plan | PlainPlan, learned: TrainConfig, run: RunOptions
+) -> None:
+    """Record the constants of a run to come: whatever is asked of the store later chose none."""
+    from userdp.training.opening import constants_digest
+
+    if isinstance(plan, PlainPlan):
+        raise UseError("a run without privacy claims nothing: there is nothing to declare")
+    digest = constants_digest(plan, encode(learned), people, scores=run.scores)
+    StoreLedger(people.path).declare(digest)
+
+
+def _tell(
+    people: UserStore,
+    plan: Plan | PlainPlan,
+    given: AnyPlan | None,
+    learned: TrainConfig,
+    run: RunOptions,
+) -> None:
+    """Before anything is charged: what the claim will be, or that there will be none."""
+    from userdp.training.opening import constants_digest
+
+    if isinstance(plan, PlainPlan):
+        warn(
+            "training without privacy: the people in this store get no protection from this run, "
+            "and no epsilon can be claimed for the store any more."
+        )
+        return
+    if not plan.sampling.covered:
+        warn(
+            f"no accountant covers {plan.sampling.words.title}, so no epsilon is claimed for "
+            "this run or, from here on, for the store."
+        )
+        return
+    history = StoreLedger(people.path).history()
+    warn_of_delta(plan, given, total=history.total_delta, allowed=run.allow_large_delta)
+    fixed = history.fixed_at(
+        constants_digest(plan, encode(learned), people, scores=run.scores), history.lines
+    )
+    base = None if run.base_of_others else learned.model
+    to_come = foreseen(history, plan, base=base, at=fixed)
+    if run.slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
+        say(f"The model will claim {foreseen_in_words(to_come)}.")
+
+
+def warn_of_delta(plan: Plan, given: object, *, total: float, allowed: bool) -> None:
+    """Refuse a δ of 1/n or more, and warn of one above n^-1.1.
+
+    Args:
+        plan: whose δ.
+        given: what it was given as: in a file, or as a proposal, the users that were declared stand
+            beside it, where only their examples are in the plan.
+        total: δ of the store's budget, see `plan_with_small_delta`.
+        allowed: neither refuse nor warn.
+    """
+    warn(
+        plan_with_small_delta(
+            plan, users=declared_users(given), total_delta=total, allow_large_delta=allowed
+        ),
+        stacklevel=3,
+    )
