@@ -36,7 +36,7 @@ from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.plans import Plan
-from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.config import PlainPlan, RunOptions, TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.loop import train
 from userdp.training.models import read_model
@@ -113,9 +113,8 @@ def reference_scores(
                 plan,
                 quiet,
                 out=out,
-                device=device,
-                tensorboard=False,
-                allow_large_delta=True,  # the audited run's own affair
+                # its δ is the audited run's own affair
+                options=RunOptions(device=device, allow_large_delta=True),
             )
             trained, data = read_model(str(out / "model")), io.BytesIO()
             np.save(data, per_token(trained.to(choose_device(device)), fresh))

@@ -21,38 +21,38 @@ from userdp.waiting import PASSIVE_WAITING
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
-    from userdp.cli.output import answer_of, fail, last_words, show, show_warning
-    from userdp.commands.progress import say
-
     json = "--json" in arguments
     tokens = [token for token in arguments if token != "--json"]
     command = command_of(tokens)
     everything = tokens[:1] == ["--install-completion"]
     app = build_app(names() if everything else [command] if command else [])
     try:
+        if command is None or "--help" in tokens:
+            app(tokens)
+            return 0
+        from userdp.cli.output import answer_of, show, show_warning
+
+        module = module_of(command)
+        if "--settings" in tokens and hasattr(module, "sections"):
+            from userdp.commands.setting import listed
+
+            return show(listed(module.sections()))
         with terminable(), warnings.catch_warnings():
             warnings.simplefilter("always", UserdpWarning)
             warnings.showwarning = show_warning
-            if command is None:
-                app(tokens)
-                return 0
-            module = module_of(command)
-            if "--settings" in tokens and hasattr(module, "sections"):
-                from userdp.commands.setting import listed
-
-                return show(listed(module.sections()))
             tokens, values, source = _with_config(command, tokens)
             app.config = Dict(values, use_commands_as_keys=False, source=source)
-            result = app(tokens)
-            if result is None and ("--help" in tokens or "-h" in tokens):
-                return 0
-            return answer_of(result, module, json=json)
+            return answer_of(app(tokens), module, json=json)
     except KeyboardInterrupt as error:
+        from userdp.cli.output import last_words
+        from userdp.commands.progress import say
+
         if (words := last_words(error, command, arguments)) is not None:
             say(words)
         return Interrupted.exit_status
     except Exception as error:  # sorted by `failure_of`; what it does not know is raised again
         from userdp.cli.failures import failure_of
+        from userdp.cli.output import fail
 
         failure = failure_of(error, app, command, tokens)
         if failure is None:  # a fault of the program: its trace is what helps to mend it

@@ -6,6 +6,7 @@ called; of all others one line is read, from their text.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import functools
 import inspect
@@ -147,9 +148,7 @@ def for_a_line(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(*arguments: Any, **options: Any) -> Any:
         return function(*arguments, **options)
 
-    # What a function returns may be known to type checkers alone.
-    named = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
-    hints = get_type_hints(types.SimpleNamespace(__annotations__=named), function.__globals__)
+    hints = get_type_hints(function, localns=_Known(function.__globals__))
     words, parameters = documented(function), list[inspect.Parameter]()
     for one in inspect.signature(function).parameters.values():
         kinds = _kinds(hints[one.name])
@@ -176,6 +175,13 @@ def for_a_line(function: Callable[..., Any]) -> Callable[..., Any]:
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     del command.__wrapped__
     return command
+
+
+class _Known(dict[str, Any]):
+    """A module's names; one that it knows for type checkers alone is anything."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, Any)
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:

@@ -108,14 +108,14 @@ def failure_of(
         if word.startswith("-"):
             return Failure(f"no command stands before {word}", "see `userdp --help`", 2)
         close = closest(word, names()) or closest(f"store {word}", names())
-        guess = "" if close is None else f"did you mean `userdp {close}`? "
-        return Failure(f"there is no command {word!r}", f"{guess}see `userdp --help`", 2)
+        way = "" if close is None else f"did you mean `userdp {close}`? "
+        return Failure(f"there is no command {word!r}", f"{way}see `userdp --help`", 2)
     if isinstance(error, CycloptsError) and command is not None:
         fields = [f"--set {at}.{name}=…" for at, found in sections.items() for name in found]
         known = [*_options(app, command).values(), *_EVERYWHERE]
-        said, guess = _misuse(error, f"userdp {command}", known, fields)
+        told, guess = _misuse(error, f"userdp {command}", known, fields)
         see = f"see `userdp {command} --help`"
-        return Failure(said, see if guess is None else f"did you mean {guess}? {see}", 2)
+        return Failure(told, see if guess is None else f"did you mean {guess}? {see}", 2)
     if isinstance(error, OSError) and error.errno in _REFUSED:
         where = f" ({error.filename})" if error.filename else ""
         return Failure(f"the machine refused: {error.strerror}{where}", _REFUSED[error.errno], 1)

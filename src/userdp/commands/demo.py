@@ -7,25 +7,22 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from userdp.clip import Clip
-from userdp.commands.progress import shown, stderr
+from userdp.commands.progress import say
+from userdp.data.splits import Split
 from userdp.errors import UseError, warn
 from userdp.files import in_the_way, write_json
+from userdp.ledger import RunFolder
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
 from userdp.reporting.table import Table, table_of
 from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.training.config import TrainConfig
 from userdp.vocabulary import delta_up, round_up
-
-if TYPE_CHECKING:
-    from userdp.data.progress import Progress
-    from userdp.data.store import UserStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +91,6 @@ DEMO = Recipe(
 
 MARKER = "demo.json"
 _PARTS = ("store", "report.html", "report-public.html")
-_SHARES = {"prepare": 0.22, "train": 0.27, "evaluate": 0.10, "report": 0.04}
-"""Of the whole demo's time, per call of the stage, on the machine it was tuned on."""
 
 
 def demo(*, out: str | os.PathLike[str], overwrite: bool = False) -> dict[str, Any]:
@@ -117,142 +112,80 @@ def demo(*, out: str | os.PathLike[str], overwrite: bool = False) -> dict[str, A
 
 
 def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
-    """Every stage of ``recipe`` in the folder ``out``, through the calls the commands make.
-
-    Returns:
-        What the command prints; also kept in ``out/demo.json``.
+    """Every stage of ``recipe`` in the folder ``out``, by the functions of `userdp`.
 
     Raises:
         UseError: ``out`` is in use; nothing has been changed then.
     """
-    names = [name for name, _ in recipe.plans]
+    import userdp
+    from userdp.ledger import StoreLedger
+    from userdp.training.models import BASE_MODEL, BUNDLED, NEW
+
+    begun, names = time.monotonic(), [name for name, _ in recipe.plans]
     _make_place(out, names, overwrite=overwrite)
-    stages = _Stages(["prepare", *("train" for _ in names), *("evaluate" for _ in names), "report"])
-    from userdp.codec import encode
-    from userdp.commands.report import report
-    from userdp.data.splits import Split
-    from userdp.ledger import RunFolder, StoreLedger
-    from userdp.training.evaluation import evaluate_splits
-    from userdp.training.loop import train
-    from userdp.training.opening import constants_digest
+    config = recipe.config
+    if config.model == BUNDLED and not (BASE_MODEL / "model.safetensors").exists():
+        warn("no bundled base model here: training begins from random weights: losses stay high")
+        config = replace(config, model=NEW)
 
-    with stages.next("prepare", "docstrings of installed packages to a user store") as bar:
-        store = _prepare(recipe, out / "store", bar)
-    config = replace(recipe.config, model=_base_model(recipe))
-    ledger = StoreLedger(store.path)
-    prices = [plan.guarantee() for _, plan in recipe.plans]
-    # Fixed before anything ran: so the sum is a guarantee, and neither run's claim holds the other.
-    ledger.declare_total(
-        math.fsum(price.epsilon for price in prices), math.fsum(price.delta for price in prices)
-    )
-    for _, plan in recipe.plans:
-        ledger.declare(constants_digest(plan, encode(config), store))
-    for name, plan in recipe.plans:
-        words = f"{plan.algorithm} from the bundled base model, {plan.steps} steps"
-        with stages.next("train", words) as bar:
-            train(store, plan, config, out=out / name, progress=bar)
-    losses: dict[str, dict[str, Any]] = {}
-    for number, (name, plan) in enumerate(recipe.plans):
-        words = f"{plan.algorithm}{'' if number else ' and the base model'} on held-out users"
-        with stages.next("evaluate", words):
-            (losses[name],) = evaluate_splits(
-                out / name, store, [Split.HELD_OUT_USERS], with_base=number == 0
-            )
-            if number:  # all runs begin from one model: it is measured once
-                base = losses[recipe.plans[0][0]]["base"]
-                losses[name]["base"] = base
-                RunFolder(out / name).log({"kind": "final evaluation", "of": "base", **base})
-    with stages.next("report", "the claim, its assumptions, the curves"):
-        runs = [out / name for name in names]
-        report(runs, out=out / "report-public.html", public=True)
-        report(runs, out=out / "report.html")
-    result = _result(recipe, out, store, losses, seconds=stages.elapsed)
-    write_json(out / MARKER, result)
-    return result
-
-
-def _make_place(out: Path, names: list[str], *, overwrite: bool) -> None:
-    """An empty folder with the marker; an earlier demo is removed where that was asked for."""
-    if out.exists() and not out.is_dir():
-        raise UseError(f"{out} is a file, and a demo needs a folder")
-    if out.is_dir() and any(out.iterdir()):
-        if not (out / MARKER).exists():
-            raise UseError(
-                f"{out} is not empty and holds no earlier demo: nothing of it is overwritten",
-                hint="choose another --out",
-            )
-        if not overwrite:
-            raise in_the_way(out, "a demo")
-        for part in (*_PARTS, *names):
-            path = out / part
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARKER).write_text("{}\n", encoding="utf-8")
-
-
-def _prepare(recipe: Recipe, place: Path, bar: Progress) -> UserStore:
-    from userdp.data.prepare import prepare_store
-    from userdp.data.sources import SourceOptions, open_source
-    from userdp.data.store import UserStore
-    from userdp.data.tokenize import StoreTokenizer
-
-    prepare_store(
-        open_source(
-            list(recipe.packages),
-            kind="docstrings",
-            options=SourceOptions(max_users=recipe.most_users),
-        ),
-        place,
-        tokenizer=StoreTokenizer.load(),
+    say("1/4 prepare: docstrings of installed packages to a user store")
+    store = userdp.prepare(
+        list(recipe.packages),
+        out=out / "store",
+        source="docstrings",
+        max_users=recipe.most_users,
         seq_len=recipe.seq_len,
         held_out_users=recipe.held_out_users,
         held_out_examples=0.0,
-        progress=bar,
     )
-    return UserStore.open(place)
-
-
-def _base_model(recipe: Recipe) -> str:
-    """The recipe's model; a new one where the package was built without the bundled weights."""
-    from userdp.training.models import BASE_MODEL, BUNDLED, NEW
-
-    if recipe.config.model == BUNDLED and not (BASE_MODEL / "model.safetensors").exists():
-        warn("no bundled base model here: training begins from random weights, so losses stay high")
-        return NEW
-    return recipe.config.model
-
-
-def _result(
-    recipe: Recipe, out: Path, store: UserStore, losses: dict[str, Any], *, seconds: float
-) -> dict[str, Any]:
-    """The closing table's numbers; each ε from the run's ledger, as `userdp account` has it."""
-    from userdp.claims import claim
-
-    sizes = store.meta.totals["splits"]["train"]
-    runs = [
-        {
-            "run": str(out / name),
-            "algorithm": plan.algorithm,
-            "users": sizes["users"],
-            "examples": sizes["examples"],
-            **claim(out / name).to_dict(),
-            "loss_before": losses[name]["base"]["loss"],
-            "loss_after": losses[name]["model"]["loss"],
-        }
-        for name, plan in recipe.plans
-    ]
-    return {
+    # Fixed before anything ran: so the sum is a guarantee, and neither run's claim holds the other.
+    prices = [plan.guarantee() for _, plan in recipe.plans]
+    StoreLedger(store.path).declare_total(
+        math.fsum(price.epsilon for price in prices), math.fsum(price.delta for price in prices)
+    )
+    for name, plan in recipe.plans:
+        userdp.train(store, plan, out=out / name, config=config, declare=True)
+    for name, plan in recipe.plans:
+        say(f"2/4 train: {plan.algorithm} from the base model, {plan.steps} steps")
+        userdp.train(store, plan, out=out / name, config=config)
+    say("3/4 evaluate: both models and the base model on held-out users")
+    runs, base = [], None
+    for name, plan in recipe.plans:
+        measured = userdp.evaluate(
+            out / name, store=store, split=[Split.HELD_OUT_USERS], base=base is None
+        )
+        (losses,) = measured.splits
+        if base is None:
+            base = losses["base"]
+        else:  # all runs begin from one model: it is measured once
+            RunFolder(out / name).log({"kind": "final evaluation", "of": "base", **base})
+        sizes = store.meta.totals["splits"]["train"]
+        runs.append(
+            {
+                "run": str(out / name),
+                "algorithm": plan.algorithm,
+                "users": sizes["users"],
+                "examples": sizes["examples"],
+                **userdp.claim(out / name).to_dict(),
+                "loss_before": base["loss"],
+                "loss_after": losses["model"]["loss"],
+            }
+        )
+    say("4/4 report: the claim, its assumptions, the curves")
+    folders = [out / name for name in names]
+    userdp.report(folders, out=out / "report-public.html", public=True)
+    userdp.report(folders, out=out / "report.html")
+    result = {
         "runs": runs,
-        "together": claim(store.path).to_dict(),
+        "together": userdp.claim(store).to_dict(),
         "store": str(store.path),
         "sources": store.meta.sources,
         "report": str(out / "report.html"),
         "public_report": str(out / "report-public.html"),
-        "seconds": round(seconds, 1),
+        "seconds": round(time.monotonic() - begun, 1),
     }
+    write_json(out / MARKER, result)
+    return result
 
 
 def in_words(result: dict[str, Any]) -> Iterator[Table | str]:
@@ -286,29 +219,23 @@ def in_words(result: dict[str, Any]) -> Iterator[Table | str]:
     yield f"Took {result['seconds']:.0f} s."
 
 
-class _Stages:
-    """Says on stderr which stage begins and how long all will still take."""
-
-    def __init__(self, stages: list[str]) -> None:
-        self._shares = [_SHARES[stage] for stage in stages]
-        self._begun = time.monotonic()
-        self._number = 0
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the beginning."""
-        return time.monotonic() - self._begun
-
-    @contextmanager
-    def next(self, stage: str, words: str) -> Iterator[Progress]:
-        """One stage, with a bar for what it counts."""
-        done, whole = sum(self._shares[: self._number]), sum(self._shares)
-        self._number += 1
-        left = f", about {self.elapsed * (whole / done - 1):.0f} s left" if done else ""
-        stderr.print(
-            f"[bold]{self._number}/{len(self._shares)} {stage}[/] {words} "
-            f"[dim]({self.elapsed:.0f} s so far{left})[/]",
-            soft_wrap=True,
-        )
-        with shown() as bar:
-            yield bar
+def _make_place(out: Path, names: list[str], *, overwrite: bool) -> None:
+    """An empty folder with the marker; an earlier demo is removed where that was asked for."""
+    if out.exists() and not out.is_dir():
+        raise UseError(f"{out} is a file, and a demo needs a folder")
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / MARKER).exists():
+            raise UseError(
+                f"{out} is not empty and holds no earlier demo: nothing of it is overwritten",
+                hint="choose another --out",
+            )
+        if not overwrite:
+            raise in_the_way(out, "a demo")
+        for part in (*_PARTS, *names):
+            path = out / part
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARKER).write_text("{}\n", encoding="utf-8")

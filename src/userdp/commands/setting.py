@@ -11,13 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from userdp.codec import decode
 from userdp.commands.documented import documented
 from userdp.errors import UseError
 from userdp.hints import closest
-from userdp.reporting.table import Table
+
+if TYPE_CHECKING:
+    from userdp.reporting.table import Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,6 +140,8 @@ def _told(setting: Setting) -> str:
 
 def listed(sections: Mapping[str, Section]) -> Iterator[Table]:
     """Every setting, with its default and what it is: what ``--settings`` prints."""
+    from userdp.reporting.table import Table
+
     for name, section in sections.items():
         rows = []
         for field, one in section.items():

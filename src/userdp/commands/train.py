@@ -10,37 +10,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.claims import claim
-from userdp.claims.foreseen import foreseen, foreseen_in_words
 from userdp.clip import AdaptiveClipping, Clip
 from userdp.codec import encode
-from userdp.commands.progress import say, shown
-from userdp.commands.run import Run, opened
 from userdp.commands.setting import Section, read, samplings, section_of
-from userdp.commands.words import claim_in_words
-from userdp.data.progress import NoProgress, Progress
-from userdp.data.store import UserStore
-from userdp.data.verify import require_every_byte
 from userdp.errors import UseError, warn
 from userdp.hints import closest
-from userdp.ledger import RunFolder, StoreLedger
-from userdp.plans import Plan
-from userdp.plans.proposal import Proposal, declared_users
-from userdp.plans.resolved import PlanFields, resolve
-from userdp.plans.small_delta import plan_with_small_delta
-from userdp.reporting.table import Table
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, train_config
 from userdp.vocabulary import delta_up, round_up
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what the help does not need is imported where it is used
+    from userdp.commands.run import Run
+    from userdp.data.progress import Progress
+    from userdp.data.store import UserStore
+    from userdp.plans import Plan
+    from userdp.plans.proposal import Proposal
+    from userdp.plans.resolved import PlanFields
+    from userdp.reporting.table import Table
     from userdp.training.dry_run import DryRun
 
-AnyPlan = Plan | Proposal | PlainPlan | str | os.PathLike[str]
+    AnyPlan = Plan | Proposal | PlainPlan | str | os.PathLike[str]
 
 
 def train(
     store: str | os.PathLike[str],
-    plan: AnyPlan | None = None,
+    plan: str | os.PathLike[str] | AnyPlan | None = None,
     *,
     out: str | os.PathLike[str],
     epsilon: float | None = None,
@@ -107,6 +100,12 @@ def train(
         Interrupted: by Ctrl-C or SIGTERM; the step that was charged was finished and is in a
             checkpoint, from which ``resume`` goes on.
     """
+    from userdp.claims import claim
+    from userdp.commands.progress import shown
+    from userdp.commands.run import Run, opened
+    from userdp.data.progress import NoProgress
+    from userdp.data.verify import require_every_byte
+    from userdp.plans.resolved import PlanFields
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
 
@@ -183,6 +182,8 @@ def train(
 
 def sections() -> dict[str, Section]:
     """What ``--set`` reaches: the fields of the plan, of the learning and of how a run is made."""
+    from userdp.plans.resolved import PlanFields
+
     return {
         "plan": section_of(PlanFields, without=("sampling", "clip", "adaptation")),
         "sampling": samplings(without=("group_size",)),
@@ -196,6 +197,10 @@ def sections() -> dict[str, Section]:
 
 def in_words(done: Run | DryRun | dict[str, Any]) -> Iterator[Table | str]:
     """What the run claims, and where its model is."""
+    from userdp.commands.run import Run
+    from userdp.commands.words import claim_in_words
+    from userdp.reporting.table import Table
+
     if isinstance(done, dict):
         yield "Recorded in the store's ledger: nothing that is asked of it later chose this run."
         return
@@ -250,6 +255,10 @@ def _plan_and_config(
     plain: dict[str, Any],
 ) -> tuple[Plan | PlainPlan, TrainConfig]:
     """What is run and how it learns: as given, or of the run that is resumed."""
+    from userdp.commands.progress import say
+    from userdp.ledger import RunFolder
+    from userdp.plans.resolved import resolve
+
     said = [name for name, value in budget.items() if value is not None] + chosen.given
     if resume and plan is None and not said and not plain:
         resolved = _resumed(folder)
@@ -274,6 +283,9 @@ def _plan_and_config(
 
 def _resumed(out: Path) -> Plan | PlainPlan:
     """The plan of the run that is resumed."""
+    from userdp.ledger import RunFolder
+    from userdp.plans import Plan
+
     folder = RunFolder(out)
     if folder.plan.exists():
         return Plan.load(folder.plan)
@@ -287,6 +299,7 @@ def _declare(
     people: UserStore, plan: Plan | PlainPlan, learned: TrainConfig, run: RunOptions
 ) -> None:
     """Record the constants of a run to come: whatever is asked of the store later chose none."""
+    from userdp.ledger import StoreLedger
     from userdp.training.opening import constants_digest
 
     if isinstance(plan, PlainPlan):
@@ -303,6 +316,9 @@ def _tell(
     run: RunOptions,
 ) -> None:
     """Before anything is charged: what the claim will be, or that there will be none."""
+    from userdp.claims.foreseen import foreseen, foreseen_in_words
+    from userdp.commands.progress import say
+    from userdp.ledger import StoreLedger
     from userdp.training.opening import constants_digest
 
     if isinstance(plan, PlainPlan):
@@ -338,6 +354,9 @@ def warn_of_delta(plan: Plan, given: object, *, total: float, allowed: bool) -> 
         total: δ of the store's budget, see `plan_with_small_delta`.
         allowed: neither refuse nor warn.
     """
+    from userdp.plans.proposal import declared_users
+    from userdp.plans.small_delta import plan_with_small_delta
+
     warn(
         plan_with_small_delta(
             plan, users=declared_users(given), total_delta=total, allow_large_delta=allowed

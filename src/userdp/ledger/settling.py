@@ -6,8 +6,8 @@ its steps is a release of its own, and the filter holds wherever the releases en
 steps that did not run are given back where the ledger shows no exact number of these people's text:
 no look, no run that kept a log of exact losses (with learning.no_exact_log=true it keeps none), no
 other copy of the ledger, and no further charge of the run. Correlated noise is priced for all steps
-of a run together, and gives none back. Whoever read the text itself, or timed the steps, and stopped the
-run by that, knows what no ledger shows; docs/budgets.md says so.
+of a run together, and gives none back. Whoever read the text itself, or timed the steps, and
+stopped the run by that, knows what no ledger shows; docs/budgets.md says so.
 
 In any other ledger a run that stops costs its whole plan.
 """
