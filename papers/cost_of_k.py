@@ -79,7 +79,7 @@ def _seconds(
         noise_multiplier=1.0,
         least_population=USERS - 1,  # beside any one
     )
-    train(store, plan, TrainConfig(model="bundled", learning_rate=1e-4), out=out, tensorboard=False)
+    train(store, plan, TrainConfig(model="bundled", learning_rate=1e-4), out=out)
     lines = map(parse, (out / "operator.jsonl").read_text("utf-8").splitlines())
     return [float(line["seconds"]) for line in lines if line["kind"] == "step"]
 

@@ -201,6 +201,7 @@ def held_out_loss(model: nn.Module, split: StoreSplit, most_examples: int) -> tu
 def run_one(campaign: Campaign, setting: Setting, rate: float, name: str) -> Row:
     """Train, evaluate on held-out users, and read ε from the ledger."""
     from userdp.claims import claim
+    from userdp.training.config import RunOptions
     from userdp.training.loop import train
     from userdp.training.models import read_model
 
@@ -212,7 +213,7 @@ def run_one(campaign: Campaign, setting: Setting, rate: float, name: str) -> Row
     scores = campaign.scores(setting)
     store = campaign.store(setting.text)
     begin = time.monotonic()
-    train(store, plan, config, out=out, scores=scores, tensorboard=False)
+    train(store, plan, config, out=out, options=RunOptions(scores=scores))
     trained = time.monotonic() - begin
     split = store.split(Split.HELD_OUT_USERS)
     model = read_model(str(out / "model"))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from userdp.sweeping.runs import run_sweep
 
 from benchmarks.gpu.setting import Result, Setting
 from benchmarks.gpu.training import run_plan, write_store
@@ -25,8 +26,7 @@ from userdp.auditing.audit_run import audit_run
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.sweeping.request import TuningMode, build_request, grid
-from userdp.sweeping.runs import run_sweep
-from userdp.training.config import TrainConfig
+from userdp.training.config import RunOptions, TrainConfig
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.generation import GenerateConfig, sampled_texts
 from userdp.training.loop import train
@@ -125,7 +125,6 @@ def _sweep(place: Place, device: str) -> Numbers:
         build_request(place.store, TuningMode.NON_PRIVATE, grid([plan], place.config, axes=axes)),
         jobs=place.jobs,
         device=device,
-        tensorboard=False,
     )
     return {"trials": len(found.trials)}
 
@@ -173,7 +172,7 @@ def commands(setting: Setting, deadline: float) -> Result:
             jobs=2 if not setting.on_gpu or torch.cuda.device_count() > 1 else 1,
         )
         plan = run_plan(steps=2 if setting.tiny else 10)
-        train(place.store, plan, config, out=place.run, device=setting.device, tensorboard=False)
+        train(place.store, plan, config, out=place.run, options=RunOptions(device=setting.device))
         for name, case in CASES.items():
             if rows and time.monotonic() > deadline:
                 skipped.append(name)

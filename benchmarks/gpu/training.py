@@ -35,7 +35,7 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
 from userdp.plans import Plan
 from userdp.sampling import PoissonUsers
-from userdp.training.config import Precision, TrainConfig
+from userdp.training.config import Precision, RunOptions, TrainConfig
 from userdp.training.loop import train
 
 USERS, LENGTH, GROUP, COHORT = 64, 64, 4, 16
@@ -55,7 +55,7 @@ def trained(setting: Setting, deadline: float) -> Result:
         else:
             config = TrainConfig(precision=Precision.BFLOAT16)
             opened = UserStore.open(store)
-            train(opened, plan, config, out=run, device=setting.device, tensorboard=False)
+            train(opened, plan, config, out=run, options=RunOptions(device=setting.device))
         checks, facts = examine(store, run, plan, setting)
     return {
         "entry": "userdp train" if by_command else "userdp.training.loop.train (no cyclopts here)",
@@ -131,7 +131,7 @@ def command(store: Path, run: Path, plan: Plan, setting: Setting) -> None:
     given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     called = [sys.executable, "-m", "userdp", "train", str(store), "--out", str(run), *given]
     done = subprocess.run(
-        [*called, "--no-tensorboard", "--json"],
+        [*called, "--json"],
         capture_output=True,
         text=True,
         check=False,

@@ -15,7 +15,6 @@ from userdp.auditing.references import calibrated, copy_half, per_token, referen
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
