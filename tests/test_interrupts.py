@@ -1,6 +1,5 @@
 """The first signal asks, the second ends; none is lost, and none is heard twice."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -125,53 +124,9 @@ def test_sigterm_ends_a_command_as_ctrl_c_does():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_an_interrupt_that_a_library_swallows_is_heard_later():
-    with pytest.raises(Interrupted, match="before step 1"), terminable():  # noqa: PT012
-        with contextlib.suppress(BaseException):  # as some libraries do where they are imported
-            send()
-        with held() as signals:
-            signals.check("before step 1", resume=True)
-    with held() as signals:
-        assert not signals.heard
-
-
 def test_a_script_that_goes_on_after_errors_does_not_go_on_after_an_interrupt():
     assert not issubclass(Interrupted, Exception)
     assert not issubclass(Interrupted, UserdpError)
-
-
-class _Last:
-    """Is interrupted while it is finalized, where Python drops the exception."""
-
-    def __del__(self) -> None:
-        signal.raise_signal(signal.SIGINT)
-        time.sleep(0.001)
-
-
-def test_an_interrupt_that_python_drops_comes_once_more(capfd):
-    begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), terminable():  # noqa: PT012
-        last = _Last()
-        del last
-        time.sleep(30)
-    assert time.monotonic() - begin < 20
-    assert "Exception ignored" not in capfd.readouterr().err
-
-
-def test_what_python_dropped_does_not_come_after_the_block(monkeypatch):
-    """There it would end whatever runs next, which nobody asked to stop."""
-    monkeypatch.setattr(interrupts, "_SOON", 0.1)
-    with terminable():
-        last = _Last()
-        del last
-    time.sleep(0.3)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_twin_without_it_the_interrupt_is_lost():
-    last = _Last()
-    del last
-    time.sleep(0.05)
 
 
 _IN_THE_BACKGROUND = """

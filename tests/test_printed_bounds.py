@@ -17,11 +17,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
-from userdp.cli.account import priced_answer
 
 import userdp
 from tests.plans import uls_plan
 from userdp.cli.output import show
+from userdp.commands.account import Priced, in_words
 from userdp.reporting.constants import constants_of
 from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, epsilon_up, round_up
 
@@ -98,8 +98,8 @@ def test_broken_twin_the_nearest_six_digits_are_below_the_delta() -> None:
 
 def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
     out = StringIO()
-    answer = priced_answer({"epsilon": 1.0, "delta": 1.0000000049e-6})
-    show(answer, json=False, console=Console(file=out))
+    priced = Priced(values={"epsilon": 1.0, "delta": 1.0000000049e-6})
+    show(in_words(priced), console=Console(file=out))
     assert "1.0000001e-06" in out.getvalue()
     run = SimpleNamespace(name="run", plan=uls_plan(target_delta=AWKWARD), settings={})
     shown = {name: values for name, *values, _ in constants_of([run]).rows}

@@ -56,7 +56,7 @@ def test_no_message_names_an_option_in_python():
         ("--source public --users 20", 'source="public", users=20'),
         ("see `userdp plan --help`", "see help(userdp.plan)"),
         ("userdp tune STORE --out DIR --resume", "userdp tune STORE --out DIR --resume"),
-        ("run userdp probe, and plan", "run userdp.probe, and plan"),
+        ("run userdp evaluate, and plan", "run userdp.evaluate, and plan"),
         ("userdp prepare m.jsonl --out s", 'userdp.prepare("m.jsonl", out="s")'),
     ],
 )

@@ -58,8 +58,9 @@ def test_train_make_private_and_sweeps(given, made, tmp_path):
     options = {"out": tmp_path / "loop", "allow_large_delta": True}
     with private_run(model, sgd(model), store, form, **options) as private:
         assert private.plan == plan
-    userdp.declare(store, form, config=CONFIG)
-    run = userdp.train(store, form, out=tmp_path / "run", config=CONFIG, allow_large_delta=True)
+    options = {"out": tmp_path / "run", "config": CONFIG, "allow_large_delta": True}
+    userdp.train(store, form, **options, declare=True)
+    run = userdp.train(store, form, **options)
     assert run.claim.plan == plan
 
 

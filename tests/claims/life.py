@@ -190,11 +190,11 @@ class Life:
         ]
 
     def ask(self, store: str) -> None:
-        self.tell.done("stats", self.folder / store, "--epsilon", ASKED, "--ask", "users")
+        self.tell.done("store", "stats", self.folder / store, "--epsilon", ASKED, "--ask", "users")
         self.truth.ask(self.new("query"), store)
 
     def look(self, store: str) -> None:
-        self.tell.done("stats", self.folder / store)
+        self.tell.done("store", "stats", self.folder / store)
         self.truth.people[store].looked = True
 
     def train(self, store: str) -> None:
@@ -358,11 +358,19 @@ class Life:
             return
         norms, file = (self.folder / self.new(kind) for kind in ("norms", "plan"))
         model = ("--model", self.folder / base / "model")
-        options = ("--users", 16, "--max-group-size", 4, "--out", norms)
+        measured = ("users=16", "max_group_size=4")
         under_dp = self.draw.random() < 0.5
         if under_dp:
-            options += ("--source", "dp-release", "--population", 100, "--epsilon", ASKED)
-        status, _ = self.tell("probe", self.folder / store, *model, *options)
+            measured += ("source=dp-release", f"epsilon={ASKED}")
+        queries = [name for name in self.truth.people[store].paid if "query" in name]
+        asked = ASKED * (len(queries) + under_dp)
+        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4 + asked, "--population", 100)
+        limits = ("--delta", 1e-5, "--most-noise", 1000)
+        how = [word for one in measured for word in ("--set", f"measure.{one}")]
+        written = ("--norms-out", norms, "--out", file)
+        status, _ = self.tell(
+            "plan", self.folder / store, *model, *how, *budget, *limits, *written
+        )
         priced = self.truth.models[base].epsilon < math.inf
         assert (status == 0) == (priced or not under_dp)
         if status != 0:
@@ -371,12 +379,6 @@ class Life:
             self.truth.ask(self.new("query"), store, base, by_now=False)
         else:
             self.truth.people[store].looked = True
-        asked = ASKED * len([name for name in self.truth.people[store].paid if "query" in name])
-        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4 + asked, "--population", 100)
-        limits = ("--delta", 1e-5, "--most-noise", 1000)
-        self.tell.done(
-            "plan", self.folder / store, "--norms", norms, *budget, *limits, "--out", file
-        )
         run = self.new("run")
         options = ("--plan", file, "--out", self.folder / run)
         self.tell.done("train", self.folder / store, *model, *options)
@@ -553,7 +555,7 @@ class Life:
         else:
             ledger.unlink()
         self.truth.people[store].lost = True
-        assert self.tell("stats", self.folder / store, "--epsilon", ASKED)[0] == 2
+        assert self.tell("store", "stats", self.folder / store, "--epsilon", ASKED)[0] == 2
         assert self.tell("account", "--ledger", self.folder / store)[0] == 2
 
     STEPS = (

@@ -79,7 +79,7 @@ def test_runs_without_a_log_may_have_been_chosen_by_what_they_released(store, tm
 
 @pytest.mark.slow
 def test_a_budget_that_was_fixed_beforehand_covers_the_choice_by_releases(store, tmp_path):
-    Teller().done("budget", store.path, "--epsilon", 9, "--delta", 1e-5)
+    Teller().done("store", "budget", store.path, "--epsilon", 9, "--delta", 1e-5)
     run = three_runs(store, tmp_path, no_exact_log=True)
     assert told(run) == []
     Teller().done("evaluate", run, "--store", store.path, "--no-base")

@@ -42,7 +42,7 @@ def test_runs_lie_beside_a_shared_ledger(people):
     assert math.isclose(train(people, "a", "one")["epsilon"], one)
     assert math.isclose(train(people, "b", "two")["epsilon"], 2 * one)
     tell = Teller()
-    for command in (("budget",), ("stats",), ("account", "--ledger")):
+    for command in (("store", "budget"), ("store", "stats"), ("account", "--ledger")):
         tell.done(*command, people / "b")
     assert math.isclose(tell.epsilon(people / "people.jsonl")[0], 2 * one)
     assert tell.done("verify", people / "runs" / "two")["ok"]
@@ -68,4 +68,4 @@ def test_two_shared_ledgers_in_one_folder_do_not_take_each_others_runs(people):
     one = PLAN.guarantee().epsilon
     assert math.isclose(train(people, "a", "one")["epsilon"], one)
     assert math.isclose(train(people, "c", "two")["epsilon"], one)
-    Teller().done("budget", people / "a")
+    Teller().done("store", "budget", people / "a")

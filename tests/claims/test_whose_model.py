@@ -47,10 +47,16 @@ def test_invariant_13_who_were_other_people_of_one_store_may_be_those_of_the_nex
     assert tell.of_model(tmp_path / "third")[0] == math.inf
     assert tell.of_model(tmp_path / "fourth")[0] == math.inf, "nor of any other store's"
     second = tmp_path / "second"
-    measured = ("--source", "dp-release", "--epsilon", 0.5, "--population", 20, "--users", 5)
+    budget = ("--budget", 8, "--steps", 2, "--epsilon", 4, "--population", 20, "--delta", 1e-3)
+    measured = [
+        word
+        for one in ("source=dp-release", "epsilon=0.5", "users=5")
+        for word in ("--set", f"measure.{one}")
+    ]
+    norms = ("--norms-out", tmp_path / "norms")
     before = StoreLedger(store.path).history().charges
     for asked in (
-        ("probe", store.path, "--model", second / "model", *measured, "--out", tmp_path / "norms"),
+        ("plan", store.path, "--model", second / "model", *budget, *measured, *norms),
         ("evaluate", second, "--store", store.path, "--epsilon", 0.5, "--no-base"),
     ):
         status, told = tell(*asked)
@@ -98,7 +104,7 @@ def test_invariant_13_a_sweep_does_not_go_on_from_another_base(store, tmp_path):
         tuned(store, base, tmp_path, mode="non-private", launch=InProcess(crash_before=2))
     shutil.rmtree(base)
     shutil.copytree(plain(tell, store, tmp_path / "other"), base)
-    assert tell("sweep", store.path, "--out", tmp_path / "sweep", "--resume")[0] == 2
+    assert tell("tune", store.path, "--out", tmp_path / "sweep", "--resume")[0] == 2
 
 
 @pytest.mark.slow

@@ -134,21 +134,20 @@ def test_what_readme_and_docs_say_prints_claims_that_are_right_by_hand(tmp_path,
 
     # docs/planning.md, on top of the model: all that was paid before may have chosen the plan.
     asked = ("--population", 200, "--delta", 1e-5, "--budget", 8, "--steps", 3, "--epsilon", 4)
-    book.tell.done("stats", "store", "--epsilon", 1, "--ask", "users")
+    book.tell.done("store", "stats", "store", "--epsilon", 1, "--ask", "users")
+    measured = ("source=dp-release", "users=60", "max_group_size=2", "epsilon=0.5")
     book.tell.done(
-        "probe", "store", "--model", "run/model", "--source", "dp-release", "--population", 200,
-        "--users", 60, "--max-group-size", 2, "--epsilon", 0.5, "--out", "norms.json",
+        "plan", "store", "--model", "run/model", *asked, "--most-noise", 1000,
+        *(word for one in measured for word in ("--set", f"measure.{one}")),
+        "--norms-out", "norms.json", "--out", "plan.json",
     )  # fmt: skip
-    book.tell.done(
-        "plan", "store", "--norms", "norms.json", *asked, "--most-noise", 1000, "--out", "plan.json"
-    )
     book.tell.done("train", "store", "--out", "next", "--plan", "plan.json", "--model", "run/model")
     book.paid |= {"stats": 1.0, "norms": 0.5, "next": price(Plan.load(at / "plan.json"))}
     book.same(at / "next", list(book.paid), conditional=True, fixed=False)
 
     # docs/sweep.md: one of two learning rates, chosen at the price of choosing.
     book.tell.done(
-        "sweep", "store", "--out", "sweep", "--plan", "run/plan.json", "--learning-rate", 0.001,
+        "tune", "store", "--out", "sweep", "--plan", "run/plan.json", "--learning-rate", 0.001,
         0.003, "--tuning", "private-selection", "--mean-trials", 2, "--epsilon", 6, *SMALL,
     )  # fmt: skip
     book.paid["selection"] = 6.0

@@ -1,4 +1,4 @@
-"""``userdp account`` and ``calibrate``: every option does what it says, or is refused."""
+"""``userdp account``: every option does what it says, or is refused."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from userdp.plans import Plan
 STEPS = ["--steps", "2", "--delta", "1e-5"]
 USERS = ["--sampling", "users", "--sampling-probability", "1", *STEPS]
 EXAMPLES = ["--sampling", "examples", "--sampling-probability", "1", "--group-size", "2", *STEPS]
-BATCH = ["--sampling", "fixed-batch", "--batch-size", "2", "--population", "2", *STEPS]
+BATCH = ["--sampling", "fixed-batch", "--set", "sampling.batch_size=2", "--population", "2", *STEPS]
 BUDGET = ["--epsilon", "4"]
 TOGGLES = (["--accountant", "rdp"], ["--curve"], ["--by-examples"], ["--delta", "3e-6"])
 VALUES = {  # each option of a mechanism with a value that no base has
     "--sampling": "users",
     "--sampling-probability": "0.5",
     "--group-size": "3",
-    "--batch-size": "5",
-    "--population": "20",
+    "--set": "sampling.batch_size=5",
+    "--population": "1000000",
     "--steps": "4",
     "--noise-multiplier": "7",
     "--delta": "3e-6",
@@ -120,17 +120,17 @@ def test_no_option_is_ignored_beside_a_mechanism(base, capsys) -> None:
     toggles = TOGGLES[:3] if base is not BATCH else TOGGLES[:1] + TOGGLES[2:3]  # a slow curve
     assert require_all_heard(capsys, whole, toggles) >= 2
     first = said(capsys, ["account", *whole])
-    calibrated = said(capsys, ["calibrate", *base, *BUDGET])
+    calibrated = said(capsys, ["account", *base, *BUDGET])
     assert first is not None
     assert calibrated is not None
     for option, value in VALUES.items():
         if not (option == "--sampling" and value in base):
             assert said(capsys, ["account", *with_option(whole, option, value)]) != first, option
         if option != "--noise-multiplier" and not (option == "--sampling" and value in base):
-            changed = said(capsys, ["calibrate", *with_option([*base, *BUDGET], option, value)])
+            changed = said(capsys, ["account", *with_option([*base, *BUDGET], option, value)])
             assert changed != calibrated, option
     for accountant in ("rdp", "group-privacy") if base is not BATCH else ("rdp",):
-        changed = said(capsys, ["calibrate", *base, *BUDGET, "--accountant", accountant])
+        changed = said(capsys, ["account", *base, *BUDGET, "--accountant", accountant])
         assert changed is None or changed["accountant"] != calibrated["accountant"]
 
 
@@ -187,13 +187,11 @@ def test_what_a_composed_claim_cannot_answer_is_refused_with_a_way_out(places, c
 def test_broken_twin_an_account_that_forgets_an_option_is_caught(
     places, capsys, monkeypatch
 ) -> None:
-    from userdp.cli import account
+    from userdp.commands.account import Priced
 
-    honest = account.priced_answer
+    def deaf(priced: Priced) -> dict[str, Any]:
+        return {key: value for key, value in priced.values.items() if key != "curve"}
 
-    def deaf(result: dict[str, Any], claimed: Any) -> Any:
-        return honest({key: value for key, value in result.items() if key != "curve"}, claimed)
-
-    monkeypatch.setattr(account, "priced_answer", deaf)
+    monkeypatch.setattr(Priced, "to_dict", deaf)
     with pytest.raises(AssertionError, match="is ignored"):
         require_all_heard(capsys, ["--ledger", str(places["interrupted"])], (["--curve"],))

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from userdp.cli.demo import closing, run_demo
-from userdp.cli.demo_recipe import DEMO
 
 from tests.plans import changed_plan
 from userdp.cli.app import run as userdp
-from userdp.cli.output import Answer, show
+from userdp.cli.output import show
+from userdp.commands.demo import DEMO, in_words, run_demo
 from userdp.vocabulary import round_up
 
 TINY = replace(
@@ -69,7 +68,7 @@ def test_the_printed_epsilon_is_what_account_says_of_the_ledger(
         assert run["epsilon"] == accounted["epsilon"]
         assert {"epsilon", "delta", "unit", "adjacency"} <= run.keys()
     console = Console(width=200, record=True, file=io.StringIO())
-    show(Answer(values=result, parts=closing(result)), json=False, console=console)
+    show(in_words(result), console=console)
     text = console.export_text()
     for run in result["runs"]:
         assert round_up(run["epsilon"], 6) in text

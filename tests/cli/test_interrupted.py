@@ -5,12 +5,12 @@ import shlex
 import signal
 
 import pytest
-from userdp.cli.go_on import last_words
 
 from tests.cli.test_train import MODEL, PLAN, prepared, store, train
 from tests.training.test_interrupts import SignalIn
 from tests.training.toy import attempts
 from userdp.cli.app import run as userdp
+from userdp.cli.output import last_words
 from userdp.errors import Interrupted
 from userdp.training import loop
 
@@ -58,7 +58,11 @@ def test_any_command_ends_with_130_and_its_own_line(monkeypatch, capsys, number)
 @pytest.mark.parametrize(
     ("command", "where", "says"),
     [
-        ("probe {store} --out {out}/n.json", "api.probe.probe_store", "no norms were written"),
+        (
+            "plan {store} --model new --epsilon 4 --budget 8 --steps 2",
+            "training.probe.probe_store",
+            "no norms were kept",
+        ),
         ("evaluate {store} --store {store}", "commands.evaluate.evaluate_splits", "before its end"),
         (
             "audit {store} --store {store}",
@@ -85,17 +89,17 @@ def test_long_commands_say_what_is_left(store, tmp_path, monkeypatch, capsys, co
 
 def test_a_second_price_is_not_charged_by_the_line_that_goes_on():
     line = ["train", "store", "--out", "run", "--resume", "--set", "run.charge_again=true"]
-    told = last_words(Interrupted("after step 1 of 2", resume=True), line)
+    told = last_words(Interrupted("after step 1 of 2", resume=True), "train", line)
     assert told is not None
     assert told.endswith("userdp train store --out run --resume")
 
 
 def test_commands_that_train_on_the_way_begin_again():
     stop = Interrupted("after step 1 of 2", resume=True)
-    told = last_words(stop, ["demo", "--out", "demo"])
+    told = last_words(stop, "demo", ["demo", "--out", "demo"])
     assert told is not None
     assert told.endswith("; run it again: userdp demo --out demo --overwrite")
-    assert last_words(stop, ["demo", "--out", "demo", "--overwrite"]) == told
+    assert last_words(stop, "demo", ["demo", "--out", "demo", "--overwrite"]) == told
 
 
 def test_under_torchrun_the_line_starts_as_many_processes_and_one_of_them_says_it(monkeypatch):
@@ -103,8 +107,8 @@ def test_under_torchrun_the_line_starts_as_many_processes_and_one_of_them_says_i
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "0")
     stop = Interrupted("after step 1 of 2", resume=True)
-    told = last_words(stop, ["train", "store"])
+    told = last_words(stop, "train", ["train", "store"])
     assert told is not None
     assert told.endswith("torchrun --nproc-per-node 4 -m userdp train store --resume")
     monkeypatch.setenv("RANK", "1")
-    assert last_words(stop, ["train", "store"]) is None
+    assert last_words(stop, "train", ["train", "store"]) is None

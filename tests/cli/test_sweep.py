@@ -53,7 +53,7 @@ def test_bad_use_is_one_error_and_leaves_nothing(place, capsys, options, message
     if "--model" not in options:
         options = [*options, *([] if "--resume" in options else NEW)]
     out = place / "sweep"
-    assert userdp(["sweep", str(place / "store"), "--out", str(out), *plan, *options]) == 2
+    assert userdp(["tune", str(place / "store"), "--out", str(out), *plan, *options]) == 2
     error = capsys.readouterr().err
     assert error.count("error:") == 1
     assert message in error
@@ -62,7 +62,7 @@ def test_bad_use_is_one_error_and_leaves_nothing(place, capsys, options, message
 
 
 def test_nothing_to_resume_and_no_plan_are_refused(place, capsys):
-    command = ["sweep", str(place / "store"), "--out", str(place / "sweep")]
+    command = ["tune", str(place / "store"), "--out", str(place / "sweep")]
     assert userdp([*command, "--resume"]) == 2
     assert "no sweep" in capsys.readouterr().err
     assert userdp([*command, *NON_PRIVATE]) == 2
@@ -77,7 +77,7 @@ def test_methods_are_compared_by_their_plans_and_the_table_is_shown(
     from tests.sweeping.launch import InProcess
 
     monkeypatch.setattr("userdp.training.side_by_side.launch", InProcess())
-    command = ["sweep", str(place / "store"), "--out", str(tmp_path / "sweep"), "--no-tensorboard"]
+    command = ["tune", str(place / "store"), "--out", str(tmp_path / "sweep")]
     options = ["--plan", str(place / "plan.json"), str(place / "els.json"), *NON_PRIVATE]
     assert userdp([*command, *options, *NEW]) == 0
     capsys.readouterr()

@@ -38,22 +38,22 @@ def write(folder: Path) -> None:
     ledger, opened = StoreLedger(store), UserStore.open(store)
     ledger.declare_total(40.0, 1e-3)
     ledger.declare(constants_digest(PLAN, encode(CONFIG), opened))
-    tell.done("stats", store, "--epsilon", 0.5, "--ask", "users")
+    tell.done("store", "stats", store, "--epsilon", 0.5, "--ask", "users")
     begin(opened, at / "run")
     begin(opened, at / "stopped", stop=2)
     copied(at / "stopped", at / "again")
     tell.done("train", store, "--out", at / "stopped", "--resume")
     tell.done("train", store, "--out", at / "again", "--resume", "--set", "run.charge_again=true")
     tell.done("evaluate", at / "run", "--store", store, "--epsilon", 0.25, "--no-base")
-    tell.done("stats", store)
+    tell.done("store", "stats", store)
     model, lora = (
         ("--model", at / "run" / "model"),
         ("--lora-rank", 1, "--set", "learning.lora_targets=c_attn"),
     )
-    tell.done("probe", store, *model, *lora, "--users", 8, "--out", folder / "norms.json")
     tell.done(
-        "plan", store, "--norms", folder / "norms.json", "--population", 100, "--delta", 1e-5,
+        "plan", store, *model, "--lora-rank", 1, "--population", 100, "--delta", 1e-5,
         "--budget", 16, "--steps", 2, "--epsilon", 4, "--most-noise", 1e6,
+        "--set", "measure.users=8", "--norms-out", folder / "norms.json",
         "--out", folder / "proposal.json",
     )  # fmt: skip
     options = ("--plan", folder / "proposal.json", *model, *lora)

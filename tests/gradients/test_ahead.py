@@ -124,7 +124,7 @@ def test_twin_a_sum_that_nobody_asks_carries_what_is_not_finite(
     make_model, make_rows, monkeypatch
 ) -> None:
     units = distinct(make_rows)
-    monkeypatch.setattr(ClippedSum, "store", "settle", lambda self: True)
+    monkeypatch.setattr(ClippedSum, "settle", lambda self: True)
     found = total(make_model("gpt2-tied"), units, infinite(units.input_ids[0]))
     assert not all(bool(value.isfinite().all()) for value in found.value.values())
 

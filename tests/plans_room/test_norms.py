@@ -18,7 +18,7 @@ def test_a_file_of_norms_says_what_was_saved(tmp_path, norms):
     norms.save(tmp_path / "norms.json")
     assert GradientNorms.load(tmp_path / "norms.json") == norms
     values = json.loads((tmp_path / "norms.json").read_text())
-    assert values["schema"] == "userdp.norms/4"
+    assert values["schema"] == "userdp.norms/5"
     assert list(values["user_norms"]) == ["1", "2", "4", "8", "16", "32", "64"]
     assert values["user_norms"]["1"] == norms.example_norm
     assert not list(tmp_path.glob(".*"))

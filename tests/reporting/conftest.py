@@ -145,6 +145,7 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     Files are what training and evaluation wrote; the people are the same in all.
     """
     from tests.training.toy import CONFIG, toy_store
+    from userdp.training.config import RunOptions
     from userdp.training.evaluation import evaluate_splits, held_out_splits
     from userdp.training.loop import train
     from userdp.training.opening import constants_digest
@@ -162,7 +163,7 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     for name, plan in plans.items():
         run = folder / name
         # Of ELS δ is 1/n, which the page is to say.
-        train(store, plan, CONFIG, out=run, allow_large_delta=True)
+        train(store, plan, CONFIG, out=run, options=RunOptions(allow_large_delta=True))
         evaluate_splits(run, store, held_out_splits(store))
         runs.append(run)
     return tuple(runs)

@@ -10,6 +10,10 @@ from tests.secrets.planted import PEOPLE
 SMALL = "--model new --set learning.layers=1 --set learning.width=16 --set learning.heads=2"
 ACCOUNT = "--sampling users --sampling-probability 0.01 --steps 9 --delta 1e-6"
 PLANNED = "--budget 16 --steps 3 --epsilon 4 --norms NORMS --population 20000 --most-noise 1000"
+MEASURED = (
+    f"{PLANNED.replace('--norms NORMS', '--model bundled --norms-out norms.json')} "
+    "--set measure.users=6 --set measure.max_group_size=2"
+)
 USER = PEOPLE[17].id
 
 
@@ -38,29 +42,27 @@ def _operators(line: str, **more: bool | str) -> Call:
 
 CALLS: dict[str, tuple[Call, ...]] = {
     "demo": (),  # of public text alone, as its docstring says
-    "completion": (Call(line="completion bash"),),
     "prepare": (
         _operators("prepare INPUT --user author --text message --out store --seq-len 16"),
         _operators("prepare INPUT --user author --text message --out store --json", slow=True),
     ),
-    "dedup": (
-        _operators("dedup PUBLIC INPUT --text message --user author --out clean.jsonl", slow=True),
+    "store dedup": (
+        _operators("store dedup PUBLIC INPUT --text message --user author --out clean.jsonl", slow=True),
     ),
-    "stats": (
-        _operators("stats STORE --json"),
+    "store stats": (
+        _operators("store stats STORE --json"),
         # So much noise hits the exact number once in 2,000 times; of ε = 1 once in six.
         Call(line="store stats STORE --epsilon 0.003 --json", slow=True),
     ),
-    "score": (_operators("score STORE --out scores.arrow --json", slow=True),),
-    "account": (Call(line=f"account {ACCOUNT} --noise-multiplier 1 --json"),),
-    "calibrate": (Call(line=f"calibrate {ACCOUNT} --epsilon 4", slow=True),),
-    "probe": (
-        _operators("probe STORE --out norms.json --users 6 --max-group-size 2", slow=True),
-        _operators("probe STORE --out norms.json --users 6 --max-group-size 2 --json", slow=True),
+    "store score": (_operators("store score STORE --out scores.arrow --json", slow=True),),
+    "account": (
+        Call(line=f"account {ACCOUNT} --noise-multiplier 1 --json"),
+        Call(line=f"account {ACCOUNT} --epsilon 4", slow=True),
     ),
     "plan": (
         Call(line=f"plan STORE {PLANNED} --out plan.json", slow=True),
         _operators(f"plan STORE {PLANNED} --out plan.json --json", slow=True),
+        _operators(f"plan STORE {MEASURED} --json", slow=True),
     ),
     "train": (
         Call(line=f"train STORE --out run --plan PLAN {SMALL}", slow=True),
@@ -70,9 +72,9 @@ CALLS: dict[str, tuple[Call, ...]] = {
             own=True,
         ),
     ),
-    "sweep": (
+    "tune": (
         _operators(
-            "sweep STORE --out sweep --plan PLAN --tuning non-private "
+            "tune STORE --out sweep --plan PLAN --tuning non-private "
             f"--learning-rate 0.001 0.003 --jobs 2 {SMALL}",
             slow=True,
         ),
@@ -88,6 +90,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "evaluate": (
         _operators("evaluate RUN --store STORE"),
         _operators("evaluate RUN --store STORE --json", slow=True),
+        _operators("evaluate RUN --store STORE --personalize --most-users 3", slow=True),
         Call(line="evaluate RUN --store STORE --epsilon 4 --loss-bound 12 --json", slow=True),
     ),
     "generate": (
@@ -96,7 +99,6 @@ CALLS: dict[str, tuple[Call, ...]] = {
             "generate RUN --records 2 --max-tokens 4 --out checked.jsonl --check STORE", slow=True
         ),
     ),
-    "personalize": (_operators("personalize RUN --store STORE --most-users 3", slow=True),),
     "audit": (
         _operators("audit RUN --store STORE --no-repeat --most-users 20", slow=True),
         _operators("audit RUN --store STORE --no-repeat --most-users 20 --json", slow=True),
@@ -111,18 +113,18 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call(line="verify RUN --json"),
     ),
     "selftest": (Call(line="selftest --units 2", slow=True),),
-    "budget": (
-        _operators("budget STORE --plot budget.svg", slow=True),
-        _operators("budget STORE --json"),
+    "store budget": (
+        _operators("store budget STORE --plot budget.svg", slow=True),
+        _operators("store budget STORE --json"),
     ),
-    "settle": (Call(line="store settle RUN --json", own=True, slow=True),),
-    "members": (
-        _operators("members STORE"),
-        _operators("members STORE --user - --statement statement.txt", typed=USER),
+    "store settle": (Call(line="store settle RUN --json", own=True, slow=True),),
+    "store members": (
+        _operators("store members STORE"),
+        _operators("store members STORE --user - --statement statement.txt", typed=USER),
     ),
-    "forget": (
-        _operators("forget STORE --user - --statement statement.txt", typed=USER, own=True),
-        _operators("forget STORE --user - --json", typed=USER, own=True, slow=True),
+    "store forget": (
+        _operators("store forget STORE --user - --statement statement.txt", typed=USER, own=True),
+        _operators("store forget STORE --user - --json", typed=USER, own=True, slow=True),
     ),
 }
 """Every command; without a call stand those that read nobody's private data."""

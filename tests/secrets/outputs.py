@@ -87,13 +87,13 @@ OUTPUTS = (
     _operators("`STORE/ledger.jsonl`", "*store/ledger.json*"),
     _operators("`STORE/`", "*store/*", holds=EVERYTHING, why="it is the people's text"),
     _operators(
-        "`RUN/operator.jsonl`, `resume.json`, `loop.json`, `checkpoints/`, `tensorboard/`, "
+        "`RUN/operator.jsonl`, `resume.json`, `loop.json`, `checkpoints/`, `curves/`, "
         "`audit/`",
         "*/operator.jsonl",
         "*/resume.json",
         "*/loop.json",
         "*/checkpoints/*",
-        "*/tensorboard/*",
+        "*/curves/*",
         "*/audit/*",
         "*/.lock",
         "*/.*.lock",
@@ -115,7 +115,7 @@ OUTPUTS = (
     ),
     _anyones("the plan of `userdp plan`", "plan.json"),
     _operators(
-        "the norms of `userdp probe` and the scores of `userdp store score`",
+        "the norms of `userdp plan --norms-out` and the scores of `userdp store score`",
         "norms.json",
         "scores.arrow",
         holds=OF_A_STORE,

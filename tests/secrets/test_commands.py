@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from userdp.api.probe import probe
 
 from tests.secrets.commands import CALLS, Call
 from tests.secrets.conftest import PLAN, Planted, plant
@@ -19,7 +18,9 @@ from tests.secrets.planted import Secrets, measured_in
 from tests.secrets.scan import findings
 from tests.secrets.watch import Said, listen
 from userdp.cli.app import run as userdp
-from userdp.cli.commands import names
+from userdp.cli.commands import command_of, names
+from userdp.training.config import TrainConfig
+from userdp.training.probe import probe_store
 
 EVERY = [
     pytest.param(call, id=call.line, marks=[pytest.mark.slow] if call.slow else [])
@@ -31,7 +32,8 @@ _NOTICE = re.compile(r'operator-only|"operator_only": true', re.IGNORECASE)
 
 def test_every_command_has_a_row():
     assert set(CALLS) == set(names())
-    assert {call.line.split()[0] for calls in CALLS.values() for call in calls} <= set(names())
+    for name, calls in CALLS.items():
+        assert {command_of(call.line.split()) for call in calls} <= {name}
 
 
 def words(call: Call, planted: Planted, place: Path) -> list[str]:
@@ -114,7 +116,8 @@ def test_what_a_command_says_and_writes(call, planted, tmp_path, monkeypatch, ca
         planted = plant(tmp_path / "own", trained="RUN" in call.line, finished=False)
     if "NORMS" in call.line:
         norms = planted.folder / "norms.json"
-        probe(planted.store, out=norms, users=6, max_group_size=2, overwrite=True)
+        config = TrainConfig(model="bundled")
+        probe_store(planted.store, config, users=6, max_group_size=2).save(norms)
     monkeypatch.chdir(place)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{call.typed}\n"))
     before = files(place, planted.folder)

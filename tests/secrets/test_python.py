@@ -82,6 +82,7 @@ CALLS: dict[str, Callable[[Planted], Any] | str] = {
     "Gaussian": NO_DATA,
     "Interrupted": NO_DATA,
     "PlainPlan": NO_DATA,
+    "RunOptions": NO_DATA,
     "PrivateOptions": NO_DATA,
     "Plan": NO_DATA,
     "PoissonExamples": NO_DATA,
@@ -100,7 +101,6 @@ CALLS: dict[str, Callable[[Planted], Any] | str] = {
     ),
     "budget": lambda planted: userdp.budget(planted.store),
     "claim": lambda planted: userdp.claim(planted.folder / "run"),
-    "declare": lambda planted: userdp.declare(planted.store, PLAN, config=CONFIG),
     "evaluate": lambda planted: userdp.evaluate(planted.folder / "run", store=planted.store),
     "export": lambda planted: userdp.export(planted.folder / "run", out="shared"),
     "forget": lambda planted: userdp.forget(planted.store, USER, statement="statement.txt"),
@@ -117,24 +117,26 @@ CALLS: dict[str, Callable[[Planted], Any] | str] = {
         steps=3,
         population=20_000,
         most_noise=1000,
+        norms_out="norms.json",
+        settings=["measure.users=6", "measure.max_group_size=2"],
     ),
     "prepare": lambda planted: userdp.prepare(
         rows(), user="author", text="message", out="store", seq_len=16
     ),
-    "probe": lambda planted: userdp.probe(
-        planted.store, out="norms.json", users=6, max_group_size=2
-    ),
     "report": lambda planted: userdp.report(planted.folder / "run", out="public.html", public=True),
     "settle": lambda planted: userdp.settle(planted.folder / "run"),
     "score": lambda planted: userdp.score(planted.store, out="scores.arrow"),
+    "account": NO_DATA,
     "selftest": NO_DATA,
     "stats": lambda planted: userdp.stats(planted.store),
-    "train": lambda planted: userdp.train(planted.store, PLAN, config=CONFIG, out="run"),
+    "train": lambda planted: userdp.train(
+        planted.store, PLAN, config=CONFIG, out="run", report_to=("tensorboard",)
+    ),
     "UserLevelTrainer": trained,
     "verify": lambda planted: userdp.verify(planted.folder / "run"),
 }
 OWN = {"forget", "settle"}
-SLOW = {"audit", "plan", "probe", "UserLevelTrainer", "settle", "forget", "evaluate"}
+SLOW = {"audit", "plan", "UserLevelTrainer", "settle", "forget", "evaluate"}
 CALLED = [
     pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
     for name, call in CALLS.items()

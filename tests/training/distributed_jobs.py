@@ -32,7 +32,7 @@ from userdp.gradients import noise as noise_module
 from userdp.gradients.shards import ShardNoise, reshard, shard, whole, zeros_like_parts
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
-from userdp.training.config import Averaging, UnsafeSeeds
+from userdp.training.config import Averaging, RunOptions, UnsafeSeeds
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import (
     Dealing,
@@ -408,7 +408,7 @@ def released(store: Path, out: Path, sharded: bool, stop_at: int | None, lora: b
             config,
             out=out,
             resume=resume,
-            sharded=sharded,
+            options=RunOptions(sharded=sharded),
             **({} if secret else {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}),
         )
     finally:

@@ -16,7 +16,7 @@ from userdp.data.store import UserStore
 from userdp.errors import FailureError
 from userdp.gradients.engines import engine as of_engines
 from userdp.gradients.shards import zeros_like_parts
-from userdp.training.config import Averaging, UnsafeSeeds
+from userdp.training.config import Averaging, RunOptions, UnsafeSeeds
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing
 from userdp.training.loop import train
@@ -54,8 +54,9 @@ def trained(
             plan_of("uls", steps=3),
             replace(CONFIG, lora_rank=2 if lora else None),
             out=out,
-            device=FAR.type if several else "cpu",
-            sharded=sharded and several,
+            options=RunOptions(
+                device=FAR.type if several else "cpu", sharded=sharded and several
+            ),
             unsafe_seeds=UnsafeSeeds(draws=5, noise=6),
         )
     return told, machine.products
@@ -87,8 +88,7 @@ def saved(store: Path, out: Path, lora: bool, sharded: bool) -> int:
             config,
             out=out,
             resume=resume,
-            device=FAR.type,
-            sharded=sharded,
+            options=RunOptions(device=FAR.type, sharded=sharded),
         )
 
     with far_machine(index=current_world().rank) as machine:

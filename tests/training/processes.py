@@ -22,7 +22,7 @@ def forking() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         [
-            "userdp.cli.train",
+            "userdp.commands.train",
             "userdp.training.loop",
             "transformers.models.gpt2.modeling_gpt2",
             "peft",

@@ -17,20 +17,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from userdp.cli.demo import run_demo
 
 from tests.auditing.toy import audit_plan
 from tests.cli.test_demo import TINY
 from tests.gradients.far_device import FAR, Far, MixedDevicesError, far_machine, on_far
 from tests.plans import changed_plan, els_plan, uls_plan
+from tests.plans_room.conftest import synthetic_norms
 from tests.speed import fast_then_slow
 from tests.sweeping.launch import InProcess
 from tests.training.toy import CONFIG, cycles, toy_model, toy_store
 from userdp.claims.verify import verify_run
 from userdp.cli.app import run as userdp
-from userdp.cli.commands import module_of, names
+from userdp.cli.commands import command_of, module_of, names
 from userdp.clip import AdaptiveClipping
 from userdp.codec import encode
+from userdp.commands.demo import run_demo
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
 from userdp.gradients import Units
@@ -39,7 +40,7 @@ from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
 from userdp.training import loop, side_by_side
 from userdp.training.averaging import WeightAverage
-from userdp.training.config import PlainPlan, TrainConfig, UnsafeSeeds, train_config
+from userdp.training.config import PlainPlan, RunOptions, TrainConfig, UnsafeSeeds, train_config
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.models import load_model
 from userdp.training.private_run import PrivateRun
@@ -82,7 +83,7 @@ def trained(
     """A run's released weights, computed on ``device``."""
     seeds = {} if isinstance(plan, PlainPlan) else SEEDS
     with far_machine() as machine:
-        loop.train(store, plan, config, out=out, device=device, **seeds)
+        loop.train(store, plan, config, out=out, options=RunOptions(device=device), **seeds)
     assert (machine.products > 0) == (device == FAR.type), "it did not compute there"
     (path,) = (out / "model").glob("*.safetensors")
     return load_file(path)
@@ -140,15 +141,13 @@ def test_a_run_goes_on_there_with_its_optimizer_and_its_average(
             raise FailureError("broken off")
         return honest(run)
 
-    run = {
-        "out": tmp_path / "run",
-    }
+    run = {"out": tmp_path / "run"}
     with far_machine():
         monkeypatch.setattr(PrivateRun, "_step", step)
         with pytest.raises(FailureError, match="broken off"):
-            loop.train(store, uls_plan(steps=4), config, device=first, **run)
+            loop.train(store, uls_plan(steps=4), config, options=RunOptions(device=first), **run)
         monkeypatch.setattr(PrivateRun, "_step", honest)
-        loop.train(store, uls_plan(steps=4), config, device=then, resume=True, **run)
+        loop.train(store, uls_plan(steps=4), config, options=RunOptions(device=then), resume=True, **run)
     assert not verify_run(run["out"]).problems
 
 
@@ -312,7 +311,7 @@ def test_what_was_trained_there_leaves_there_and_verifies(store, tmp_path, capsy
     config = train_config({**encode(CONFIG), "lora_rank": 2 if kind == "adapters" else None})
     run, leaves = tmp_path / "run", tmp_path / "leaves"
     with far_machine():
-        loop.train(store, uls_plan(steps=2), config, out=run, device=FAR.type)
+        loop.train(store, uls_plan(steps=2), config, out=run, options=RunOptions(device=FAR.type))
     there(["export", run, "--out", leaves], capsys)
     there(["verify", leaves], capsys)
     there(["report", run, "--out", tmp_path / "report.html"], capsys)
@@ -336,8 +335,7 @@ def test_a_cost_is_predicted_of_the_hardware_that_is_named_whatever_is_there(
 ):
     """A look at small models is taken on the CPU: a GPU beside it may not change what is said."""
     norms = tmp_path / "norms.json"
-    probe = ["probe", made / "store", "--model", made / "base", "--out", norms, "--seed", 4]
-    on("cpu", probe, capsys)
+    synthetic_norms(most=4).save(norms)
     words = [
         *("plan", made / "store", "--norms", norms, "--budget", 16, "--steps", 6, "--epsilon", 4),
         *("--population", 100, "--delta", 1e-5, "--most-noise", 1000, "--json"),
@@ -358,7 +356,7 @@ def test_the_demo_computes_there(tmp_path):
     assert [run["algorithm"] for run in result["runs"]] == ["ULS", "ELS"]
 
 
-ALSO = {"train", "sweep", "audit", "selftest", "federate", "plan", "demo"}
+ALSO = {"train", "tune", "audit", "selftest", "federate", "plan", "demo"}
 """Commands that run above and are no row of a table."""
 
 
@@ -367,7 +365,7 @@ def test_every_command_that_computes_is_here():
     grimp = pytest.importorskip("grimp")
     graph = grimp.build_graph("userdp", include_external_packages=True, cache_dir=None)
     computes = {name for name in names() if graph.chain_exists(module_of(name).__name__, "torch")}
-    assert computes == ALSO | {words.split()[0] for words in COMMANDS.values()}
+    assert computes == ALSO | {command_of(words.split()) for words in COMMANDS.values()}
 
 
 @pytest.mark.slow

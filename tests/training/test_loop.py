@@ -22,6 +22,7 @@ from userdp.training.config import (
     EngineName,
     OptimizerName,
     PlainPlan,
+    RunOptions,
     Schedule,
     TrainConfig,
     train_config,
@@ -276,8 +277,9 @@ def test_user_loss_weighs_users_alike_and_loss_weighs_tokens_alike(tmp_path):
 @pytest.mark.slow
 def test_tensorboard_curves_are_the_operators_alone(store, tmp_path):
     pytest.importorskip("tensorboard")
-    train(store, uls_plan(steps=1), CONFIG, out=tmp_path / "run")
-    folder = tmp_path / "run" / "tensorboard"
+    drawn = RunOptions(report_to=("tensorboard",))
+    train(store, uls_plan(steps=1), CONFIG, out=tmp_path / "run", options=drawn)
+    folder = tmp_path / "run" / "curves"
     assert list(folder.iterdir())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 

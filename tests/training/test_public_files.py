@@ -19,7 +19,7 @@ from userdp.training.private import make_private
 
 SHAREABLE = ("ledger.jsonl", "plan.json", "train.toml", "model")
 OPERATOR_FILES = ("operator.jsonl", "resume.json", ".lock")
-OPERATOR_FOLDERS = ("checkpoints", "tensorboard")
+OPERATOR_FOLDERS = ("checkpoints", "curves")
 OPERATOR_WORDS = re.compile(
     r'"(units|rows|loss|losses|norms?|norm_quantiles|seconds|time\w*|clipped\w*|counts?|users)"\s*:'
 )

@@ -23,7 +23,7 @@ from userdp.interrupts import told
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
 from userdp.ledger.overview import share_of
-from userdp.plans.norms import GradientNorms
+from userdp.plans.norms import GradientNorms, require_told
 from userdp.plans.origin import Constant, Provenance
 from userdp.plans.planner import MOST_NOISE, Request, propose
 from userdp.plans.proposal import HEADINGS, PrivacyBudget, Proposal, Release, in_cells
@@ -141,6 +141,7 @@ def plan(
     measured = _norms(path, norms, model, hardware, who, config, population, device, progress)
     if norms_out is not None:
         measured.save(Path(norms_out))
+    require_told(measured.users, measured.rank_error)
     history = StoreLedger(path).history()
     if measured.ledger_line not in (None, *history.charges):
         raise UseError(

@@ -29,6 +29,8 @@ class GradientNorms:
         source: whose gradients these are; never ``DECLARED``.
         statistic: ψ of Equation 8, in words.
         ledger_line: the id of the store ledger's query; only for the source ``dp-release``.
+        rank_error: only for ``dp-release``: each norm stands within so many users of the median
+            with 95% probability; a public constant.
         median_examples_per_user: of the users measured, if it was counted.
         made_for: the store and the model that were measured; None where that is not known.
 
@@ -39,7 +41,7 @@ class GradientNorms:
     Source: Charles et al. 2024, Section 6 and Appendix F.
     """
 
-    schema: ClassVar[str] = "userdp.norms/4"
+    schema: ClassVar[str] = "userdp.norms/5"
 
     model: str
     users: int
@@ -48,6 +50,7 @@ class GradientNorms:
     source: Provenance
     statistic: str = "median"
     ledger_line: str | None = None
+    rank_error: float | None = None
     median_examples_per_user: int | None = None
     made_for: MadeFor | None = None
 
@@ -119,3 +122,24 @@ class GradientNorms:
     def load(cls, path: Path) -> Self:
         """Read a file of norms; `UseError` if it is none."""
         return decode(cls, read_json(path, what="gradient norms"), what="the gradient norms")
+
+
+def require_told(users: float, rank_error: float | None) -> None:
+    """Refuse a release whose noise may put any user's norm in the median's place.
+
+    Args:
+        users: whose norms are released, in expectation.
+        rank_error: see `GradientNorms`; None of norms that are no release.
+
+    Raises:
+        UseError: it is more than a quarter of the users, so that the interval is wider than from
+            one quartile to the other.
+    """
+    if rank_error is None or rank_error <= users / 4:
+        return
+    raise UseError(
+        f"released norms would say nothing: with {users:,.0f} users each may be that of any user "
+        f"within {rank_error:,.0f} of the median",
+        hint=f"release them over {math.ceil(4 * rank_error):,} users or more, or at a larger "
+        "epsilon; or do without: userdp train --epsilon --population takes public defaults",
+    )

@@ -7,6 +7,7 @@ median is within 4.5% of the grid's true choice, whatever its unit.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,6 +92,23 @@ def draw_medians(
         for name, numbers in values.items()
     }
     return ReleasedMedians(medians=medians, epsilon=epsilon, query_id=query_id)
+
+
+def rank_error(*, epsilon: float, names: int) -> float:
+    """How far from the median, in users, each of ``names`` medians stands with 95% probability.
+
+    A score is half the difference of the numbers of users above and below; one user moves it by
+    half, so that the noise on it is exponential of scale 1/ε for each name. A grid point whose
+    score is larger than the least by ln(n/0.05)/ε wins with probability 0.05/n at most, for each of
+    the n points.
+
+    Args:
+        epsilon: of all of them together.
+        names: how many medians.
+
+    Source: Dwork and Roth 2014, Theorem 3.11.
+    """
+    return math.log((2 * _LAST + 1) / 0.05) * names / epsilon
 
 
 def to_steps(numbers: NDArray[np.float64]) -> list[int]:

@@ -28,9 +28,9 @@ from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
 from userdp.ledger import StoreLedger
-from userdp.plans.norms import GradientNorms
+from userdp.plans.norms import GradientNorms, require_told
 from userdp.plans.origin import Provenance
-from userdp.queries.medians import charge_medians, draw_medians
+from userdp.queries.medians import charge_medians, draw_medians, rank_error
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
@@ -90,18 +90,19 @@ def probe_store(
         raise UseError(
             "a DP release of gradient norms needs the declared number of users and an epsilon, and "
             "no other source takes them",
-            hint="--source dp-release --population 20000 --users 2000 --epsilon 0.2",
+            hint="--set measure.source=dp-release --population 20000 --set measure.users=2000 "
+            "--set measure.epsilon=0.2",
         )
     if under_dp and seed is not None:
         raise UseError(
             "a DP release takes no seed: its coins must be secret",
-            hint="leave --seed out",
+            hint="leave measure.seed out",
         )
     split = store.split(Split.HELD_OUT_USERS if source is Provenance.HELD_OUT else Split.TRAIN)
     if not under_dp and not len(split.counts):
         raise UseError(
             f"the store at {store.path} has no users in its split {split.name}",
-            hint="prepare it with --held-out-users 0.1, or --source public for a store of such",
+            hint="prepare it with --held-out-users 0.1, or measure.source=public for one of such",
         )
     # Before anything is charged: a model that does not fit must cost nothing.
     base = load_model(config, store)
@@ -112,12 +113,13 @@ def probe_store(
     if under_dp and not math.isfinite(compose(origin).epsilon) and origin.parts:
         raise UseError(
             f"nothing is claimed of the model {config.model!r}, so that a release has no price",
-            hint="measure another model, or other people: --source held-out-users",
+            hint="measure another model, or other people: measure.source=held-out-users",
         )
     model = add_adapters(base, config).to(computes)
     require_uncoupled(model)
     if population is not None and epsilon is not None:
         require_count("population", population)
+        require_told(min(users, population), error := rank_error(epsilon=epsilon, names=len(grid)))
         subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
         query_id = charge_medians(store, epsilon=epsilon, subject=subject, of=origin)
         draw = secret_generator()
@@ -149,7 +151,7 @@ def probe_store(
         norms = {size: medians[str(size)] for size in grid}
         # One example's norm is that of G = 1, so that it costs nothing more.
         one: dict[str, Any] = {"example_norm": norms[1], "ledger_line": query_id}
-        return GradientNorms(users=users, user_norms=norms, **one, **known)
+        return GradientNorms(users=users, user_norms=norms, rank_error=error, **one, **known)
     return GradientNorms(
         users=len(chosen),
         user_norms={size: _median(column) for size, column in columns.items()},
