@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from userdp.auditing.extra_run import Sabotage
-from userdp.gradients import ClippedSum, NoiseSource, Units
+from userdp.gradients import ClippedSum, NoiseSource
 from userdp.sampling.coins import poisson_indices
 from userdp.training.private_run import PrivateRun
 
@@ -97,15 +97,15 @@ def _with_draws(draws: Draws) -> Sabotage:
 
 def not_clipped(run: PrivateRun) -> None:
     """Twice the norm gets through, and the engine says nothing."""
-    honest = run.mechanism.clip
+    honest = run.mechanism.engine
 
-    def twice(units: Units) -> ClippedSum:
-        found = honest(units)
+    def twice(*arguments: Any, **options: Any) -> ClippedSum:
+        found = honest(*arguments, **options)
         for value in found.value.values():
             value *= 2
         return found
 
-    run.mechanism.clip = twice
+    run.mechanism.engine = twice  # type: ignore[assignment]
 
 
 under_noised = _with_noise(lambda: ScaledNoise(0.1))

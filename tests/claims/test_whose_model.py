@@ -17,7 +17,7 @@ from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
-from userdp.training import loop
+from userdp.training.checkpoints import Checkpoints
 
 PRICE = PLAN.guarantee().epsilon
 
@@ -135,7 +135,7 @@ def test_what_a_copied_trial_was_charged_again_is_in_the_price_of_the_winner(sto
     class Stopped(InProcess):
         def __call__(self, arguments, *, log, environment):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(loop, "save_checkpoint", interrupt)
+                patch.setattr(Checkpoints, "save", interrupt)
                 return super().__call__(arguments, log=log, environment=environment)
 
     def interrupt(*arguments, **options):

@@ -37,7 +37,6 @@ ASKED = {
     "eval_strategy": "steps",
     "eval_on_start": True,
     "max_grad_norm": 1.0,
-    "include_num_input_tokens_seen": "all",
 }
 """What asks for each setting of `TrainingArguments` or `SFTConfig`."""
 

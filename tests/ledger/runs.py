@@ -12,7 +12,7 @@ from userdp.data.splits import Split
 from userdp.data.states import State, StateKind
 from userdp.plans import StepRecord
 from userdp.training.config import PrivateOptions
-from userdp.training.opening import TrainerNotes, open_run
+from userdp.training.opening import TrainerNotes, Training, open_run
 
 PLAN = uls_plan()
 
@@ -65,7 +65,18 @@ def opened(folder, store, **options):
     notes = {name: options.pop(name) for name in names if name in options}
     notes = TrainerNotes(**{"base": Lineage(), **notes})
     options = PrivateOptions(**{"exact_log": True, **options})
-    return open_run(folder, store, PLAN, options=options, notes=notes, resume=resume)
+    return open_run(
+        Training(
+            model=None,
+            optimizer=None,
+            store=store,
+            plan=PLAN,
+            out=folder,
+            resume=resume,
+            options=options,
+            notes=notes,
+        )
+    )
 
 
 def go_on(folder, store, steps=1, **options):

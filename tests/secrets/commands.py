@@ -47,7 +47,9 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _operators("prepare INPUT --user author --text message --out store --json", slow=True),
     ),
     "store dedup": (
-        _operators("store dedup PUBLIC INPUT --text message --user author --out clean.jsonl", slow=True),
+        _operators(
+            "store dedup PUBLIC INPUT --text message --user author --out clean.jsonl", slow=True
+        ),
     ),
     "store stats": (
         _operators("store stats STORE --json"),

@@ -87,11 +87,9 @@ OUTPUTS = (
     _operators("`STORE/ledger.jsonl`", "*store/ledger.json*"),
     _operators("`STORE/`", "*store/*", holds=EVERYTHING, why="it is the people's text"),
     _operators(
-        "`RUN/operator.jsonl`, `resume.json`, `loop.json`, `checkpoints/`, `curves/`, "
-        "`audit/`",
+        "`RUN/operator.jsonl`, `resume.json`, `checkpoints/`, `curves/`, `audit/`",
         "*/operator.jsonl",
         "*/resume.json",
-        "*/loop.json",
         "*/checkpoints/*",
         "*/curves/*",
         "*/audit/*",

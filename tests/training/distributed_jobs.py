@@ -92,7 +92,7 @@ def trained(store: Path, out: Path, kind: str, lora: bool, sharded: bool) -> tor
     )
     with run:
         for _ in run:
-            run._optimizer.step()
+            run._of.optimizer.step()
     return weights_of(model)
 
 
@@ -108,7 +108,7 @@ def trained_where_memory_runs_out(
     with run:
         memory.most = 1 if current_world().rank == short else memory.most
         for step in run:
-            run._optimizer.step()
+            run._of.optimizer.step()
             halvings += step.operator["halvings"]
     return weights_of(model), halvings
 
@@ -142,7 +142,7 @@ def noises(store: Path, out: Path, sharded: bool, broken: str | None) -> torch.T
             assert step.operator["units"] == 0
             grads = [whole(p.grad).flatten() for p in trainable_parameters(model).values()]
             seen.append(torch.cat(grads).double() * scale)
-            run._optimizer.step()
+            run._of.optimizer.step()
     return torch.stack(seen)
 
 
@@ -264,17 +264,17 @@ def _break(how: str) -> None:
 def dies(store: Path, out: Path, rank: int, at: int) -> int:
     """A run in which process ``rank`` is killed while it clips step ``at``."""
     _, run = open_run(store, out, plan_of("uls"))
-    clip = run.mechanism.clip
+    engine = run.mechanism.engine
 
-    def dying(units):
+    def dying(*arguments, **options):
         if run.done == at and current_world().rank == rank:
             os.kill(os.getpid(), signal.SIGKILL)
-        return clip(units)
+        return engine(*arguments, **options)
 
-    run.mechanism.clip = dying
+    run.mechanism.engine = dying
     with run:
         for _ in run:
-            run._optimizer.step()
+            run._of.optimizer.step()
     return run.done
 
 
@@ -288,7 +288,7 @@ def interrupted(store: Path, out: Path, rank: int, at: int) -> tuple[str, int]:
             for step in run:
                 if step.number == at and current_world().rank == rank:
                     os.kill(os.getpid(), signal.SIGINT)
-                run._optimizer.step()
+                run._of.optimizer.step()
                 taken += 1
         except Interrupted as stop:
             return stop.place, taken
@@ -309,7 +309,7 @@ def strays(store: Path, out: Path, lora: bool, sharded: bool, watched: bool) -> 
         causal_lm_loss(model, rows, torch.full((2,), 4)).mean().backward()
     reshard(model)
     with contextlib.suppress(UseError):
-        run._optimizer.step()
+        run._of.optimizer.step()
     run.close()
     return float((weights_of(model) - before).norm())
 
@@ -323,7 +323,7 @@ def goes_on(store: Path, out: Path) -> int:
     _, run = open_run(store, out, plan_of("uls"), resume=True)
     with run:
         for _ in run:
-            run._optimizer.step()
+            run._of.optimizer.step()
     return run.done
 
 
@@ -344,23 +344,23 @@ def tampers(store: Path, out: Path) -> None:
         run.mechanism.l2_clip_norm *= 2
     with run:
         for _ in run:
-            run._optimizer.step()
+            run._of.optimizer.step()
 
 
 def draws_in_steps(store: Path, out: Path) -> list[list[float]]:
     """After a public seed: what each step of this process draws where its model would."""
     torch.manual_seed(0)
     _, run = open_run(store, out, plan_of("uls", steps=3))
-    clip, seen = run.mechanism.clip, []
+    engine, seen = run.mechanism.engine, []
 
-    def drawing(units):
+    def drawing(*arguments, **options):
         seen.append(torch.rand(4).tolist())
-        return clip(units)
+        return engine(*arguments, **options)
 
-    run.mechanism.clip = drawing
+    run.mechanism.engine = drawing
     with run:
         for _ in run:
-            run._optimizer.step()
+            run._of.optimizer.step()
     seen.append(torch.rand(4).tolist())  # and what the caller draws afterwards
     return seen
 
@@ -377,7 +377,7 @@ def promised(store: Path, out: Path) -> list[int]:
     run.mechanism.engine = watched
     with run:
         for _ in run:
-            run._optimizer.step()
+            run._of.optimizer.step()
     return told
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from types import SimpleNamespace
-
-import numpy as np
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config
@@ -13,11 +9,10 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from tests.gradients.far_device import FAR, far_machine
 from userdp.gradients import NoiseSource
 from userdp.gradients.shards import ShardNoise
-from userdp.training import distributed_run, selftest_draws
+from userdp.training import distributed_run
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import Dealing, SharedNoise
-from userdp.training.selftest import CHECKS, made_up_units
-from userdp.training.selftest_gradients import Measured, Scene
+from userdp.training.selftest import CHECKS, Measured, Scene, made_up_units
 
 TINY = GPT2Config(
     vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0
@@ -108,10 +103,6 @@ def _everybody_clips_all() -> None:
     Dealing.mine = everybody
 
 
-def _own_cohorts() -> None:
-    selftest_draws.secret_generator = lambda seed=None: np.random.default_rng()
-
-
 def _half_a_sum() -> None:
     distributed_run.sum_to_owners = lambda world, value: None
 
@@ -150,10 +141,6 @@ def _clean_share() -> None:
     World.broadcast = clean
 
 
-def _known_coins() -> None:
-    distributed_run.secrets = SimpleNamespace(randbits=random.getrandbits)
-
-
 FAULTS = {
     None: lambda: None,
     "one process's noise doubled": lambda: _noise_of_rank_one(2.0),
@@ -167,8 +154,6 @@ FAULTS = {
     "one seed for all parts": _one_seed,
     "one process has other weights": _other_weights,
     "every process clips all units": _everybody_clips_all,
-    "every process draws its own cohort": _own_cohorts,
     "the other processes' sums are lost": _half_a_sum,
-    "cohorts from a public seed": _known_coins,
 }
 """By name: makes this process wrong, or none of them."""

@@ -17,6 +17,7 @@ from userdp.gradients import trainable_parameters
 from userdp.training import origin as origin_module
 from userdp.training.config import PlainPlan
 from userdp.training.models import BASE_MODEL
+from userdp.training.opening import Training
 from userdp.training.plain import PlainRun
 from userdp.training.private import make_private
 from userdp.training.releasing import save_model
@@ -177,9 +178,9 @@ def plain(base, store, out):
     """Adapters that a run without privacy over these people released."""
     model = adapted(base)
     optimizer = sgd(model)
-    with PlainRun(
-        model, optimizer, store, PlainPlan(steps=2, batch_size=4), out=out, seed=0
-    ).open() as run:
+    plan = PlainPlan(steps=2, batch_size=4)
+    training = Training(model=model, optimizer=optimizer, store=store, plan=plan, out=out)
+    with PlainRun(training, seed=0).open() as run:
         for _ in run:
             optimizer.step()
         run.save()

@@ -16,7 +16,7 @@ from tests.training.toy import CONFIG, attempts, lines
 from userdp.claims import claim
 from userdp.errors import FailureError
 from userdp.ledger import RunLedger
-from userdp.training import checkpoints, loop
+from userdp.training.checkpoints import Checkpoints
 from userdp.training.loop import train
 
 EACH_STEP = replace(CONFIG, checkpoint_every=1)
@@ -113,13 +113,13 @@ def test_invariant_7_twin_a_ledger_that_lags_behind_the_updates_is_caught(
             return self.attempts + 1
 
         monkeypatch.setattr(RunLedger, "attempt", late)
-    save = loop.save_checkpoint
+    save = Checkpoints.save
 
-    def save_and_crash(*arguments, **options):
-        save(*arguments, **options)
+    def save_and_crash(self, step, **options):
+        save(self, step, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "save_checkpoint", save_and_crash)
+    monkeypatch.setattr(Checkpoints, "save", save_and_crash)
     plan, run = uls_plan(), tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         train(store, plan, CONFIG, out=run)
@@ -133,15 +133,15 @@ def test_invariant_7_twin_a_ledger_that_lags_behind_the_updates_is_caught(
 
 def checkpoints_of(store, path, monkeypatch, *, stop):
     """A run that was interrupted right after the checkpoint of step ``stop``."""
-    save = loop.save_checkpoint
+    save = Checkpoints.save
 
-    def save_and_crash(folder, *, step, **options):
-        save(folder, step=step, **options)
+    def save_and_crash(self, step, **options):
+        save(self, step, **options)
         if step == stop:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "save_checkpoint", save_and_crash)
+        patch.setattr(Checkpoints, "save", save_and_crash)
         with pytest.raises(KeyboardInterrupt):
             train(store, uls_plan(), EACH_STEP, out=path)
     return path
@@ -165,6 +165,6 @@ def test_broken_twin_a_checkpoint_that_is_not_asked_whose_it_is_goes_on_in_anoth
     other = checkpoints_of(store, tmp_path / "other", monkeypatch, stop=1)
     shutil.rmtree(run / "checkpoints")
     shutil.copytree(other / "checkpoints", run / "checkpoints")
-    monkeypatch.setattr(checkpoints, "_is_of", lambda *whatever: True)
+    monkeypatch.setattr(Checkpoints, "_is_ours", lambda *whatever: True)
     train(store, uls_plan(), EACH_STEP, out=run, resume=True)
     assert claim(run).complete

@@ -9,7 +9,7 @@ from tests.plans import uls_plan
 from tests.training.toy import CONFIG, run_all, sgd, toy_model
 from userdp.cli.app import run as command
 from userdp.errors import FailureError, UseError
-from userdp.training import dry_run, opened
+from userdp.training import dry_run, opening
 
 
 def bytes_under(folder):
@@ -46,7 +46,7 @@ def test_of_a_run_that_goes_on_nothing_is_tried_and_nothing_is_settled(
 ):
     plan, options = uls_plan(steps=1), {"config": CONFIG, "out": tmp_path / "run"}
     with monkeypatch.context() as patch:
-        patch.setattr(opened, "settle_finished", lambda folder, charges: False)  # killed there
+        patch.setattr(opening, "settle_finished", lambda folder, charges: False)  # killed there
         with pytest.raises(UseError, match="knows this run no more"):
             userdp.train(store, plan=plan, **options)
     before, model = bytes_under(tmp_path), toy_model(store)

@@ -65,7 +65,6 @@ FAULTS = {
     "one process's noise doubled": ("noise", True),
     "one seed for all parts": ("noise", True),
     "every process adds its own noise": ("noise", False),
-    "every process draws its own cohort": ("cohorts", False),
 }
 
 

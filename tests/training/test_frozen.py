@@ -11,7 +11,7 @@ from userdp.claims import claim
 from userdp.claims.conditions import ConditionKind
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.training import origin as origin_module
+from userdp.training.origin import KnownWeights
 from userdp.training.private import make_private
 
 PLAN = uls_plan()
@@ -52,7 +52,7 @@ def test_invariant_13_frozen_weights_that_learned_are_not_released(store, tmp_pa
 
 
 def test_broken_twin_without_the_question_they_are_released(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(origin_module, "digest_of_frozen", lambda model, trained: "the same")
+    monkeypatch.setattr(KnownWeights, "_digest_of_frozen", lambda self: "the same")
     private = run_of(half_frozen(store), store, tmp_path / "run", at_end=train_beside)
     assert claim(tmp_path / "run").guarantee == PLAN.guarantee()
     assert private.folder.model.exists()

@@ -16,7 +16,7 @@ from userdp.data.progress import NoProgress
 from userdp.errors import Interrupted
 from userdp.interrupts import are_held
 from userdp.training import loop
-from userdp.training.checkpoints import CheckpointTimes
+from userdp.training.checkpoints import Checkpoints
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
 from userdp.training.private import make_private
@@ -174,15 +174,20 @@ def test_a_signal_after_a_loops_last_step_comes_when_the_run_has_settled(store, 
     assert claim(run).complete
 
 
-def test_checkpoints_come_by_steps_or_by_the_clock():
+def checkpoints_at(folder, clock, **options):
+    model = torch.nn.Linear(2, 2)
+    return Checkpoints(folder, "ab12", model, sgd(model), None, clock=clock, **options)
+
+
+def test_checkpoints_come_by_steps_or_by_the_clock(tmp_path):
     now = 0.0
-    times = CheckpointTimes(steps=50, seconds=60.0, clock=lambda: now)
+    times = checkpoints_at(tmp_path, lambda: now, steps=50, seconds=60.0)
     assert times.due(50)
     assert not times.due(51)
     now = 60.0
     assert times.due(52)
-    with times.writing():
-        now = 61.0
+    now = 61.0
+    times.save(52)
     assert not times.due(53)
     now = 120.0
     assert not times.due(54)
@@ -190,15 +195,12 @@ def test_checkpoints_come_by_steps_or_by_the_clock():
     assert times.due(55)
 
 
-def test_checkpoints_by_the_clock_take_a_twentieth_of_the_time_at_most():
-    now = 0.0
-    times = CheckpointTimes(steps=10**6, seconds=60.0, clock=lambda: now)
-    with times.writing():
-        now = 30.0
-    now = 30.0 + 599.0
-    assert not times.due(1)
-    now = 30.0 + 600.0
-    assert times.due(1)
+def test_checkpoints_by_the_clock_take_a_twentieth_of_the_time_at_most(tmp_path):
+    times = iter([0.0, 0.0, 30.0, 30.0 + 599.0, 30.0 + 600.0])
+    checkpoints = checkpoints_at(tmp_path, lambda: next(times), steps=10**6, seconds=60.0)
+    checkpoints.save(1)  # which takes thirty seconds
+    assert not checkpoints.due(1)
+    assert checkpoints.due(1)
 
 
 def test_a_run_writes_them_by_the_clock(store, tmp_path, monkeypatch):

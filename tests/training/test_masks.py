@@ -22,6 +22,7 @@ from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.training import steps as steps_module
 from userdp.training.config import PlainPlan
 from userdp.training.losses import evaluate
+from userdp.training.opening import Training
 from userdp.training.plain import PlainRun
 from userdp.training.private import make_private
 
@@ -112,10 +113,15 @@ def test_plain_training_counts_marked_tokens_whatever_the_micro_batch(store, tmp
     gradients = []
     for micro_batch in (2, 100):
         model = toy_model(store)
-        run = PlainRun(
-            model, sgd(model), store, PlainPlan(steps=1, batch_size=100),
-            out=tmp_path / str(micro_batch), seed=0, micro_batch=micro_batch,
-        )  # fmt: skip
+        training = Training(
+            model=model,
+            optimizer=sgd(model),
+            store=store,
+            plan=PlainPlan(steps=1, batch_size=100),
+            out=tmp_path / str(micro_batch),
+            micro_batch=micro_batch,
+        )
+        run = PlainRun(training, seed=0)
         with run.open():
             next(iter(run))
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))

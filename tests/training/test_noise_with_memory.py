@@ -19,12 +19,11 @@ from tests.training.toy import private_run, sgd, toy_model
 from userdp.clip import AdaptiveClipping, Clip
 from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.ending import end_early
 from userdp.noise import Gaussian
 from userdp.plans import Plan
 from userdp.sampling import ShuffleUsers
-from userdp.training import opened as opened_module
 from userdp.training import steps as steps_module
 from userdp.training.config import UnsafeSeeds
 from userdp.training.distributed_run import source_for
@@ -122,7 +121,7 @@ def test_what_a_kill_left_of_the_state_goes_when_the_run_is_looked_at_again(
         if told:
             broken.setattr(RunFolder, "forget_noise", killed)
         else:
-            broken.setattr(opened_module, "_settle", killed)
+            broken.setattr(StoreLedger, "settle", killed)
         noise_of_steps(store, tmp_path / "run")
     assert state.exists()
     with pytest.raises(UseError, match="finished"):

@@ -55,7 +55,7 @@ def test_a_loops_run_is_compared_with_the_very_model_that_it_began_from(
     expected, _ = evaluate(read_model(str(base)), store, "held-out-users")
     assert measured["base"]["loss"] == expected["loss"]
     assert measured["model"]["loss"] != expected["loss"]
-    assert stat.S_IMODE((run / "loop.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((run / "resume.json").stat().st_mode) == 0o600
 
 
 def test_adapters_without_a_merged_model_are_measured_over_their_base(store, base, tmp_path):
@@ -145,7 +145,7 @@ def test_invariant_13_twin_the_bundled_model_in_place_of_an_unknown_base_is_caug
     with pytest.raises(UseError, match=r"'bundled'|tokens"):
         released_models(RunFolder(run), store, with_base=True)
     (run / "train.toml").unlink()
-    (run / "loop.json").unlink()  # as where a run's shareable files were handed on
+    (run / "resume.json").unlink()  # as where a run's shareable files were handed on
     with pytest.raises(UseError, match="does not say which model it began from"):
         released_models(RunFolder(run), store, with_base=True)
     assert released_models(RunFolder(run), store, with_base=False).keys() == {"model"}

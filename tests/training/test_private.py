@@ -32,7 +32,7 @@ from userdp.queries import release
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import Collator
 from userdp.training.config import PrivateOptions, UnsafeSeeds
-from userdp.training.opened import OpenRun
+from userdp.training.opening import OpenRun
 from userdp.training.private import make_private
 
 

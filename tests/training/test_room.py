@@ -98,23 +98,25 @@ def test_invariant_9_a_step_in_which_memory_runs_out_is_the_step_of_smaller_pass
     assert sum(fact["halvings"] for fact in found.facts[1:]) == 0  # the smaller size is kept
 
 
-def draws_again(self: StepMechanism, units: Units, right: Callable[..., ClippedSum]) -> ClippedSum:
+def draws_again(
+    mechanism: StepMechanism, units: Units, right: Callable[[Units], ClippedSum]
+) -> ClippedSum:
     """A broken twin: what did not fit is replaced by another cohort."""
     try:
-        return right(self, units)
+        return right(units)
     except FailureError:
-        return right(self, self.collator(self.sampler.draw()))
+        return right(mechanism.collator(mechanism.sampler.draw()))
 
 
 def adds_noise_to_each_attempt(
-    self: StepMechanism, units: Units, right: Callable[..., ClippedSum]
+    mechanism: StepMechanism, units: Units, right: Callable[[Units], ClippedSum]
 ) -> ClippedSum:
     """A broken twin: an attempt that failed has left its noise in the sum."""
     try:
-        return right(self, units)
+        return right(units)
     except FailureError:
-        summed = right(self, units)
-        self.noise.add_(summed.value, self.noise_std)
+        summed = right(units)
+        mechanism.noise.add_(summed.value, mechanism.noise_std)
         return summed
 
 
@@ -126,18 +128,24 @@ def test_invariant_9_twin_a_retry_with_another_cohort_or_more_noise_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     exact = run(store, tmp_path / "exact", monkeypatch, micro_batch=1)
-    right, calls = StepMechanism.clip, []
+    honest, calls = StepMechanism.take, []
 
-    def clip(self: StepMechanism, units: Units) -> ClippedSum:
-        def once(self: StepMechanism, units: Units) -> ClippedSum:
-            calls.append(units)
-            if len(calls) == 2:
-                raise FailureError("memory ran out")
-            return right(self, units)
+    def take(self: StepMechanism, number: int) -> dict[str, Any]:
+        def engine(model: Any, loss: Any, units: Units, **options: Any) -> ClippedSum:
+            def once(units: Units) -> ClippedSum:
+                calls.append(units)
+                if len(calls) == 2:
+                    raise FailureError("memory ran out")
+                return right(model, loss, units, **options)
 
-        return twin(self, units, once)
+            return twin(self, units, once)
 
-    monkeypatch.setattr(StepMechanism, "clip", clip)
+        right = self.engine
+        with monkeypatch.context() as patch:
+            patch.setattr(self, "engine", engine)
+            return honest(self, number)
+
+    monkeypatch.setattr(StepMechanism, "take", take)
     assert not run(store, tmp_path / "found", monkeypatch, micro_batch=1).is_that_of(exact)
 
 

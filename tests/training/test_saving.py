@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import partial
 
 import peft
 import pytest
@@ -25,7 +26,7 @@ from userdp.gradients import trainable_parameters
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.training.origin import digest_of_weights
 from userdp.training.private import make_private
-from userdp.training.releasing import release
+from userdp.training.releasing import release, save_model
 from userdp.training.run_models import require_released
 
 
@@ -216,9 +217,8 @@ def test_invariant_13_twin_weights_exchanged_after_saving_are_caught(store, tmp_
 
 
 def released(model, store, folder):
-    return release(
-        model, RunFolder(folder), tokenizer=store.tokenizer_path, lineage=Lineage(parts=())
-    )
+    write = partial(save_model, tokenizer=store.tokenizer_path, lineage=Lineage(parts=()))
+    return release(model, RunFolder(folder), write)
 
 
 @pytest.mark.slow

@@ -331,7 +331,7 @@ def sums_and_promises(run):
         for _ in private:
             steps.append((len(told), set(told)))
             told.clear()
-            run._optimizer.step()
+            run._of.optimizer.step()
     return steps
 
 
@@ -352,13 +352,12 @@ def test_broken_twin_of_invariant_3_a_run_that_tells_of_one_sum_alone_is_caught(
     store, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(steps_module, "PASSES_AHEAD", 1)
-    honest = steps_module.StepMechanism.clip
+    honest = steps_module.StepMechanism.clipping
 
-    def one(self, units):
-        self._parts = 1
-        return honest(self, units)
+    def one(self, *, sums=None):
+        return honest(self, sums=1)
 
-    monkeypatch.setattr(steps_module.StepMechanism, "clip", one)
+    monkeypatch.setattr(steps_module.StepMechanism, "clipping", one)
     model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
     run = make_private(model, sgd(model), store, plan, out=tmp_path / "run", micro_batch=4)
     assert not all(promised == {made} for made, promised in sums_and_promises(run))

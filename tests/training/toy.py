@@ -18,7 +18,8 @@ from userdp.gradients import causal_lm_loss
 from userdp.plans.proposal import as_plan, declared_users
 from userdp.training.config import PrivateOptions, TrainConfig
 from userdp.training.models import new_model
-from userdp.training.opening import TrainerNotes
+from userdp.training.opening import TrainerNotes, Training
+from userdp.training.private import opened
 from userdp.training.private_run import PrivateRun
 
 CONFIG = TrainConfig(model="new", layers=1, width=16, heads=2, learning_rate=0.01)
@@ -98,19 +99,19 @@ def private_run(
     **options,
 ):
     """`make_private`, with each option by its name, and what the weights descend from."""
-    return PrivateRun(
-        model,
-        optimizer,
-        store,
-        as_plan(plan),
-        out=out,
+    training = Training(
+        model=model,
+        optimizer=optimizer,
+        store=opened(store),
+        plan=as_plan(plan),
+        out=Path(out),
         loss=loss,
         micro_batch=micro_batch,
         resume=resume,
         options=PrivateOptions(**options),
         notes=TrainerNotes(base=base),
-        users=declared_users(plan),
-    ).open()
+    )
+    return PrivateRun(training, users=declared_users(plan)).open()
 
 
 def run_all(model, store, plan, out, **options):

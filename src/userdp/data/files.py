@@ -69,12 +69,16 @@ def read_columns(path: Path, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]
     """
     types = {name: pa.from_numpy_dtype(np.dtype(kind)) for name, kind in kinds.items()}
     table = read_table(path, types)
-    return {
-        name: table.column(name).combine_chunks().to_numpy(zero_copy_only=True)
-        if table.num_rows == 0
-        else table.column(name).chunk(0).to_numpy(zero_copy_only=True)
-        for name in table.column_names
-    }
+    return {name: _mapped(table.column(name), kind) for name, kind in kinds.items()}
+
+
+def _mapped(column: pa.ChunkedArray, kind: str) -> NDArray[Any]:
+    """The column's one piece, where it lies: pyarrow's `to_numpy` would import pandas (2 s)."""
+    if not len(column):
+        return np.empty(0, dtype=kind)
+    piece = column.chunk(0)
+    begin, end = piece.offset, piece.offset + len(piece)
+    return np.frombuffer(piece.buffers()[1], dtype=kind)[begin:end]
 
 
 def checksum(path: Path) -> dict[str, Any]:

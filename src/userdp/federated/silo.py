@@ -28,7 +28,7 @@ from userdp.ledger import RunFolder
 from userdp.plans import Plan
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.models import require_fit
-from userdp.training.opening import TrainerNotes
+from userdp.training.opening import TrainerNotes, Training
 from userdp.training.origin import lineage_of_named
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
@@ -176,44 +176,31 @@ class Silo:
     def _open(self, number: int) -> PrivateRun | PlainRun:
         """Begin the silo's run, or go on with it."""
         out, steps = self.folder / RUN, self.plan.of_silo(self.index)
-        resume = RunFolder(out).resume.exists()
-        notes = TrainerNotes(
-            facts={"federation": self.plan.digest, "silo": self.index}, base=self._origin()
+        training = Training(
+            model=self._model,
+            optimizer=self._optimizer,
+            store=self.store,
+            plan=steps,
+            out=out,
+            loss=self._loss,
+            resume=RunFolder(out).resume.exists(),
+            options=PrivateOptions(
+                # A server may choose weights at which a batch rounds everybody's gradient by who is
+                # in it. Nor may whom the silo drew decide what is asked of the model.
+                engine="reference",
+                allow_large_delta=True,  # judged for all silos together, with the plan
+                unsafe_seeds=UnsafeSeeds(draws=self._unsafe_seed, noise=self._unsafe_seed),
+            ),
+            notes=TrainerNotes(
+                facts={"federation": self.plan.digest, "silo": self.index}, base=self._origin()
+            ),
         )
         if isinstance(steps, Plan):
-            private = PrivateRun(
-                self._model,
-                self._optimizer,
-                self.store,
-                steps,
-                out=out,
-                loss=self._loss,
-                micro_batch=32,
-                resume=resume,
-                options=PrivateOptions(
-                    # A server may choose weights at which a batch rounds everybody's gradient by
-                    # who is in it. Nor may whom the silo drew decide what is asked of the model.
-                    engine="reference",
-                    allow_large_delta=True,  # judged for all silos together, with the plan
-                    unsafe_seeds=UnsafeSeeds(draws=self._unsafe_seed, noise=self._unsafe_seed),
-                ),
-                notes=notes,
-            ).open()
+            private = PrivateRun(training).open()
             # Each round begins at the server's weights, whose claim is the federation's.
             private.share_model()
             return private
-        run = PlainRun(
-            self._model,
-            self._optimizer,
-            self.store,
-            steps,
-            out=out,
-            seed=self.plan.model.seed,
-            loss=self._loss,
-            clip_norm=None,
-            resume=resume,
-            notes=notes,
-        ).open()
+        run = PlainRun(training, seed=self.plan.model.seed, clip_norm=None).open()
         earlier = sum(self.index in self.plan.schedule(r) for r in range(1, number))
         run.done = earlier * self.plan.local.steps
         return run

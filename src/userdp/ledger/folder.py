@@ -12,11 +12,10 @@
                        where none computes what they do over their base
       operator.jsonl   0600: losses, norms, counts, times
       audit/           0700: what `userdp audit` found
-      loop.json        0600: of a run of `make_private`, which has no train.toml: where its model
-                       was loaded from
-      resume.json      0600: the nonce of the opening to come, and digests of what must not
-                       change; the store's is an exact function of everybody's text, so that
-                       whoever holds it could test a guess
+      resume.json      0600: the nonce of the opening to come, where the model of a run of
+                       `make_private` was loaded from, and digests of what must not change; the
+                       store's is an exact function of everybody's text, so that whoever holds it
+                       could test a guess
       checkpoints/     0700
       curves/          0700, what a tracker of `transformers` writes
       .lock            held by the process that trains
@@ -59,7 +58,6 @@ class RunFolder:
         self.ledger = path / LEDGER
         self.plan = path / "plan.json"
         self.train = path / "train.toml"
-        self.loop = path / "loop.json"
         self.model = path / "model"
         self.adapter = path / "adapter"
         self.operator = path / "operator.jsonl"

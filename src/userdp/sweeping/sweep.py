@@ -42,8 +42,7 @@ from userdp.sweeping.scores import (
 )
 from userdp.sweeping.standing import standings
 from userdp.training.devices import AUTO
-from userdp.training.opened import settle_finished
-from userdp.training.opening import constants_digest
+from userdp.training.opening import constants_digest, settle_finished
 from userdp.training.side_by_side import (
     Launch,
     SideBySide,

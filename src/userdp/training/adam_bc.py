@@ -28,14 +28,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from userdp.errors import UseError
 from userdp.vocabulary import require_positive, require_probability
 
 
 class AdamBC(torch.optim.Optimizer):
-    """DP-AdamBC, for all tensors of a group at once.
+    """DP-AdamBC.
 
     Args:
         params: parameters, or groups of them.
@@ -77,30 +77,22 @@ class AdamBC(torch.optim.Optimizer):
     def _update(self, group: dict[str, Any]) -> None:
         if not 0 <= group["noise_std"] < math.inf:
             raise UseError(f"noise_std must be finite and at least 0, got {group['noise_std']!r}")
-        weights = [p for p in group["params"] if p.grad is not None]
-        if not weights:
+        held = [(p, p.grad) for p in group["params"] if p.grad is not None]
+        if not held:
             return
-        gradients = [p.grad for p in weights]
-        first = [self._moment(p, "exp_avg") for p in weights]
-        second = [self._moment(p, "exp_avg_sq") for p in weights]
         beta1, beta2 = group["betas"]
         group["step"] += 1
         group["noise_average"] += (1 - beta2) * (group["noise_std"] ** 2 - group["noise_average"])
-        torch._foreach_lerp_(first, gradients, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
         corrected = 1 - beta2 ** group["step"]
         noise = group["noise_average"] / corrected
-        scales = torch._foreach_div(second, corrected)
-        torch._foreach_sub_(scales, noise)
-        torch._foreach_clamp_min_(scales, group["floor"] * noise)
-        torch._foreach_sqrt_(scales)
-        torch._foreach_add_(scales, group["eps"])
-        rate = group["lr"]
-        if group["weight_decay"]:
-            torch._foreach_mul_(weights, 1 - rate * group["weight_decay"])
-        torch._foreach_addcdiv_(weights, first, scales, -rate / (1 - beta1 ** group["step"]))
-
-    def _moment(self, parameter: Tensor, name: str) -> Tensor:
-        moment: Tensor = self.state[parameter].setdefault(name, torch.zeros_like(parameter))
-        return moment
+        rate, decay = group["lr"], 1 - group["lr"] * group["weight_decay"]
+        for parameter, gradient in held:
+            state = self.state[parameter]
+            first = state.setdefault("exp_avg", torch.zeros_like(parameter))
+            second = state.setdefault("exp_avg_sq", torch.zeros_like(parameter))
+            first.lerp_(gradient, 1 - beta1)
+            second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            scale = (second / corrected - noise).clamp_(min=group["floor"] * noise)
+            scale.sqrt_().add_(group["eps"])
+            parameter.mul_(decay)
+            parameter.addcdiv_(first, scale, value=-rate / (1 - beta1 ** group["step"]))

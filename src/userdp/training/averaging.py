@@ -40,13 +40,6 @@ class WeightAverage:
         for name, parameter in self._parameters.items():
             self.values[name].lerp_(parameter.detach().float(), 1 - decay)
 
-    @torch.no_grad()
-    def restore(self, values: dict[str, Tensor], updates: int) -> None:
-        """Continue from a checkpoint, whose values may lie elsewhere than the parameters."""
-        for name, value in self.values.items():
-            value.copy_(values[name])
-        self.updates = updates
-
     def apply(self) -> None:
         """Put the average into the model, for good."""
         _assign(self._parameters, self.values)

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,6 +30,7 @@ from userdp.gradients.shards import like, local, part_of, whole
 from userdp.ledger.folder import NOISE
 from userdp.strict_json import parse, text_of
 from userdp.training.averaging import WeightAverage
+from userdp.training.distributed import current_world
 
 _KEPT = 2
 _STEP = "step"
@@ -39,144 +39,158 @@ _SHARE = 20
 """Checkpoints by the clock take at most one part in so many of a run's time: writing a large model
 may take longer than the time after which the next one would be due."""
 
-Content: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]
-"""Tensors by name, and numbers."""
 
+class Checkpoints:
+    """The checkpoints of a run: when one is due, and how it is written and read.
 
-def save_checkpoint(
-    folder: Path,
-    *,
-    step: int,
-    run_id: str,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    average: WeightAverage | None,
-    writes: bool = True,
-) -> None:
-    """Write a checkpoint, whole or not at all, and keep the last two.
-
-    Where the model is sharded all processes call this, and the one that ``writes`` does so; what
-    is written does not tell that it was.
+    Where the model is sharded, all processes save; what is written does not tell that it was.
 
     Args:
         folder: of the run's checkpoints.
-        step: attempts charged (or plain steps done) so far.
         run_id: of the run: another run's weights have a price of their own.
-        model: its trainable parameters are written.
+        model: its trainable parameters are kept.
         optimizer: and its state.
         average: and its state, if there is one.
-        writes: whether this process writes.
-
-    Raises:
-        FailureError: the disk refused; the checkpoints that there were are unchanged.
+        steps: between two checkpoints, at most.
+        seconds: between two checkpoints, at most; more where writing one takes long.
+        clock: seconds, as `time.monotonic`.
     """
-    state = optimizer.state_dict()
-    held = [(index, *item) for index, values in state["state"].items() for item in values.items()]
-    tensors = {f"weights.{n}": p.detach() for n, p in trainable_parameters(model).items()}
-    tensors |= {f"optimizer.{i}.{key}": v for i, key, v in held if isinstance(v, Tensor)}
-    if average is not None:
-        tensors |= {f"average.{name}": value for name, value in average.values.items()}
-    tensors = {name: whole(tensor) for name, tensor in tensors.items()}
-    if not writes:
-        return
-    facts = {
-        "step": step,
-        "run_id": run_id,
-        "average_updates": average.updates if average else None,
-        "numbers": [entry for entry in held if not isinstance(entry[2], Tensor)],
-        "groups": state["param_groups"],
-    }
-    content = save(
-        {name: tensor.cpu().contiguous() for name, tensor in tensors.items()},
-        {_FACTS: text_of(facts, finite=False)},
-    )
-    files.operator_folder(folder)
-    path = folder / f"step-{step:09d}.safetensors"
-    files.write_file(path, content, mode=files.OPERATOR_FILE)
-    for old in _all(folder)[:-_KEPT]:
-        old.unlink()
 
+    def __init__(
+        self,
+        folder: Path,
+        run_id: str,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        average: WeightAverage | None,
+        *,
+        steps: int = 50,
+        seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._run_id = folder, run_id
+        self._model, self._optimizer, self._average = model, optimizer, average
+        self._steps, self._seconds, self._clock = steps, seconds, clock
+        self._next = clock() + seconds
 
-def read_checkpoint(folder: Path, *, run_id: str, most_steps: int | None) -> Content | None:
-    """The latest checkpoint; None if there is none.
+    def due(self, step: int) -> bool:
+        """Whether one is due after this step."""
+        return step % self._steps == 0 or self._clock() >= self._next
 
-    Args:
-        folder: of the run's checkpoints.
-        run_id: of the run.
-        most_steps: attempts charged so far; None for a run without privacy.
+    def save(self, step: int, *, writes: bool = True) -> None:
+        """Write one, whole or not at all, and keep the last two.
 
-    Raises:
-        FailureError: it cannot be read, is another run's, or is of a step that this run has not
-            taken: its weights are not what this run's ledger tells of.
-    """
-    paths = _all(folder)
-    if not paths:
-        return None
-    files.sweep(folder)
-    try:
-        with safe_open(paths[-1], "pt") as file:
-            facts = parse(file.metadata()[_FACTS], finite=False)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        ours = _is_of(facts, run_id, most_steps)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise FailureError(
-            f"the checkpoint {paths[-1]} cannot be read: {in_short(error)}",
-            hint="remove it to resume from the one before",
-        ) from error
-    if not ours:
-        raise FailureError(
-            f"the checkpoint {paths[-1]} is not of this run: going on from it would release what "
-            "another run has learned, at the price of this one",
-            hint="put this run's own checkpoints back, or remove it to resume from the one before",
-        )
-    return tensors, facts
+        Args:
+            step: attempts charged (or plain steps done) so far.
+            writes: whether this process writes.
 
+        Raises:
+            FailureError: the disk refused; the checkpoints that there were are unchanged.
+        """
+        begin = self._clock()
+        state, average = self._optimizer.state_dict(), self._average
+        held = [(i, *item) for i, values in state["state"].items() for item in values.items()]
+        parameters = trainable_parameters(self._model)
+        tensors = {f"weights.{n}": p.detach() for n, p in parameters.items()}
+        tensors |= {f"optimizer.{i}.{key}": v for i, key, v in held if isinstance(v, Tensor)}
+        if average is not None:
+            tensors |= {f"average.{name}": value for name, value in average.values.items()}
+        tensors = {name: whole(tensor) for name, tensor in tensors.items()}
+        if writes:
+            facts = {
+                "step": step,
+                "run_id": self._run_id,
+                "average_updates": average.updates if average else None,
+                "numbers": [entry for entry in held if not isinstance(entry[2], Tensor)],
+                "groups": state["param_groups"],
+            }
+            tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+            content = save(tensors, {_FACTS: text_of(facts, finite=False)})
+            files.operator_folder(self._folder)
+            path = self._folder / f"step-{step:09d}.safetensors"
+            files.write_file(path, content, mode=files.OPERATOR_FILE)
+            for old in self._all()[:-_KEPT]:
+                old.unlink()
+        end = self._clock()
+        self._next = end + max(self._seconds, _SHARE * (end - begin))
 
-def _is_of(facts: Mapping[str, Any], run_id: str, most_steps: int | None) -> bool:
-    charged = most_steps is None or facts["step"] <= most_steps
-    return charged and bool(facts["run_id"] == run_id)
+    def restore(self, *, most_steps: int | None) -> int | None:
+        """Put the latest one into the model, sharded or not, its optimizer and its average.
 
+        A collective: rank 0 reads.
 
-def restore(
-    checkpoint: Content,
-    *,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    average: WeightAverage | None,
-) -> int:
-    """Put what was read into a model, sharded or not, its optimizer and its average.
+        Args:
+            most_steps: attempts charged so far; None for a run without privacy.
 
-    Returns:
-        The step after which it was written.
-    """
-    tensors, facts = checkpoint
-    parameters = trainable_parameters(model)
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            local(parameter).copy_(part_of(parameter, tensors[f"weights.{name}"]))
-    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state: dict[int, dict[str, Any]] = defaultdict(dict)
-    for index, key, number in facts["numbers"]:
-        state[index][key] = number
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, place, key = name.split(".", 2)
-            parameter = order[int(place)]
-            if value.shape == parameter.shape:
-                value = like(parameter, part_of(parameter, value))
-            state[int(place)][key] = value
-    optimizer.load_state_dict({"state": dict(state), "param_groups": facts["groups"]})
-    if average is not None:
-        own = {
-            name: like(parameter, part_of(parameter, tensors[f"average.{name}"]))
-            for name, parameter in parameters.items()
-        }
-        average.restore(own, facts["average_updates"])
-    return int(facts["step"])
+        Returns:
+            The step after which it was written; None if there is none.
 
+        Raises:
+            FailureError: as `read`.
+        """
+        found = current_world().on_rank_zero(lambda: self.read(most_steps=most_steps))
+        if found is None:
+            return None
+        tensors, facts = found
+        with torch.no_grad():
+            for name, parameter in trainable_parameters(self._model).items():
+                local(parameter).copy_(part_of(parameter, tensors[f"weights.{name}"]))
+                if self._average is not None:
+                    own = part_of(parameter, tensors[f"average.{name}"])
+                    self._average.values[name].copy_(like(parameter, own))
+        if self._average is not None:
+            self._average.updates = facts["average_updates"]
+        groups = self._optimizer.param_groups
+        order = [parameter for group in groups for parameter in group["params"]]
+        state: dict[int, dict[str, Any]] = defaultdict(dict)
+        for index, key, number in facts["numbers"]:
+            state[index][key] = number
+        for name, value in tensors.items():
+            if name.startswith("optimizer."):
+                _, place, key = name.split(".", 2)
+                parameter = order[int(place)]
+                if value.shape == parameter.shape:
+                    value = like(parameter, part_of(parameter, value))
+                state[int(place)][key] = value
+        self._optimizer.load_state_dict({"state": dict(state), "param_groups": facts["groups"]})
+        return int(facts["step"])
 
-def _all(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*.safetensors"))
+    def read(self, *, most_steps: int | None) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The tensors and numbers of the latest one; None if there is none.
+
+        Raises:
+            FailureError: it cannot be read, is another run's, or is of a step that this run has not
+                taken: its weights are not what this run's ledger tells of.
+        """
+        paths = self._all()
+        if not paths:
+            return None
+        files.sweep(self._folder)
+        try:
+            with safe_open(paths[-1], "pt") as file:
+                facts = parse(file.metadata()[_FACTS], finite=False)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            ours = self._is_ours(facts, most_steps)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise FailureError(
+                f"the checkpoint {paths[-1]} cannot be read: {in_short(error)}",
+                hint="remove it to resume from the one before",
+            ) from error
+        if not ours:
+            raise FailureError(
+                f"the checkpoint {paths[-1]} is not of this run: going on from it would release "
+                "what another run has learned, at the price of this one",
+                hint="put this run's own checkpoints back, or remove it to resume from the one "
+                "before",
+            )
+        return tensors, facts
+
+    def _is_ours(self, facts: Mapping[str, Any], most_steps: int | None) -> bool:
+        taken = most_steps is None or facts["step"] <= most_steps
+        return bool(taken and facts["run_id"] == self._run_id)
+
+    def _all(self) -> list[Path]:
+        return sorted(self._folder.glob("step-*.safetensors"))
 
 
 def keep_noise(folder: Path, *, step: int, state: Mapping[str, Tensor]) -> None:
@@ -214,31 +228,3 @@ def read_noise(folder: Path, *, least_step: int) -> dict[str, Tensor]:
             hint=hint,
         )
     return state
-
-
-class CheckpointTimes:
-    """Tells a loop when its next checkpoint is due.
-
-    Args:
-        steps: between two checkpoints, at most.
-        seconds: between two checkpoints, at most; more where writing one takes long.
-        clock: seconds, as `time.monotonic`.
-    """
-
-    def __init__(
-        self, *, steps: int, seconds: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._steps, self._seconds, self._clock = steps, seconds, clock
-        self._wait, self._last = seconds, clock()
-
-    def due(self, step: int) -> bool:
-        """Whether one is due after this step."""
-        return step % self._steps == 0 or self._clock() - self._last >= self._wait
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """The block writes one."""
-        begin = self._clock()
-        yield
-        self._last = self._clock()
-        self._wait = max(self._seconds, _SHARE * (self._last - begin))

@@ -129,8 +129,8 @@ class Collator:
             return Units.from_flat(
                 rows.tokens, rows.offsets, chosen.offsets, rows.targets, width=self._width
             )
-        examples = self._examples(cohort)
-        return gather_units(self._split, cohort.users, examples, cohort.offsets, width=self._width)
+        users, examples = cohort.users, self._examples(cohort)
+        return gather_units(self._split, users, examples, cohort.offsets, width=self._width)
 
     @property
     def left_out(self) -> int:

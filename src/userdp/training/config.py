@@ -206,23 +206,24 @@ class TrainConfig:
     no_exact_log: bool = False
 
     def __post_init__(self) -> None:
-        require_count("layers", self.layers, at_most=1000)
-        require_count("width", self.width, at_most=10**6)
-        require_count("heads", self.heads, at_most=10**4)
+        for name in ("layers", "width", "heads", "micro_batch", "checkpoint_every"):
+            require_count(name, getattr(self, name))
+        for name in ("seed", "warmup_steps", "evaluate_every"):
+            require_count(name, getattr(self, name), at_least=0)
+        require_count("evaluate_users", self.evaluate_users)
+        require_positive("learning_rate", self.learning_rate)
+        require_positive("checkpoint_seconds", self.checkpoint_seconds)
+        require_positive("bias_correction_floor", self.bias_correction_floor, at_most=1)
+        for name, most in (("weight_decay", 1), ("dropout", 0.99), ("averaging_decay", 0.999999)):
+            if not 0 <= getattr(self, name) <= most:
+                raise UseError(f"{name} must be from 0 to {most:g}, got {getattr(self, name)!r}")
         if self.width % self.heads:
             raise UseError(
                 f"width ({self.width}) must be a multiple of heads ({self.heads}): "
                 "each head takes an equal part"
             )
-        require_count("seed", self.seed, at_least=0)
-        require_positive("learning_rate", self.learning_rate)
-        require_positive("bias_correction_floor", self.bias_correction_floor, at_most=1)
-        require_count("warmup_steps", self.warmup_steps, at_least=0)
-        _require_within("weight_decay", self.weight_decay, 0, 1)
-        _require_within("dropout", self.dropout, 0, 0.99)
-        _require_within("averaging_decay", self.averaging_decay, 0, 0.999999)
         if self.lora_rank is not None:
-            require_count("lora_rank", self.lora_rank, at_most=10**4)
+            require_count("lora_rank", self.lora_rank)
         elif self.lora_alpha is not None or self.lora_targets:
             raise UseError(
                 "lora_alpha and lora_targets say nothing without a rank",
@@ -236,11 +237,6 @@ class TrainConfig:
             )
         if self.lora_alpha is not None:
             require_positive("lora_alpha", self.lora_alpha)
-        require_count("micro_batch", self.micro_batch)
-        require_count("checkpoint_every", self.checkpoint_every)
-        require_positive("checkpoint_seconds", self.checkpoint_seconds)
-        require_count("evaluate_every", self.evaluate_every, at_least=0)
-        require_count("evaluate_users", self.evaluate_users)
         if self.no_exact_log and self.evaluate_every:
             raise UseError(
                 "evaluations on held-out users are exact numbers of people's text, and "
@@ -278,8 +274,3 @@ class PlainPlan:
     def __post_init__(self) -> None:
         require_count("steps", self.steps)
         require_count("batch_size", self.batch_size)
-
-
-def _require_within(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise UseError(f"{name} must be from {least:g} to {most:g}, got {value!r}")

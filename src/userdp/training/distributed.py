@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -56,12 +56,11 @@ class World:
 
     def broadcast_object(self, value: T) -> T:
         """The ``value`` of rank 0, on every process."""
-        objects: list[Any] = [value if self.rank == 0 else None]
+        objects: list[T | None] = [value if self.rank == 0 else None]
         if self.size > 1:
             with _failures():
                 dist.broadcast_object_list(objects, src=0, group=self._group)
-        result: T = objects[0]
-        return result
+        return cast(T, objects[0])
 
     def all_gather_object(self, value: T) -> list[T]:
         """The ``value`` of every process, by rank, on every process."""
@@ -81,17 +80,16 @@ class World:
         Raises:
             UseError, FailureError: what ``action`` raised, on every process.
         """
-        outcome: tuple[Any, UseError | FailureError | None] = (None, None)
+        outcome: T | UseError | FailureError | None = None
         if self.rank == 0:
             try:
-                outcome = (action(), None)
+                outcome = action()
             except (UseError, FailureError) as error:
-                outcome = (None, error)
-        result, failure = self.broadcast_object(outcome)
-        if failure is not None:
-            raise failure
-        done: T = result
-        return done
+                outcome = error
+        outcome = self.broadcast_object(outcome)
+        if isinstance(outcome, UseError | FailureError):
+            raise outcome
+        return cast(T, outcome)
 
     def require_same(self, facts: Mapping[str, str]) -> None:
         """Refuse processes that are not about to do the same thing.
@@ -156,14 +154,13 @@ def joined() -> Iterator[World]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield current_world()
         return
+    # Which of them compute on CUDA is said later (`userdp.training.devices`); those that cannot
+    # have a device each never do.
+    each = accelerators() >= local_processes()
     with _failures():
-        # Which of them compute on CUDA is said later (`userdp.training.devices`); those that cannot
-        # have a device each never do.
-        if accelerators() >= local_processes():
+        if each:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-            dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE)
-        else:
-            dist.init_process_group("gloo", timeout=_PATIENCE)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if each else "gloo", timeout=_PATIENCE)
     try:
         yield current_world()
     finally:

@@ -14,16 +14,15 @@ from userdp.claims import Claim
 from userdp.claims.claims import store_claim
 from userdp.claims.foreseen import foreseen, foreseen_in_words
 from userdp.data.blocks import require_intact
-from userdp.errors import FailureError, UseError
+from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
-from userdp.out_of_memory import ran_out_of_memory
-from userdp.training.opening import Opening
+from userdp.training.opening import OpenRun, Training
 from userdp.training.private_run import PrivateRun
-from userdp.training.questions import bytes_of_a_pass, made_up_units, seconds_of
+from userdp.training.questions import bytes_of_a_pass, made_up_units, room_for, seconds_of
 from userdp.vocabulary import delta_up, round_up
 
 _SUM_BYTES, _OPTIMIZER_BYTES = 12, 8
@@ -90,12 +89,6 @@ class _NothingWritten(StoreLedger):
         compose(self.after)
 
 
-def require_beginning(*, resume: bool) -> None:
-    """`UseError` where a run that goes on is to be tried: it charges nothing anew."""
-    if resume:
-        raise UseError("a dry run is of a run that begins", hint="leave out resume")
-
-
 def dry_run_of(run: PrivateRun) -> DryRun:
     """What a run would cost and claim that was made, and not opened.
 
@@ -103,45 +96,42 @@ def dry_run_of(run: PrivateRun) -> DryRun:
         UseError: as opening it would.
         FailureError: memory has no room for a pass of as many rows as were asked for.
     """
-    store, plan, notes = run._store, run.plan, run.all_notes()
-    require_intact(store)
-    opening = Opening(run.folder, store, plan, run._options, notes, resume=False)
-    ledger = _NothingWritten(store.path)
+    of, plan = run.told(), run.plan
+    if of.resume:
+        raise UseError("a dry run is of a run that begins", hint="leave out resume")
+    require_intact(of.store)
+    opening = OpenRun(of)
+    ledger = _NothingWritten(of.store.path)
     before = ledger.history()
     opening.charge_plan(ledger, before, opening.run_id)
     at = before.fixed_at(opening.constants, before.lines)
-    seconds, peak = _measured(run)
+    seconds, peak = _measured(run, of)
     return DryRun(
         noise_multiplier=plan.noise.multiplier,
         steps=plan.steps,
         seconds_per_step=seconds,
         seconds=seconds * plan.steps,
         bytes=peak,
-        claim=foreseen(before, plan, base=notes.base, at=at),
-        conditions=tuple(one.in_words for one in notes.base.conditions) if notes.base else (),
+        claim=foreseen(before, plan, base=of.notes.base, at=at),
+        conditions=tuple(one.in_words for one in of.notes.base.conditions) if of.notes.base else (),
         store=store_claim(ledger.after),
     )
 
 
-def _measured(run: PrivateRun) -> tuple[float, int]:
+def _measured(run: PrivateRun, of: Training) -> tuple[float, int]:
     """Seconds and bytes of one step of an expected cohort, from one full pass of made-up rows."""
-    model, loss, meta, mechanism = run._model, run._loss, run._store.meta, run.mechanism
+    model, loss, meta, mechanism = of.model, of.loss, of.store.meta, run.mechanism
     rows = run.plan.sampling.group_size if run.plan.sampling.by_user else 1
     most = rows_per_pass(meta.seq_len, mechanism.micro_batch, mechanism.device)
     units, masked = max(1, most // rows), meta.loss_mask
     held, state = (*model.parameters(), *model.buffers()), State(model, loss)
+    hint = "take a smaller --micro-batch, or --set learning.activation_checkpointing=true"
     try:
-        made = made_up_units(model, units, rows, meta.seq_len, masked=masked)
-        seconds = seconds_of(lambda: mechanism.clip(made), model) / units
-        of_a_pass = made_up_units(model, 1, min(most, units * rows), meta.seq_len, masked=masked)
-        kept = bytes_of_a_pass(model, loss, of_a_pass)
-    except (MemoryError, RuntimeError) as error:
-        if not ran_out_of_memory(error):
-            raise
-        raise FailureError(
-            f"memory has no room for a pass of {most} rows; nothing was charged",
-            hint="take a smaller --micro-batch, or --set learning.activation_checkpointing=true",
-        ) from None
+        with room_for(f"a pass of {most} rows", hint=hint):
+            made = made_up_units(model, units, rows, meta.seq_len, masked=masked)
+            seconds = seconds_of(lambda: mechanism.clip(made), model) / units
+            one = made_up_units(model, 1, min(most, units * rows), meta.seq_len, masked=masked)
+            kept = bytes_of_a_pass(model, loss, one)
     finally:
         state.put_back()
     trained = sum(one.numel() for one in trainable_parameters(model).values())

@@ -148,6 +148,7 @@ def release_evaluation(
     else:
         means = release_means(store, values, bound=bound, **asked)
         users, mean, query_ids = means.users, means.means["model"], means.query_ids
+    measured = {"user_loss": mean.value, "standard_error": mean.standard_error}
     result = {
         "what": "evaluation",
         "split": str(split),
@@ -159,11 +160,7 @@ def release_evaluation(
         "adjacency": "add-or-remove",
         **compared,
         "released_users": users,
-        "model": {
-            "user_loss": mean.value,
-            "standard_error": mean.standard_error,
-            "perplexity": perplexity(mean.value),
-        },
+        "model": {**measured, "perplexity": perplexity(mean.value)},
         "query_ids": list(query_ids),
     }
     append_release(folder.ledger, result)

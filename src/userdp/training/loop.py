@@ -22,12 +22,7 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.step import Spent
 from userdp.training.averaging import build_average
-from userdp.training.checkpoints import (
-    CheckpointTimes,
-    read_checkpoint,
-    restore,
-    save_checkpoint,
-)
+from userdp.training.checkpoints import Checkpoints
 from userdp.training.config import (
     PlainPlan,
     PrivateOptions,
@@ -37,11 +32,10 @@ from userdp.training.config import (
 )
 from userdp.training.devices import choose_device, machine_facts
 from userdp.training.distributed import current_world
-from userdp.training.dry_run import DryRun, dry_run_of, require_beginning
+from userdp.training.dry_run import DryRun, dry_run_of
 from userdp.training.losses import build_loss, evaluate
 from userdp.training.models import NEW, load_model, say_what_is_widened
-from userdp.training.opened import settle_finished
-from userdp.training.opening import TrainerNotes
+from userdp.training.opening import TrainerNotes, Training, settle_finished
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.origin import (
     base_facts,
@@ -127,10 +121,9 @@ def train(
         seconds = time.monotonic() - begin
         return TrainResult(run=out, steps=plan.steps, seconds=seconds, dry=dry)
 
-    if dry_run:  # before anything is written
-        require_beginning(resume=resume)
     with interrupts.told(place, resume=lambda: folder.begun):
-        if resume and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
+        ended = resume and not dry_run
+        if ended and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
             return result()  # all that a kill left to do
 
         # The model, and what the claim has to know of it.
@@ -160,23 +153,16 @@ def train(
         # What learns. Adapters, the device and sharding replace tensors: the optimizer comes last.
         optimizer, loss = build_optimizer(model, config), build_loss(config, model)
         average = build_average(model, config)
-        run: PrivateRun | PlainRun
-        if isinstance(plan, PlainPlan):
-            _require_plain(config, processes=world.size, scores=options.scores, dry_run=dry_run)
-            run = PlainRun(
-                model,
-                optimizer,
-                store,
-                plan,
-                out=out,
-                seed=config.seed,
-                loss=loss,
-                micro_batch=config.micro_batch,
-                resume=resume,
-                notes=notes,
-            )
-        else:
-            private = PrivateOptions(
+        training = Training(
+            model=model,
+            optimizer=optimizer,
+            store=store,
+            plan=plan,
+            out=out,
+            loss=loss,
+            micro_batch=config.micro_batch,
+            resume=resume,
+            options=PrivateOptions(
                 engine=config.engine,
                 selection=config.selection,
                 scores=options.scores,
@@ -184,42 +170,46 @@ def train(
                 allow_large_delta=options.allow_large_delta,
                 charge_again=options.charge_again,
                 unsafe_seeds=unsafe_seeds,
-            )
-            run = PrivateRun(
-                model,
-                optimizer,
-                store,
-                plan,
-                out=out,
-                loss=loss,
-                micro_batch=config.micro_batch,
-                resume=resume,
-                options=private,
-                notes=notes,
-            )
+            ),
+            notes=notes,
+        )
+        run: PrivateRun | PlainRun
+        if isinstance(plan, Plan):
+            run = PrivateRun(training)
             if dry_run:
                 return result(dry_run_of(run))
+        else:
+            chosen = options.scores is not None or config.selection is not Strategy.RANDOM
+            if world.size > 1 or chosen or dry_run:
+                raise UseError(
+                    "a run without privacy is there to compare with: it trains in one process, on "
+                    "all examples, and has no claim to tell beforehand",
+                    hint="leave torchrun, learning.selection, run.scores and --dry-run out",
+                )
+            run = PlainRun(training, seed=config.seed)
 
         with interrupts.held() as signals, run.open():
             opened = True
             # Where an interrupted run goes on.
-            checkpoint = world.on_rank_zero(
-                lambda: read_checkpoint(
-                    folder.checkpoints,
-                    run_id=folder.run_id,
-                    most_steps=run.done if isinstance(run, PrivateRun) else None,
-                )
+            checkpoints = Checkpoints(
+                folder.checkpoints,
+                world.on_rank_zero(lambda: folder.run_id),
+                model,
+                optimizer,
+                average,
+                steps=config.checkpoint_every,
+                seconds=config.checkpoint_seconds,
             )
-            if checkpoint is None and run.done and not run.remaining:
+            charged = run.done if isinstance(run, PrivateRun) else None
+            restored = checkpoints.restore(most_steps=charged)
+            if restored is None and charged and not run.remaining:
                 raise FailureError(
                     "every planned step was charged, and no checkpoint is left: nothing of what "
                     "was learned can be released",
                     hint="train again in another --out, with a plan and a budget of its own",
                 )
-            if checkpoint is not None:
-                step_of = restore(checkpoint, model=model, optimizer=optimizer, average=average)
-                if isinstance(run, PlainRun):
-                    run.done = step_of
+            if isinstance(run, PlainRun):
+                run.done = restored or 0
 
             log = _Notes(folder, writes=world.rank == 0, report_to=options.report_to)
             log.write("machine", machine_facts(computes))
@@ -241,7 +231,6 @@ def train(
                     )
                     reshard(model)
                 log.write("evaluation", {"step": step, **found})
-                log.draw({"eval_loss": found["loss"]}, step)
 
             shown = progress or NoProgress()
             priced = isinstance(plan, Plan) and plan.sampling.covered and options.slot is None
@@ -251,12 +240,8 @@ def train(
             if evaluates and not run.done:
                 evaluate_now(0)
             if world.any(signals.heard) and run.remaining:
-                raise signals.interrupted(
-                    f"before step {run.done + 1} of {plan.steps}", resume=True
-                )
-            times = CheckpointTimes(
-                steps=config.checkpoint_every, seconds=config.checkpoint_seconds
-            )
+                place_of = f"before step {run.done + 1} of {plan.steps}"
+                raise signals.interrupted(place_of, resume=True)
 
             for step in run:
                 # By attempts charged: a resumed run does not repeat the rates of lost steps.
@@ -269,25 +254,15 @@ def train(
 
                 # A collective: before the next step is charged all processes agree whether there
                 # is one. It is time for a checkpoint when it is on rank 0's clock.
-                told = world.all_gather_object((signals.heard, times.due(step.number)))
+                told = world.all_gather_object((signals.heard, checkpoints.due(step.number)))
                 last = step.number == plan.steps
                 stops = any(heard for heard, _ in told) and not last
                 if takes_part and (last or stops or told[0][1]):
-                    with times.writing():
-                        save_checkpoint(
-                            folder.checkpoints,
-                            step=step.number,
-                            run_id=folder.run_id,
-                            model=model,
-                            optimizer=optimizer,
-                            average=average,
-                            writes=world.rank == 0,
-                        )
+                    checkpoints.save(step.number, writes=world.rank == 0)
                 shown.at(step.number)
                 if stops:
-                    raise signals.interrupted(
-                        f"after step {step.number} of {plan.steps}", resume=True
-                    )
+                    place_of = f"after step {step.number} of {plan.steps}"
+                    raise signals.interrupted(place_of, resume=True)
                 if evaluates and (last or step.number % config.evaluate_every == 0):
                     evaluate_now(step.number)
 
@@ -297,19 +272,6 @@ def train(
             run.save()
             signals.finished()
     return result()
-
-
-def _require_plain(
-    config: TrainConfig, *, processes: int, scores: Path | None, dry_run: bool
-) -> None:
-    """`UseError` where a run without privacy is asked for what only a private one does."""
-    chosen = scores is not None or config.selection is not Strategy.RANDOM
-    if processes > 1 or chosen or dry_run:
-        raise UseError(
-            "a run without privacy is there to compare with: it trains in one process, on all "
-            "examples, and has no claim to tell beforehand",
-            hint="leave torchrun, learning.selection, run.scores and --dry-run out",
-        )
 
 
 class _Notes:
@@ -339,28 +301,24 @@ class _Notes:
             files.close_folder(folder.curves)
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Append one line."""
+        """Append one line, and a point to each curve of which there is a number."""
         if self._folder is not None:
             self._folder.log({"kind": kind, **values})
+        what = "eval_" if kind == "evaluation" else ""
+        drawn = {f"{what}{n}": values[n] for n in _CURVES if values.get(n) is not None}
+        for callback in self._callbacks if drawn else ():
+            self._state.global_step = values["step"]
+            callback.on_log(*self._told, logs=drawn)
 
     def step(self, step: Step, *, rate: float) -> None:
         """The step's exact numbers; nothing of a run that keeps none."""
-        if not step.operator:
-            return
-        self.write("step", {"step": step.number, **step.operator, "learning_rate": rate})
-        names = ("loss", "units", "clipped_fraction", "seconds")
-        numbers = {name: step.operator.get(name) for name in names}
-        self.draw({"learning_rate": rate, **numbers}, step.number)
-
-    def draw(self, numbers: Mapping[str, float | None], step: int) -> None:
-        """Add a point to each curve of which there is a number."""
-        if self._callbacks:
-            self._state.global_step = step
-        logs = {name: float(number) for name, number in numbers.items() if number is not None}
-        for callback in self._callbacks:
-            callback.on_log(*self._told, logs=logs)
+        if step.operator:
+            self.write("step", {"step": step.number, **step.operator, "learning_rate": rate})
 
     def close(self) -> None:
         """Write what is pending."""
         for callback in self._callbacks:
             callback.on_train_end(*self._told)
+
+
+_CURVES = ("loss", "units", "clipped_fraction", "seconds", "learning_rate")

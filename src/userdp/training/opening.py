@@ -1,4 +1,4 @@
-"""Opens a run: whether it may begin or resume, and the order in which everything is written.
+"""A run that this process holds: how it begins or resumes, what it descends from, and its end.
 
 A kill between any two lines does no harm: resuming does again only what is not done yet.
 
@@ -11,21 +11,27 @@ A kill between any two lines does no harm: resuming does again only what is not 
 3. The store is charged before the run's ledger exists, so that no step can be taken whose plan the
    store does not know. A further charge (`PrivateOptions.charge_again`) is in the folder first, so
    that it is not made twice.
+4. The end is in the run's ledger before the store settles: `settle_finished` does what a kill
+   between the two left.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from userdp import files
-from userdp.claims.inheritance import inherited
+from userdp.claims.bound import bound_files
+from userdp.claims.conditions import COPIED, looked_at
+from userdp.claims.inheritance import charged_since, inherited, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.payers import payer_of
 from userdp.claims.weights import digest_of
@@ -37,17 +43,17 @@ from userdp.data.scores import digest_of_scores
 from userdp.data.states import StateKind
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
+from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.ledger.folder import train_toml
 from userdp.ledger.history import History
-from userdp.ledger.journal import read_entries
+from userdp.ledger.journal import exclusive, read_entries
 from userdp.ledger.opening import Counter
-from userdp.ledger.run import charges_in, count_attempts, is_begun, nonces_of
+from userdp.ledger.run import charges_in, count_attempts, finish_of, is_begun, nonces_of
 from userdp.ledger.store_journal import new_id
 from userdp.plans import Plan
-from userdp.training.config import PrivateOptions
+from userdp.training.config import PlainPlan, PrivateOptions
 from userdp.training.models import resolve
-from userdp.training.opened import OpenRun, note_copy, settle_finished
 from userdp.training.store_facts import store_facts
 from userdp.version import __version__
 
@@ -62,8 +68,8 @@ class TrainerNotes:
         train: settings of ``userdp train`` by section, to note in train.toml; for its loop alone,
             of which they are all the constants. Of any other loop the claim would leave out what it
             followed.
-        loop: plain values for loop.json, of a loop of somebody's own.
-        weights: the digest of those that a new run begins with; None of a sharded model's.
+        began: what the model is that the run begins with (`userdp.training.run_models.began_with`);
+            kept operator-only.
         base: what the model's weights descend from, adapters included; None where that is to be
             looked up: by the weights themselves in the store's ledger, and in the folder that
             ``model.name_or_path`` names.
@@ -76,11 +82,39 @@ class TrainerNotes:
     identity: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Mapping[str, Any]] | None = None
-    loop: Mapping[str, Any] | None = None
-    weights: str | None = None
+    began: Mapping[str, Any] = field(default_factory=dict)
     base: Lineage | None = None
     slot: str | None = None
     log_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """What a run trains, by what, and where: said once, and handed on as it is.
+
+    Args:
+        model: its parameters with ``requires_grad`` are trained.
+        optimizer: over exactly those parameters.
+        store: whose training split is read, and whose people are charged.
+        plan: of the run; a `PlainPlan` trains without privacy.
+        out: the run's folder; new, unless ``resume``.
+        loss: per-row loss.
+        micro_batch: most rows in one pass; memory, never privacy.
+        resume: go on with the interrupted run in ``out``.
+        options: of the run; with test seeds it may claim nothing.
+        notes: of the trainer.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    store: UserStore
+    plan: Plan | PlainPlan
+    out: Path
+    loss: Loss = causal_lm_loss
+    micro_batch: int = 32
+    resume: bool = False
+    options: PrivateOptions = field(default_factory=PrivateOptions)
+    notes: TrainerNotes = field(default_factory=TrainerNotes)
 
 
 def constants_digest(
@@ -96,37 +130,25 @@ def constants_digest(
     whoever exchanges one of them after a look has chosen it by the look.
     """
     name = str((learning or {}).get("model", ""))
-    base = Path(resolve(name)) if name else None
-    files_there = base is not None and any(base.glob("*.safetensors"))
+    base = Path(resolve(name))
+    stored = bool(name) and any(base.glob("*.safetensors"))
     return digest(
         {
             "plan": encode(plan),
             "learning": dict(learning or {}),
             "text": store.meta.content_sha256,
-            "base": digest_of(base) if base is not None and files_there else "",
+            "base": digest_of(base) if stored else "",
             "scores": None if scores is None else digest_of_scores(scores),
         }
     )
 
 
-def open_run(
-    out: Path,
-    store: UserStore,
-    plan: Plan | None,
-    *,
-    options: PrivateOptions,
-    notes: TrainerNotes,
-    resume: bool = False,
-) -> OpenRun:
+def open_run(of: Training) -> OpenRun:
     """Begin a run in a new folder, or continue one.
 
     Args:
-        out: the folder.
-        store: whose people are charged.
-        plan: None for a run without privacy.
-        options: of the run; with test seeds it may claim nothing.
-        notes: of the trainer; ``base`` must be known.
-        resume: continue an interrupted run.
+        of: the training; the lineage in its notes must be known. Neither the model nor the
+            optimizer is looked at.
 
     Raises:
         FailureError: another process holds the folder, or a copy of it; or the disk refused.
@@ -134,75 +156,54 @@ def open_run(
             of one); the store is damaged; the store, the plan, the model or the configuration is
             not what the run began with.
     """
-    folder, made = RunFolder(out), not out.exists()
-    require_intact(store)  # before the folder is made and anything is charged
+    folder, out, made = RunFolder(of.out), of.out, not of.out.exists()
+    require_intact(of.store)  # before the folder is made and anything is charged
+    held = FailureError(
+        f"the run folder {out} is in use by another process, which trains there",
+        hint="wait for it, or choose another --out",
+    )
     with ExitStack() as lock:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT, files.OPERATOR_FILE)
-            lock.callback(os.close, descriptor)
+            lock.enter_context(exclusive(folder.lock, refusal=held))
         except OSError as error:
             raise FailureError(f"cannot write to {out}: {error.strerror}") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise FailureError(
-                f"the run folder {out} is in use by another process, which trains there",
-                hint="wait for it, or choose another --out",
-            ) from error
-        try:
-            opening = Opening(folder, store, plan, options, notes, resume=resume)
-            ledger = opening.open()
+            run = OpenRun(of)
+            run.begin()
         except BaseException:
             if made and not folder.resume.exists():
                 shutil.rmtree(out)
             raise
-        return OpenRun(
-            run_id=opening.run_id,
-            folder=folder,
-            ledger=ledger,
-            store=opening.charges,
-            lock=lock.pop_all(),
-            steered=opening.steered,
-            began_with=opening.began_with,
-        )
+        run.lock = lock.pop_all()
+        return run
 
 
-def require_unused(folder: RunFolder) -> None:
-    """`UseError` unless a folder is new, or holds at most what a beginning that was killed left."""
-    if folder.begun:
-        raise UseError(
-            f"there is a run at {folder.path} already",
-            hint="go on with it with --resume, or choose another --out",
-        )
-    ours = (folder.lock, folder.plan, folder.train, folder.loop)
-    held = folder.path.iterdir() if folder.path.exists() else ()
-    if any(one not in ours and not one.name.startswith(files.TEMPORARY) for one in held):
-        raise UseError(
-            f"{folder.path} is not empty and holds no run: nothing of it is overwritten",
-            hint="choose another --out",
-        )
+class OpenRun:
+    """A run folder that this process holds, with its ledger, until `close`; `open_run` makes it.
 
+    Guarantee: while it is open nobody else trains in this folder or in a copy of it; the store has
+    been charged with the whole plan before `begin` returns.
 
-class Opening:
-    """One call of `open_run`, in a folder that this process holds; the arguments are its own."""
+    Attributes:
+        run_id: random.
+        folder: of the run.
+        ledger: the run's.
+        store: the ledger of the store's people.
+        steered: a loop of somebody's own takes its steps, whose constants (the learning rate, say)
+            nobody has recorded.
+        began: see `TrainerNotes`; of a resumed run what its first opening noted.
+    """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        store: UserStore,
-        plan: Plan | None,
-        options: PrivateOptions,
-        notes: TrainerNotes,
-        *,
-        resume: bool,
-    ) -> None:
-        self.folder, self.store, self.plan = folder, store, plan
-        self.options, self.notes = options, notes
-        self.charges = StoreLedger(store.path)
-        self.constants = constants_digest(
-            plan, (notes.train or {}).get("learning"), store, scores=options.scores
-        )
+    ledger: RunLedger
+
+    def __init__(self, of: Training) -> None:
+        self.folder, self.options, self.notes = RunFolder(of.out), of.options, of.notes
+        self.plan = of.plan if isinstance(of.plan, Plan) else None
+        self.people, self.store, self.lock = of.store, StoreLedger(of.store.path), ExitStack()
+        plan, notes, store = self.plan, of.notes, of.store
+        learning = (notes.train or {}).get("learning")
+        self.constants = constants_digest(plan, learning, store, scores=of.options.scores)
         # A loop of somebody's own takes the steps: no options say how it learns.
         self.steered = plan is not None and notes.train is None
         self.digests = {
@@ -211,28 +212,21 @@ class Opening:
             "plan": plan.digest if plan else "none",
             **({"slot that pays": notes.slot} if notes.slot else {}),
         }
-        kept: Mapping[str, Any] = {"run_id": new_id(), "nonces": [], "charge": None}
-        if resume:
-            kept = self._require_resumable()
-        else:
-            require_unused(folder)
-        self.run_id, self.nonces, self.charge = kept["run_id"], kept["nonces"], kept["charge"]
-        self.began_with: str | None = kept.get("weights", notes.weights)
-        self.resume = resume
+        kept = self._require_resumable() if of.resume else self._require_unused()
+        self.resume, self.run_id = of.resume, str(kept["run_id"])
+        self.nonces, self.charge = kept["nonces"], kept["charge"]
+        self.began = dict(kept.get("began", {}))
 
-    def open(self) -> RunLedger:
+    def begin(self) -> None:
         """Write everything, in order."""
-        folder, notes = self.folder, self.notes
+        folder = self.folder
         files.sweep(folder.path)
-        remember(self.store.path, Place.RUN, folder.path)
-        if not self.resume:
-            if self.plan is not None:
-                self.plan.save(folder.plan)
-            if notes.train is not None:
-                files.write_file(folder.train, train_toml(notes.train).encode())
-            if notes.loop is not None:
-                files.write_json(folder.loop, notes.loop, mode=files.OPERATOR_FILE)
-        history, nonce = self.charges.history(), new_id()
+        remember(self.people.path, Place.RUN, folder.path)
+        if not self.resume and self.plan is not None:
+            self.plan.save(folder.plan)
+        if not self.resume and self.notes.train is not None:
+            files.write_file(folder.train, train_toml(self.notes.train).encode())
+        history, nonce = self.store.history(), new_id()
         begun = is_begun(folder.ledger)
         entries = read_entries(folder.ledger) if begun else []
         paid = charges_in(entries)
@@ -245,7 +239,7 @@ class Opening:
         # Only an opening that a kill left unfinished has more than one nonce that may be the last.
         whole = opened is None or list(self.nonces[-1:]) == last
         known = last if whole else [*self.nonces, *last]
-        counter = Counter(self.charges.place.counter(charge), begun=opened is not None)
+        counter = Counter(self.store.place.counter(charge), begun=opened is not None)
         try:
             # An opening that a kill left unfinished has taken no step, and a kill loses one step at
             # most: else the run's ledger was put back to an earlier state.
@@ -255,10 +249,10 @@ class Opening:
                 known = ["none: put back"]
             self._require_nobody_erased()
             # Asked before anything is written here: what a copy holds must stay what it was.
-            self.charges.require_last(charge, known)
+            self.store.require_last(charge, known)
             self._write_resume([opened, nonce] if opened else [nonce], charge)
             try:
-                self.charge_plan(self.charges, history, charge)
+                self.charge_plan(self.store, history, charge)
             except UseError:  # nothing was charged: what goes on is what went on before
                 if charge not in paid:  # else it counts what was attempted
                     counter.forget()
@@ -270,34 +264,29 @@ class Opening:
             # After the charge: steps of which the store knows no charge are refused by everybody.
             if begun and charge not in (self.run_id, *paid):
                 counter.begin_at(count_attempts(entries))
-            self.charges.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
-            if begun:
-                ledger = RunLedger(folder.ledger)
-                note_copy(ledger, self.charges)
-            else:
-                ledger = self._begin_ledger(charge)
-            ledger.open(nonce, counter, charge=charge)
+            self.store.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
+            self.ledger = RunLedger(folder.ledger) if begun else self._begin_ledger(charge)
+            self._note_copy()
+            self.ledger.open(nonce, counter, charge=charge)
         except BaseException:
             counter.close()
             raise
-        return ledger
 
     def _begin_ledger(self, charge: str) -> RunLedger:
         """The run's ledger, with its first line."""
-        history = self.charges.history()
+        history, slot, meta = self.store.history(), self.notes.slot, self.people.meta
         assert self.notes.base is not None
         origin = self.notes.base + inherited(history, self.run_id, self.constants)
         own = history.charges.get(self.run_id)
         if own is not None and own.base:  # what was known before a kill stays known
             origin += lineage_from(own.base, what=f"the base of {self.run_id}")
         payer = payer_of(history, charge)
-        slot = self.notes.slot
         facts = {
             **self.notes.facts,
             "userdp": __version__,
-            "store": self.store.meta.store_id,
-            "seq_len": self.store.meta.seq_len,
-            "store_facts": store_facts(self.store),
+            "store": meta.store_id,
+            "seq_len": meta.seq_len,
+            "store_facts": store_facts(self.people),
         }
         if self.options.unsafe_seeds:
             facts["unsafe_seeds"] = True
@@ -316,8 +305,8 @@ class Opening:
         """Charge the whole plan, unless that was done; `UseError` if the store refuses it."""
         notes, plan = self.notes, self.plan
         assert notes.base is not None
+        base = notes.base.plain
         if notes.slot is not None and plan is not None:
-            base = notes.base.plain
             ledger.take_slot(notes.slot, charge, plan, constants=self.constants, base=base)
         elif charge not in history.charges:
             ledger.reserve(
@@ -326,11 +315,11 @@ class Opening:
                 # privacy.
                 None if self.options.unsafe_seeds else plan,
                 again=None if charge == self.run_id else self.run_id,
-                base=notes.base.plain,
+                base=base,
                 constants=self.constants,
                 logged=self.options.exact_log,
                 steered=self.steered,
-                state=self.store.meta.state.id,
+                state=self.people.meta.state.id,
             )
 
     def _write_resume(self, nonces: list[str], charge: str) -> None:
@@ -338,13 +327,30 @@ class Opening:
             "run_id": self.run_id,
             "nonces": nonces,
             "charge": charge,
-            "store_path": str(self.store.path.resolve()),
-            "store_beside": os.path.relpath(self.store.path, self.folder.path),
-            "state": self.store.meta.state.id,
+            "store_path": str(self.people.path.resolve()),
+            "store_beside": os.path.relpath(self.people.path, self.folder.path),
+            "state": self.people.meta.state.id,
             "digests": self.digests,
-            "weights": self.began_with,
+            "began": self.began,
         }
         files.write_json(self.folder.resume, values, mode=files.OPERATOR_FILE)
+
+    def _require_unused(self) -> Mapping[str, Any]:
+        """What a new run keeps; `UseError` unless the folder is new, or of a killed beginning."""
+        folder = self.folder
+        if folder.begun:
+            raise UseError(
+                f"there is a run at {folder.path} already",
+                hint="go on with it with --resume, or choose another --out",
+            )
+        ours = (folder.lock, folder.plan, folder.train)
+        held = folder.path.iterdir() if folder.path.exists() else ()
+        if any(one not in ours and not one.name.startswith(files.TEMPORARY) for one in held):
+            raise UseError(
+                f"{folder.path} is not empty and holds no run: nothing of it is overwritten",
+                hint="choose another --out",
+            )
+        return {"run_id": new_id(), "nonces": [], "charge": None, "began": dict(self.notes.began)}
 
     def _require_resumable(self) -> Mapping[str, Any]:
         """What an interrupted run keeps to go on by; `UseError` unless it is this run."""
@@ -354,24 +360,21 @@ class Opening:
         kept = folder.read_resume()
         if folder.finished:
             # A kill may have come between the last line of the run and the store's.
-            settle_finished(folder, self.charges)
+            settle_finished(folder, self.store)
             raise UseError(
                 f"the run at {folder.path} is finished: its steps are spent",
                 hint="train again in another --out, with a plan and a budget of its own",
             )
+        before, now = str(kept.get("state", "")), self.people.meta.state.id
+        # For everybody who is still in the store, the steps to come are those of the plan. An
+        # erasure that the ledger does not hold is none: something else changed the store.
+        only_erased = before != now and self.store.history().only_erased_since(before, now)
         for name, value in self.digests.items():
-            if kept["digests"].get(name) == value:
-                continue
-            before, now = str(kept.get("state", "")), self.store.meta.state.id
-            # For everybody who is still in it, the steps to come are those of the plan. An erasure
-            # that the ledger does not hold is none: something else changed the store.
-            only_erased = self.charges.history().only_erased_since
-            if name == "store" and before != now and only_erased(before, now):
-                continue
-            raise UseError(
-                f"the {name} is not the one that the run at {folder.path} began with",
-                hint=f"resume with the {name} it began with, or begin a new run",
-            )
+            if kept["digests"].get(name) != value and not (name == "store" and only_erased):
+                raise UseError(
+                    f"the {name} is not the one that the run at {folder.path} began with",
+                    hint=f"resume with the {name} it began with, or begin a new run",
+                )
         return kept
 
     def _require_nobody_erased(self) -> None:
@@ -380,9 +383,122 @@ class Opening:
         Asked once the charge's counter is locked: from then on an erasure finds that the run is
         open.
         """
-        later = read_meta(self.store.path).states[len(self.store.meta.states) :]
+        later = read_meta(self.people.path).states[len(self.people.meta.states) :]
         if any(state.kind is StateKind.ERASED for state in later):
             raise UseError(
-                f"the store at {self.store.path} lost somebody while the run was opened",
+                f"the store at {self.people.path} lost somebody while the run was opened",
                 hint="begin again, without the text of who was erased",
             )
+
+    def _note_copy(self) -> None:
+        """Have the run's ledger say what was found of its store's ledger since the run began."""
+        if self.store.history().copied and COPIED not in self._own_lineage.conditions:
+            self.ledger.note_copy()
+
+    @property
+    def lineage(self) -> Lineage:
+        """What the model that this run releases descends from, the run itself included."""
+        copied = [COPIED] if self.store.history().copied else []
+        told = Lineage(conditions=(*copied, *looked_at(self.looks)))
+        return self._own_lineage + self.since + told
+
+    @property
+    def since(self) -> Lineage:
+        """What was released of these people since the run was charged, and may have steered it."""
+        history = self.store.history()
+        own = history.charges.get(self.run_id)
+        return charged_since(history, own) if self.steered and own is not None else Lineage()
+
+    @property
+    def looks(self) -> tuple[str, ...]:
+        """What showed exact numbers since the run was charged, where they may have steered it."""
+        history = self.store.history()
+        own = history.charges.get(self.ledger.charge)
+        return tuple(sorted(history.looked_during(own))) if self.steered and own else ()
+
+    @property
+    def logged(self) -> bool:
+        """Whether the run keeps exact numbers, as was said when it was charged."""
+        charge = self.store.history().charges.get(self.run_id)
+        return charge is None or charge.logged
+
+    def released_elsewhere(self, weights: Collection[str]) -> bool:
+        """Whether weights of such a digest hold what another run over these people has learned.
+
+        Those that this run's own lineage tells of, such as its base model's, are none.
+        """
+        told = {part.id for part in self._own_lineage.parts}
+        known = [
+            lineage_from(one.lineage, what="the lineage of released weights")
+            for one in self.store.history().released
+            if one.weights in weights
+        ]
+        return any({part.id for part in one.parts} - told for one in known)
+
+    @property
+    def _own_lineage(self) -> Lineage:
+        return run_lineage(self.ledger.path, read_entries(self.ledger.path))
+
+    def finish(self, weights: str | None = None) -> None:
+        """Note the end in the ledger and settle with the store.
+
+        Args:
+            weights: the digest of the weights that were released, if they are known here.
+        """
+        folder, plan, since = self.folder, self.ledger.plan, self.since
+        self._note_copy()
+        self.ledger.finish(
+            {
+                "weights": weights,
+                "plan": None if plan is None else plan.digest,
+                "train": files.digest_of_file(folder.train) if folder.train.exists() else None,
+                "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
+            },
+            files=bound_files(folder),
+            looks=self.looks,
+            since=since.plain if since != Lineage() else None,
+        )
+        if not settle_finished(folder, self.store):
+            raise UseError(
+                f"the ledger of the store at {self.store.path} knows this run no more: it was put "
+                "back to an earlier state, and would claim less than was released",
+                hint="put the latest ledger of the store back, and resume the run",
+            )
+
+    def close(self) -> None:
+        """Let go of the folder; twice does no harm."""
+        self.ledger.close()
+        self.lock.close()
+
+
+def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
+    """Tell a store that a run has ended, by the run's own ledger, and forget the run's noise.
+
+    Until then the store counts the run as open, and does not know its weights by their digest.
+
+    Args:
+        folder: of a run.
+        store: the ledger of a store.
+
+    Returns:
+        Whether the store did not know it yet. False, and nothing is written, of a run that is not
+        finished, that was settled, or that was charged elsewhere.
+    """
+    entries = read_entries(folder.ledger) if folder.ledger.exists() else []
+    finish = finish_of(entries)
+    if finish is None:
+        return False
+    folder.forget_noise()
+    # What went on from a copy ends at a price of its own.
+    charge, history = str((charges_in(entries) or [entries[0]["run_id"]])[-1]), store.history()
+    known = charge in history.charges or charge in history.taken.values()
+    if not known or charge in history.settled:
+        return False
+    digests: dict[str, Any] = finish["digests"]
+    lineage = run_lineage(folder.ledger, entries).plain
+    if digests.get("adapter") is not None:  # first: what a kill leaves undone here is done again
+        store.release(charge, weights=digests["adapter"], lineage=lineage)
+    store.settle(
+        charge, steps=count_attempts(entries), weights=digests.get("weights"), lineage=lineage
+    )
+    return True

@@ -91,30 +91,30 @@ def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) 
         UseError: names what is missing. An ε would be spent on parameters that never move, or
             something would move that never was clipped. Or a step needs a closure.
     """
-    ours = {id(p): name for name, p in trainable_parameters(model).items()}
-    theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
+    ours = trainable_parameters(model)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise UseError(
             f"{type(optimizer).__name__} wants a closure, and a private step has one gradient",
             hint="take an optimizer that steps by gradients, such as torch.optim.AdamW",
         )
-    missing = [name for key, name in ours.items() if key not in theirs]
+    missing = [name for name, parameter in ours.items() if id(parameter) not in held]
     if missing:
         raise UseError(
             f"the optimizer does not hold {len(missing)} of the model's {len(ours)} trainable "
             f"parameters ({', '.join(missing[:3])}…): they would never move",
             hint="build the optimizer after adapters were attached and the model was moved",
         )
-    others = theirs - set(ours) - set(frozen)
+    others = held - set(map(id, model.parameters()))
     if others:
         raise UseError(
             f"the optimizer holds {len(others)} tensors that are no parameters of the model",
             hint="give it only those of this model: others would move without clipping or noise",
         )
-    for key in theirs & set(frozen):
-        frozen[key].grad = None
+    for parameter in model.parameters():
+        if not parameter.requires_grad and id(parameter) in held:
+            parameter.grad = None
 
 
 def rounded_away(optimizer: torch.optim.Optimizer) -> str | None:
@@ -126,7 +126,7 @@ def rounded_away(optimizer: torch.optim.Optimizer) -> str | None:
     Returns:
         A warning with the share of weights that can move; None where nearly all of them can.
     """
-    moved = weights = 0
+    moved, weights = 0, 1e-9
     for group in optimizer.param_groups:
         # A schedule that warms up has set the rate of the first step, and noted its peak.
         rate = float(group.get("initial_lr", group.get("lr", 0.0)))
@@ -134,8 +134,8 @@ def rounded_away(optimizer: torch.optim.Optimizer) -> str | None:
             if values.dtype in (torch.bfloat16, torch.float16):
                 moved += int((values + rate != values).sum())
                 weights += values.numel()
-    share = moved / weights if weights else 1.0
-    if share >= _NEARLY_ALL:
+    share = moved / weights
+    if weights < 1 or share >= _NEARLY_ALL:
         return None
     return (
         f"weights train in half precision: an update as large as the learning rate ({rate:g}) is "

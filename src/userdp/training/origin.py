@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -47,19 +47,6 @@ def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] | None = 
     return weights_digest(one for _, one in _tensors(model, only))
 
 
-def digest_of_frozen(model: nn.Module, trained: Collection[str]) -> str:
-    """The digest of the parameters and buffers of a model that do not train.
-
-    Args:
-        model: as it stands; not sharded.
-        trained: the names of the parameters that train; tensors that are tied to them do so too.
-    """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    moved = {id(parameters[name]) for name in trained if name in parameters}
-    tied = {name for name, parameter in parameters.items() if id(parameter) in moved}
-    return digest_of_weights(model, only=lambda name: name not in tied)
-
-
 def digest_of_adapters(model: nn.Module) -> str | None:
     """The digest of the adapters of a model of `peft`: that of their saved folder, where it has
     one kind of them; None of any other model.
@@ -86,8 +73,11 @@ class KnownWeights:
     """
 
     def __init__(self, model: nn.Module, *, resumes: bool) -> None:
-        self._model, self._trained = model, frozenset(trainable_parameters(model))
-        self.frozen = None if sharded_parts(model) else digest_of_frozen(model, self._trained)
+        self._model = model
+        moved = {id(one) for one in trainable_parameters(model).values()}
+        every = model.named_parameters(remove_duplicate=False)  # what is tied to them trains too
+        self._trained = {name for name, parameter in every if id(parameter) in moved}
+        self.frozen = self._digest_of_frozen()
         self.first = None if resumes else digest_of_weights(model)
         self._known = False
 
@@ -121,12 +111,17 @@ class KnownWeights:
 
     def require_frozen(self) -> None:
         """`UseError` where weights have changed that the run does not train."""
-        if self.frozen not in (None, digest_of_frozen(self._model, self._trained)):
+        if self.frozen != self._digest_of_frozen():
             raise UseError(
                 "weights or buffers that this run does not train have changed since it was opened: "
                 "the claim would say nothing of what they have learned",
                 hint="put them back, or train them by the run's own steps",
             )
+
+    def _digest_of_frozen(self) -> str | None:
+        if sharded_parts(self._model):
+            return None
+        return digest_of_weights(self._model, only=lambda name: name not in self._trained)
 
 
 def lineage_of_weights(
@@ -144,15 +139,15 @@ def lineage_of_weights(
         made: the digest of its adapters as they were made here, by whoever saw that.
     """
     inner: Any = uncompiled(model)
-    noted = str(getattr(inner, "name_or_path", "") or "")
+    noted = str(getattr(inner, "name_or_path", "") or "") if name is None else name
     # No process holds all weights of a sharded model, and this one asks by itself.
-    sharded = any(is_sharded(tensor) for tensor in model.parameters())
+    sharded = any(map(is_sharded, model.parameters()))
     tensors = {} if sharded else dict(_tensors(inner))
     digest = None if sharded else weights_digest(tensors.values())
     released = {one.weights: one.lineage for one in StoreLedger(store.path).history().released}
     # A run of a model of peft that saved nothing has settled with base and adapters together.
     if digest is None or digest in released or not is_adapted(inner):
-        return _among(store, noted if name is None else name, digest, loaded=name is not None)
+        return _among(store, noted, digest, loaded=name is not None)
     of_base = weights_digest(one for name, one in tensors.items() if is_of_base(inner, name))
     held = weights_digest(one for name, one in tensors.items() if not is_of_base(inner, name))
     named = str(getattr(inner.get_base_model(), "name_or_path", "") or "")
@@ -213,14 +208,10 @@ def lineage_of_text(store: UserStore) -> Lineage:
 def lineage_of_scores(path: Path) -> Lineage:
     """What chose among the examples; a file that does not say may have learned from anybody."""
     text = score_lineage(path)
-    if not text:
-        unknown = Condition(kind=ConditionKind.BASE, told="the model of its scores")
-        return Lineage(conditions=(unknown,))
-    try:
-        values = parse(text)
-    except ValueError as error:
-        raise UseError(f"the lineage in {path} is damaged") from error
-    return lineage_from(values, what=f"the lineage in {path}")
+    if text:
+        return lineage_from(parse(text), what=f"the lineage in {path}")
+    unknown = Condition(kind=ConditionKind.BASE, told="the model of its scores")
+    return Lineage(conditions=(unknown,))
 
 
 def of_others(base: Lineage, name: str, store: UserStore) -> Lineage:
@@ -278,18 +269,17 @@ def require_made_for(plan: Plan, store: UserStore, made: MadeFor) -> None:
     wanted = plan.made_for
     if wanted is None:
         return
-    differs = {
-        "store": wanted.store not in (None, ledger_id(store)),
-        "base model": None not in (wanted.weights, made.weights) and wanted.weights != made.weights,
-        "adapters": wanted.adapters != made.adapters,
-    }
-    for what, other in differs.items():
-        if other:
-            raise UseError(
-                f"the plan was made from gradient norms of another {what}: its group size, cohort "
-                "and clip norm say nothing of this one",
-                hint="measure again: userdp plan --model",
-            )
+    other = "adapters" if wanted.adapters != made.adapters else ""
+    if None not in (wanted.weights, made.weights) and wanted.weights != made.weights:
+        other = "base model"
+    if wanted.store not in (None, ledger_id(store)):
+        other = "store"
+    if other:
+        raise UseError(
+            f"the plan was made from gradient norms of another {other}: its group size, cohort "
+            "and clip norm say nothing of this one",
+            hint="measure again: userdp plan --model",
+        )
 
 
 _SHAPE = {

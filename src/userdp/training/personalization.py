@@ -57,9 +57,7 @@ class LocalTraining:
     most_examples: int = 64
 
     def __post_init__(self) -> None:
-        if not self.learning_rate:
-            raise UseError("give at least one learning rate")
-        for rate in self.learning_rate:
+        for rate in self.learning_rate or (0.0,):
             require_positive("learning_rate", rate)
         require_count("epochs", self.epochs)
         require_count("batch_size", self.batch_size)
@@ -212,11 +210,10 @@ def personalize_run(
     for name, model in models.items():
         # Local SGD in bfloat16 would round small updates away, whatever the run trained in.
         model = add_adapters(model.float(), TrainConfig(lora_rank=lora_rank)).to(computes)
-        personalized = personalize(model, split, kept, how, progress=progress)
-        result[name] = []
-        for which, rate in enumerate(how.learning_rate):
-            entry = {"learning_rate": rate, **summary(personalized, which)}
-            result[name].append(entry)
+        found = personalize(model, split, kept, how, progress=progress)
+        rates = enumerate(how.learning_rate)
+        result[name] = [{"learning_rate": rate, **summary(found, which)} for which, rate in rates]
+        for entry in result[name]:
             folder.log({"kind": "personalization", "of": name, **entry})
     return result
 
@@ -232,6 +229,7 @@ def summary(personalized: Personalized, which: int) -> dict[str, Any]:
     before, after = personalized.before[measured], personalized.after[which][measured]
     gains = before - after
     finite = gains[np.isfinite(gains)]
+    quantiles = {str(q): float(np.quantile(finite, q)) for q in _QUANTILES if len(finite)}
 
     def mean(losses: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> float | None:
         value = float(np.average(losses, weights=weights)) if len(losses) else np.nan
@@ -245,7 +243,5 @@ def summary(personalized: Personalized, which: int) -> dict[str, Any]:
         "user_loss_without": mean(before),
         "user_loss_with": mean(after),
         "users_who_gain": int((gains > 0).sum()),
-        "gain_quantiles": {
-            str(q): float(np.quantile(finite, q)) for q in _QUANTILES if len(finite)
-        },
+        "gain_quantiles": quantiles,
     }

@@ -10,33 +10,31 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from userdp.claims.lineage import Lineage
 from userdp.codec import canonical, encode
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.gradients import Loss, causal_lm_loss, require_masked, trainable_parameters
+from userdp.gradients import require_masked, trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan, PrivateOptions
 from userdp.training.losses import losses_of, rows_of
-from userdp.training.opening import TrainerNotes, open_run
+from userdp.training.opening import Training, open_run
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.origin import digest_of_weights, lineage_of_weights
-from userdp.training.releasing import release
+from userdp.training.releasing import release, save_model
 from userdp.training.steps import Step
 
 _GRADIENT_NORM = 1.0
 """The usual clip of a whole batch's gradient in language-model training; no user's is bounded."""
-_NONE = TrainerNotes()
 
 
 class PlainRun(AbstractContextManager["PlainRun"]):
@@ -45,17 +43,9 @@ class PlainRun(AbstractContextManager["PlainRun"]):
     Use what `open` answers as a context manager; call `save`, or `finish`, after the last step.
 
     Args:
-        model: its parameters with ``requires_grad`` are trained.
-        optimizer: over exactly those parameters.
-        store: whose training split is read.
-        plan: steps and batch size.
-        out: the run's folder; new, unless ``resume``.
+        of: the training, by a `PlainPlan`.
         seed: of the order of the examples.
-        loss: mean per row over its own targets.
-        micro_batch: most rows in one pass.
         clip_norm: of a step's mean gradient, so that no step runs away; None leaves it as it is.
-        resume: go on with the interrupted run in ``out``.
-        notes: of the trainer.
 
     Attributes:
         folder: where the run lies.
@@ -63,51 +53,31 @@ class PlainRun(AbstractContextManager["PlainRun"]):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        store: UserStore,
-        plan: PlainPlan,
-        *,
-        out: Path,
-        seed: int,
-        loss: Loss = causal_lm_loss,
-        micro_batch: int = 32,
-        clip_norm: float | None = _GRADIENT_NORM,
-        resume: bool = False,
-        notes: TrainerNotes = _NONE,
+        self, of: Training, *, seed: int, clip_norm: float | None = _GRADIENT_NORM
     ) -> None:
-        require_same_parameters(model, optimizer)
-        if store.meta.loss_mask:
-            require_masked(loss)
-        split = store.split(Split.TRAIN)
+        assert isinstance(of.plan, PlainPlan)
+        require_same_parameters(of.model, of.optimizer)
+        if of.store.meta.loss_mask:
+            require_masked(of.loss)
+        split = of.store.split(Split.TRAIN)
         if not len(split.counts):
             raise UseError("the store has no training users")
-        self.plan, self.done, self.folder = plan, 0, RunFolder(out)
-        self._model, self._loss, self._store, self._split = model, loss, store, split
-        self._resume, self._notes, self._seed = resume, notes, seed
-        self._micro_batch, self._clip_norm = micro_batch, clip_norm
+        self.plan, self.done, self.folder = of.plan, 0, RunFolder(of.out)
+        self._of, self._split, self._seed, self._clip_norm = of, split, seed, clip_norm
         self._users, self._examples = rows_of(split, np.arange(len(split.counts)))
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def open(self) -> Self:
         """Charge the store, for which nothing can be claimed from here on, and begin or resume."""
-        base = self._notes.base
-        if base is None:
-            base = lineage_of_weights(self._model, self._store)
-        self._run = open_run(
-            self.folder.path,
-            self._store,
-            None,
-            options=PrivateOptions(exact_log=True),
-            notes=replace(
-                self._notes,
-                identity={"training length": canonical(self.plan), **self._notes.identity},
-                train={"plain": encode(self.plan), **(self._notes.train or {})},
-                base=base,
-            ),
-            resume=self._resume,
+        of, notes = self._of, self._of.notes
+        base = lineage_of_weights(of.model, of.store) if notes.base is None else notes.base
+        told = replace(
+            notes,
+            identity={"training length": canonical(self.plan), **notes.identity},
+            train={"plain": encode(self.plan), **(notes.train or {})},
+            base=base,
         )
+        self._run = open_run(replace(of, options=PrivateOptions(exact_log=True), notes=told))
         return self
 
     @property
@@ -125,16 +95,16 @@ class PlainRun(AbstractContextManager["PlainRun"]):
     def _step(self) -> Step:
         begin = time.monotonic()
         rows = self._rows(self.done)
-        parameters = list(trainable_parameters(self._model).values())
+        parameters = list(trainable_parameters(self._of.model).values())
         units = gather_units(self._split, self._users[rows], self._examples[rows])
         units = units.to(parameters[0].device)
         targets = units.target_counts()
         for parameter in parameters:
             parameter.grad = None
         total = 0.0
-        for at in range(0, len(rows), self._micro_batch):
-            here = slice(at, at + self._micro_batch)
-            losses = losses_of(self._loss, self._model, units, here)
+        for at in range(0, len(rows), self._of.micro_batch):
+            here = slice(at, at + self._of.micro_batch)
+            losses = losses_of(self._of.loss, self._of.model, units, here)
             mean = (losses * targets[here]).sum() / targets.sum().clamp(min=1)
             mean.backward()  # type: ignore[no-untyped-call]
             total += float(mean.detach())
@@ -165,15 +135,14 @@ class PlainRun(AbstractContextManager["PlainRun"]):
 
     def save(self) -> Path:
         """Write the model to the run's folder, and finish; see `PrivateRun.save`."""
-        weights = release(
-            self._model, self.folder, tokenizer=self._store.tokenizer_path, lineage=self.lineage
-        )
-        self.finish(weights)
+        tokenizer = self._of.store.tokenizer_path
+        write = partial(save_model, tokenizer=tokenizer, lineage=self.lineage)
+        self.finish(release(self._of.model, self.folder, write))
         return self.folder.released
 
     def finish(self, weights: str | None = None) -> None:
         """Note the end of the run and settle with the store; see `PrivateRun.finish`."""
-        self._run.finish(weights or digest_of_weights(self._model))
+        self._run.finish(weights or digest_of_weights(self._of.model))
         self.close()
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ model.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -25,8 +26,8 @@ from userdp.gradients import Loss, causal_lm_loss
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.training.config import PrivateOptions
-from userdp.training.dry_run import dry_run_of, require_beginning
-from userdp.training.opening import TrainerNotes
+from userdp.training.dry_run import dry_run_of
+from userdp.training.opening import Training
 from userdp.training.private_run import PrivateRun
 
 _USUAL = PrivateOptions()
@@ -88,19 +89,18 @@ def make_private(
         FailureError: another process holds the folder, or the disk refused; nothing has been
             charged then.
     """
-    if dry_run:
-        require_beginning(resume=resume)
     run = PrivateRun(
-        model,
-        optimizer,
-        store,
-        as_plan(plan),
-        out=out,
-        loss=loss,
-        micro_batch=micro_batch,
-        resume=resume,
-        options=options,
-        notes=TrainerNotes(),
+        Training(
+            model=model,
+            optimizer=optimizer,
+            store=opened(store),
+            plan=as_plan(plan),
+            out=Path(out),
+            loss=loss,
+            micro_batch=micro_batch,
+            resume=resume,
+            options=options,
+        ),
         users=declared_users(plan),
     )
     if not dry_run:
@@ -108,3 +108,8 @@ def make_private(
     run.forecast = dry_run_of(run)
     print(run.forecast)
     return run
+
+
+def opened(store: UserStore | str | os.PathLike[str]) -> UserStore:
+    """A store, or the one that lies there; its plan is held against its adjacency later."""
+    return store if isinstance(store, UserStore) else UserStore.open(Path(store), fixed_graph=True)

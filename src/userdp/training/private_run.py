@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import nn
 
 from userdp import interrupts
 from userdp.claims.lineage import Lineage
-from userdp.codec import encode
-from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError, warn
-from userdp.gradients import Loss, require_masked, require_uncoupled
+from userdp.gradients import require_masked, require_uncoupled
 from userdp.gradients.precision import require_no_autocast
 from userdp.gradients.shards import reshard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
-from userdp.training.config import PrivateOptions
 from userdp.training.models import require_finite
-from userdp.training.opened import OpenRun
-from userdp.training.opening import TrainerNotes, open_run
+from userdp.training.opening import OpenRun, Training, open_run
 from userdp.training.optimizers import (
     MovementCheck,
     require_same_parameters,
@@ -44,8 +39,8 @@ from userdp.training.origin import (
     lineage_of_weights,
 )
 from userdp.training.questions import device_of, require_fit_for_steps
-from userdp.training.releasing import release, unsharded
-from userdp.training.run_models import own_loop
+from userdp.training.releasing import release, save_model, unsharded
+from userdp.training.run_models import began_with
 from userdp.training.steps import NoExactLog, Step, StepMechanism
 from userdp.training.store_facts import require_covered
 from userdp.training.stray_gradients import HeldModel, require_free
@@ -73,79 +68,45 @@ class PrivateRun:
     signal ends the process at once, as usual.
 
     To make one asks all that can refuse a run, of the model on made-up rows, and neither charges
-    nor writes anything: `open` does. The arguments are those of `userdp.make_private`.
+    nor writes anything: `open` does.
 
     Args:
-        notes: of a trainer of this package.
+        of: the training, by a plan with privacy.
         users: that were declared beside the plan, if it does not say it.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        store: UserStore | str | os.PathLike[str],
-        plan: Plan,
-        *,
-        out: str | os.PathLike[str],
-        loss: Loss,
-        micro_batch: int,
-        resume: bool,
-        options: PrivateOptions,
-        notes: TrainerNotes,
-        users: int | None = None,
-    ) -> None:
-        self.plan, self.folder = plan, RunFolder(Path(out))
-        self._model, self._optimizer, self._loss = model, optimizer, loss
-        self._resumes, self._options, self._notes = resume, options, notes
+    def __init__(self, of: Training, *, users: int | None = None) -> None:
+        assert isinstance(of.plan, Plan)
+        model, optimizer, store, plan = of.model, of.optimizer, of.store, of.plan
+        self._of, self.plan, self.folder = of, plan, RunFolder(of.out)
         reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
         if device_of(model).type == "cpu":
             warn_of_spinning(torch.get_num_threads())
         require_same_parameters(model, optimizer)
         require_free(model)
         require_uncoupled(model)
-        if not resume:  # a run that diverged may go on, to be settled
+        if not of.resume:  # a run that diverged may go on, to be settled
             require_finite(str(getattr(model, "name_or_path", "")), model)
             warn(rounded_away(optimizer))
             require_unstepped(optimizer)
-        require_count("micro_batch", micro_batch)
-        if not isinstance(store, UserStore):
-            store = UserStore.open(Path(store), fixed_graph=True)
-        self._store = store
+        require_count("micro_batch", of.micro_batch)
         require_covered(store, plan)
-        if not (resume or options.allow_large_delta):
+        if not (of.resume or of.options.allow_large_delta):
             total = StoreLedger(store.path).history().total_delta
             warn(plan_with_small_delta(plan, users=users, total_delta=total))
         if store.meta.loss_mask:
-            require_masked(loss)
-        self.mechanism = mechanism = StepMechanism(
-            model,
-            optimizer,
-            loss,
-            store,
-            plan,
-            options=options,
-            micro_batch=micro_batch,
-            memory=self.folder.checkpoints,
-        )
+            require_masked(of.loss)
+        self.mechanism = mechanism = StepMechanism(of, plan, memory=self.folder.checkpoints)
         self._world = mechanism.world
-        self._identity = {**mechanism.identity, **notes.identity}
+        self._identity = {**mechanism.identity, **of.notes.identity}
         mechanism.require_same_processes(
             {**self._identity, "store": store.meta.content_sha256, "plan": plan.digest}
         )
         self._world.broadcast_model(model)
-        require_fit_for_steps(
-            model,
-            loss,
-            plan,
-            engine=options.engine,
-            micro_batch=mechanism.micro_batch,
-            seq_len=store.meta.seq_len,
-            masked=store.meta.loss_mask,
-        )
-        self._weights = KnownWeights(model, resumes=resume)
-        if notes.train is None and self._weights.frozen is not None:  # `userdp train` compares it
-            self._identity["frozen weights"] = self._weights.frozen
+        require_fit_for_steps(of, plan, rows=mechanism.micro_batch)
+        self._weights = KnownWeights(model, resumes=of.resume)
+        if of.notes.train is None and self._weights.frozen is not None:
+            self._identity["frozen weights"] = self._weights.frozen  # `userdp train` compares it
         self._moved = False
         self.forecast: object = None  # of a dry run, which takes no step
         self.done = 0
@@ -160,28 +121,22 @@ class PrivateRun:
         """Reserve the plan in the store's ledger, and begin or resume the folder."""
 
         def begin() -> tuple[int, float | None, bool, str | None]:
-            run = self._run = open_run(
-                self.folder.path,
-                self._store,
-                self.plan,
-                options=self._options,
-                notes=self.all_notes(),
-                resume=self._resumes,
-            )
+            of = self.told()
+            run = self._run = open_run(of)
             if run.logged:
-                if run.steered and not self._notes.log_only:
+                if run.steered and not of.notes.log_only:
                     run.store.look("make_private(exact_log=True)")
                 over = self.mechanism.collator.left_out
                 self.folder.log({"kind": "selection", "examples_over_the_cap": over})
-            attempts, clip_norm = run.ledger.attempts, run.ledger.last_clip_norm
-            return attempts, clip_norm, run.logged, run.began_with
+            ledger = run.ledger
+            return ledger.attempts, ledger.last_clip_norm, run.logged, run.began.get("weights")
 
         self.done, clip_norm, self._logged, began = self._world.on_rank_zero(begin)
-        if not self.done and self._notes.base is None and not self.mechanism.sharded:
+        if not self.done and self._of.notes.base is None and not self.mechanism.sharded:
             # What the weights of the opening descend from is in the ledger: no step has any others.
             self._weights.first = self._weights.first or began
         self._closed = False
-        self._held = HeldModel(self._model)
+        self._held = HeldModel(self._of.model)
         weakref.finalize(self, self._held.close)  # a loop may forget its run without closing it
         try:
             self.mechanism.go_on(self.done, clip_norm)
@@ -190,24 +145,26 @@ class PrivateRun:
             raise
         return self
 
-    def all_notes(self) -> TrainerNotes:
-        """What the trainer says of the run, and what is known here."""
-        model, notes, options = self._model, self._notes, self._options
-        base = lineage_of_weights(model, self._store) if notes.base is None else notes.base
-        base += lineage_of_text(self._store)
+    def told(self) -> Training:
+        """The training, with what its trainer says of it and what is known here."""
+        model, store, notes, options = (
+            self._of.model,
+            self._of.store,
+            self._of.notes,
+            self._of.options,
+        )
+        base = lineage_of_weights(model, store) if notes.base is None else notes.base
+        base += lineage_of_text(store)
         if options.scores is not None:
             base += lineage_of_scores(options.scores)
         first = self._weights.first
-        told = first is None or notes.train is not None  # train.toml says it
-        facts = {
-            "selection": str(options.selection),
-            "base_model": base_facts(model, weights=first),
-            **notes.facts,
-        }
-        loop = None if told else encode(own_loop(model))
-        return replace(
-            notes, identity=self._identity, facts=facts, base=base, loop=loop, weights=first
-        )
+        base_model = base_facts(model, weights=first)
+        facts = {"selection": str(options.selection), "base_model": base_model, **notes.facts}
+        began: dict[str, str | None] = {"weights": first}
+        if first is not None and notes.train is None:  # else train.toml says it
+            began |= began_with(model)
+        known = replace(notes, identity=self._identity, facts=facts, base=base, began=began)
+        return replace(self._of, notes=known)
 
     @property
     def remaining(self) -> int:
@@ -234,7 +191,7 @@ class PrivateRun:
             if signals is not None and self._world.any(signals.heard):
                 place = f"after step {self.done}" if self.done else "before step 1"
                 raise signals.interrupted(f"{place} of {self.plan.steps}", resume=True)
-            watched = None if self._moved else MovementCheck(self._model, self._optimizer)
+            watched = None if self._moved else MovementCheck(self._of.model, self._of.optimizer)
             with self._held.own_passes():
                 step = self._step()
             yield step
@@ -243,7 +200,7 @@ class PrivateRun:
 
     def _step(self) -> Step:
         """One step: charged first, and then taken."""
-        self._weights.require_known(self._optimizer, self._released_elsewhere)
+        self._weights.require_known(self._of.optimizer, self._released_elsewhere)
         require_no_autocast(self.mechanism.device)
         self._charge()
         facts = self.mechanism.take(self.done)
@@ -311,18 +268,15 @@ class PrivateRun:
                 f"the run at {self.folder.path} was closed before its weights were known",
                 hint="call save() within its block; one that has not settled may be resumed",
             )
-        model = unsharded(self._model) if self.mechanism.sharded else self._model
-        weights = self._world.on_rank_zero(
-            lambda: release(
-                model,
-                self.folder,
-                tokenizer=self._store.tokenizer_path,
-                lineage=self.lineage,
-                settled=self._settled,
-                own_tokenizer=tokenizer,
-                template=chat_template,
-            )
-        )
+        model = unsharded(self._of.model) if self.mechanism.sharded else self._of.model
+
+        def write() -> str:
+            people, lineage = self._of.store, self.lineage
+            how = partial(save_model, tokenizer=people.tokenizer_path, lineage=lineage)
+            own = partial(how, own_tokenizer=tokenizer, template=chat_template)
+            return release(model, self.folder, own, settled=self._settled)
+
+        weights = self._world.on_rank_zero(write)
         # The model is written before the run is finished: a run that is killed in between can be
         # resumed, and resuming releases the same weights from the last checkpoint.
         if not self._finished:
@@ -344,7 +298,7 @@ class PrivateRun:
             return
         self._require_complete()
         if weights is None and not self.mechanism.sharded:
-            weights = digest_of_weights(self._model)
+            weights = digest_of_weights(self._of.model)
 
         def end() -> None:
             assert self._run is not None
@@ -362,7 +316,7 @@ class PrivateRun:
             )
         if self._finished:
             return
-        self._weights.require_known(self._optimizer, self._released_elsewhere)
+        self._weights.require_known(self._of.optimizer, self._released_elsewhere)
         self._weights.require_frozen()
 
     def share_model(self) -> None:

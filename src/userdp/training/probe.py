@@ -94,10 +94,7 @@ def probe_store(
             "--set measure.epsilon=0.2",
         )
     if under_dp and seed is not None:
-        raise UseError(
-            "a DP release takes no seed: its coins must be secret",
-            hint="leave measure.seed out",
-        )
+        raise UseError("a DP release takes no seed: its coins must be secret", hint="leave it out")
     split = store.split(Split.HELD_OUT_USERS if source is Provenance.HELD_OUT else Split.TRAIN)
     if not under_dp and not len(split.counts):
         raise UseError(
@@ -134,29 +131,25 @@ def probe_store(
     of_users, of_examples = torch.zeros(0, len(grid)), torch.zeros(0)
     if len(chosen):
         units = draw_units(split, chosen, most=grid[-1], draw=draw).to(computes)
-        shown = progress or NoProgress()
-        shown = Uncounted(shown) if under_dp else shown
+        shown = Uncounted(progress or NoProgress()) if under_dp else progress or NoProgress()
         shown.stage("probe", len(grid) + 1)
         loss = build_loss(config, model)
         of_users, of_examples = probe_norms(model, loss, units, grid, done=shown.at)
-    known: dict[str, Any] = {
-        "model": Path(config.model).name,
-        "source": source,
-        "made_for": made_for,
-    }
     columns = dict(zip(grid, of_users.T, strict=True))
+    known: dict[str, Any] = {"model": Path(config.model).name, "source": source}
     if epsilon is not None:
         named = {str(size): column.numpy() for size, column in columns.items()}
         medians = draw_medians(named, epsilon=epsilon, query_id=query_id).medians
         norms = {size: medians[str(size)] for size in grid}
         # One example's norm is that of G = 1, so that it costs nothing more.
-        one: dict[str, Any] = {"example_norm": norms[1], "ledger_line": query_id}
-        return GradientNorms(users=users, user_norms=norms, rank_error=error, **one, **known)
+        known |= {"users": users, "example_norm": norms[1], "ledger_line": query_id}
+        return GradientNorms(user_norms=norms, rank_error=error, made_for=made_for, **known)
     return GradientNorms(
         users=len(chosen),
         user_norms={size: _median(column) for size, column in columns.items()},
         example_norm=_median(of_examples),
         median_examples_per_user=max(1, int(np.median(split.counts[chosen]))),
+        made_for=made_for,
         **known,
     )
 

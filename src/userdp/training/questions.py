@@ -9,7 +9,8 @@ charged.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from userdp.gradients.shards import sharded_parts
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.plans import Plan
 from userdp.training.distributed import current_world
+from userdp.training.opening import Training
 
 _WORTH_SAYING = 1.3
 """Below it one at a time costs about what batches cost."""
@@ -36,55 +38,51 @@ _LONG = 2.0
 """Seconds of a pass beyond which one measurement must do."""
 
 
-def require_fit_for_steps(
-    model: nn.Module,
-    loss: Loss,
-    plan: Plan,
-    *,
-    engine: str,
-    micro_batch: int,
-    seq_len: int,
-    masked: bool,
-) -> None:
-    """Refuse a model or a loss for which the engine cannot clip the units of ``plan``.
+def require_fit_for_steps(of: Training, plan: Plan, *, rows: int) -> None:
+    """Refuse a model or a loss for which the engine cannot clip the units of a plan.
 
     Warns, once, of one for which it must compute units one at a time, with the price.
 
     Args:
-        model: at the weights that training begins with.
-        loss: per-row loss.
+        of: the training, of which the model is at the weights that it begins with.
         plan: its clip, and how many rows a unit has at most.
-        engine: as `userdp.gradients.get_engine` names it.
-        micro_batch: most rows in one pass.
-        seq_len: most tokens of a row.
-        masked: whether the loss is given targets.
+        rows: most of a pass.
 
     Raises:
         UseError: there is no such engine, rows are coupled, or a sharded model's layers are not
             covered.
         FailureError: memory has no room for one example.
     """
+    model, loss, engine, meta = of.model, of.loss, of.options.engine, of.store.meta
+    seq_len, masked = meta.seq_len, meta.loss_mask
     get_engine(engine)
     if sharded_parts(model):
         if engine != "auto":
             raise UseError("a sharded model has an engine of its own", hint="leave engine out")
-        task = _task(model, loss, plan, sharded.nobody(model, masked=masked), micro_batch)
-        sharded.require_supported(task)
+        sharded.require_supported(_task(of, plan, sharded.nobody(model, masked=masked), rows))
         return
-    _require_room(model, loss, seq_len=seq_len, masked=masked)
+    one = made_up_units(model, 1, 1, seq_len, masked=masked)
+    # What is larger is halved where it does not fit (`userdp.gradients.engines.room`); one example
+    # is the end of that, and whether a step would come to it is for the cohort to say.
+    with room_for(
+        f"one example of {seq_len} tokens",
+        hint="take a device with more memory, --set learning.activation_checkpointing=true, "
+        "--lora-rank, a smaller model, or a store of a smaller --seq-len",
+    ):
+        _alone(Task(model=model, loss=loss, units=one, l2_clip_norm=1.0))
     require_rows_apart(model, loss, masked=masked)
-    rows = plan.sampling.group_size if plan.sampling.by_user else 1
-    if engine == "reference" or rows > micro_batch or current_world().rank:
+    of_a_unit = plan.sampling.group_size if plan.sampling.by_user else 1
+    if engine == "reference" or of_a_unit > rows or current_world().rank:
         return
-    one = made_up_units(model, 1, rows, seq_len, masked=masked)
-    alone = _task(model, loss, plan, one, micro_batch)
+    one = made_up_units(model, 1, of_a_unit, seq_len, masked=masked)
+    alone = _task(of, plan, one, rows)
     reason = why_alone(alone)
     if reason is None:
         return
-    together = max(1, rows_per_pass(seq_len, micro_batch, device_of(model)) // rows)
-    many = made_up_units(model, together, rows, seq_len, masked=masked)
+    together = max(1, rows_per_pass(seq_len, rows, device_of(model)) // of_a_unit)
+    many = made_up_units(model, together, of_a_unit, seq_len, masked=masked)
     try:
-        price = together * seconds_of(lambda: reference.sum_of_units(alone), model)
+        price = together * seconds_of(lambda: _alone(alone), model)
         price /= seconds_of(lambda: _ordinary(model, loss, many), model)
     except (MemoryError, RuntimeError) as error:
         if not ran_out_of_memory(error):
@@ -98,6 +96,19 @@ def require_fit_for_steps(
             "larger group size, so that each user fills passes, or accept it by engine reference",
             stacklevel=4,  # where `make_private` is called
         )
+
+
+@contextmanager
+def room_for(what: str, *, hint: str) -> Iterator[None]:
+    """`FailureError` where memory has no room for what the block computes; nothing was charged."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise FailureError(
+            f"memory has no room for {what}; nothing was charged", hint=hint
+        ) from None
 
 
 def made_up_units(model: nn.Module, units: int, rows: int, seq_len: int, *, masked: bool) -> Units:
@@ -157,39 +168,21 @@ def device_of(model: nn.Module) -> torch.device:
     return next(iter(trainable_parameters(model).values())).device
 
 
-def _task(model: nn.Module, loss: Loss, plan: Plan, units: Units, micro_batch: int) -> Task:
+def _task(of: Training, plan: Plan, units: Units, rows: int) -> Task:
     return Task(
-        model=model,
-        loss=loss,
+        model=of.model,
+        loss=of.loss,
         units=units,
         l2_clip_norm=plan.clip.l2_norm,
         item_clip_norm=plan.clip.item_norm,
-        micro_batch=micro_batch,
+        micro_batch=rows,
         rule=rule_of(plan),
     )
 
 
 @secret_randomness()
-def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -> None:
-    """Refuse a model that memory has no room to train on one example; nothing is charged then.
-
-    What is larger is halved where it does not fit (`userdp.gradients.engines.room`); one example is
-    the end of that, and whether a step would come to it is for the cohort to say.
-
-    Raises:
-        FailureError: there is no room.
-    """
-    one = made_up_units(model, 1, 1, seq_len, masked=masked)
-    try:
-        reference.sum_of_units(Task(model=model, loss=loss, units=one, l2_clip_norm=1.0))
-    except (MemoryError, RuntimeError) as error:
-        if not ran_out_of_memory(error):
-            raise
-        raise FailureError(
-            f"memory has no room for one example of {seq_len} tokens; nothing was charged",
-            hint="take a device with more memory, --set learning.activation_checkpointing=true, "
-            "--lora-rank, a smaller model, or a store of a smaller --seq-len",
-        ) from None
+def _alone(task: Task) -> None:
+    reference.sum_of_units(task)
 
 
 @secret_randomness()

@@ -19,9 +19,8 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Container, Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -50,12 +49,9 @@ _OF_TOKENIZERS = {
 def release(
     model: nn.Module,
     folder: RunFolder,
+    write: Callable[..., str],
     *,
-    tokenizer: Path,
-    lineage: Lineage,
     settled: str | None = None,
-    own_tokenizer: Any = None,
-    template: str | None = None,
 ) -> str:
     """Write a run's model, whole or not at all; the model itself stays as it is.
 
@@ -64,12 +60,9 @@ def release(
     Args:
         model: not sharded.
         folder: of the run.
-        tokenizer: of the store.
-        lineage: what the weights descend from, the run included.
+        write: `save_model`, with what is written beside the weights.
         settled: the digest of the weights that the run has settled with, if it has: no others are
             released then.
-        own_tokenizer: one of `transformers`, whose files take the place of the store's.
-        template: of chats, to be written beside the tokenizer.
 
     Returns:
         The digest of the weights in RUN/model, or of those in RUN/adapter where they are alone.
@@ -77,21 +70,13 @@ def release(
     Raises:
         UseError: the weights are not those that were settled.
     """
-    save = partial(
-        save_model,
-        tokenizer=tokenizer,
-        lineage=lineage,
-        own_tokenizer=own_tokenizer,
-        template=template,
-    )
     inner = uncompiled(model)
-    if not is_adapted(inner):
-        return save(inner, folder.model, only=settled)
-    merged = _merged(inner)
-    if merged is None:
-        return save(inner, folder.adapter, only=settled)
-    weights = save(merged, folder.model, only=settled)
-    save(inner, folder.adapter)
+    whole_model = _merged(inner) if is_adapted(inner) else inner
+    if whole_model is None:
+        return write(inner, folder.adapter, only=settled)
+    weights = write(whole_model, folder.model, only=settled)
+    if whole_model is not inner:
+        write(inner, folder.adapter)
     return weights
 
 
@@ -198,8 +183,7 @@ def unsharded(model: nn.Module) -> nn.Module:
         built = sys.modules["peft"].get_peft_model(built, copy.deepcopy(settings))
     built.load_state_dict(weights, assign=True)  # in the dtype that they are in
     plain.tie_weights()
-    whole_model: nn.Module = built
-    return whole_model
+    return cast(nn.Module, built)
 
 
 def _merged(model: nn.Module) -> nn.Module | None:
@@ -219,8 +203,7 @@ def _merged(model: nn.Module) -> nn.Module | None:
             merged: Any = apart.merge_and_unload()
             differs = merged(input_ids=tokens).logits - told
         if differs.norm() <= _MERGED_LIKE * told.norm():
-            whole_model: nn.Module = merged
-            return whole_model
+            return cast(nn.Module, merged)
     # What a kind of adapter raises that cannot be copied or merged is documented nowhere, and what
     # was trained is paid for.
     except Exception as error:
@@ -251,9 +234,9 @@ def _write_tokenizer(folder: Path, tokenizer: Path, own: Any) -> None:
     """A tokenizer's files: those of the store's file, or of ``own``."""
     shutil.copyfile(tokenizer, folder / "tokenizer.json")
     known = StoreTokenizer.load(tokenizer)
-    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if known.end_of_text_id is not None:
-        settings["eos_token"] = known.encoder.id_to_token(known.end_of_text_id)
+    end = known.end_of_text_id
+    named = {} if end is None else {"eos_token": known.encoder.id_to_token(end)}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
     files.write_json(folder / "tokenizer_config.json", settings)
     if own is not None:
         own.save_pretrained(folder)

@@ -2,22 +2,19 @@
 
 A run of ``userdp train`` has its configuration, from which its model is made again. A loop of
 somebody's own is a program, which nobody can repeat from its run's folder: what is written down
-when its run opens (`OwnLoop`) is where the model was loaded from, with the digest of its weights,
-by which that place is known to hold them still. The file is for the operator alone: it names
-folders of this machine.
+when its run opens (`began_with`) is where the model was loaded from, with the digest of its
+weights, by which that place is known to hold them still. It stands in resume.json, for the operator
+alone: it names folders of this machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
 
-from userdp import files
-from userdp.codec import decode
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.extras import library
@@ -30,40 +27,26 @@ from userdp.training.origin import digest_of_weights
 from userdp.training.releasing import is_adapted, uncompiled
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OwnLoop:
-    """What the model was that `make_private` was given. Operator-only.
+def began_with(model: nn.Module) -> dict[str, str | None]:
+    """What `make_private` was given, before the first step. Operator-only.
 
-    Args:
-        model: the folder or the hub's name that it says it was loaded from; empty where it was made
-            in memory.
-        revision: of the hub, if the model says one.
-        weights: the digest of the weights at the opening, adapters left out; None of a sharded
-            model, of which no process holds them all.
-        dtype: of these weights; of the first of them, where they differ.
+    Returns:
+        ``model``, the folder or the hub's name that it says it was loaded from, empty where it was
+        made in memory; ``revision`` on the hub, if it says one; ``base``, the digest of its weights
+        without adapters, None of a sharded model, of which no process holds them all; ``dtype`` of
+        the first of them.
     """
-
-    schema: ClassVar[str] = "userdp.loop/2"
-
-    model: str
-    revision: str | None
-    weights: str | None
-    dtype: str
-
-
-def own_loop(model: nn.Module) -> OwnLoop:
-    """Write down what `make_private` was given, before the first step."""
     inner: Any = uncompiled(model)
     noted = str(getattr(inner, "name_or_path", "") or "")
     revision = getattr(getattr(inner, "config", None), "_commit_hash", None)
     only = (lambda name: is_of_base(inner, name)) if is_adapted(inner) else None
     floating = (p.dtype for p in inner.parameters() if p.dtype.is_floating_point)
-    return OwnLoop(
-        model=str(Path(noted).resolve()) if noted and Path(noted).is_dir() else noted,
-        revision=revision if isinstance(revision, str) else None,
-        weights=None if sharded_parts(model) else digest_of_weights(inner, only=only),
-        dtype=str(next(floating, torch.float32)).removeprefix("torch."),
-    )
+    return {
+        "model": str(Path(noted).resolve()) if noted and Path(noted).is_dir() else noted,
+        "revision": revision if isinstance(revision, str) else None,
+        "base": None if sharded_parts(model) else digest_of_weights(inner, only=only),
+        "dtype": str(next(floating, torch.float32)).removeprefix("torch."),
+    }
 
 
 def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
@@ -74,26 +57,20 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
     """
     if folder.train.exists():
         config = train_config(folder.read_train()["learning"])
-        weights = dict(folder.read_facts().get("base_model", {})).get("weights")
+        weights = folder.read_facts().get("base_model", {}).get("weights")
         model, name = load_model(config, store), config.model
-    elif folder.loop.exists():
-        loop = decode(OwnLoop, files.read_json(folder.loop, what="a run's loop"), what="its loop")
-        weights, name = loop.weights, loop.model
-        if weights is None or not name:
-            why = "was sharded" if weights is None else "was made in memory"
+    else:
+        began = folder.read_resume().get("began", {}) if folder.resume.exists() else {}
+        weights, name = began.get("base"), began.get("model") or ""
+        if not (weights and name):
             raise UseError(
-                f"the model that the run at {folder.path} began from {why}, so that its weights "
-                "are not known any more",
+                f"the run at {folder.path} does not say which model it began from: that was made "
+                f"in memory or sharded, or {folder.resume.name}, its operator's, is not here",
                 hint="leave the base out (--no-base); a model that from_pretrained loads is known",
             )
-        model = read_model(name, dtype=getattr(torch, loop.dtype), revision=loop.revision)
+        dtype = getattr(torch, began["dtype"])
+        model = read_model(name, dtype=dtype, revision=began["revision"])
         require_fit(model, name, store)
-    else:
-        raise UseError(
-            f"the run at {folder.path} does not say which model it began from: it has neither "
-            f"{folder.train.name} nor {folder.loop.name}, which only its operator holds",
-            hint="leave the base model out (--no-base), or ask its operator",
-        )
     # Of new weights the ledger has no digest: they follow the seed.
     if weights not in (None, digest_of_weights(model)):
         raise UseError(

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
-from userdp.gradients import ClippedSum, Loss, Units, trainable_parameters
+from userdp.gradients import ClippedSum, Units, trainable_parameters
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import noisy_count
 from userdp.gradients.shards import is_sharded, like, sharded_parts
@@ -24,10 +23,10 @@ from userdp.plans import Plan, StepRecord
 from userdp.sampling.coins import secret_generator
 from userdp.training.checkpoints import keep_noise, read_noise
 from userdp.training.collate import PASSES_AHEAD, Collator, gathered, rows_for
-from userdp.training.config import PrivateOptions
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import Dealing, shared_secret, source_for
+from userdp.training.opening import Training
 from userdp.training.optimizers import set_noise_std
 from userdp.training.questions import device_of, engine_of, rule_of
 
@@ -67,13 +66,7 @@ class StepMechanism:
     whoever calls it has charged that first.
 
     Args:
-        model: at the weights that training begins with.
-        optimizer: is told how much noise is in ``.grad``, if it asks for that.
-        loss: per-row loss.
-        store: whose training split is read.
-        plan: of the run.
-        options: of the run; the selection, the engine, and seeds of tests.
-        micro_batch: most rows of a pass.
+        of: the training, of which the model is at the weights that it begins with.
         memory: the folder for the state of noise that has a memory.
 
     Attributes:
@@ -85,44 +78,31 @@ class StepMechanism:
             people's text, so that it is noted as a look.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        loss: Loss,
-        store: UserStore,
-        plan: Plan,
-        *,
-        options: PrivateOptions,
-        micro_batch: int,
-        memory: Path,
-    ) -> None:
-        self.plan, self.world, self.device = plan, current_world(), device_of(model)
-        self._model, self._optimizer, self._loss = model, optimizer, loss
-        self._memory, self._seeds = memory, options.unsafe_seeds
-        self.collator = Collator(store, plan, options)
+    def __init__(self, of: Training, plan: Plan, *, memory: Path) -> None:
+        self.plan, self.world, self.device = plan, current_world(), device_of(of.model)
+        self._of, self._memory, self._seeds = of, memory, of.options.unsafe_seeds
+        self.collator = Collator(of.store, plan, of.options)
         try:
             plan.sampling.require_store(self.collator.counts)
         except UseError:
-            self.world.on_rank_zero(lambda: StoreLedger(store.path).look("train"))
+            self.world.on_rank_zero(lambda: StoreLedger(of.store.path).look("train"))
             raise
         seeds, world = self._seeds, self.world
         secret = shared_secret(world) if seeds.draws is None else seeds.draws
         self.sampler = plan.sampling.sampler(self.collator.counts, secret_generator(secret))
         self.dealing = Dealing(world, self.collator.tokens)
-        self.noise = source_for(world, model, plan.noise, unsafe_noise_seed=seeds.noise)
-        self.micro_batch = rows_for(plan, micro_batch, processes=world.size)
-        self.engine, self._rule = engine_of(model, options.engine), rule_of(plan)
-        self._parts = world.size  # the engine adds up so many sums, of all processes
-        self.sharded = bool(sharded_parts(model))
-        self.scattered = any(map(is_sharded, trainable_parameters(model).values()))
+        self.noise = source_for(world, of.model, plan.noise, unsafe_noise_seed=seeds.noise)
+        self.micro_batch = rows_for(plan, of.micro_batch, processes=world.size)
+        self.engine = engine_of(of.model, of.options.engine)
+        self.sharded = bool(sharded_parts(of.model))
+        self.scattered = any(map(is_sharded, trainable_parameters(of.model).values()))
         self.count_noise_std = plan.count_noise_std
         self.clip_at(plan.clip.l2_norm)
 
     @property
     def identity(self) -> dict[str, str]:
         """What whoever resumes the run must share."""
-        parameters = trainable_parameters(self._model).items()
+        parameters = trainable_parameters(self._of.model).items()
         shapes = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters)
         return {
             "model": hashlib.sha256(shapes.encode()).hexdigest(),
@@ -173,7 +153,6 @@ class StepMechanism:
         # Processes that hold one model together clip in one go, in step.
         most = None if self.sharded else PASSES_AHEAD * self.micro_batch
         parts = self.collator.microbatches(mine, rows=most)
-        self._parts = len(parts) * self.world.size
         summed: ClippedSum | None = None
         rows = 0
         # Dropout masks are nobody's business, and this process's alone; the caller's generators
@@ -183,10 +162,12 @@ class StepMechanism:
         with secret_randomness(key):
             for units in gathered(parts, self.collator):
                 rows += len(units.lengths)
+                how = self.clipping(sums=len(parts) * self.world.size)
+                found = self.engine(self._of.model, self._of.loss, units.to(self.device), **how)
                 if summed is None:
-                    summed = self.clip(units)
+                    summed = found
                 else:
-                    summed.append(self.clip(units))
+                    summed.append(found)
         assert summed is not None
         summed, rows = self.dealing.together(summed, rows, scattered=self.scattered)
         if not summed.sensitivity <= self.l2_clip_norm:
@@ -201,24 +182,31 @@ class StepMechanism:
         denominator = self.plan.denominator
         if self.plan.clip.divided:
             denominator *= self.l2_clip_norm
-        set_gradients(self._model, summed.value, denominator=denominator)
-        set_noise_std(self._optimizer, self.noise_std / denominator)
+        set_gradients(self._of.model, summed.value, denominator=denominator)
+        set_noise_std(self._of.optimizer, self.noise_std / denominator)
         facts = operator_facts(summed, l2_clip_norm=self.l2_clip_norm)
         self._adapt(summed)
         return {**facts, "rows": rows, "seconds": round(time.monotonic() - begin, 4)}
 
     def clip(self, units: Units) -> ClippedSum:
-        """The clipped sum of some units, by the engine of the run."""
-        return self.engine(
-            self._model,
-            self._loss,
-            units.to(self.device),
-            l2_clip_norm=self.l2_clip_norm,
-            item_clip_norm=self.plan.clip.item_norm,
-            micro_batch=self.micro_batch,
-            rule=self._rule,
-            parts=self._parts,
-        )
+        """What the next step would make of these units, outside of any step; without noise."""
+        of = self._of
+        return self.engine(of.model, of.loss, units.to(self.device), **self.clipping())
+
+    def clipping(self, *, sums: int | None = None) -> dict[str, Any]:
+        """How the engine clips in the next step.
+
+        Args:
+            sums: the engine's sums that are added up before noise, of all processes together.
+        """
+        clip = self.plan.clip
+        return {
+            "l2_clip_norm": self.l2_clip_norm,
+            "item_clip_norm": clip.item_norm,
+            "micro_batch": self.micro_batch,
+            "rule": rule_of(self.plan),
+            "parts": sums,
+        }
 
     def go_on(self, done: int, l2_clip_norm: float | None) -> None:
         """Go on behind ``done`` steps that were charged, of which the last clipped at this norm.
@@ -284,11 +272,7 @@ def operator_facts(summed: ClippedSum, *, l2_clip_norm: float) -> dict[str, Any]
     """What the operator may know of a private step: exact, and not covered by any ε."""
     finite = summed.norms[summed.norms.isfinite()]
     losses = summed.losses[summed.losses.isfinite()]
-    quantiles: dict[str, float] = {}
-    if len(finite):
-        at = torch.tensor(_QUANTILES, dtype=finite.dtype)
-        told = torch.quantile(finite, at).tolist()
-        quantiles = dict(zip(map(str, _QUANTILES), told, strict=True))
+    quantiles = {str(q): float(finite.quantile(q)) for q in _QUANTILES if len(finite)}
     return {
         "units": len(summed.norms),
         "loss": float(losses.mean()) if len(losses) else None,

@@ -45,18 +45,15 @@ class Checkpoint(Target):
     def make(self, folder: Path) -> None:
         import torch
 
-        from userdp.training.checkpoints import keep_noise, save_checkpoint
+        from userdp.training.checkpoints import Checkpoints, keep_noise
 
-        model, optimizer, average = _trained()
-        save_checkpoint(
-            folder, step=3, run_id="ab12", model=model, optimizer=optimizer, average=average
-        )
+        Checkpoints(folder, "ab12", *_trained()).save(3)
         keep_noise(folder, step=3, state={"z": torch.zeros(4)})
 
     def read(self, folder: Path) -> None:
-        from userdp.training.checkpoints import read_checkpoint, read_noise
+        from userdp.training.checkpoints import Checkpoints, read_noise
 
-        read_checkpoint(folder, run_id="ab12", most_steps=3)
+        Checkpoints(folder, "ab12", *_trained()).read(most_steps=3)
         read_noise(folder, least_step=3)
 
 

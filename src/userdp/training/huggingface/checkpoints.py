@@ -13,7 +13,7 @@ It is operator-only (mode 0700) since a choice among checkpoints should not foll
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import sort_checkpoints
@@ -44,16 +44,13 @@ def sealed(folder: Path) -> dict[str, Any] | None:
         state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
     except (OSError, ValueError):
         return None
-    found: dict[str, Any] | None = state.stateful_callbacks.get(_SEAL)
-    return found
+    return cast("dict[str, Any] | None", state.stateful_callbacks.get(_SEAL))
 
 
 def last_sealed(output: Path) -> Path | None:
     """The whole checkpoint of the most attempts."""
-    for path in map(Path, reversed(sort_checkpoints(str(output)))):
-        if sealed(path) is not None:
-            return path
-    return None
+    paths = map(Path, reversed(sort_checkpoints(str(output))))
+    return next((path for path in paths if sealed(path) is not None), None)
 
 
 def require_own(folder: Path, *, run_id: str) -> None:

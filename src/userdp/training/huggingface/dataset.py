@@ -23,6 +23,7 @@ from userdp.data.sources import Source, SourceOptions, memory, tokens
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
+from userdp.training.private import opened
 
 _LONGEST = 1024
 """`seq_len` where nobody gave one; TRL's ``max_length`` as well."""
@@ -57,24 +58,20 @@ def store_of(
         UseError: there is nothing to train on, the columns do not fit, or another data set's store
             lies there.
     """
-    place = store.path if isinstance(store, UserStore) else Path(store)
     if dataset is None:
-        return store if isinstance(store, UserStore) else UserStore.open(place, fixed_graph=True)
+        return opened(store)
+    place = store.path if isinstance(store, UserStore) else Path(store)
     place.parent.mkdir(parents=True, exist_ok=True)
+    columns = memory.column_names(dataset)
     with tempfile.TemporaryDirectory(prefix=f".{place.name}.trainer-", dir=place.parent) as beside:
         words = Path(beside) / "tokenizer.json"
         files.write_file(words, _tokenizer_file(processing_class), mode=files.OPERATOR_FILE)
         tokenizer = StoreTokenizer.load(words)
         source: Source
-        columns = memory.column_names(dataset)
         if tokens.IDS in columns:
             tokenizer = tokens.TokenRows.of(tokenizer)
-            source = tokens.build(
-                dataset,
-                user=user_column,
-                labels=tokens.LABELS in columns,
-                vocab_size=tokenizer.vocab_size,
-            )
+            labels, vocab_size = tokens.LABELS in columns, tokenizer.vocab_size
+            source = tokens.build(dataset, user=user_column, labels=labels, vocab_size=vocab_size)
         else:
             source = memory.build(dataset, SourceOptions(user=user_column, text=text_column))
         # Grouping needs a database, and training as a whole must not.
@@ -88,15 +85,15 @@ def store_of(
             held_out_users=0.0,
             held_out_examples=0.0,
         )
-    opened = UserStore.open(place, fixed_graph=True)
-    if opened.meta.content_sha256 != meta.content_sha256:
+    people = opened(place)
+    if people.meta.content_sha256 != meta.content_sha256:
         raise UseError(
             f"the store at {place} holds another data set, or other examples of this one (its "
             "users, rows, tokenizer and seq_len decide), and its ledger speaks of those",
             hint="name another folder for other people. For more text of the same people use "
             "userdp.prepare(..., append=True), and leave train_dataset out",
         )
-    return opened
+    return people
 
 
 def default_seq_len(model: Any, asked: int | None) -> int:
@@ -104,10 +101,8 @@ def default_seq_len(model: Any, asked: int | None) -> int:
 
     No number is taken from the data: the longest row is somebody's.
     """
-    if asked is not None:
-        return asked
-    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    return _LONGEST if most is None else min(_LONGEST, int(most))
+    read = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    return asked or min(_LONGEST, int(read or _LONGEST))
 
 
 def _tokenizer_file(processing_class: Any) -> bytes:
@@ -118,5 +113,4 @@ def _tokenizer_file(processing_class: Any) -> bytes:
             f"processing_class={processing_class!r} has no tokenizer.json; a user store keeps it",
             hint="give a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)",
         )
-    text: str = backend.to_str()
-    return text.encode()
+    return str(backend.to_str()).encode()

@@ -47,7 +47,7 @@ from userdp.training.config import PrivateOptions
 from userdp.training.huggingface.checkpoints import StopWhenAsked, last_sealed, require_own, seal
 from userdp.training.huggingface.dataset import default_seq_len, store_of
 from userdp.training.huggingface.trainer_settings import EVALUATION, PUSH, private_args
-from userdp.training.opening import TrainerNotes
+from userdp.training.opening import TrainerNotes, Training
 from userdp.training.origin import digest_of_adapters, digest_of_weights, lineage_of_weights
 from userdp.training.private_run import PrivateRun
 from userdp.training.steps import Step
@@ -86,7 +86,6 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         seq_len: most tokens of an example; by default the ``max_length`` of TRL's arguments, or
             1024, or less if the model reads less.
         loss: per-row loss, see `userdp.make_private`.
-        base: what the weights descend from, where that cannot be looked up.
         public_eval: ``eval_dataset`` is nobody's private text: it may be evaluated on during
             training, and its numbers may be logged and may choose a checkpoint. Of no other data.
         options: see `userdp.make_private`; the exact numbers are always in ``operator.jsonl``.
@@ -109,13 +108,12 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         text_column: str = "text",
         seq_len: int | None = None,
         loss: Loss = causal_lm_loss,
-        base: Lineage | None = None,
         public_eval: bool = False,
         options: PrivateOptions = _USUAL,
         **trainer_options: Any,
     ) -> None:
         self._proposal, self._plan = plan, as_plan(plan)
-        self._loss, self._base = loss, base
+        self._loss = loss
         self._options = replace(options, exact_log=True)
         self._private: PrivateRun | None = None
         self._steps: Iterator[Step] = iter(())
@@ -179,20 +177,18 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         """
         public_eval = self._public_data is not None and self._public_data is self.eval_dataset
         self.args: Any = private_args(self.args, self._asked, self._plan, public_eval=public_eval)
-        folder = RunFolder(Path(self.args.output_dir))
-        self._resumes = bool(resume_from_checkpoint)
-        checkpoint: Path | None = None
-        if self._resumes:
-            if not folder.begun:
-                raise UseError(
-                    f"there is no private run in {folder.path} to resume",
-                    hint="leave resume_from_checkpoint out",
-                )
+        folder, asked = RunFolder(Path(self.args.output_dir)), resume_from_checkpoint
+        self._resumes = bool(asked)
+        checkpoint = Path(asked) if isinstance(asked, str | os.PathLike) else None
+        if self._resumes and not folder.begun:
+            raise UseError(
+                f"there is no private run in {folder.path} to resume",
+                hint="leave resume_from_checkpoint out",
+            )
+        if asked is True:
             checkpoint = last_sealed(folder.path)
-            if isinstance(resume_from_checkpoint, str | os.PathLike):
-                checkpoint = Path(resume_from_checkpoint)
-            if checkpoint is not None:
-                require_own(checkpoint, run_id=folder.run_id)
+        if checkpoint is not None:
+            require_own(checkpoint, run_id=folder.run_id)
         with interrupts.held() as signals:
             stop = StopWhenAsked(signals)
             self.add_callback(stop)
@@ -247,12 +243,16 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         kind = f"{type(self).__name__}, transformers {transformers.__version__}"
         # A resumed run must share it; what a checkpoint holds is known by its seal.
         identity = {"base model": digest_of_weights(self.model)} if checkpoint is None else {}
-        self._private = run = PrivateRun(
-            self.model,
-            optimizer.optimizer,
-            self._store,
-            self._plan,
-            out=self.args.output_dir,
+        base = lineage_of_weights(self.model, self._store, made=self._made_adapters)
+        if self._public_data is not None:
+            declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
+            base += Lineage(conditions=(declared,))
+        training = Training(
+            model=self.model,
+            optimizer=optimizer.optimizer,
+            store=self._store,
+            plan=self._plan,
+            out=Path(self.args.output_dir),
             loss=self._loss,
             micro_batch=self.args.per_device_train_batch_size,
             resume=self._resumes,
@@ -260,11 +260,12 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             notes=TrainerNotes(
                 identity=identity,
                 facts={"trainer": kind},
-                base=self._lineage_of_base(),
+                base=base,
                 log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
             ),
-            users=declared_users(self._proposal),
-        ).open()
+        )
+        run = PrivateRun(training, users=declared_users(self._proposal))
+        self._private = run.open()
         if self._resumes and checkpoint is None and not run.remaining:
             raise FailureError(
                 "every planned step was charged, and no checkpoint is left of what was learned",
@@ -286,16 +287,6 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
     def _run(self) -> PrivateRun:
         assert self._private is not None, "the private run opens with the trainer's loop"
         return self._private
-
-    def _lineage_of_base(self) -> Lineage:
-        """What the weights descend from, and what was declared of the evaluation data."""
-        known = self._base
-        if known is None:
-            known = lineage_of_weights(self.model, self._store, made=self._made_adapters)
-        if self._public_data is not None:
-            declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
-            known += Lineage(conditions=(declared,))
-        return known
 
     # What is written and told.
 

@@ -35,7 +35,7 @@ class Setting:
     taken: tuple[str | int, ...] = ()
     why: str
     instead: str = ""
-    becomes: str | float | None = None
+    becomes: float | None = None
 
     def takes(self, value: Any) -> bool:
         """Whether a private run takes ``value`` as it is."""
@@ -132,11 +132,6 @@ SETTINGS = (
         names=("max_grad_norm",),
         becomes=0.0,
         why="the plan's clip bounds each user, and another one would only change the learning rate",
-    ),
-    Setting(
-        names=("include_num_input_tokens_seen",),
-        becomes="no",
-        why="it tells how much the people wrote who were drawn; operator.jsonl has it",
     ),
 )
 
