@@ -16,6 +16,7 @@ from userdp.data.progress import NoProgress
 from userdp.errors import Interrupted
 from userdp.interrupts import are_held
 from userdp.training import loop
+from userdp.training.averaging import WeightAverage
 from userdp.training.checkpoints import Checkpoints
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
@@ -176,7 +177,9 @@ def test_a_signal_after_a_loops_last_step_comes_when_the_run_has_settled(store, 
 
 def checkpoints_at(folder, clock, **options):
     model = torch.nn.Linear(2, 2)
-    return Checkpoints(folder, "ab12", model, sgd(model), None, clock=clock, **options)
+    return Checkpoints(
+        folder, "ab12", model, sgd(model), WeightAverage(model, None), clock=clock, **options
+    )
 
 
 def test_checkpoints_come_by_steps_or_by_the_clock(tmp_path):

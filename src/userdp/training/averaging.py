@@ -19,17 +19,16 @@ class WeightAverage:
 
     Args:
         model: whose trainable parameters are averaged, in float32.
-        decay: d.
+        decay: d; None averages nothing, and the weights stay their own.
 
     Attributes:
         values: the average, by parameter name.
         updates: how many weights were averaged.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self._parameters = trainable_parameters(model)
-        self._decay = decay
-        self.updates = 0
+    def __init__(self, model: nn.Module, decay: float | None) -> None:
+        self._parameters = {} if decay is None else trainable_parameters(model)
+        self._decay, self.updates = decay or 0.0, 0
         self.values = {n: p.detach().float().clone() for n, p in self._parameters.items()}
 
     @torch.no_grad()
@@ -55,11 +54,10 @@ class WeightAverage:
             _assign(self._parameters, own)
 
 
-def build_average(model: nn.Module, config: TrainConfig) -> WeightAverage | None:
+def build_average(model: nn.Module, config: TrainConfig) -> WeightAverage:
     """The moving average that the configuration asks for."""
-    if config.averaging is Averaging.NONE:
-        return None
-    return WeightAverage(model, config.averaging_decay)
+    averages = config.averaging is not Averaging.NONE
+    return WeightAverage(model, config.averaging_decay if averages else None)
 
 
 @torch.no_grad()

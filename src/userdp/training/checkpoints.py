@@ -50,7 +50,7 @@ class Checkpoints:
         run_id: of the run: another run's weights have a price of their own.
         model: its trainable parameters are kept.
         optimizer: and its state.
-        average: and its state, if there is one.
+        average: and its state.
         steps: between two checkpoints, at most.
         seconds: between two checkpoints, at most; more where writing one takes long.
         clock: seconds, as `time.monotonic`.
@@ -62,7 +62,7 @@ class Checkpoints:
         run_id: str,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        average: WeightAverage | None,
+        average: WeightAverage,
         *,
         steps: int = 50,
         seconds: float = 60.0,
@@ -93,14 +93,13 @@ class Checkpoints:
         parameters = trainable_parameters(self._model)
         tensors = {f"weights.{n}": p.detach() for n, p in parameters.items()}
         tensors |= {f"optimizer.{i}.{key}": v for i, key, v in held if isinstance(v, Tensor)}
-        if average is not None:
-            tensors |= {f"average.{name}": value for name, value in average.values.items()}
+        tensors |= {f"average.{name}": value for name, value in average.values.items()}
         tensors = {name: whole(tensor) for name, tensor in tensors.items()}
         if writes:
             facts = {
                 "step": step,
                 "run_id": self._run_id,
-                "average_updates": average.updates if average else None,
+                "average_updates": average.updates,
                 "numbers": [entry for entry in held if not isinstance(entry[2], Tensor)],
                 "groups": state["param_groups"],
             }
@@ -135,11 +134,10 @@ class Checkpoints:
         with torch.no_grad():
             for name, parameter in trainable_parameters(self._model).items():
                 local(parameter).copy_(part_of(parameter, tensors[f"weights.{name}"]))
-                if self._average is not None:
+                if name in self._average.values:
                     own = part_of(parameter, tensors[f"average.{name}"])
                     self._average.values[name].copy_(like(parameter, own))
-        if self._average is not None:
-            self._average.updates = facts["average_updates"]
+        self._average.updates = facts["average_updates"]
         groups = self._optimizer.param_groups
         order = [parameter for group in groups for parameter in group["params"]]
         state: dict[int, dict[str, Any]] = defaultdict(dict)

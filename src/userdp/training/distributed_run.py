@@ -44,7 +44,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -154,16 +153,10 @@ class Dealing:
             )
         if not scattered:
             sum_to_owners(self._world, summed.value)
-        whole = replace(
-            summed,
-            norms=torch.cat([part.norms for part in parts]),
-            losses=torch.cat([part.losses for part in parts]),
-            non_finite=sum(part.non_finite for part in parts),
-            sensitivity=max(part.sensitivity for part in parts),
-            failed=sum(part.failed for part in parts),
-            halvings=sum(part.halvings for part in parts),
-        )
-        return whole, sum(all_rows)
+        whole, *others = parts
+        for other in others:
+            whole.append(other)
+        return replace(whole, value=summed.value), sum(all_rows)
 
 
 def owners(value: Mapping[str, Tensor], processes: int) -> dict[str, int]:
@@ -171,6 +164,7 @@ def owners(value: Mapping[str, Tensor], processes: int) -> dict[str, int]:
 
     Public, a function of names, order and shapes, so that every process computes the same.
 
+    >>> import torch
     >>> owners({"a": torch.zeros(2), "b": torch.zeros(3, 3), "c": torch.zeros(4)}, 2)
     {'a': 1, 'b': 0, 'c': 1}
     """

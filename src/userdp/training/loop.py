@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,23 +50,6 @@ from userdp.training.steps import Step
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainResult:
-    """What came of a training run.
-
-    Args:
-        run: its folder.
-        steps: planned, all of them spent.
-        seconds: of this process.
-        dry: what a dry run would cost and claim; None of a run that was made.
-    """
-
-    run: Path
-    steps: int
-    seconds: float
-    dry: DryRun | None = None
-
-
 def train(
     store: UserStore,
     plan: Plan | PlainPlan,
@@ -81,7 +61,7 @@ def train(
     dry_run: bool = False,
     progress: Progress | None = None,
     unsafe_seeds: UnsafeSeeds = _SECRET,
-) -> TrainResult:
+) -> DryRun | None:
     """Train a model on a store's training split and release it in ``out``.
 
     Guarantee: with a `Plan`, what lies in ``out/model`` and in the shareable files satisfies
@@ -102,13 +82,15 @@ def train(
         progress: is told how many steps are done.
         unsafe_seeds: FOR TESTS ONLY.
 
+    Returns:
+        What a dry run would cost and claim; None of a run that was made.
+
     Raises:
         UseError, FailureError: as `userdp.make_private`.
         Interrupted: Ctrl-C or SIGTERM came. The step that had been charged was finished, applied
             and written to a checkpoint, unless a second signal did not leave it the time.
     """
-    begin, folder, world = time.monotonic(), RunFolder(out), current_world()
-    opened = False
+    folder, world, opened = RunFolder(out), current_world(), False
 
     def place() -> str:
         if not folder.begun:
@@ -117,14 +99,10 @@ def train(
             return "before the next step"
         return "at once: updates since the last checkpoint are lost, and their steps stay charged"
 
-    def result(dry: DryRun | None = None) -> TrainResult:
-        seconds = time.monotonic() - begin
-        return TrainResult(run=out, steps=plan.steps, seconds=seconds, dry=dry)
-
     with interrupts.told(place, resume=lambda: folder.begun):
         ended = resume and not dry_run
         if ended and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
-            return result()  # all that a kill left to do
+            return None  # all that a kill left to do
 
         # The model, and what the claim has to know of it.
         computes = choose_device(options.device, processes=world.size)
@@ -177,7 +155,7 @@ def train(
         if isinstance(plan, Plan):
             run = PrivateRun(training)
             if dry_run:
-                return result(dry_run_of(run))
+                return dry_run_of(run)
         else:
             chosen = options.scores is not None or config.selection is not Strategy.RANDOM
             if world.size > 1 or chosen or dry_run:
@@ -220,7 +198,7 @@ def train(
 
             def evaluate_now(step: int) -> None:
                 """Note the loss on held-out users of the weights that would be released now."""
-                with nullcontext() if average is None else average.applied():
+                with average.applied():
                     found, _ = evaluate(
                         model,
                         store,
@@ -248,8 +226,7 @@ def train(
                 rate = learning_rate(config, step=step.number, steps=plan.steps)
                 set_learning_rate(optimizer, rate)
                 optimizer.step()
-                if average is not None:
-                    average.update()
+                average.update()
                 log.step(step, rate=rate)
 
                 # A collective: before the next step is charged all processes agree whether there
@@ -267,11 +244,10 @@ def train(
                     evaluate_now(step.number)
 
             log.close()
-            if average is not None:
-                average.apply()
+            average.apply()
             run.save()
             signals.finished()
-    return result()
+    return None
 
 
 class _Notes:
