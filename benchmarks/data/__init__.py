@@ -9,7 +9,7 @@ Parts, each reported on its own:
             Table 1, at most 194,200; texts of real words, log-normal in length, at most 128
             tokens. Each size runs in a process of its own: peak RSS, wall seconds, and busy
             seconds per stage: reading (parse and spool), sorting, fetching (records by user),
-            tokenizing, cutting (examples and splits), writing (with the content hash), finishing
+            tokenizing and cutting, splitting, writing (with the content hash), finishing
             (checksums and sync). A block is tokenized in one thread while another fetches, cuts
             and writes, so the stages add up to more than the wall. One line through the sizes
             extrapolates to 135.8 M.

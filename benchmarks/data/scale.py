@@ -19,7 +19,7 @@ from benchmarks.data.stores import SEQ_LEN
 
 def prepare_child(path: str, out: str) -> None:
     """Prepare one corpus and print what it took; runs in its own process."""
-    from userdp.data.examples import Examples
+    from userdp.data.examples import _Examples
     from userdp.data.grouping import Grouping
     from userdp.data.prepare import prepare_store
     from userdp.data.segments import SegmentWriter
@@ -31,8 +31,8 @@ def prepare_child(path: str, out: str) -> None:
     for kind, method, stage in (
         (Grouping, "add", "reading"),
         (Grouping, "sort", "sorting"),
-        (Examples, "encode", "tokenizing"),
-        (Examples, "add", "cutting"),
+        (_Examples, "cut", "tokenizing and cutting"),
+        (_Examples, "add", "splitting"),
         (SegmentWriter, "write", "writing"),
         (StoreWriter, "finish", "finishing"),
     ):

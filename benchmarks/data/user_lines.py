@@ -19,22 +19,22 @@ def group_child(path: str, out: str) -> None:
     """
     from userdp.data.grouping import Grouping
     from userdp.data.progress import NoProgress
-    from userdp.data.records import Tally
+    from userdp.data.records import Tally, in_blocks
     from userdp.data.sources import open_source
 
     began = time.perf_counter()
     with (
         tempfile.TemporaryDirectory(dir=Path(out).parent) as scratch,
-        Grouping(Path(scratch)) as grouping,
         Path(out).open("wb") as sink,
     ):
+        grouping = Grouping(Path(scratch))
         source: Any = open_source([path])
         read = time.perf_counter()
-        grouping.add(source.blocks(Tally(), NoProgress()))
+        grouping.add(in_blocks(source.records(Tally(), NoProgress())))
         added = time.perf_counter()
         grouping.sort()
         ordered = time.perf_counter()
-        write_groups(grouping.batches(records=2**15), sink)
+        write_groups(grouping.batches(), sink)
     stages = {"reading": added - read, "sorting": ordered - added,
               "fetching and writing": time.perf_counter() - ordered}  # fmt: skip
     print(json.dumps({"seconds": time.perf_counter() - began, "stages": stages}))
@@ -49,7 +49,7 @@ def write_groups(blocks: Iterator[Any], sink: Any) -> None:
     def with_last() -> Iterator[tuple[Any, bytes | None]]:
         for block in blocks:
             yield block, last[-1] if last else None
-            last[:] = [block.users[-1].as_py()]
+            last[:] = [block["user"][-1].as_py()]
 
     for _, content in ahead(lines_of, with_last()):
         sink.write(content)
@@ -62,13 +62,13 @@ def lines_of(block_and_last: tuple[Any, bytes | None]) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from userdp.data.columns import bytes_of, offsets_of
+    from userdp.data.records import offsets_of
 
     def plain(text: str) -> Any:
         return pa.scalar(text, pa.large_string())
 
     block, last = block_and_last
-    users = block.users
+    users = block["user"]
     other = pc.not_equal(users.slice(1), users.slice(0, len(users) - 1))
     first = np.array([last is None or users[0].as_py() != last])
     begins = np.concatenate([first, other.to_numpy(zero_copy_only=False)])
@@ -76,10 +76,10 @@ def lines_of(block_and_last: tuple[Any, bytes | None]) -> Any:
     heads = pc.binary_join_element_wise(plain('"]]\n["'), names, plain('",["'), plain(""))
     before = pa.concat_arrays([pa.array(['","'], pa.large_string()), heads])
     before = before.take(pa.array(np.cumsum(begins) * begins))
-    texts = pc.binary_join_element_wise(before, escaped(block.texts), plain(""))
+    texts = pc.binary_join_element_wise(before, escaped(block["text"]), plain(""))
     ends = offsets_of(texts)
     begin = int(ends[0]) + (4 if last is None else 0)  # nothing is open before the first
-    return bytes_of(texts)[begin : ends[-1]].data
+    return memoryview(texts.buffers()[2])[begin : int(ends[-1])]
 
 
 def escaped(values: Any) -> Any:
@@ -87,13 +87,13 @@ def escaped(values: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from userdp.data.columns import bytes_of, offsets_of
+    from userdp.data.records import offsets_of
 
     texts = values.cast(pa.large_string())
     ends = offsets_of(values)
-    held = bytes_of(values)[ends[0] : ends[-1]]
-    if not len(held):
+    if ends[-1] == ends[0]:
         return texts
+    held = np.frombuffer(values.buffers()[2], np.uint8)[ends[0] : ends[-1]]
     characters = [c for c in '\\"' if (held == ord(c)).any()]
     if held.min() < ord(" "):
         characters += map(chr, np.unique(held[held < ord(" ")]).tolist())

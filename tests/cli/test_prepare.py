@@ -17,7 +17,7 @@ import pytest
 from tests.data.corpora import REAL_DATA, corpus, write_jsonl
 from tests.speed import fast_then_slow
 from userdp.cli.app import run
-from userdp.data import format as layout
+from userdp.data import meta as layout
 from userdp.data.store import UserStore
 
 

@@ -12,7 +12,7 @@ import textwrap
 import pytest
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
-from userdp.data import format as layout
+from userdp.data import meta as layout
 from userdp.data.prepare import append_records
 from userdp.data.records import Record
 from userdp.data.splits import Split
@@ -86,7 +86,7 @@ def test_appending_rewrites_no_token_file_and_old_readers_go_on(tmp_path):
         assert before.items() <= now.items()
         before = now
     assert view(store) == seen
-    assert len(list((store.path / layout.INDEX).iterdir())) == 2
+    assert len(list((store.path / layout.INDEX).iterdir())) == 1
     assert UserStore.open(store.path).meta.generation == 3
 
 
@@ -176,7 +176,7 @@ def damaged(path):
         file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         yield words
         file.write_bytes(content[:-1])
-        yield "bytes, not"
+        yield "bytes, and had"
         file.unlink()
         yield "is missing"
         file.write_bytes(content)
@@ -184,9 +184,7 @@ def damaged(path):
 
 def test_verify_names_each_damage(tmp_path):
     store = prepared(corpus(6), tmp_path / "store")
-    result = verify_store(store.path)
-    assert result.ok
-    assert result.examples == store.meta.totals["examples"] > 0
+    assert verify_store(store.path).ok
     for words in damaged(store.path):
         found = verify_store(store.path)
         assert not found.ok
@@ -202,7 +200,7 @@ def test_verify_catches_an_index_altered_together_with_its_checksum(tmp_path):
     changed["content_sha256"] = meta["content_sha256"]
     (other.path / layout.META).write_text(json.dumps(changed))
     assert "content hash" in verify_store(other.path).problems[0]
-    assert verify_store(other.path, deep=False).ok
+    assert verify_store(other.path, quick=True).ok
 
 
 def test_verify_works_without_the_user_ids(tmp_path):

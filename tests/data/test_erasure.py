@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
-from userdp.data import format as layout
-from userdp.data.erasure import erase_user, settle_erasure
-from userdp.data.locking import locked
+from userdp.data import meta as layout
+from userdp.data.erasure import erase_user
+from userdp.data.files import locked
+from userdp.data.meta import StateKind, joined_at
 from userdp.data.ownership import Owners
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.records import Record, Tally
 from userdp.data.scores import digest_of_scores, read_scores, write_scores
+from userdp.data.segments import SegmentFiles
 from userdp.data.splits import Split
-from userdp.data.states import StateKind, joined_at
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
@@ -64,19 +65,21 @@ def test_an_erased_store_is_the_store_prepared_without_the_person(tmp_path, plac
     assert meta.content_sha256 == bare.meta.content_sha256
     assert meta.totals == bare.meta.totals
     assert verify_store(store.path).ok
-    assert not meta.holes
     assert (meta.store_id, meta.state.kind) == (store.meta.store_id, StateKind.ERASED)
-    assert not (store.path / layout.ERASURE).exists()
 
 
-def test_an_erasure_that_compacts_nothing_leaves_the_text_and_is_caught(tmp_path, monkeypatch):
+def test_an_erasure_that_keeps_a_segment_leaves_the_text_and_is_caught(tmp_path, monkeypatch):
     """The twin: the index forgets the person, and the segments do not."""
     texts = {**corpus(5), b"marked": ["planted 日本 planted 日本 marker"]}
     store = prepared(texts, tmp_path / "store", held_out_users=0)
     marker = store.split(Split.TRAIN).gather([5], [0]).tokens.tobytes()
     assert any(marker in data for data in bytes_of(store.path).values())
+
+    def whole(self, segment, begins, counts):
+        self.append(segment.tokens, np.diff(segment.offsets), segment.targets)
+
     with monkeypatch.context() as broken:
-        broken.setattr("userdp.data.erasure.compact", lambda folder, meta: meta)
+        broken.setattr(SegmentFiles, "copy", whole)
         erase(store.path, b"marked")
     assert any(marker in data for data in bytes_of(store.path).values())
     assert "do not hold each of its examples once" in verify_store(store.path).problems[0]
@@ -179,36 +182,6 @@ def test_what_was_made_elsewhere_goes_too(tmp_path):
     assert bytes_of(run) == {run / "ledger.jsonl": b"", run / "audit" / "audit.json": b"{}"}
 
 
-@pytest.mark.parametrize("of", ["a home", "a folder of such a name"])
-def test_a_store_that_was_handed_on_removes_nothing_that_is_of_no_run(tmp_path, of):
-    """Whoever opens a store finishes its erasure, and may not know who wrote down what is left."""
-    store = prepared(corpus(5), tmp_path / "store")
-    home = tmp_path / ("home" if of == "a home" else "model")
-    home.mkdir()
-    (home / "thesis.tex").write_text("everything")
-    journal = {"state": store.meta.state.id, "scores": [], "rows": {}, "content": ["", ""]}
-    left = store.path / layout.ERASURE
-    left.write_text(json.dumps({**journal, "remove": [str(home)]}))
-    UserStore.open(store.path)
-    assert (home / "thesis.tex").exists()
-    with pytest.raises(UseError, match="nothing of a run"):
-        StoreWriter.append(store.path)
-    assert (home / "thesis.tex").exists()
-
-
-@pytest.mark.parametrize("damage", [{"state": 1}, {"remove": "x"}, {"rows": {"train": [1]}}, {}])
-def test_a_damaged_note_of_an_erasure_is_one_clear_error(tmp_path, damage):
-    store = prepared(corpus(5), tmp_path / "store")
-    journal = {"state": "1", "remove": [], "scores": [], "rows": {}, "content": ["", ""]}
-    left = {**journal, **damage} if damage else {}
-    (store.path / layout.ERASURE).write_text(json.dumps(left))
-    before = bytes_of(store.path)
-    UserStore.open(store.path)  # a reader does without the rest
-    with pytest.raises(UseError, match=layout.ERASURE):
-        StoreWriter.append(store.path)
-    assert bytes_of(store.path) == before
-
-
 def test_a_reader_goes_on_while_a_person_is_erased(tmp_path):
     store = prepared(corpus(8), tmp_path / "store")
     seen = view(store)
@@ -226,57 +199,40 @@ def killed(*arguments, **options):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("stop", ["compact", "clear", "_remove"])
-def test_the_next_opening_finishes_what_was_decided(tmp_path, monkeypatch, stop):
+def test_the_next_opening_deletes_what_a_killed_erasure_left(tmp_path, monkeypatch):
     texts = corpus(8, seed=6)
     user = sorted(texts)[2]
     store = prepared(texts, tmp_path / "store")
     bare = prepared(without(texts, user), tmp_path / "bare")
-    weights = run_folder(tmp_path) / "model"
-    row = store.user_ids().index(user)
-
-    with monkeypatch.context() as patch, locked(store.path):
-        patch.setattr(f"userdp.data.erasure.{stop}", killed)
+    with monkeypatch.context() as patch:
+        patch.setattr("userdp.data.writer.clear", killed)
         with pytest.raises(KeyboardInterrupt):
-            erase_user(store.path, row, state=STATE, remove=[weights], scores=[])
+            erase(store.path, user)
     assert json.loads((store.path / layout.META).read_text())["totals"]["users"] == 7
-    with locked(store.path):  # while it is held, readers do without
+    with locked(store.path):  # while it is held, readers leave it there
         assert view(UserStore.open(store.path)) == view(bare)
-        assert (store.path / layout.ERASURE).exists()
+        assert any(user in data for data in bytes_of(store.path).values())
     assert view(UserStore.open(store.path)) == view(bare)
     assert verify_store(store.path).ok
-    assert not (store.path / layout.ERASURE).exists()
-    assert not weights.exists()
+    assert not any(user in data for data in bytes_of(store.path).values())
 
 
-def test_an_erasure_that_was_not_decided_is_none(tmp_path, monkeypatch):
+def test_an_erasure_that_was_killed_before_it_counts_is_none_and_can_be_had_again(
+    tmp_path, monkeypatch
+):
     store = prepared(corpus(5), tmp_path / "store")
-    before = view(store)
+    weights, before = run_folder(tmp_path) / "model", view(store)
     with monkeypatch.context() as patch:
         patch.setattr("userdp.data.erasure.write_generation", killed)
         with pytest.raises(KeyboardInterrupt):
-            erase(store.path, b"user001")
-    assert (store.path / layout.ERASURE).exists()
+            erase(store.path, b"user001", remove=[weights])
     assert view(UserStore.open(store.path)) == before
-    assert not (store.path / layout.ERASURE).exists()
     assert verify_store(store.path).ok
-
-
-def test_a_store_of_before_states_has_one(tmp_path):
-    store = prepared(corpus(5), tmp_path / "store")
-    meta = json.loads((store.path / layout.META).read_text())
-    for name in ("states", "revisions", "holes"):
-        del meta[name]
-    (store.path / layout.META).write_text(json.dumps(meta))
-    (state,) = UserStore.open(store.path).meta.states
-    assert (state.id, state.kind) == (store.meta.store_id, StateKind.PREPARED)
-
-
-def test_settling_where_nothing_is_left_does_nothing(tmp_path):
-    store = prepared(corpus(3), tmp_path / "store")
-    before = bytes_of(store.path)
-    settle_erasure(store.path)
-    assert bytes_of(store.path) == before
+    meta = erase(store.path, b"user001", remove=[weights])
+    assert meta.totals["users"] == 4
+    assert verify_store(store.path).ok
+    names = {entry.name for entry in (store.path / layout.SEGMENTS).iterdir()}
+    assert names == {meta.segment_folder(number) for number in range(meta.segments)}
 
 
 def test_greedy_ownership_is_not_decided_anew(tmp_path):

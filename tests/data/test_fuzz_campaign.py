@@ -65,7 +65,7 @@ def test_a_stage_that_loses_records_is_caught_by_the_campaign(monkeypatch):
     """The twin: a grouping that drops the last record of a batch."""
     whole = Grouping.batches
     monkeypatch.setattr(
-        Grouping, "batches", lambda self, **o: (b.part(0, len(b) - 1) for b in whole(self, **o))
+        Grouping, "batches", lambda self, **o: (b.slice(0, len(b) - 1) for b in whole(self, **o))
     )
     assert any(not sound(seed) for seed in range(60))
 

@@ -164,7 +164,7 @@ def test_invariant_10_a_source_that_loses_a_record_without_a_reason_is_caught(tm
 def test_invariant_10_a_stage_that_loses_a_record_is_caught(tmp_path, monkeypatch):
     whole = Grouping.batches
     monkeypatch.setattr(
-        Grouping, "batches", lambda self, **o: (b.part(0, len(b) - 1) for b in whole(self, **o))
+        Grouping, "batches", lambda self, **o: (b.slice(0, len(b) - 1) for b in whole(self, **o))
     )
     with pytest.raises(FailureError, match="books do not balance"):
         prepared(corpus(3), tmp_path / "store")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.data.corpora import prepared
 from userdp.data.hashing import user_hash
+from userdp.data.ownership import on_one_side
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.repeats import on_one_side
 from userdp.data.splits import is_held_out_user
 
 FRACTION = 0.3
@@ -28,7 +28,7 @@ def sides(records: list[Record]) -> dict[bytes, set[bool]]:
 
 def test_a_text_stands_on_one_side_only_and_what_is_dropped_is_counted():
     records, tally = corpus(), Tally()
-    kept = list(on_one_side(records, held_out_users=FRACTION, tally=tally))
+    kept = list(on_one_side(records, FRACTION, tally))
     assert any(len(side) == 2 for side in sides(records).values())
     assert all(len(side) == 1 for side in sides(kept).values())
     assert set(sides(kept)) == set(sides(records))
@@ -37,7 +37,7 @@ def test_a_text_stands_on_one_side_only_and_what_is_dropped_is_counted():
 
 def test_text_on_one_side_is_kept_wherever_it_stands():
     records = corpus()
-    kept = list(on_one_side(records, held_out_users=FRACTION, tally=Tally()))
+    kept = list(on_one_side(records, FRACTION, Tally()))
     one_sided = {text for text, side in sides(records).items() if len(side) == 1}
     assert [r for r in kept if r.text in one_sided] == [r for r in records if r.text in one_sided]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.make_tokenizer import END_OF_TEXT, train_tokenizer
-from userdp.data.cutting import cut_records
+from userdp.data.examples import cut_records
 from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
 from userdp.errors import UseError
 
@@ -19,7 +19,9 @@ TOKENIZER = StoreTokenizer.load()
 
 @given(st.integers(0, 500), st.integers(2, 60))
 def test_cut_keeps_every_token_but_a_last_one_alone(tokens, seq_len):
-    piece = cut_records(np.arange(tokens), np.array([tokens]), seq_len)
+    piece = cut_records(
+        np.arange(tokens), np.array([tokens]), seq_len=seq_len, held_out=np.zeros(1, bool)
+    )
     lengths, left = piece.lengths, tokens - len(piece.tokens)
     assert lengths.sum() + left == tokens
     assert left in (0, 1)

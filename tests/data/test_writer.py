@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from tests.data.corpora import corpus, prepared
-from userdp.data import format as layout
+from userdp.data import meta as layout
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
@@ -34,10 +34,10 @@ KILLS = textwrap.dedent(
 
     class InPlace(StoreWriter):
         def _move(self):
-            shutil.rmtree(self._place, ignore_errors=True)
-            self._place.mkdir()
+            shutil.rmtree(self.place, ignore_errors=True)
+            self.place.mkdir()
             for file in sorted(self.folder.iterdir(), reverse=True):
-                file.rename(self._place / file.name)
+                file.rename(self.place / file.name)
 
     def write(token, writer=StoreWriter):
         options = {"overwrite": True, "segment_tokens": 2}
@@ -123,7 +123,7 @@ def test_a_writer_leaves_alone_what_another_living_writer_writes(tmp_path):
     tokenizer = StoreTokenizer.load()
     with StoreWriter.create(tmp_path / "store", tokenizer=tokenizer, seq_len=4) as first:
         prepared(corpus(2), tmp_path / "store")
-        assert first.scratch.parent.exists()
+        assert first.folder.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 

@@ -6,10 +6,8 @@ from types import SimpleNamespace
 
 from tests.plans import uls_plan
 from userdp.claims.lineage import Lineage
-from userdp.data.format import FORMAT_VERSION
-from userdp.data.meta import StoreMeta, read_meta
+from userdp.data.meta import FORMAT_VERSION, State, StateKind, StoreMeta, read_meta
 from userdp.data.splits import Split
-from userdp.data.states import State, StateKind
 from userdp.plans import StepRecord
 from userdp.training.config import PrivateOptions
 from userdp.training.opening import TrainerNotes, Training, open_run

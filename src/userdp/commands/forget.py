@@ -26,22 +26,20 @@ def forget(
     yes: bool = False,
     progress: Progress | None = None,
 ) -> Forgotten:
-    """Erase a person from a store and from what was made of its text, and prove it by a scan.
+    """Erase a person from a store and from what was made of its text.
 
     The store becomes the one that would have been prepared without them, and a line without their
     id is left in its ledger. Interrupted runs may go on. No claim changes: what was released while
     the person was in the store stays released. Killed at any moment, the store holds the person as
-    before, or not at all. The exit status is 1 where the scan still found something of the person,
-    or could not read a file; it is then named. Where nobody has the id, or weights would go and
-    that was not agreed to, nothing changes, and the ledger notes a look: the answer tells who is in
-    the store.
+    before, or not at all. Source files, backups and copies are the operator's to look through.
+    Where nobody has the id, or weights would go and that was not agreed to, nothing changes, and
+    the ledger notes a look: the answer tells who is in the store.
 
     Args:
         store: a user store, or its folder. No run over it may be open.
         user: the person's id, as prepare read it; - to read it from standard input, which unlike a
             command line stands neither in the list of processes nor in the shell's history.
-        also: further files and folders in which runs over the store lie, or copies: they are
-            scanned too.
+        also: further folders in which runs over the store lie.
         statement: a file to write the statement for the person to, for the operator only.
         overwrite: replace the file at statement.
         yes: delete weights that learned from the person without privacy. Without it they are named,
@@ -66,43 +64,25 @@ def forget(
     return done
 
 
-def status(done: Forgotten) -> int:
-    """The exit status of the command."""
-    return 0 if done.scan.clean else 1
-
-
 def to_dict(done: Forgotten) -> Mapping[str, Any]:
     """What ``userdp store forget --json`` prints."""
     return {
         "removed": [str(path) for path in done.removed],
-        "files_scanned": done.scan.files,
-        "found": [str(path) for path in done.scan.found],
-        "unread": [str(path) for path in done.scan.unread],
         "runs_not_found": list(done.lost_runs),
-        "id_scanned": done.traces.id_searched,
         "statement": done.statement.to_dict(),
     }
 
 
 def in_words(done: Forgotten) -> Iterator[str]:
-    """What went, what was found of the person still, and what they can be told."""
+    """What went, and what the person can be told."""
     yield "The person is erased from the store."
     for path in done.removed:
         yield f"removed: {path}"
-    for path in done.scan.found:
-        yield f"something of the person is still in {path}: nothing here wrote it, or may change it"
-    for path in done.scan.unread:
-        yield f"not read, so that nothing is said of it: {path}"
-    if done.scan.clean:
-        yield f"{done.scan.files} files were read, and hold nothing of the person."
-    if not done.traces.id_searched:
-        yield "The id is too short to be told from other bytes, so that it was not looked for."
-    if done.traces.short:
-        yield "Texts of fewer than 4 tokens are not told from other people's, and were not either."
     if done.lost_runs:
         yield (
-            f"The folders of these runs were not found: {', '.join(done.lost_runs)}. Say where "
-            "they lie with --also, and they are scanned; or delete them."
+            f"The folders of these runs were not found: {', '.join(done.lost_runs)}. Nothing was "
+            "removed there: delete weights that were trained without privacy yourself, and say "
+            "where such runs lie with --also when you erase somebody else."
         )
     yield "\nFor the person:"
     yield from done.statement.lines()

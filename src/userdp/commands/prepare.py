@@ -10,12 +10,11 @@ from typing import Any
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.commands.source_options import default_split, source_options
-from userdp.data.checkpoints import kept_for
 from userdp.data.grouping import GroupingEngine
 from userdp.data.meta import read_meta
 from userdp.data.near_ids import near_hint
 from userdp.data.ownership import Owners
-from userdp.data.prepare import append_records, prepare_store
+from userdp.data.prepare import append_records, kept_for, prepare_store
 from userdp.data.progress import Progress
 from userdp.data.sources import InputOptions, Source, memory, open_source
 from userdp.data.sources.base import SourceOptions

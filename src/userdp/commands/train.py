@@ -105,7 +105,7 @@ def train(
     from userdp.commands.progress import shown
     from userdp.commands.run import Run, opened
     from userdp.data.progress import NoProgress
-    from userdp.data.verify import require_every_byte
+    from userdp.data.verify import require_intact
     from userdp.plans.resolved import PlanFields
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
@@ -154,7 +154,7 @@ def train(
         _tell(people, chosen, plan, learned, run)
     with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
         if run.verify:
-            world.on_rank_zero(lambda: require_every_byte(people.path, progress=bar))
+            world.on_rank_zero(lambda: require_intact(people, quick=False, progress=bar))
         begin = time.monotonic()
         dry = run_training(
             people,

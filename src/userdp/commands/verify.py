@@ -77,8 +77,8 @@ def verify(
 
     Args:
         path: the folder of a store, of a run, of a model, or an export.
-        quick: of a store, compare the files with their checksums, without reading the tokens by
-            the index.
+        quick: of a store, check the sizes of all files and a sample of their bytes, as is done
+            before every charge.
         key: of an export, the public key (PEM) of who should have signed it.
         progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
 
@@ -151,7 +151,7 @@ def _of_export(path: Path, *, key: Path | None) -> Verified:
 
 def _of_store(path: Path, *, quick: bool, progress: Progress | None) -> Verified:
     with shown(progress) as bar:
-        checked = verify_store(path, deep=not quick, progress=bar)
+        checked = verify_store(path, quick=quick, progress=bar)
     problems, claimed = list(checked.problems), None
     try:
         if StoreLedger(path).charges():

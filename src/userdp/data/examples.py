@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from userdp.data.columns import Columns, objects
-from userdp.data.cutting import Cut, cut_records
+from userdp.data.ahead import ahead
 from userdp.data.hashing import user_hash
-from userdp.data.meta import StoreMeta
-from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
+from userdp.data.meta import MIN_SEQ_LEN, StoreMeta
+from userdp.data.records import (
+    BLOCK,
+    MARKUP,
+    TARGET,
+    Drop,
+    ExampleDrop,
+    Tally,
+    pieces_of,
+    run_starts,
+    values_of,
+)
 from userdp.data.segments import SegmentWriter
 from userdp.data.splits import (
     FIRST_PART_LOOK,
@@ -28,273 +38,293 @@ from userdp.data.splits import (
 from userdp.data.tokenize import StoreTokenizer
 
 
-class _Encoded(NamedTuple):
-    """Consecutive records with their tokens.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """What becomes of a user's records; the same in every process that writes a part of a store.
 
     Args:
-        users: large_binary (records,).
+        meta: of the store that is added to, which may be empty.
+        tokenizer: of the store.
+        rule: how a training user's records are split.
+        one_per_record: keep each record's first example alone (see `ownership`).
+        known: the folder of the index that is added to; None for a new store.
+    """
+
+    meta: StoreMeta
+    tokenizer: StoreTokenizer
+    rule: SplitRule
+    one_per_record: bool
+    known: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Consecutive records, cut into examples.
+
+    Args:
+        sizes: int64 (records,), tokens of each record before it was cut.
+        per_record: int64 (records,), examples of each; 0 of one that cannot be stored.
         held_out: bool (records,), by the source's own split.
-        tokens: flat, of the store's type.
-        sizes: int64 (records,), tokens of each.
+        lengths: int64 (examples,), tokens of each example.
+        tokens: flat, of all examples.
         targets: uint8, parallel to the tokens; None without a loss mask.
     """
 
-    users: pa.LargeBinaryArray
-    held_out: NDArray[np.bool_]
-    tokens: NDArray[Any]
     sizes: NDArray[np.int64]
+    per_record: NDArray[np.int64]
+    held_out: NDArray[np.bool_]
+    lengths: NDArray[np.int64]
+    tokens: NDArray[Any]
     targets: NDArray[np.uint8] | None
 
-    def part(self, begin: int, end: int) -> _Encoded:
-        """Records ``begin`` to ``end``."""
-        first = int(self.sizes[:begin].sum())
-        tokens = slice(first, first + int(self.sizes[begin:end].sum()))
-        return _Encoded(
-            self.users.slice(begin, end - begin),
-            self.held_out[begin:end],
+    def parts(self, bounds: list[int]) -> Iterator[Cut]:
+        """The records between any two neighbours of ``bounds``; nothing is copied."""
+        ends = np.append(0, np.cumsum(self.per_record))[bounds]
+        token_ends = np.append(0, np.cumsum(self.lengths))[ends].tolist()
+        places = (pairwise(at) for at in (bounds, ends.tolist(), token_ends))
+        for record, example, token in zip(*places, strict=True):
+            records, tokens = slice(*record), slice(*token)
+            yield Cut(
+                self.sizes[records],
+                self.per_record[records],
+                self.held_out[records],
+                self.lengths[slice(*example)],
+                self.tokens[tokens],
+                None if self.targets is None else self.targets[tokens],
+            )
+
+    def of_records(self, chosen: NDArray[np.bool_]) -> Cut:
+        """The examples of some of the records; the others have none."""
+        return self if chosen.all() else self.only(np.repeat(chosen, self.per_record))
+
+    def only(self, examples: NDArray[np.bool_]) -> Cut:
+        """Some of the examples."""
+        tokens = np.repeat(examples, self.lengths)
+        record = np.repeat(np.arange(len(self.sizes)), self.per_record)
+        return Cut(
+            self.sizes,
+            np.bincount(record[examples], minlength=len(self.sizes)),
+            self.held_out,
+            self.lengths[examples],
             self.tokens[tokens],
-            self.sizes[begin:end],
             None if self.targets is None else self.targets[tokens],
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """What becomes of a user's records, but for the tokenizer; the same in every process.
+def cut_records(
+    tokens: NDArray[Any],
+    sizes: NDArray[np.int64],
+    *,
+    seq_len: int,
+    held_out: NDArray[np.bool_],
+    targets: NDArray[np.uint8] | None = None,
+) -> Cut:
+    """Cut records into examples: all but a record's last have ``seq_len`` tokens.
+
+    A last one of a single token has no target and is left out.
 
     Args:
-        seq_len, loss_mask, token_dtype: of the store.
-        fractions: of held-out users and held-out examples.
-        rule: how a training user's records are split.
-        one_per_record: keep each record's first example alone (see `ownership`).
+        tokens: of all records, one after another.
+        sizes: int64 (records,), tokens of each.
+        seq_len: most tokens of an example.
+        held_out: as in `Cut`.
+        targets: as in `Cut`.
     """
-
-    seq_len: int
-    loss_mask: bool
-    token_dtype: str
-    fractions: tuple[float, float]
-    rule: SplitRule
-    one_per_record: bool
-
-    @classmethod
-    def of(cls, meta: StoreMeta, *, rule: SplitRule, one_per_record: bool) -> Recipe:
-        """The recipe of a store."""
-        return cls(
-            seq_len=meta.seq_len,
-            loss_mask=meta.loss_mask,
-            token_dtype=meta.token_dtype,
-            fractions=(meta.held_out_users, meta.held_out_examples),
-            rule=rule,
-            one_per_record=one_per_record,
-        )
+    whole, rest = np.divmod(sizes, seq_len)
+    last = rest >= MIN_SEQ_LEN
+    per_record = whole + last
+    lengths = np.full(int(per_record.sum()), seq_len, dtype=np.int64)
+    lengths[np.cumsum(per_record)[last] - 1] = rest[last]
+    kept = np.ones(len(tokens), dtype=bool)
+    kept[np.cumsum(sizes)[rest == 1] - 1] = False
+    if not kept.all():
+        tokens, targets = tokens[kept], None if targets is None else targets[kept]
+    return Cut(sizes, per_record, held_out, lengths, tokens, targets)
 
 
-class Examples:
-    """Takes records that come ordered by user, and writes each user's examples.
+def write_examples(
+    blocks: Iterable[pa.RecordBatch],
+    writer: SegmentWriter,
+    recipe: Recipe,
+    tally: Tally,
+    at: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Write the examples of all records of some users.
 
-    `encode` may run in another thread, ahead of `add`.
-
-    Guarantee (invariant 11): what becomes of a record depends on its user's records, the
-    tokenizer and a per-user hash. Memory is bounded by a batch, and by `FIRST_PART_LOOK` records
-    under the rule ``FIRST_PART``.
+    Guarantee (invariant 11): what becomes of a record depends on its user's records, the tokenizer
+    and a per-user hash. Memory is bounded by some blocks.
 
     Args:
-        writer: of segments; it has a loss mask if records have pieces.
-        tokenizer: of the store.
+        blocks: by (user bytes, place).
+        writer: of the store, or of a part of one; it has a loss mask if records have pieces.
         recipe: see there.
         tally: the books.
-        at_segment: is told when a segment ends with a user, of how many records since the last.
+        at: is told how many records are done.
     """
+    if recipe.rule is SplitRule.FIRST_PART:
+        blocks = _first_parts(blocks, writer.records_before, tally)
+    examples = _Examples(writer, recipe, tally)
+    done = 0
+    # One block is tokenized while the one before it is cut and written.
+    for block, cut in ahead(examples.cut, blocks):
+        examples.add(block["user"], cut)
+        done += len(block)
+        at(done)
+    examples.flush()
 
-    def __init__(
-        self,
-        writer: SegmentWriter,
-        *,
-        tokenizer: StoreTokenizer,
-        recipe: Recipe,
-        tally: Tally,
-        at_segment: Callable[[int], None] | None = None,
-    ) -> None:
-        self._writer, self._tokenizer, self._recipe = writer, tokenizer, recipe
-        self._tally, self._at_segment = tally, at_segment
+
+class _Examples:
+    """Takes cut records that come ordered by user, and writes each user's examples."""
+
+    def __init__(self, writer: SegmentWriter, recipe: Recipe, tally: Tally) -> None:
+        self._writer, self._recipe, self._tally = writer, recipe, tally
+        self._fraction = recipe.meta.held_out_examples if recipe.rule is SplitRule.HASH else 0.0
         self._user = b""  # nobody: an id is never empty
-        self._waiting: list[_Encoded] = []
         self._held_back: list[Cut] = []
-        self._since = 0  # records taken in since a segment ended with a user
 
-    def encode(self, block: Columns) -> _Encoded:
-        """Tokenize a block, for `add`."""
+    def cut(self, block: pa.RecordBatch) -> Cut:
+        """Tokenize the records of a block, and cut them; needs nothing of what is being written."""
+        recipe = self._recipe
         targets: NDArray[np.uint8] | None = None
-        if self._recipe.loss_mask:
-            both = [self._encode_pieces(record) for record in block]
-            sizes = np.array([len(ids) for ids, _ in both], dtype=np.int64)
-            tokens = np.array([i for ids, _ in both for i in ids], dtype=self._recipe.token_dtype)
-            targets = np.array([m for _, marks in both for m in marks], dtype=np.uint8)
+        if recipe.meta.loss_mask:
+            tokens, sizes, targets = _tokens_of_pieces(block, recipe.tokenizer)
         else:
-            texts = objects(block.texts.cast(pa.large_string()))
-            tokens, sizes = self._tokenizer.encode_flat(texts)
-        return _Encoded(block.users, block.held_out, tokens, sizes, targets)
+            texts = values_of(block["text"].cast(pa.large_string()))
+            tokens, sizes = recipe.tokenizer.encode_flat(texts)
+        held_out = block["held_out"].to_numpy(zero_copy_only=False)
+        seq_len = recipe.meta.seq_len
+        return cut_records(tokens, sizes, seq_len=seq_len, held_out=held_out, targets=targets)
 
-    def add(self, encoded: _Encoded) -> None:
+    def add(self, users: pa.LargeBinaryArray, cut: Cut) -> None:
         """Take the next records in."""
-        starts = _run_starts(encoded.users)
-        if len(encoded.tokens) > self._writer.room:  # a segment ends with a user, if one ends here
-            goes_on = not self._user or encoded.users[0].as_py() == self._user
-            borders = starts[1:] if goes_on else starts
-            if len(borders):
-                self._add(encoded.part(0, int(borders[0])))
+        starts = run_starts(users)
+        names = values_of(users.take(pa.array(starts)))
+        bounds = [*starts.tolist(), len(users)]
+        for user, part in zip(names, self._counted(cut).parts(bounds), strict=True):
+            if user != self._user:
                 self.flush()
-                self._writer.close()
-                if self._at_segment is not None:
-                    self._at_segment(self._since)
-                self._since = 0
-                encoded = encoded.part(int(borders[0]), len(encoded.users))
-        self._add(encoded)
-
-    def _add(self, encoded: _Encoded) -> None:
-        users = encoded.users
-        if not len(users):
-            return
-        self._since += len(users)
-        starts = _run_starts(users)
-        ends = np.append(starts[1:], len(users))
-        names = objects(users.take(pa.array(starts)))
-        if self._recipe.rule is SplitRule.FIRST_PART:
-            for user, begin, end in zip(names, starts.tolist(), ends.tolist(), strict=True):
-                self._enter(user)
-                self._wait(encoded.part(begin, end))
-            return
-        # Cutting looks at one record at a time, so all users' are cut by one call.
-        cut = self._cut(encoded)
-        bounds = np.searchsorted(cut.source, np.append(starts, len(users))).tolist()
-        for user, part in zip(names, cut.parts(bounds), strict=True):
-            self._enter(user)
-            if part.records:
-                self._store(part, encoded.held_out[part.source])
+                self._begin(user)
+            self._store(part)
 
     def flush(self) -> None:
-        """Write what is left of the last user."""
-        if self._waiting:
-            self._decide()
+        """Write what is left of the last user: last, so that training examples lie together."""
         for cut in self._held_back:
             self._write(Split.HELD_OUT_EXAMPLES, cut)
         self._held_back.clear()
 
-    def _enter(self, user: bytes) -> None:
-        if user != self._user:
-            self.flush()
-            self._begin(user)
-
-    def _begin(self, user: bytes) -> None:
-        self._user = user
-        self._hash = user_hash(user)
-        self._held_out_user = is_held_out_user(self._hash, self._recipe.fractions[0])
-        self._stored = self._writer.records_before(user)
-        self._begun = False
-        self._decided = False
-
-    def _wait(self, run: _Encoded) -> None:
-        """Under ``FIRST_PART``: hold records back until the size of the part is known."""
-        if self._decided:
-            self._take(run, held_out=0)
-            return
-        self._waiting.append(run)
-        if sum(len(part.sizes) for part in self._waiting) >= FIRST_PART_LOOK:
-            self._decide()
-
-    def _decide(self) -> None:
-        run, self._waiting, self._decided = _joined(self._waiting), [], True
-        if len(run.sizes) == 1 and self._stored == 0:
-            self._tally.drop(Drop.SINGLETON)
-            return
-        # Records that an append brings to a known user are trained on: the first part is there.
-        self._take(run, held_out=0 if self._stored else first_part(len(run.sizes)))
-
-    def _take(self, run: _Encoded, *, held_out: int) -> None:
-        """Cut and write consecutive records of one user, the first ``held_out`` held out."""
-        cut = self._cut(run)
-        if cut.records:
-            self._store(cut, run.held_out[cut.source] | (cut.source < held_out))
-
-    def _cut(self, run: _Encoded) -> Cut:
-        """The examples of consecutive records, whoever's they are; what is left out is counted."""
-        tally, sizes, recipe = self._tally, run.sizes, self._recipe
-        cut = cut_records(run.tokens, sizes, recipe.seq_len, run.targets)
-        tally.drop(Drop.TOO_SHORT, len(sizes) - cut.records)
-        rest = int(np.count_nonzero((sizes % recipe.seq_len == 1) & (sizes > 1)))
-        tally.drop_examples(ExampleDrop.TOO_SHORT, rest)
-        if recipe.one_per_record:
-            whole, cut = cut, cut.first_of_each()
-            tally.drop_examples(ExampleDrop.ONE_PER_RECORD, whole.examples - cut.examples)
-        if recipe.loss_mask:
-            whole, cut = cut, cut.with_targets()
-            tally.drop_examples(ExampleDrop.NO_TARGET, whole.examples - cut.examples)
-            tally.drop(Drop.NO_ANSWER, whole.records - cut.records)
+    def _counted(self, cut: Cut) -> Cut:
+        """What is stored of cut records; what is not is counted."""
+        tally, sizes = self._tally, cut.sizes
+        drop = tally.drop_examples
+        whole = sizes > 1
+        drop(ExampleDrop.TOO_SHORT, int((whole & (sizes % self._recipe.meta.seq_len == 1)).sum()))
+        if self._recipe.one_per_record:
+            first = np.zeros(len(cut.lengths), dtype=bool)
+            own = cut.per_record[cut.per_record > 0]
+            first[np.cumsum(own) - own] = True
+            drop(ExampleDrop.ONE_PER_RECORD, int((~first).sum()))
+            cut = cut.only(first)
+        if cut.targets is not None and len(cut.lengths):
+            starts = np.cumsum(cut.lengths) - cut.lengths
+            counted = cut.targets.astype(np.int64)
+            counted[starts] = 0  # nothing precedes a first token, from which to predict it
+            learns = np.add.reduceat(counted, starts) > 0
+            drop(ExampleDrop.NO_TARGET, int((~learns).sum()))
+            cut = cut.only(learns)
+        tally.drop(Drop.TOO_SHORT, int((~whole).sum()))
+        tally.drop(Drop.NO_ANSWER, int((whole & (cut.per_record == 0)).sum()))
         return cut
 
-    def _store(self, cut: Cut, held_out: NDArray[np.bool_]) -> None:
-        """Write records of the present user, ``held_out`` of them held out by their source."""
+    def _begin(self, user: bytes) -> None:
+        self._user, self._begun, self._hash = user, False, user_hash(user)
+        self._held_out_user = is_held_out_user(self._hash, self._recipe.meta.held_out_users)
+        self._stored = self._writer.records_before(user)
+
+    def _store(self, cut: Cut) -> None:
+        """Write records of the present user."""
+        usable = cut.per_record > 0
+        records = int(usable.sum())
+        if not records:
+            return
         if not self._begun:
             self._writer.user(self._user)
             self._begun = True
-        first = self._stored
-        self._stored += cut.records
-        self._tally.store(cut.records)
+        first, self._stored = self._stored, self._stored + records
+        self._tally.store(records)
         if self._held_out_user:
             self._write(Split.HELD_OUT_USERS, cut)
             return
-        recipe = self._recipe
-        by_hash = recipe.fractions[1] if recipe.rule is SplitRule.HASH else 0.0
-        held_out = held_out | held_out_records(self._hash, first, cut.records, fraction=by_hash)
-        if not held_out.all():
-            self._write(Split.TRAIN, cut.only(~held_out))
-        if held_out.any():
-            # Written last, so that a user's training examples lie together.
-            self._held_back.append(cut.only(held_out))
+        held_out = cut.held_out.copy()
+        held_out[usable] |= held_out_records(self._hash, first, records, fraction=self._fraction)
+        if not held_out[usable].all():
+            self._write(Split.TRAIN, cut.of_records(~held_out))
+        if held_out[usable].any():
+            self._held_back.append(cut.of_records(held_out))
 
     def _write(self, split: Split, cut: Cut) -> None:
-        self._writer.write(split, cut.tokens, cut.lengths, targets=cut.targets, records=cut.records)
+        records = int((cut.per_record > 0).sum())
+        self._writer.write(split, cut.tokens, cut.lengths, targets=cut.targets, records=records)
 
-    def _encode_pieces(self, record: Record) -> tuple[list[int], list[int]]:
-        text = record.text.decode()
-        pieces = record.pieces if record.pieces is not None else ((len(text), TARGET),)
-        ids: list[int] = []
-        marks: list[int] = []
-        for kind, content in _contents(text, pieces):
-            new = self._tokenizer.encode_piece(content, kind=kind)
+
+def _first_parts(
+    blocks: Iterable[pa.RecordBatch], before: Callable[[bytes], int], tally: Tally
+) -> Iterator[pa.RecordBatch]:
+    """The rule ``FIRST_PART``: users of one record are dropped, of others the first part held out.
+
+    Records that an append brings to a known user are trained on: the first part is there. At most
+    `FIRST_PART_LOOK` records of a user wait for the next block, until their number is known.
+
+    Args:
+        blocks: by (user bytes, place).
+        before: how many records of a user the store holds already.
+        tally: counts users of one record.
+    """
+    rest = BLOCK.empty_table().to_batches()
+    settled = b""  # the user whose first part has gone by
+    for block in chain(blocks, [None]):
+        rows = pa.Table.from_batches([*rest, *([] if block is None else [block])], BLOCK)
+        rows = rows.combine_chunks()
+        users = rows["user"].chunk(0) if len(rows) else pa.array([], pa.large_binary())
+        held_out, kept = rows["held_out"].to_numpy().copy(), np.ones(len(rows), dtype=bool)
+        done = len(rows)
+        for begin, end in pairwise([*run_starts(users).tolist(), len(rows)]):
+            user, count = users[begin].as_py(), end - begin
+            if user == settled:
+                continue
+            if end == len(rows) and block is not None and count < FIRST_PART_LOOK:
+                done = begin
+                break
+            settled = user
+            if before(user):
+                continue
+            if count == 1:
+                kept[begin] = False
+                tally.drop(Drop.SINGLETON)
+            else:
+                held_out[begin : begin + first_part(count)] = True
+        rest = rows.slice(done).to_batches()
+        rows = rows.set_column(BLOCK.get_field_index("held_out"), "held_out", pa.array(held_out))
+        yield from rows.slice(0, done).filter(kept[:done]).combine_chunks().to_batches()
+
+
+def _tokens_of_pieces(
+    block: pa.RecordBatch, tokenizer: StoreTokenizer
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.uint8]]:
+    """The tokens of conversations, how many each has, and which of them the loss counts."""
+    ids: list[int] = []
+    marks: list[int] = []
+    sizes = []
+    for text, packed in zip(values_of(block["text"]), values_of(block["pieces"]), strict=True):
+        content, before, begin, kind = text.decode(), len(ids), 0, TARGET
+        for end, kind in pieces_of(packed) or [(len(content), TARGET)]:
+            new = tokenizer.encode_piece(content[begin:end], markup=bool(kind & MARKUP))
             ids += new
             marks += [kind & TARGET] * len(new)
-        end = self._tokenizer.end_of_text_id
-        if end is not None and (not ids or ids[-1] != end):
-            ids.append(end)
-            marks.append(pieces[-1][1] & TARGET if pieces else 0)
-        return ids, marks
-
-
-def _run_starts(users: pa.LargeBinaryArray) -> NDArray[np.int64]:
-    """Where each user's records begin; nowhere for no records."""
-    if not len(users):
-        return np.zeros(0, dtype=np.int64)
-    other = pc.not_equal(users.slice(1), users.slice(0, len(users) - 1))
-    return np.append(0, np.flatnonzero(other.to_numpy(zero_copy_only=False)) + 1)
-
-
-def _joined(parts: list[_Encoded]) -> _Encoded:
-    if len(parts) == 1:
-        return parts[0]
-    targets = [part.targets for part in parts if part.targets is not None]
-    return _Encoded(
-        pa.concat_arrays([part.users for part in parts]),
-        np.concatenate([part.held_out for part in parts]),
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.sizes for part in parts]),
-        np.concatenate(targets) if targets else None,
-    )
-
-
-def _contents(text: str, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, str]]:
-    begin = 0
-    for end, kind in pieces:
-        if end > begin:
-            yield kind, text[begin:end]
-        begin = end
+            begin = end
+        last = tokenizer.end_of_text_id
+        if last is not None and (len(ids) == before or ids[-1] != last):
+            ids.append(last)
+            marks.append(kind & TARGET)
+        sizes.append(len(ids) - before)
+    tokens = np.array(ids, dtype=tokenizer.dtype)
+    return tokens, np.array(sizes, dtype=np.int64), np.array(marks, dtype=np.uint8)

@@ -1,10 +1,15 @@
-"""Files of a store: written whole, synced, and with a checksum."""
+"""Files and folders of a store: tables of Arrow over a memory map, the lock, and what is left over.
+
+All tables are written once and synced; nothing counts until ``meta.json`` names it.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from userdp.data import meta as layout
+from userdp.data.meta import StateKind, StoreMeta, read_meta
 from userdp.errors import UseError, kind_of
+from userdp.files import sweep
 
 
 def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> None:
@@ -29,8 +37,8 @@ def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> 
 def read_table(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
     """A file that `write_arrow` wrote, as a table over a memory map: nothing is copied.
 
-    Guarantee: it has exactly these columns, each in one piece, without nulls, and within the bytes
-    of the file: Arrow itself believes what a file says of its lengths, and reads beyond its end.
+    Guarantee: it has exactly these columns, within the bytes of the file: Arrow itself believes
+    what a file says of its lengths, and reads beyond the end of one that was cut short.
 
     Args:
         path: of the file.
@@ -49,10 +57,8 @@ def read_table(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
     # The library's own errors have no common kind but this, and are of the system's kinds too.
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UseError(f"{path.name} is no file of Arrow: {kind_of(error)}") from error
-    if dict(zip(table.column_names, table.schema.types, strict=True)) != dict(kinds):
+    if table.schema != pa.schema(kinds):
         raise UseError(f"{path.name} has other columns than a store's has")
-    if any(one.num_chunks > 1 or one.null_count for one in table.columns):
-        raise UseError(f"{path.name} is in pieces, or lacks values, as a store's never does")
     return table
 
 
@@ -81,8 +87,76 @@ def _mapped(column: pa.ChunkedArray, kind: str) -> NDArray[Any]:
     return np.frombuffer(piece.buffers()[1], dtype=kind)[begin:end]
 
 
-def checksum(path: Path) -> dict[str, Any]:
-    """``{"bytes": size, "sha256": hex digest}`` of a file."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"bytes": file.tell(), "sha256": digest}
+def index_folder(store: Path, meta: StoreMeta) -> Path:
+    """Where the index of a store's generation lies."""
+    return store / layout.INDEX / layout.segment_name(meta.generation)
+
+
+def records_folder(place: Path) -> Path:
+    """Where `prepare` keeps sorted records for the store at ``place`` until it is written."""
+    return place.with_name(f".{place.name}.records")
+
+
+def clear(folder: Path, meta: StoreMeta) -> None:
+    """Remove from a store's folder what ``meta`` does not name; call it under the lock."""
+    sweep(folder)
+    for entry in _unnamed(folder, meta):
+        shutil.rmtree(entry, ignore_errors=True)
+
+
+def finish_erasure(folder: Path, meta: StoreMeta) -> None:
+    """Delete what an erasure that was killed left in a store's folder.
+
+    Nothing where another process holds the store, or the disk refuses: the person is out of the
+    index in any case.
+    """
+    if meta.state.kind is StateKind.ERASED and _unnamed(folder, meta):
+        with suppress(UseError, OSError), locked(folder):
+            clear(folder, read_meta(folder))
+
+
+def _unnamed(folder: Path, meta: StoreMeta) -> list[Path]:
+    segments = {meta.segment_folder(number) for number in range(meta.segments)}
+    index = {layout.segment_name(meta.generation)} if meta.generation >= 0 else set()
+    return [
+        entry
+        for name, named in ((layout.SEGMENTS, segments), (layout.INDEX, index))
+        for entry in (folder / name).iterdir()
+        if entry.name not in named
+    ]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a store's folder, or of its working files; a kill lets go of it too.
+
+    Raises:
+        UseError: another process has it.
+    """
+    lock = require_lock(folder)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def require_lock(folder: Path) -> int:
+    """The descriptor that holds a folder's lock until it is closed; see `locked`."""
+    lock = lock_of(folder)
+    if lock is None:
+        raise UseError(
+            f"another process appends to the store at {folder}, or erases somebody from it",
+            hint="wait until it is done",
+        )
+    return lock
+
+
+def lock_of(folder: Path) -> int | None:
+    """The descriptor that holds a folder's lock until it is closed; None: somebody else has it."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock

@@ -1,6 +1,6 @@
 """Bring each user's records together in bounded memory, on one machine: DuckDB, out of core.
 
-Texts wait in one plain file (the spool); DuckDB sorts where they lie, by (user bytes, order). Its
+Texts wait in one plain file (the spool); DuckDB sorts where they lie, by (user bytes, place). Its
 sort of short rows stays within the memory limit at any number of rows; with the texts inside it
 does not (measured with DuckDB 2.0: 400 MB of 1 kB texts fail under a limit of 200 MB).
 """
@@ -8,10 +8,8 @@ does not (measured with DuckDB 2.0: 400 MB of 1 kB texts fail under a limit of 2
 from __future__ import annotations
 
 import mmap
-import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -22,32 +20,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from userdp.data.columns import (
-    BLOCK_BYTES,
-    Columns,
-    bounds_by_size,
-    bytes_of,
-    large_binary,
-    offsets_of,
-)
+from userdp.data.records import BLOCK, BLOCK_BYTES, bounds_by_size, offsets_of
 from userdp.errors import FailureError, UseError, kind_of
 
 MEMORY_LIMIT = "1GB"
 _SIZE = re.compile(r"([1-9]\d{0,8}(?:\.\d+)?)\s?([KMGT])(i?)B", re.IGNORECASE)
-_SCHEMA = pa.schema(
+_ROWS = pa.schema(
     [
         ("user", pa.large_binary()),
         ("place", pa.int64()),
         ("start", pa.int64()),
         ("size", pa.int64()),
-        ("marks", pa.int64()),  # 1 for held out, plus twice the bytes of the pieces after the text
+        ("pieces", pa.int64()),  # bytes of them, which follow the text
+        ("held_out", pa.bool_()),
     ]
 )
-_SORTED = 'SELECT "user", place, start, size, marks FROM records ORDER BY "user", place'
+_SORT = 'SELECT * FROM records ORDER BY "user", place'
 _FETCH = 2**15
-_MAPPED_MOST = 2**30
-_MAPPED_AT_ONCE = 2**16
-"""Linux maps up to so many bytes around one that is touched."""
+_RECORDS_AT_ONCE = 2**12
+_MAPPED_MOST, _MAPPED_AT_ONCE = 2**30, 2**16
+"""Bytes of the spool that are kept mapped; and those that Linux maps around one that is read."""
 
 
 class GroupingEngine(StrEnum):
@@ -74,18 +66,15 @@ def size_in_bytes(size: str) -> int:
     return int(float(number) * step ** ("KMGT".index(unit.upper()) + 1))
 
 
-class Grouping(AbstractContextManager["Grouping"]):
-    """Records in, the same records out ordered by (user bytes, order).
+class Grouping:
+    """Records in (`add`, `sort`), the same out ordered by (user bytes, place) (`batches`).
 
-    A context manager; `add` is called once, then `batches`. Peak memory is about ``memory_limit``
-    plus some blocks of records, whatever their number (and up to 1 GB of the spool that the
-    system may take back at any time); the rest lies in ``folder``.
-
-    A record's owners do not come through: who they are is settled before (`ownership`).
+    Peak memory is about ``memory_limit`` plus some blocks of records, whatever their number (and up
+    to 1 GB of the spool that the system may take back at any time). Once they are sorted, `batches`
+    needs ``files`` only, so that another process may go on from there.
 
     Args:
-        folder: for the working files, about the size of the text uncompressed and 100 bytes per
-            record; whoever made it removes it.
+        folder: for the working files, about the size of the text and 100 bytes per record.
         memory_limit: in DuckDB's words, e.g. "1GB".
 
     Raises:
@@ -95,121 +84,81 @@ class Grouping(AbstractContextManager["Grouping"]):
 
     def __init__(self, folder: Path, *, memory_limit: str = MEMORY_LIMIT) -> None:
         size_in_bytes(memory_limit)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._rows, self._sorted = folder / "rows.arrow", folder / "sorted.arrow"
-        self._spool = folder / "texts"
-        try:
-            self._database = duckdb.connect(
-                ":memory:",
-                config={
-                    "memory_limit": memory_limit,
-                    "temp_directory": str(folder / "spill"),
-                    "threads": 2,
-                    "preserve_insertion_order": False,
-                },
-            )
-            shows = self._database.execute("SELECT current_setting('enable_progress_bar')")
-            if shows.fetchone() != (False,):  # a notebook without widgets refuses to hear of it
-                self._database.execute("SET enable_progress_bar = false")
-            self._database.execute("SET arrow_large_buffer_size = true")
-        except (duckdb.Error, RuntimeError) as error:
-            raise _told(error) from error
+        self._memory_limit = memory_limit
+        self._rows, self._spill = folder / "rows.arrow", folder / "spill"
+        self.files = self._spool, self._sorted = folder / "texts", folder / "sorted.arrow"
 
-    def add(self, blocks: Iterable[Columns]) -> int:
-        """Take in all records of ``blocks``; return how many they were."""
-        added = end = 0
+    def add(self, blocks: Iterable[pa.RecordBatch]) -> None:
+        """Take in all records of ``blocks``."""
+        end = 0
         with (
             self._spool.open("wb", buffering=2**20) as texts,
             pa.OSFile(str(self._rows), "wb") as file,
-            pa.ipc.new_stream(file, _SCHEMA) as rows,
+            pa.ipc.new_stream(file, _ROWS) as rows,
         ):
             for block in blocks:
-                if len(block):
-                    batch, content = _rows_of(block, end)
-                    texts.write(content.data)
-                    rows.write_batch(batch)
-                    end += len(content)
-                    added += len(block)
-        return added
+                batch, content = _row_batch(block, end)
+                texts.write(content)
+                rows.write_batch(batch)
+                end += len(content)
 
     def sort(self) -> None:
-        """Sort where the texts lie; `batches` does it if nobody did."""
-        partial = self._sorted.with_name("sorted.partial")
+        """Sort what was added."""
+        config: dict[str, Any] = {
+            "memory_limit": self._memory_limit,
+            "temp_directory": str(self._spill),
+            "threads": 2,
+            "preserve_insertion_order": False,
+        }
         try:
-            with pa.OSFile(str(self._rows)) as file:
-                self._database.register("records", pa.ipc.open_stream(file))
-                reader = self._database.sql(_SORTED).to_arrow_reader(_FETCH)
-                with (
-                    pa.OSFile(str(partial), "wb") as out,
-                    pa.ipc.new_stream(out, _SCHEMA) as sink,
-                ):
-                    for batch in reader:
-                        sink.write_batch(batch)
-                self._database.unregister("records")
+            with duckdb.connect(":memory:", config=config) as database:
+                shows = database.execute("SELECT current_setting('enable_progress_bar')")
+                if shows.fetchone() != (False,):  # a notebook without widgets refuses to hear of it
+                    database.execute("SET enable_progress_bar = false")
+                database.execute("SET arrow_large_buffer_size = true")
+                with pa.OSFile(str(self._rows)) as file, pa.OSFile(str(self._sorted), "wb") as out:
+                    database.register("records", pa.ipc.open_stream(file))
+                    batches = database.sql(_SORT).to_arrow_reader(_FETCH)
+                    with pa.ipc.new_stream(out, _ROWS) as sink:
+                        for batch in batches:
+                            sink.write_batch(batch)
         except (duckdb.Error, pa.ArrowException, OSError, RuntimeError) as error:
             raise _told(error) from error
-        self._database.close()  # what it holds in memory is not needed any more
-        partial.rename(self._sorted)
         self._rows.unlink()
 
-    @property
-    def files(self) -> list[Path]:
-        """What `batches` reads, once `sort` is done."""
-        return [self._spool, self._sorted]
-
-    def batches(
-        self, *, skip: int = 0, records: int = 4096, size: int = BLOCK_BYTES
-    ) -> Iterator[Columns]:
-        """All records by (user bytes, order).
-
-        Args:
-            skip: how many to leave out.
-            records: at most this many at a time,
-            size: and no more once their texts have this many bytes.
-        """
-        if not self._sorted.exists():
-            self.sort()
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All records by (user bytes, place), in blocks."""
         spool = _Spool(self._spool)
         with pa.OSFile(str(self._sorted)) as file:
             for whole in pa.ipc.open_stream(file):
-                batch = whole.slice(min(skip, len(whole)))
-                skip -= len(whole) - len(batch)
-                users, (place, start, length, marks) = batch.column(0), _numbers(batch)
-                spool.expect(start, length + marks // 2)
-                for begin, end in bounds_by_size(length, records=records, size=size):
-                    part = slice(begin, end)
-                    extra = marks[part] // 2
-                    yield Columns(
-                        users.slice(begin, end - begin),
-                        spool.texts(start[part], length[part]),
-                        place[part],
-                        marks[part] % 2 == 1,
-                        spool.texts(start[part] + length[part], extra) if extra.any() else None,
+                start, size, extra = (
+                    whole[name].to_numpy() for name in ("start", "size", "pieces")
+                )
+                for begin, end in bounds_by_size(size, records=_RECORDS_AT_ONCE, size=BLOCK_BYTES):
+                    at = slice(begin, end)
+                    rows = whole.slice(begin, end - begin)
+                    columns = {
+                        **{name: rows[name] for name in ("user", "place", "held_out")},
+                        "text": spool.values(start[at], size[at]),
+                        "pieces": spool.values(start[at] + size[at], extra[at]),
+                    }
+                    yield pa.RecordBatch.from_arrays(
+                        [columns[name] for name in BLOCK.names], schema=BLOCK
                     )
 
-    def __exit__(self, *_: object) -> None:
-        self._database.close()
 
-
-def _rows_of(block: Columns, end: int) -> tuple[pa.RecordBatch, NDArray[np.uint8]]:
+def _row_batch(block: pa.RecordBatch, end: int) -> tuple[pa.RecordBatch, memoryview]:
     """The rows to sort, and what the spool gets, of which it holds ``end`` bytes so far."""
-    sizes = np.diff(offsets_of(block.texts))
-    marks = block.held_out.astype(np.int64)
-    content = block.texts
-    if block.pieces is not None:  # each record's behind its text
-        marks += 2 * np.diff(offsets_of(block.pieces))
-        content = pc.binary_join_element_wise(
-            block.texts, block.pieces, pa.scalar(b"", pa.large_binary())
-        )
-    offsets = offsets_of(content)
+    text, pieces = block["text"], block["pieces"]
+    sizes, extra = np.diff(offsets_of(text)), np.diff(offsets_of(pieces))
+    if extra.any():  # each record's behind its text
+        text = pc.binary_join_element_wise(text, pieces, pa.scalar(b"", pa.large_binary()))
+    offsets = offsets_of(text)
     starts = offsets[:-1] + (end - offsets[0])
-    columns = [block.users, *map(pa.array, (block.orders, starts, sizes, marks))]
-    batch = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-    return batch, bytes_of(content)[offsets[0] : offsets[-1]]
-
-
-def _numbers(batch: pa.RecordBatch) -> list[NDArray[np.int64]]:
-    return [column.to_numpy(zero_copy_only=True) for column in batch.columns[1:]]
+    numbers = [pa.array(one) for one in (starts, sizes, extra)]
+    columns = [block["user"], block["place"], *numbers, block["held_out"]]
+    content = memoryview(text.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
+    return pa.RecordBatch.from_arrays(columns, schema=_ROWS), content
 
 
 class _Spool:
@@ -220,63 +169,42 @@ class _Spool:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        self._size = os.fstat(self._file.fileno()).st_size
-        # Of a spool that memory cannot hold, the disk may answer many reads at a time.
-        self._ahead = self._size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        self._read = 0
+        self._size, self._read = path.stat().st_size, 0
         if self._size:
-            self._map = mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
             buffer: Any = pa.py_buffer(self._map)
-            self._values = pa.Array.from_buffers(pa.uint8(), self._size, [None, buffer])
+            self._bytes = pa.Array.from_buffers(pa.uint8(), self._size, [None, buffer])
         else:
-            self._values = pa.array([], pa.uint8())
+            self._bytes = pa.array([], pa.uint8())
 
-    def expect(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """What will be read soon; `FailureError` if it is not all there."""
-        if len(starts) and int((starts + sizes).max()) > self._size:
-            raise FailureError("a working file of the grouping stage was cut short")
-        if self._ahead:
-            number = self._file.fileno()
-            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-                os.posix_fadvise(number, start, size, os.POSIX_FADV_WILLNEED)
-
-    def texts(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.LargeBinaryArray:
+    def values(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.LargeBinaryArray:
         """A copy of the bytes from each start on."""
-        self._read += len(starts) * _MAPPED_AT_ONCE + int(sizes.sum())
+        offsets = np.append(0, np.cumsum(sizes))
+        if not offsets[-1]:
+            return pa.array([b""] * len(sizes), pa.large_binary())
+        self._read += len(starts) * _MAPPED_AT_ONCE + int(offsets[-1])
         if self._read > _MAPPED_MOST and self._size > _MAPPED_MOST:
             self._map.madvise(mmap.MADV_DONTNEED)
             self._read = 0
-        lists = pa.LargeListViewArray.from_arrays(
-            pa.array(starts), pa.array(sizes), self._values
-        ).flatten()
-        flat = lists.buffers()[1]
-        values = pa.py_buffer(b"") if flat is None else flat.slice(lists.offset, len(lists))
-        offsets = np.zeros(len(starts) + 1, dtype=np.int64)
-        np.cumsum(sizes, out=offsets[1:])
-        return large_binary(offsets, values)
-
-
-def _is_interrupt(error: Exception) -> bool:
-    """Whether the database tells of a Ctrl-C, or of a signal that was to do the same, in its words.
-
-    While it computes it asks Python for signals, and replaces the exception of their handler.
-    """
-    if isinstance(error, duckdb.InterruptException):
-        return True
-    return any(words in str(error) for words in ("Query interrupted", "KeyboardInterrupt"))
+        views = [pa.array(starts), pa.array(sizes), self._bytes]
+        flat = pa.LargeListViewArray.from_arrays(*views).flatten()
+        values = flat.buffers()[1].slice(flat.offset, len(flat))
+        buffers = [None, pa.py_buffer(offsets), values]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)
 
 
 def _told(error: Exception) -> BaseException:
-    """What an error of the database, or of the files it reads, is called here."""
-    if _is_interrupt(error):
+    """What an error of the database, or of the files it reads, is called here.
+
+    While the database computes it asks Python for signals, and replaces the exception of their
+    handler by one that names them in its words.
+    """
+    words = ("Query interrupted", "KeyboardInterrupt")
+    if isinstance(error, duckdb.InterruptException) or any(one in str(error) for one in words):
         return KeyboardInterrupt()
-    if isinstance(error, duckdb.Error | pa.ArrowException | OSError):
-        return _failure(error)
-    return error
-
-
-def _failure(error: duckdb.Error | pa.ArrowException | OSError) -> FailureError:
+    if not isinstance(error, duckdb.Error | pa.ArrowException | OSError):
+        return error
     return FailureError(
         f"grouping records by user failed: {kind_of(error)}",
         hint="is the disk full, or memory_limit too small? Working files lie beside the store "

@@ -1,24 +1,32 @@
-"""The index of a store: its users, and where their examples lie. One per generation."""
+"""The index of a store: its users, where their examples lie, and the hash of what it holds.
+
+**The content hash** is that of users, splits and tokens, however they lie in files. Each (user,
+split) has a *chain* over its examples in order, c_0 = 0 and c_{i+1} = BLAKE2b(c_i, lengths, tokens
+and targets of example i). A chain can be prolonged without reading what it covers, so appending
+costs time in proportion to what is new. The store's hash is SHA-256 over the users in the order of
+their ids' bytes: id, and per split the number of examples and the chain.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.data import format as layout
-from userdp.data.content import CHAIN_BYTES, content_hash_of
+from userdp.data import meta as layout
 from userdp.data.files import read_columns, read_table, write_arrow
 from userdp.data.hashing import HASH_BYTES, user_hash
-from userdp.data.splits import Split
 from userdp.errors import UseError
 
+CHAIN_BYTES = 32
+NO_EXAMPLES = bytes(CHAIN_BYTES)
 SPAN_KINDS = {"split": "u1", "user": "i8", "segment": "i4", "start": "i8", "length": "i8"}
 _SPLITS = len(layout.SPLIT_CODES)
 USER_KINDS = {
@@ -36,7 +44,7 @@ class Index:
     Args:
         ids: users in order of their bytes.
         records: int64 (users,), stored records of each.
-        chains: 96 bytes per user; see `userdp.data.content`.
+        chains: 96 bytes per user, a chain for each split.
         spans: the columns of spans.arrow.
     """
 
@@ -67,16 +75,13 @@ class Index:
         )
 
     def content_hash(self, *, seq_len: int, loss_mask: bool) -> str:
-        """The logical hash of the store that has this index."""
-        counts = np.zeros((len(self.ids), _SPLITS), dtype=np.int64)
+        """The content hash of the store that has this index."""
+        counts = np.zeros((len(self.ids), _SPLITS), dtype="<i8")
         np.add.at(counts, (self.spans["user"], self.spans["split"]), self.spans["length"])
-        users = zip(self.ids, counts, self.chains, strict=True)
-        return content_hash_of(users, seq_len=seq_len, loss_mask=loss_mask)
-
-    def users_of(self, split: Split) -> int:
-        """Users with examples in a split."""
-        here = self.spans["split"] == layout.SPLIT_CODES[split]
-        return len(np.unique(self.spans["user"][here]))
+        whole = hashlib.sha256(f"userdp content 2 {seq_len} {int(loss_mask)}".encode())
+        for user, own, chains in zip(self.ids, counts, self.chains, strict=True):
+            whole.update(len(user).to_bytes(8, "little") + user + own.tobytes() + chains)
+        return whole.hexdigest()
 
     def without(self, row: int) -> Index:
         """The index of the others: as if the user at ``row`` had never been there."""
@@ -91,41 +96,26 @@ class Index:
         )
 
 
-class Known(Protocol):
-    """What a store holds of users already."""
-
-    def __call__(self, user: bytes) -> tuple[int, bytes] | None:
-        """A user's stored records and chains; None of nobody."""
-
-
-def known_in(index: Index) -> Known:
-    """What a store of this index, which is in memory, holds."""
-    row_of = {user: row for row, user in enumerate(index.ids)}
-
-    def known(user: bytes) -> tuple[int, bytes] | None:
-        row = row_of.get(user)
-        return None if row is None else (index.records[row], index.chains[row])
-
-    return known
-
-
-class KnownOnDisk:
-    """What the generation of an index in ``folder`` holds: looked up there, in log(users) steps.
+class Known:
+    """What the index in ``folder`` holds of each user: looked up there, in log(users) steps.
 
     Memory is that of the pages touched, whatever the number of users: each process that writes a
-    part of a store has one of these.
+    part of a store has one of these. Without a folder nobody is known.
     """
 
-    def __init__(self, folder: Path) -> None:
-        users = read_table(folder / layout.USERS, USER_KINDS)
-        self._ids = read_ids(folder, users=users.num_rows)
-        self._records, self._chains = users.column("records"), users.column("chains")
+    def __init__(self, folder: Path | None) -> None:
+        self._users = 0
+        if folder is not None:
+            users = read_table(folder / layout.USERS, USER_KINDS)
+            self._users = len(users)
+            self._ids = read_ids(folder, users=self._users)
+            self._records, self._chains = users.column("records"), users.column("chains")
 
-    def __call__(self, user: bytes) -> tuple[int, bytes] | None:
-        """See `Known`."""
-        row = bisect_left(range(len(self._ids)), user, key=lambda row: self._ids[row].as_py())
-        if row == len(self._ids) or self._ids[row].as_py() != user:
-            return None
+    def __call__(self, user: bytes) -> tuple[int, bytes]:
+        """A user's stored records and chains; of somebody new, none."""
+        row = bisect_left(range(self._users), user, key=lambda row: self._ids[row].as_py())
+        if row == self._users or self._ids[row].as_py() != user:
+            return 0, NO_EXAMPLES * _SPLITS
         return self._records[row].as_py(), self._chains[row].as_py()
 
 
@@ -200,3 +190,33 @@ def merged(old: Index, new: Index) -> Index:
     spans = {name: np.concatenate([part[name] for part in parts]) for name in SPAN_KINDS}
     order = np.lexsort((spans["user"], spans["split"]))  # stable: old spans stay before new ones
     return Index(ids, records, chains, {name: column[order] for name, column in spans.items()})
+
+
+def prolong(
+    chain: bytes,
+    tokens: NDArray[Any],
+    lengths: NDArray[np.int64],
+    targets: NDArray[np.uint8] | None = None,
+) -> bytes:
+    """``chain`` with further examples.
+
+    Args:
+        chain: 32 bytes; `NO_EXAMPLES` to begin with.
+        tokens: flat; hashed as 32-bit numbers, so that the store's type of a token is no matter.
+        lengths: int64 (examples,), of each example; their sum is ``len(tokens)``.
+        targets: uint8, parallel to ``tokens``, where the store has a loss mask.
+    """
+    content = tokens.astype("<u4", copy=False).tobytes()
+    sizes = lengths.astype("<u4", copy=False).tobytes()
+    marks = None if targets is None else targets.tobytes()
+    # A state is copied, since making one anew takes longer than hashing an example.
+    empty = hashlib.blake2b(digest_size=CHAIN_BYTES)
+    begin = 0
+    for number, end in enumerate(np.cumsum(lengths).tolist()):
+        state = empty.copy()
+        state.update(chain + sizes[4 * number : 4 * number + 4] + content[4 * begin : 4 * end])
+        if marks is not None:
+            state.update(marks[begin:end])
+        chain = state.digest()
+        begin = end
+    return chain

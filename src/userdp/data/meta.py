@@ -1,30 +1,152 @@
-"""`StoreMeta`: the facts about a store, in meta.json."""
+"""The user store on disk: its layout in words, its constants, and `StoreMeta`, which is meta.json.
+
+A store is a folder::
+
+    STORE/
+      meta.json               `StoreMeta`: version, totals, drops, hashes, checksums, sources;
+                              it names the generation of the index that counts
+      tokenizer.json          the tokenizer, byte for byte as it was given
+      index/00000/            one folder per generation; the last two are kept
+        users.arrow           hash: fixed-size binary(16); records: int64, stored records;
+                              chains: fixed-size binary(96), see `userdp.data.index`.
+                              Row u is user u, in order of id bytes
+        user-ids.arrow        id: binary; row u is user u. Apart, mode 0600: a store works without
+        spans.arrow           the span index: split uint8, user int64, segment int32, start int64,
+                              length int64
+      segments/00000/tokens.arrow    token: uint16 (vocabulary up to 65,536) or uint32, flat
+      segments/00000/offsets.arrow   offset: int64, (examples + 1,); example e of the segment is
+                                     tokens[offset[e]:offset[e + 1]]
+      segments/00000/targets.arrow   target: uint8, parallel to the tokens: 1 where the loss counts
+                                     that token. Only where ``meta.loss_mask`` is true; without it
+                                     every token but an example's first is a target
+      …/blocks.arrow          in each of these folders: digest, fixed-size binary(16), of every
+                              256 KiB of its other files; see `userdp.data.verify`
+      ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
+                              written by `userdp.ledger`, kept when the store is overwritten
+      ledger.json             0600: where that ledger is, how far it was written, and when
+      places.jsonl            0600: folders of runs and files of scores, see `userdp.data.places`
+      runs/                   0700: of each run, its attempts and a lock
+
+All tables are Arrow IPC files of one record batch, uncompressed, so that each column is one
+array of the memory map: reading copies nothing.
+
+**Spans.** A user's examples in one split are the concatenation of that user's spans in that
+split; a span is examples ``start`` to ``start + length`` of a segment. Rows of ``spans.arrow``
+are ordered by (split, user, order within the user). Appending writes new segments and a new
+generation of the index (small next to what is there), then swaps ``meta.json`` in one rename:
+token files are not rewritten, and who has the store open goes on reading the old generation.
+
+**Erasure.** The next generation leaves the person out: of the index, and of the segments that held
+text of theirs, which are written anew (``segments/00003.1`` in place of ``segments/00003``;
+`StoreMeta.revisions`). Once ``meta.json`` names it, what it does not name is deleted. The store is
+then, to its content hash, the one that would have been prepared without them.
+
+**Order.** Users by the bytes of their ids; a user's records as in the source; a user's held-out
+examples lie after the training ones.
+
+**Atomicity.** A new store is an append to an empty one, in a hidden folder beside its place, which
+is synced and then renamed. A kill at any moment leaves no store or the old one. What ``meta.json``
+does not name is what a killed run left; the next change removes it.
+
+**What is private.** All of it except ``tokenizer.json`` and ``store_id``: token data, ids, counts
+and also ``content_sha256``, which is an exact function of everybody's text (whoever holds all of
+it but one user's could test that user's presence). It belongs in operator-only files. The
+public name of a store is ``store_id``, a random number. The folder has mode 0700.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
-from pathlib import Path, PurePosixPath
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from userdp.codec import decode
-from userdp.data.format import (
-    FORMAT_NAME,
-    FORMAT_VERSION,
-    MAX_SEQ_LEN,
-    META,
-    MIN_SEQ_LEN,
-    MOST_SEGMENTS,
-    segment_name,
-)
 from userdp.data.splits import Split
-from userdp.data.states import State, states_in
 from userdp.errors import UseError
 from userdp.strict_json import parse
 
-_OF_OWNERSHIP = ("rule", "adjacency")
-_OF_TOTALS = ("records_read", "records_stored", "users", "examples", "tokens")
-_OF_SPLIT = ("users", "examples", "tokens")
+FORMAT_NAME = "userdp-store"
+FORMAT_VERSION = 3
+
+META = "meta.json"
+TOKENIZER = "tokenizer.json"
+USERS = "users.arrow"
+USER_IDS = "user-ids.arrow"
+SPANS = "spans.arrow"
+BLOCKS = "blocks.arrow"
+INDEX = "index"
+SEGMENTS = "segments"
+TOKENS = "tokens.arrow"
+OFFSETS = "offsets.arrow"
+TARGETS = "targets.arrow"
+LEDGER, LEDGER_PLACE, LEDGER_RUNS = "ledger.jsonl", "ledger.json", "runs"
+PLACES = "places.jsonl"
+
+SPLIT_CODES = {Split.TRAIN: 0, Split.HELD_OUT_USERS: 1, Split.HELD_OUT_EXAMPLES: 2}
+
+SEGMENT_TOKENS = 2**28
+"""A new segment begins once one holds this many tokens (0.5 or 1 GB)."""
+
+MIN_SEQ_LEN = 2
+MAX_SEQ_LEN = 2**20
+
+
+def segment_name(segment: int, revision: int = 0) -> str:
+    """The folder of a segment under ``segments/``, or of a generation under ``index/``.
+
+    >>> segment_name(3), segment_name(3, 1)
+    ('00003', '00003.1')
+    """
+    return f"{segment:05d}.{revision}" if revision else f"{segment:05d}"
+
+
+def token_dtype(vocab_size: int) -> str:
+    """The narrowest of the store's two token types that holds every id below ``vocab_size``.
+
+    >>> token_dtype(4096), token_dtype(65536), token_dtype(128256)
+    ('uint16', 'uint16', 'uint32')
+    """
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+class StateKind(StrEnum):
+    """How a state came about."""
+
+    PREPARED = "prepared"
+    APPENDED = "appended"
+    ERASED = "erased"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """One state of a store.
+
+    An id is random and says nothing about the data. That of a prepared or appended state is the
+    store's ``store_id`` from then on, and public; that of an erasure stays with the operator, since
+    whether somebody asked to be forgotten is a fact about people.
+
+    Args:
+        id: 32 hex digits.
+        kind: how it came about.
+        segments: of the store from then on. Appending adds segments and compaction keeps their
+            numbers, so that the first segment with text of a user tells when they joined.
+    """
+
+    id: str
+    kind: StateKind
+    segments: int
+
+
+def joined_at(states: tuple[State, ...], first_segment: int) -> int:
+    """The number of the state (from 0) in which a user joined whose first text lies there.
+
+    >>> one = State(id="a", kind=StateKind.PREPARED, segments=2)
+    >>> two = State(id="b", kind=StateKind.APPENDED, segments=3)
+    >>> [joined_at((one, two), segment) for segment in (0, 1, 2)]
+    [0, 0, 1]
+    """
+    return next(number for number, state in enumerate(states) if first_segment < state.segments)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +154,7 @@ class StoreMeta:
     """What a store says about itself. Operator-only, except ``store_id`` and the tokenizer's hash.
 
     Args:
-        format_version: of the layout in `userdp.data.format`.
+        format_version: of the layout in this file's head.
         store_id: random, 32 hex digits; says nothing about the data, so it may be published.
         seq_len: most tokens of an example.
         vocab_size: greatest token id of the tokenizer, plus one.
@@ -47,8 +169,7 @@ class StoreMeta:
         example_drops: examples dropped from stored records, by reason.
         generation: of the index; 0 when prepared, one more with each change.
         segments: how many there are.
-        revisions: how often compaction rewrote a segment, by its number; it is left out if never.
-        holes: some segments hold text of nobody in the index: an erasure is not finished.
+        revisions: how often erasures rewrote a segment, by its number; it is left out if never.
         states: what the store held after each change, the last of which is now.
         loss_mask: whether the loss counts marked tokens alone (conversations).
         ownership: how records of several users were given to one: ``rule`` ("single",
@@ -79,7 +200,6 @@ class StoreMeta:
     ownership: dict[str, Any]
     files: dict[str, dict[str, Any]]
     revisions: dict[str, int] = field(default_factory=dict)
-    holes: bool = False
     states: tuple[State, ...] = ()
 
     @property
@@ -121,68 +241,13 @@ def read_meta(path: Path) -> StoreMeta:
             f"{FORMAT_VERSION} alone, as a misread store would train on the wrong people's text",
             hint="prepare it again from its source, or use the userdp that wrote it",
         )
-    known = fields(StoreMeta)
-    needed = [one.name for one in known if one.default is one.default_factory is MISSING]
-    missing = [name for name in needed if name not in raw]
-    if missing:
-        raise UseError(
-            f"the store at {path} is damaged: {META} lacks {', '.join(missing)}",
-            hint="prepare it again from its source",
-        )
-    defaults = {one.name: _default(one) for one in known if one.name not in raw}
-    values = {one.name: raw[one.name] for one in known if one.name in raw} | defaults
     try:
-        meta = decode(StoreMeta, {**values, "states": states_in(raw)}, what=META)
-        _require_sense(meta)
+        return decode(StoreMeta, {k: v for k, v in raw.items() if k != "format"}, what=META)
     except UseError as error:
         raise UseError(
             f"the store at {path} is damaged: {error.message}",
             hint="prepare it again from its source",
         ) from error
-    return meta
-
-
-def _default(one: Field[Any]) -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
-
-
-def _require_sense(meta: StoreMeta) -> None:
-    """`UseError` unless the numbers are such as a writer writes, and no file lies elsewhere."""
-    wrong = [
-        name
-        for name, right in {
-            "seq_len": MIN_SEQ_LEN <= meta.seq_len <= MAX_SEQ_LEN,
-            "vocab_size": 0 < meta.vocab_size <= 2**32,
-            "token_dtype": meta.token_dtype in ("uint16", "uint32"),
-            "generation": 0 <= meta.generation <= MOST_SEGMENTS,
-            "segments": 0 <= meta.segments <= MOST_SEGMENTS,
-            "revisions": all(0 <= one <= MOST_SEGMENTS for one in meta.revisions.values()),
-            "states": meta.states and meta.state.segments == meta.segments,
-            "ownership": all(isinstance(meta.ownership.get(one), str) for one in _OF_OWNERSHIP),
-        }.items()
-        if not right
-    ]
-    if wrong:
-        raise UseError(f"{META} says what no store has of {', '.join(wrong)}")
-    for name, facts in meta.files.items():
-        place = PurePosixPath(name)
-        if place.is_absolute() or ".." in place.parts or "\0" in name or not place.parts:
-            raise UseError(f"{META} names {name!r:.80}, which is no place in a store")
-        if decode(int, facts.get("bytes"), what=f"the size of {name!r:.80}") < 0:
-            raise UseError(f"{META} says that {name!r:.80} has {facts['bytes']} bytes")
-        decode(str, facts.get("sha256"), what=f"the digest of {name!r:.80}")
-    counts = {"totals": meta.totals} | dict(_splits_of(meta.totals))
-    for where, values in counts.items():
-        for name in _OF_TOTALS if where == "totals" else _OF_SPLIT:
-            decode(int, values.get(name), what=f"{name} of {where} in {META}")
-
-
-def _splits_of(totals: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    splits = decode(dict[str, dict[str, Any]], totals.get("splits"), what=f"the splits in {META}")
-    for split in Split:
-        if split not in splits:
-            raise UseError(f"{META} says nothing of the split {split}")
-        yield str(split), splits[split]
 
 
 def _raw(path: Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Records that belong to several users (mail: its sender and receivers), brought to one.
+"""Which records are stored, and whose each is: those of several users (mail) brought to one.
 
 Two ways, and a store says which (`StoreMeta.ownership`):
 
@@ -26,9 +26,10 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any
 
-from userdp.data.columns import Columns
-from userdp.data.hashing import user_hash
+from userdp.data.hashing import content_hash, uniform, user_hash
+from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.base import Source
 from userdp.data.splits import is_held_out_user
 from userdp.vocabulary import Adjacency
 
@@ -40,21 +41,42 @@ class Owners(StrEnum):
     GREEDY = "greedy"
 
 
-class FirstOwner:
-    """Gives each record to its first owner alone.
+def settled(
+    source: Source,
+    tally: Tally,
+    progress: Progress,
+    *,
+    bound: int | None,
+    held_out_users: float,
+) -> Iterator[Record]:
+    """The records of a source that are to be stored, one owner each; the others are counted.
 
-    Attributes:
-        several: records so far that had more than one.
+    Args:
+        source: see there.
+        tally: the books.
+        progress: is told how far reading is.
+        bound: k of ``Owners.GREEDY``; None: each record is its first owner's.
+        held_out_users: the fraction that splits users, by hash.
     """
+    records = source.records(tally, progress)
+    if bound is not None:
+        records = bounded(
+            records, records_per_user=bound, held_out_users=held_out_users, tally=tally
+        )
+    elif source.several_owners:
+        records = first_owners(records, tally)
+    return on_one_side(records, held_out_users, tally) if source.public else records
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self.several = 0
 
-    def __call__(self, block: Columns) -> Columns:
-        """The usable records of a block; unusable ones are counted."""
-        self.several += sum(len(owners) > 1 for owners in block.owners.values())
-        return block.settled(self._tally)
+def first_owners(records: Iterable[Record], tally: Tally) -> Iterator[Record]:
+    """Each usable record, which is its first owner's alone; those of several are counted."""
+    for record in records:
+        if len(record.owners) > 1:
+            tally.of_several += 1
+        if record.unusable is None:
+            yield record
+        else:
+            tally.drop(record.unusable)
 
 
 def bounded(
@@ -107,3 +129,33 @@ def first_owner_facts() -> dict[str, Any]:
         "assumption": "a record with several owners was given to the first alone: what it says of "
         "the others is not covered",
     }
+
+
+def on_one_side(records: Iterable[Record], held_out_users: float, tally: Tally) -> Iterator[Record]:
+    """Public ``records`` without those whose text also stands on the other, chosen side.
+
+    Docstrings are copied between modules. A text that stands in training modules and in held-out
+    ones would make the held-out loss look better than it is; so it is kept on one side, chosen by
+    the hash of the text, and counted as dropped on the other. This compares users with each other,
+    which invariant 11 forbids for private data: it is legitimate for *public* text alone.
+
+    Holds all records in memory: public sources are small.
+
+    Args:
+        records: of a public source.
+        held_out_users: the fraction that splits users; also the chance that a repeated text
+            stays with the held-out users.
+        tally: counts the drops as `Drop.REPEATED`.
+    """
+    held = [(record, content_hash(record.text)) for record in records]
+    users = {record.user for record, _ in held}
+    side = {user: is_held_out_user(user_hash(user), held_out_users) for user in users}
+    stands: dict[bytes, set[bool]] = {}
+    for record, content in held:
+        stands.setdefault(content, set()).add(side[record.user])
+    for record, content in held:
+        stays = uniform(content, b"repeated record") < held_out_users
+        if len(stands[content]) == 2 and side[record.user] is not stays:
+            tally.drop(Drop.REPEATED)
+        else:
+            yield record

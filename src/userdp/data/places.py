@@ -11,7 +11,7 @@ from pathlib import Path
 
 from userdp import files
 from userdp.codec import decode
-from userdp.data import format as layout
+from userdp.data import meta as layout
 from userdp.errors import UseError
 from userdp.strict_json import parse
 

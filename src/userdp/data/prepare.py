@@ -1,40 +1,43 @@
-"""Source to store: the stages of `userdp prepare`, as one call; and of an append."""
+"""Source to store: the stages of `userdp prepare`, as one call; and of an append.
+
+Records are read, brought together by user and sorted; then they are tokenized, cut and written.
+The sorted records are kept beside the store until it is written: an equal call goes on from them
+where this one was killed. What the store will be does not depend on that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from userdp.data.ahead import ahead
-from userdp.data.checkpoints import forget_state
-from userdp.data.columns import Columns, in_columns
-from userdp.data.examples import Examples, Recipe
+from userdp.data.examples import Recipe, write_examples
+from userdp.data.files import locked, records_folder
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
 from userdp.data.meta import StoreMeta
-from userdp.data.ownership import (
-    FirstOwner,
-    Owners,
-    bounded,
-    first_owner_facts,
-    greedy_facts,
-)
+from userdp.data.ownership import Owners, first_owner_facts, greedy_facts, settled
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.records import Tally
-from userdp.data.repeats import on_one_side
+from userdp.data.records import Tally, in_blocks
 from userdp.data.sources import Source
-from userdp.data.sources.base import BlockSource, SignedSource
+from userdp.data.sources.base import SignedSource
 from userdp.data.sources.provenance import with_lost
-from userdp.data.sources.several import Several
-from userdp.data.sources.table import FileTable
+from userdp.data.sources.table import FileTable, Several
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
 from userdp.errors import FailureError, UseError, kind_of
+from userdp.files import write_json
+from userdp.strict_json import parse
 from userdp.version import __version__
 from userdp.vocabulary import require_count
+
+_STATE = "state.json"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""Sorted records are not synced, so they count only until the machine starts again."""
 
 
 def prepare_store(
@@ -56,11 +59,10 @@ def prepare_store(
     """Read ``source``, write the user store ``out``, return its facts.
 
     Guarantee: a private user's examples, splits and order depend on that user's records and
-    public data only (invariant 11; the exceptions are `repeats`, for public sources, and
-    `ownership.bounded`, which depends on a graph that ``fixed-graph`` adjacency takes as public).
-    Every record is stored or counted as dropped (invariant 10). ``out`` is whole or untouched.
-    Where the source is files of a table, a call that was killed or interrupted is gone on with by
-    the next equal one.
+    public data only (invariant 11; the exceptions, both in `ownership`, are `on_one_side`, for
+    public sources, and `bounded`, which depends on a graph that ``fixed-graph`` adjacency takes as
+    public). Every record is stored or counted as dropped (invariant 10). ``out`` is whole or
+    untouched.
 
     Args:
         source: see `userdp.data.sources`.
@@ -81,16 +83,8 @@ def prepare_store(
         UseError: bad arguments or input, or nothing to store.
         FailureError: the disk is full, or another failure of the machine.
     """
-    require_seq_len(seq_len)
-    stages = _Stages(
-        source=source,
-        rule=SplitRule(split),
-        bound=_require_bound(Owners(owners), records_per_user),
-        engine=GroupingEngine(engine),
-        memory_limit=memory_limit,
-        progress=progress or NoProgress(),
-    )
-    if stages.bound is not None and not source.several_owners:
+    bound = _require_bound(Owners(owners), records_per_user)
+    if bound is not None and not source.several_owners:
         raise UseError(
             f"a source of kind {source.kind} has records of one owner each",
             hint="leave --owners out",
@@ -104,14 +98,21 @@ def prepare_store(
         StoreWriter.create(
             out,
             tokenizer=tokenizer,
-            seq_len=seq_len,
+            seq_len=require_seq_len(seq_len),
             fractions=fractions,
             loss_mask=source.loss_mask,
             overwrite=overwrite,
-            resume=stages.identity(),
         ) as writer,
     ):
-        return stages.run(writer)
+        return _fill(
+            writer,
+            source,
+            rule=SplitRule(split),
+            bound=bound,
+            engine=GroupingEngine(engine),
+            memory_limit=memory_limit,
+            progress=progress or NoProgress(),
+        )
 
 
 def append_records(
@@ -144,15 +145,7 @@ def append_records(
             not fit it; or there is nothing to store.
         FailureError: the disk is full. The store is then as it was.
     """
-    stages = _Stages(
-        source=source,
-        rule=SplitRule(split),
-        bound=None,
-        engine=GroupingEngine(engine),
-        memory_limit=memory_limit,
-        progress=progress or NoProgress(),
-    )
-    with _disk_errors(store), StoreWriter.append(store, resume=stages.identity()) as writer:
+    with _disk_errors(store), StoreWriter.append(store) as writer:
         if writer.meta.ownership["rule"] == "greedy":
             raise UseError(
                 "records of several owners cannot be appended: the bound on each owner was "
@@ -165,159 +158,164 @@ def append_records(
                 "loss would count other tokens than before",
                 hint="prepare a store of their own",
             )
-        return stages.run(writer)
+        return _fill(
+            writer,
+            source,
+            rule=SplitRule(split),
+            bound=None,
+            engine=GroupingEngine(engine),
+            memory_limit=memory_limit,
+            progress=progress or NoProgress(),
+        )
 
 
-class _Stages:
-    """Reading, grouping, tokenizing and writing: from a source into the writer of a store.
+def kept_for(place: Path) -> Path | None:
+    """Where a call that was stopped left sorted records for the store at ``place``, if it did."""
+    folder = records_folder(place)
+    return folder if (folder / _STATE).exists() else None
 
-    Args:
-        source, engine, memory_limit, progress: as in `prepare_store`.
-        rule: how a training user's records are split.
-        bound: k of ``Owners.GREEDY``; None: each record is its first owner's.
-    """
 
-    def __init__(
-        self,
-        *,
-        source: Source,
-        rule: SplitRule,
-        bound: int | None,
-        engine: GroupingEngine,
-        memory_limit: str,
-        progress: Progress,
-    ) -> None:
-        self.source, self.rule, self.bound = source, rule, bound
-        self._engine, self._memory_limit, self._progress = engine, memory_limit, progress
-        self._tally = Tally()
-        self._first_owner = FirstOwner(self._tally)
+def _fill(
+    writer: StoreWriter,
+    source: Source,
+    *,
+    rule: SplitRule,
+    bound: int | None,
+    engine: GroupingEngine,
+    memory_limit: str,
+    progress: Progress,
+) -> StoreMeta:
+    """All stages, from a source into a writer; ``bound`` is k of ``Owners.GREEDY``, or None."""
+    tally = Tally()
+    recipe = Recipe(
+        meta=writer.meta,
+        tokenizer=writer.tokenizer,
+        rule=rule,
+        one_per_record=bound is not None,
+        known=writer.known,
+    )
+    held_out = writer.meta.held_out_users
+    key = _key(source, bound=bound, held_out_users=held_out, engine=engine)
 
-    def identity(self) -> dict[str, Any] | None:
-        """What a store depends on besides its own facts; None if the source cannot tell."""
-        source = self.source
-        signature = source.signature() if isinstance(source, SignedSource) else None
-        if signature is None:
-            return None
-        return {
-            "version": __version__,
-            "source": signature,
-            "facts": self._source_facts(),
-            "bound": self.bound,
-            "engine": str(self._engine),
-        }
+    def blocks() -> Iterator[Any]:
+        progress.stage("reading", source.size)
+        records = settled(source, tally, progress, bound=bound, held_out_users=held_out)
+        return in_blocks(records)
 
-    def run(self, writer: StoreWriter) -> StoreMeta:
-        """All stages; what a killed run finished of them is left out."""
-        tally = self._tally
-        if self._engine is GroupingEngine.SPARK:
-            self._on_spark(writer)
+    with _kept_records(writer.place, key, tally) as (folder, is_sorted, keep):
+        if engine is GroupingEngine.SPARK:
+            from userdp.data.spark import SparkJob
+
+            with SparkJob(folder, memory_limit=memory_limit, progress=progress) as job:
+                if not is_sorted:
+                    tables = () if bound is not None else _tables(source)
+                    if tables:
+                        job.read(tables, tally)
+                    else:
+                        job.add(blocks())
+                    keep(job.files)
+                for part, counts in job.write(recipe):
+                    writer.adopt(part)
+                    tally.add(counts)
         else:
-            self._here(writer)
-        if tally.records_stored == 0:
-            raise UseError(_nothing(tally), hint="check --user, --text and PATH")
-        return writer.finish(source=self._source_facts(), tally=tally, ownership=self._ownership())
-
-    def _here(self, writer: StoreWriter) -> None:
-        """In this process: read, group by DuckDB, tokenize, cut and write."""
-        tally, progress, checkpoints = self._tally, self._progress, writer.checkpoints(self._tally)
-        state = checkpoints.restore()
-        with Grouping(writer.scratch, memory_limit=self._memory_limit) as grouping:
-            if state is None:
-                progress.stage("reading", self.source.size)
-                done, kept = 0, grouping.add(self._blocks(writer.meta.held_out_users))
+            grouping = Grouping(folder, memory_limit=memory_limit)
+            if not is_sorted:
+                grouping.add(blocks())
                 progress.stage("grouping", None)
                 grouping.sort()
-                several = self._first_owner.several
-                checkpoints.grouped(kept=kept, several=several, files=grouping.files)
-            else:
-                kept, done, self._first_owner.several = state.kept, state.done, state.several
-            progress.stage("tokenizing", kept)
-            examples = Examples(
-                writer,
-                tokenizer=writer.tokenizer,
-                recipe=self._recipe(writer),
-                tally=tally,
-                at_segment=checkpoints.segment,
-            )
-            # One block is tokenized while the one before it is cut and written.
-            for block, encoded in ahead(examples.encode, grouping.batches(skip=done)):
-                examples.add(encoded)
-                done += len(block)
-                progress.at(done)
-            examples.flush()
+                keep(grouping.files)
+            progress.stage("tokenizing", tally.kept)
+            write_examples(grouping.batches(), writer, recipe, tally, progress.at)
+        if tally.records_stored == 0:
+            raise UseError(_nothing(tally), hint="check --user, --text and PATH")
+        ownership = first_owner_facts() if tally.of_several else None
+        return writer.finish(
+            source=_facts(source, rule, tally),
+            tally=tally,
+            ownership=ownership if bound is None else greedy_facts(bound),
+        )
 
-    def _on_spark(self, writer: StoreWriter) -> None:
-        """On Spark's executors; here only what needs all records in their order, and the books."""
-        from userdp.data.spark import SparkJob
 
-        tally, progress, checkpoints = self._tally, self._progress, writer.checkpoints(self._tally)
-        state = checkpoints.restore()
-        limit = self._memory_limit
-        with SparkJob(writer.scratch, memory_limit=limit, progress=progress) as job:
-            if state is None:
-                tables = self._tables()
-                if tables:
-                    kept, self._first_owner.several = job.read(tables, tally)
-                else:
-                    progress.stage("reading", self.source.size)
-                    kept = job.spool(self._blocks(writer.meta.held_out_users))
-                several = self._first_owner.several
-                checkpoints.grouped(kept=kept, several=several, files=job.files)
-            else:
-                self._first_owner.several = state.several
-            parts = job.write(writer.part_job(self._recipe(writer)))
-        # Parts are taken apart below: a run that is killed from here on is not gone on with.
-        forget_state(writer.folder)
-        for part in parts:
-            writer.adopt(part)
-            tally.add(part.tally)
+@contextmanager
+def _kept_records(
+    place: Path, key: str | None, tally: Tally
+) -> Iterator[tuple[Path, bool, Callable[[Sequence[Path]], None]]]:
+    """The folder of working files for the store at ``place``, which goes when the block ends.
 
-    def _recipe(self, writer: StoreWriter) -> Recipe:
-        return Recipe.of(writer.meta, rule=self.rule, one_per_record=self.bound is not None)
+    An interrupt or a kill leaves it once the records are sorted, and a call of the same ``key``
+    takes it over.
 
-    def _tables(self) -> Sequence[FileTable]:
-        """The source as tables that may be read in pieces; none where it must be read in order."""
-        source = self.source
-        if self.bound is not None:  # whether a record is taken depends on those before it
-            return ()
-        if isinstance(source, Several):
-            return source.parts
-        return (source,) if isinstance(source, FileTable) else ()
+    Yields:
+        The folder; whether sorted records of an earlier call lie there, which ``tally`` counts
+        then; and what says that they do now, in which files.
+    """
+    folder = records_folder(place)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    state = folder / _STATE
 
-    def _ownership(self) -> dict[str, Any] | None:
-        """What `StoreMeta.ownership` says; None: each record had one owner."""
-        if self.bound is not None:
-            return greedy_facts(self.bound)
-        return first_owner_facts() if self._first_owner.several else None
+    def keep(files: Sequence[Path]) -> None:
+        if key is not None:
+            sizes = {str(file.relative_to(folder)): file.stat().st_size for file in files}
+            write_json(state, {"key": key, "sizes": sizes, "tally": tally.facts()})
 
-    def _source_facts(self) -> dict[str, Any]:
-        source = self.source
-        facts = {"kind": source.kind, "public": source.public, "split": str(self.rule)}
-        return with_lost({**facts, **source.facts()}, self._tally.written_by)
-
-    def _blocks(self, held_out_users: float) -> Iterator[Columns]:
-        """The records to store, one owner each."""
-        source, tally = self.source, self._tally
-        if isinstance(source, BlockSource):
-            blocks = source.blocks(tally, self._progress)
+    with locked(folder):
+        found = _state(folder, key)
+        if found is None:
+            state.unlink(missing_ok=True)
+            _empty(folder)
         else:
-            blocks = in_columns(source.records(tally, self._progress))
-        if self.bound is not None:
-            records = bounded(
-                chain.from_iterable(blocks),
-                records_per_user=self.bound,
-                held_out_users=held_out_users,
-                tally=tally,
-            )
-            blocks = in_columns(records)
-        elif source.several_owners:
-            blocks = map(self._first_owner, blocks)
-        if source.public:
-            records = on_one_side(
-                chain.from_iterable(blocks), held_out_users=held_out_users, tally=tally
-            )
-            blocks = in_columns(records)
-        return blocks
+            tally.add(found["tally"])
+        try:
+            yield folder, found is not None, keep
+        except KeyboardInterrupt:
+            if not state.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _state(folder: Path, key: str | None) -> dict[str, Any] | None:
+    """What `_kept_records` keeps in ``folder``, if it is of this key and its files are there."""
+    try:
+        state: dict[str, Any] = parse((folder / _STATE).read_bytes())
+        sizes = {name: (folder / name).stat().st_size for name in state["sizes"]}
+    except (OSError, ValueError):
+        return None
+    return state if state["key"] == key and state["sizes"] == sizes else None
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _key(
+    source: Source, *, bound: int | None, held_out_users: float, engine: GroupingEngine
+) -> str | None:
+    """What sorted records depend on; None where that cannot be told."""
+    signature = source.signature() if isinstance(source, SignedSource) else None
+    if signature is None or not _BOOT.exists():
+        return None
+    whole = [__version__, _BOOT.read_text(), signature, bound, held_out_users, str(engine)]
+    return sha256(json.dumps(whole).encode()).hexdigest()
+
+
+def _tables(source: Source) -> Sequence[FileTable]:
+    """The source as tables that may be read in pieces; none where it must be read in order."""
+    if isinstance(source, Several):
+        return source.parts
+    return (source,) if isinstance(source, FileTable) else ()
+
+
+def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:
+    facts = {"kind": source.kind, "public": source.public, "split": str(rule)}
+    return with_lost({**facts, **source.facts()}, tally.written_by)
 
 
 def _require_bound(owners: Owners, records_per_user: int | None) -> int | None:

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from userdp.data import format as layout
+from userdp.data import meta as layout
+from userdp.data.files import finish_erasure, index_folder
 from userdp.data.index import Index, read_hashes, read_ids, read_spans
 from userdp.data.meta import StoreMeta, read_meta
-from userdp.data.segment import Segment
+from userdp.data.segments import Segment
 from userdp.data.selection import require_places
 from userdp.data.splits import Split
 from userdp.errors import UseError
@@ -56,14 +57,14 @@ class UserStore:
 
     Args:
         path: the folder.
-        meta: its facts; operator-only but for ``store_id`` (see `userdp.data.format`).
+        meta: its facts; operator-only but for ``store_id`` (see `userdp.data.meta`).
     """
 
     def __init__(self, path: Path, meta: StoreMeta) -> None:
         self.path = path
         self.meta = meta
         self._segments = [Segment.open(path, meta, number) for number in range(meta.segments)]
-        self._index = path / layout.INDEX / layout.segment_name(meta.generation)
+        self._index = index_folder(path, meta)
         self._hashes = read_hashes(self._index)
         self._spans = read_spans(
             self._index, users=len(self._hashes), segments=self.segment_examples()
@@ -93,11 +94,9 @@ class UserStore:
             UseError: no store is there, it is of another version, a file of it is damaged, or it
                 needs ``fixed_graph``.
         """
-        from userdp.data.erasure import settle_erasure  # which reads stores
-
         folder = Path(path)
-        settle_erasure(folder)
         meta = read_meta(folder)
+        finish_erasure(folder, meta)
         if meta.ownership["adjacency"] == "fixed-graph" and not fixed_graph:
             raise UseError(
                 f"the records of the store at {folder} have several owners, bounded for "
@@ -108,7 +107,7 @@ class UserStore:
             return cls(folder, meta)
         except (OSError, UseError) as error:
             now = read_meta(folder)
-            if now.generation != meta.generation:  # appended to, or compacted, since we read it
+            if now.generation != meta.generation:  # changed since we read it
                 return cls.open(folder, fixed_graph=fixed_graph)
             raise UseError(
                 f"the store at {folder} is damaged: {error}",
@@ -138,6 +137,11 @@ class UserStore:
         spans = {key: values[first:last] for key, values in self._spans.items()}
         return StoreSplit(split, self._segments, spans, self._hashes)
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether the store has its users' ids: one that was handed on may lack them."""
+        return self._ids is not None
+
     def index(self) -> Index:
         """The whole index, for appending and verifying; `UseError` without the user ids."""
         self.user_ids()
@@ -155,15 +159,6 @@ class UserStore:
             start = int(spans["start"][place])
             for example in range(start, start + int(spans["length"][place])):
                 yield segment.tokens[segment.offsets[example] : segment.offsets[example + 1]]
-
-    def segment_extents(self, row: int) -> Iterator[tuple[NDArray[Any], list[tuple[int, int]]]]:
-        """Each segment's tokens, and where in them the text of the user at ``row`` lies."""
-        spans = self._spans
-        for number, segment in enumerate(self._segments):
-            own = (spans["user"] == row) & (spans["segment"] == number)
-            first, last = spans["start"][own], spans["start"][own] + spans["length"][own]
-            begins, ends = segment.offsets[first].tolist(), segment.offsets[last].tolist()
-            yield segment.tokens, list(zip(begins, ends, strict=True))
 
     def segment_examples(self) -> list[int]:
         """Examples of each segment."""

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from userdp.data.format import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
-from userdp.data.records import MARKUP
+from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
 from userdp.errors import UseError, in_short
 from userdp.strict_json import parse
 
@@ -149,6 +148,10 @@ class StoreTokenizer:
             end_of_text_id=None,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as what it is made of: another process reads the same file."""
+        return _unpickled, (type(self), self.content, self.end_of_text_id)
+
     @property
     def sha256(self) -> str:
         """Of tokenizer.json's bytes."""
@@ -163,9 +166,9 @@ class StoreTokenizer:
         """The same with another end-of-text token: a store's own, as its files do not tell it."""
         return replace(self, end_of_text_id=end_of_text_id)
 
-    def encode_piece(self, text: str, *, kind: int) -> list[int]:
-        """The tokens of a piece of a conversation; ``kind`` as in `Record.pieces`."""
-        encoder = self.markup_encoder if kind & MARKUP else self.encoder
+    def encode_piece(self, text: str, *, markup: bool) -> list[int]:
+        """The tokens of a piece of a conversation; in ``markup`` special tokens are such."""
+        encoder = self.markup_encoder if markup else self.encoder
         with _without_words():
             ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
         return ids
@@ -205,6 +208,12 @@ class StoreTokenizer:
         with _without_words():
             encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+
+def _unpickled(
+    kind: type[StoreTokenizer], content: bytes, end_of_text_id: int | None
+) -> StoreTokenizer:
+    return kind.from_bytes(content, where=Path("tokenizer.json")).with_end(end_of_text_id)
 
 
 @contextlib.contextmanager

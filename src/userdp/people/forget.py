@@ -12,21 +12,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from userdp.data.beside import remove_leftovers
-from userdp.data.erasure import erase_user, finish_erasure
-from userdp.data.locking import locked
+from userdp.data.erasure import erase_user
+from userdp.data.files import locked
 from userdp.data.places import Place, places_of
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.remains import Scan, scan
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.data.traces import Traces, traces_of
+from userdp.data.writer import remove_leftovers
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
 from userdp.ledger.opening import open_charges
 from userdp.people.membership import Member, charged_to, may_have_returned, member_of
-from userdp.people.runs import FoundRun, find_runs, lost_runs
+from userdp.people.runs import find_runs, lost_runs
 from userdp.people.statement import Statement, statement_of
 
 _REFERENCES = Path("audit") / "references"
@@ -40,16 +38,12 @@ class Forgotten:
     Args:
         statement: for the person.
         removed: files and folders elsewhere that went: weights without privacy, audits' numbers.
-        lost_runs: runs whose folder was not found, so that nothing there was removed or scanned.
-        scan: what was read afterwards, and what of the person was still found.
-        traces: what was looked for; operator-only.
+        lost_runs: runs whose folder was not found, so that nothing there was removed.
     """
 
     statement: Statement
     removed: tuple[Path, ...]
     lost_runs: tuple[str, ...]
-    scan: Scan
-    traces: Traces
 
 
 def forget_user(
@@ -60,11 +54,11 @@ def forget_user(
     yes: bool = False,
     progress: Progress | None = None,
 ) -> Forgotten:
-    """Erase a user from a store and from what was made of its text; prove it by a scan.
+    """Erase a user from a store and from what was made of its text.
 
     Guarantee: killed at any moment, the store holds the user as before or not at all; in the second
-    case its next opening finishes what is left. No claim changes: what was released while the user
-    was in the store stays released, at the price that is in the ledger.
+    case its next opening deletes the generation that held them. No claim changes: what was released
+    while the user was in the store stays released, at the price that is in the ledger.
 
     An answer that leaves everybody where they are and tells whether somebody is in the store is a
     look, which the ledger notes before it is given.
@@ -72,7 +66,7 @@ def forget_user(
     Args:
         store: its folder; no run over it may be open.
         user: the id, as `prepare` read it.
-        also: further files and folders to look for runs in, and to scan.
+        also: further folders to look for runs in.
         yes: delete weights that learned from the user without privacy. Without it they are named,
             and nothing is done.
         progress: is told how far it is.
@@ -87,7 +81,6 @@ def forget_user(
     _require_there(also)
     UserStore.open(store, fixed_graph=True)  # refuses what is no store
     with locked(store):
-        finish_erasure(store)
         opened = UserStore.open(store, fixed_graph=True)  # as it is under the lock
         ledger = StoreLedger(store)
         # Before the id is looked up: a refusal by these says nothing of who is there.
@@ -113,8 +106,6 @@ def forget_user(
             )
         references = [run.folder.path / _REFERENCES for run in runs]
         removed = [*weights, *(place for place in references if place.exists())]
-        shown.stage("reading", None)
-        traces = traces_of(opened, row)
         statement = statement_of(history, member, charges, _notes(opened, member, history))
         remove_leftovers(store)
         state = secrets.token_hex(16)
@@ -133,8 +124,6 @@ def forget_user(
         statement=statement,
         removed=tuple(removed),
         lost_runs=tuple(lost_runs(history, runs)),
-        scan=scan(_scanned(store, runs, scores, also), traces.patterns, shown),
-        traces=traces,
     )
 
 
@@ -154,8 +143,7 @@ def _row_of(store: UserStore, user: str) -> int:
     except ValueError:
         raise UseError(
             f"nobody in the store at {store.path} has this id, so there is nothing to erase",
-            hint="ids are compared byte for byte, with case and spaces; an erasure that was "
-            "interrupted is finished by itself when the store is next opened",
+            hint="ids are compared byte for byte, with case and spaces",
         ) from None
 
 
@@ -216,11 +204,3 @@ def _shown_before_the_last_charge(history: History) -> set[str]:
     if any(at < last for at, _ in history.sweeps.values()):
         told.add("sweep")
     return told.union(*(history.looked_during(charge) for charge in charges))
-
-
-def _scanned(
-    store: Path, runs: list[FoundRun], scores: list[Path], also: tuple[Path, ...]
-) -> list[Path]:
-    place = store.absolute()
-    beside = list(place.parent.glob(f".{place.name}.*"))
-    return [place, *beside, *(run.folder.path for run in runs), *scores, *also]

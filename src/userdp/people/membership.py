@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from userdp.claims.claims import Claim, store_claim
-from userdp.data import format as layout
+from userdp.data import meta as layout
+from userdp.data.meta import State, StateKind, joined_at
 from userdp.data.splits import Split
-from userdp.data.states import State, StateKind, joined_at
 from userdp.data.store import UserStore
 from userdp.ledger.charges import Charge
 from userdp.ledger.history import History

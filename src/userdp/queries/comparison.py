@@ -33,8 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
-from userdp.data.blocks import require_intact
 from userdp.data.store import UserStore
+from userdp.data.verify import require_intact
 from userdp.errors import UseError
 from userdp.queries.answers import Question, ask
 from userdp.queries.means import ReleasedMean, count_question, mean_of, sum_question

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
-from userdp.data.blocks import require_intact
 from userdp.data.store import UserStore
+from userdp.data.verify import require_intact
 from userdp.errors import UseError
 from userdp.queries.answers import Question, ask
 from userdp.queries.ownership import require_one_owner

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
-from userdp.data.blocks import require_intact
 from userdp.data.store import UserStore
+from userdp.data.verify import require_intact
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries.ownership import require_one_owner

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from userdp.data.blocks import require_intact
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
+from userdp.data.verify import require_intact
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries.ownership import require_one_owner

@@ -19,9 +19,9 @@ from userdp.claims.conditions import ConditionKind
 from userdp.claims.inheritance import run_lineage
 from userdp.claims.lineage import Lineage
 from userdp.codec import encode
-from userdp.data.blocks import require_intact
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
+from userdp.data.verify import require_intact
 from userdp.errors import FailureError, UseError
 from userdp.interrupts import told
 from userdp.ledger import RunFolder, StoreLedger

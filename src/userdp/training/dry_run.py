@@ -13,7 +13,7 @@ from typing import Any
 from userdp.claims import Claim
 from userdp.claims.claims import store_claim
 from userdp.claims.foreseen import foreseen, foreseen_in_words
-from userdp.data.blocks import require_intact
+from userdp.data.verify import require_intact
 from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.certificate.state import State

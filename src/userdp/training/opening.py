@@ -36,12 +36,11 @@ from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.payers import payer_of
 from userdp.claims.weights import digest_of
 from userdp.codec import digest, encode
-from userdp.data.blocks import require_intact
-from userdp.data.meta import read_meta
+from userdp.data.meta import StateKind, read_meta
 from userdp.data.places import Place, remember
 from userdp.data.scores import digest_of_scores
-from userdp.data.states import StateKind
 from userdp.data.store import UserStore
+from userdp.data.verify import require_intact
 from userdp.errors import FailureError, UseError
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, StoreLedger

@@ -12,7 +12,6 @@ from tests.data.sources.test_one_path import ODD
 from userdp.data.progress import NoProgress
 from userdp.data.records import Tally
 from userdp.data.sources import SourceOptions, conversations, jsonl, open_source
-from userdp.data.sources.seen_fields import SeenFields
 from userdp.data.sources.table import FileTable
 from userdp.errors import UseError
 
@@ -23,17 +22,15 @@ def rows_of(tables: list[FileTable]) -> list[object]:
     return [row for one in tables for rows in one.rows(NoProgress()) for row in rows]
 
 
-def outcome(tables: list[FileTable]) -> object:
+def outcome(tables: list[FileTable], whole: FileTable) -> object:
     """Records and books of tables read one after another as one, or what is said of them."""
-    tally, seen, records = Tally(), SeenFields(tables[0].parser.required), []
+    tally, records = Tally(), []
     for one in tables:
-        mine, theirs = Tally(), SeenFields(one.parser.required)
-        for block in one.part_blocks(mine, NoProgress(), theirs):
-            records += [record._replace(order=0) for record in block]
+        mine = Tally()
+        records += [record._replace(order=0) for record in one.part(mine, NoProgress())]
         tally.add(mine.facts())
-        seen.join(theirs)
     try:
-        seen.require()
+        whole.require_fields(tally.records_read, tally.drops)
     except UseError as error:
         return error.message
     return records, tally.facts()
@@ -64,9 +61,9 @@ def test_odd_lines_are_counted_alike(tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_bytes(b"\n".join(line for line in ODD if len(line) < 1000 and b"\0" not in line))
     table = jsonl.build([str(path)], SourceOptions())
-    whole = outcome([table])
+    whole = outcome([table], table)
     for size in (1, 7, 64, 1000, 10**6):
-        assert outcome(list(table.shards(size))) == whole
+        assert outcome(list(table.shards(size)), table) == whole
 
 
 @pytest.mark.parametrize("lines", [[b'{"a":1}'] * 30 + [b'{"b":1}'] * 30, [b"[1]"] * 9, [], [b""]])
@@ -74,15 +71,16 @@ def test_a_field_that_no_piece_has_is_told_as_of_the_whole(tmp_path, lines):
     path = tmp_path / "records.jsonl"
     path.write_bytes(b"\n".join(lines))
     table = jsonl.build([str(path)], SourceOptions())
-    whole = outcome([table])
+    whole = outcome([table], table)
     for size in (8, 50, 300):
-        assert outcome(list(table.shards(size))) == whole
+        assert outcome(list(table.shards(size)), table) == whole
 
 
 def test_a_field_that_one_piece_has_is_there(tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_bytes(b'{"x":1}\n' * 40 + b'{"user":"a"}\n' + b'{"text":"b"}\n')
-    records, facts = outcome(list(jsonl.build([str(path)], SourceOptions()).shards(8)))
+    table = jsonl.build([str(path)], SourceOptions())
+    records, facts = outcome(list(table.shards(8)), table)
     assert records == []
     assert facts["records_read"] == 42
 
@@ -116,4 +114,4 @@ def test_pieces_can_be_sent_to_another_process(tmp_path):
     path.write_bytes(b'{"user":"a","prompt":"b","completion":"c"}\n' * 3)
     table = conversations.build([str(path)], SourceOptions(special_tokens=(("eos_token", "</s>"),)))
     (piece,) = table.shards(10**6)
-    assert outcome([pickle.loads(pickle.dumps(piece))]) == outcome([table])
+    assert outcome([pickle.loads(pickle.dumps(piece))], table) == outcome([table], table)

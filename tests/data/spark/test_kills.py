@@ -16,11 +16,10 @@ from tests.data.corpora import corpus, interleaved, write_jsonl
 from userdp.cli.app import run
 from userdp.data.prepare import prepare_store
 from userdp.data.sources import open_source
-from userdp.data.spark import SparkJob, job
+from userdp.data.spark import SparkJob
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
-from userdp.data.writer import StoreWriter
 
 WAIT = 300
 NO_RETRY = {"PYSPARK_SUBMIT_ARGS": "--master local[1] pyspark-shell",
@@ -78,7 +77,7 @@ def writes_a_part(pid: int) -> bool:
         files = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]  # noqa: PTH115 (what it links to may be gone)
     except OSError:
         return False
-    return any("/scratch/parts-" in file and "/tokens.arrow" in file for file in files)
+    return any(".records/parts/" in file and "/tokens.arrow" in file for file in files)
 
 
 def is_running(pid: int) -> bool:
@@ -152,24 +151,22 @@ def test_a_killed_driver_leaves_no_store(tmp_path, killed):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_with_what_is_written(session, small, tmp_path, monkeypatch):
-    """What was read is not read again, and what was written is the file that is taken over."""
+def test_a_killed_run_goes_on_with_what_is_read(session, small, tmp_path, monkeypatch):
     source = open_source([str(write_corpus(tmp_path, 40))])
 
     def made(out: Path) -> str:
         words = StoreTokenizer.load()
         return prepare_store(source, out, tokenizer=words, engine="spark").content_sha256
 
+    def interrupted(self, recipe):
+        raise KeyboardInterrupt
+
     expected = made(tmp_path / "at once")
-    with monkeypatch.context() as kill:  # nothing is cleaned up
-        kill.setattr(StoreWriter, "__exit__", lambda self, *_: os.close(self._lock))
-        kill.setattr(job, "parts_in", None)
-        with pytest.raises(TypeError):
+    with monkeypatch.context() as kill:
+        kill.setattr(SparkJob, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
             made(tmp_path / "store")
     assert not (tmp_path / "store").exists()
-    tokens = {file.stat().st_ino for file in tmp_path.glob(".store*/scratch/**/tokens.arrow")}
-    assert len(tokens) > 1
     monkeypatch.setattr(SparkJob, "read", None)
     assert made(tmp_path / "store") == expected
-    assert {file.stat().st_ino for file in (tmp_path / "store").rglob("tokens.arrow")} == tokens
     assert not list(tmp_path.glob(".*"))

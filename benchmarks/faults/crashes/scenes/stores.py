@@ -187,16 +187,15 @@ class Forget(Scene):
 
 def cut_small() -> None:
     """Let stores that this process writes have small segments and small batches."""
-    from userdp.data import format as layout
-    from userdp.data import writer
-    from userdp.data.grouping import Grouping
+    from userdp.data import grouping, writer
+    from userdp.data import meta as layout
 
     # A constant, and defaults that were bound when the methods were made: neither is an option of
     # `userdp prepare`, and at their own sizes a store this small is one file.
     layout.SEGMENT_TOKENS = _SMALL_SEGMENTS
     for method in (writer.StoreWriter.create, writer.StoreWriter.append):
         method.__func__.__kwdefaults__["segment_tokens"] = _SMALL_SEGMENTS
-    Grouping.batches.__kwdefaults__["records"] = 16
+    grouping._RECORDS_AT_ONCE = 16
 
 
 def meta_of(store: Path) -> dict[str, Any]:

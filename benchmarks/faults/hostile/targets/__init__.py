@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from benchmarks.faults.hostile.cases import Target
 from benchmarks.faults.hostile.targets import (
-    archives,
     exports,
     ledgers,
     models,
@@ -17,5 +16,5 @@ from benchmarks.faults.hostile.targets import (
 
 def targets() -> dict[str, Target]:
     """All of them, by name."""
-    modules = (ledgers, stores, runs, sweeps, models, exports, archives, sources)
+    modules = (ledgers, stores, runs, sweeps, models, exports, sources)
     return {kind.name: kind() for module in modules for kind in module.TARGETS}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +17,6 @@ class Store(Target):
 
     name = "store"
     what = "a store: facts, index, segments"
-    mended: ClassVar[bool] = False
 
     def make(self, folder: Path) -> None:
         shutil.copytree(CORPUS / "store", folder, dirs_exist_ok=True)
@@ -28,11 +25,10 @@ class Store(Target):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def read(self, folder: Path) -> None:
-        from userdp.data.blocks import require_intact
         from userdp.data.meta import is_store
         from userdp.data.statistics import describe
         from userdp.data.store import UserStore
-        from userdp.data.verify import verify_store
+        from userdp.data.verify import require_intact, verify_store
 
         is_store(folder)
         checked = verify_store(folder)
@@ -41,31 +37,13 @@ class Store(Target):
             store = UserStore.open(folder, fixed_graph=True)
             require_intact(store)
             describe(store)
-            if checked.ok or self.mended:
+            if checked.ok:
                 read_users(store)
             refused = False
         finally:
-            assert not (refused and checked.ok) or self.mended, "verified, and then refused"
-        if checked.ok and not self.mended:
+            assert not (refused and checked.ok), "verified, and then refused"
+        if checked.ok:
             same_text(store)
-
-
-class MendedStore(Store):
-    """A store whose checksums were made anew, by somebody who means to deceive."""
-
-    name = "store-mended"
-    what = "a store, its checksums made anew"
-    mended = True
-
-    def mend(self, folder: Path, file: str) -> None:
-        if file == "meta.json":
-            return
-        path = folder / "meta.json"
-        meta: dict[str, Any] = json.loads(path.read_bytes())
-        data = (folder / file).read_bytes()
-        if file in meta["files"]:
-            meta["files"][file] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        path.write_text(json.dumps(meta))
 
 
 class Tokenizer(Target):
@@ -86,7 +64,7 @@ class Tokenizer(Target):
         tokens = tokenizer.encode(["w1 w2 w3", "日本 🙂", ""])
         most = max((max(row) for row in tokens if row), default=0)
         assert most < tokenizer.vocab_size, "a token beyond the vocabulary"
-        assert tokenizer.encode_piece("w1", kind=0) is not None
+        assert tokenizer.encode_piece("w1", markup=False) is not None
 
 
 class Scores(Target):
@@ -125,7 +103,7 @@ class Scores(Target):
         float(np.nansum(scores))
 
 
-TARGETS: tuple[type[Target], ...] = (Store, MendedStore, Tokenizer, Scores)
+TARGETS: tuple[type[Target], ...] = (Store, Tokenizer, Scores)
 
 
 def read_users(store: Any) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from userdp.data.columns import objects
-from userdp.data.records import Drop
-from userdp.data.sources.field_names import told
+from userdp.data.records import Drop, values_of
 from userdp.data.sources.provenance import GENERATED
 from userdp.data.sources.rows import Row
+from userdp.data.sources.table import told
 from userdp.errors import UseError
 
 
@@ -85,7 +84,7 @@ def column_values(column: pa.Array) -> list[Any]:
     elif types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     if types.is_binary(column.type) or types.is_large_binary(column.type):
-        return objects(column)
+        return values_of(column)
     return [_value(scalar) for scalar in column]
 
 

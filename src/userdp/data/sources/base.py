@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from userdp.data.columns import Columns
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.paths import total_size
@@ -99,14 +98,6 @@ class Source(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """What the store should say of its origin; no text, no user ids, no paths."""
-
-
-@runtime_checkable
-class BlockSource(Source, Protocol):
-    """A source that gives its records in blocks, at a fraction of the cost of single ones."""
-
-    def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns]:
-        """The records of `records`, in their order, counted alike."""
 
 
 @runtime_checkable

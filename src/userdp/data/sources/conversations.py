@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.data.chat import ChatTemplate, Message
-from userdp.data.columns import BlockBuilder
-from userdp.data.records import Drop
+from userdp.data.records import Drop, Record
 from userdp.data.sources.base import InputOptions, SourceOptions
 from userdp.data.sources.parquet import build_table
 from userdp.data.sources.rows import Parser, Row, owners_of
@@ -97,7 +96,7 @@ class _ConversationParser:
         named = self.options
         return ((named.user,), (named.messages, _SHAREGPT, named.completion))
 
-    def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
+    def parse(self, row: Row, order: int) -> Record | Drop:
         """The conversation of a row; see `Parser.parse`."""
         owners = owners_of(row.get(self.options.user))
         if isinstance(owners, Drop):
@@ -109,11 +108,9 @@ class _ConversationParser:
         if isinstance(rendered, Drop):
             return rendered
         try:
-            text = rendered.text.encode()
+            return Record(owners[0], rendered.text.encode(), order, pieces=rendered.pieces)
         except UnicodeEncodeError:
             return Drop.INVALID_UTF8
-        block.add(owners[0], text, order, pieces=rendered.pieces)
-        return None
 
     def _messages(self, row: Row) -> list[Message] | Drop:
         held = row.get(self.options.messages)

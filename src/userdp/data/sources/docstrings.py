@@ -6,7 +6,7 @@ with the topics of ``pydoc`` (``pydoc_data.topics``). Nothing is imported: files
 
 Left out: vendored copies (``_vendor``, ``vendored``, ``extern``, ``_distributor``...), test
 modules. The text is public, so the source may compare users with each other: ``max_users``
-keeps modules by hash order, and `userdp.data.repeats` removes what repeats across the split.
+keeps modules by hash order, and `userdp.data.ownership` removes what repeats across the split.
 """
 
 from __future__ import annotations

@@ -20,9 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from userdp.data.columns import bounds_by_size
 from userdp.data.progress import Progress
-from userdp.data.records import Drop
+from userdp.data.records import Drop, bounds_by_size
 from userdp.data.sources import jsonl
 from userdp.data.sources.arrow import batch_rows, wanted_columns
 from userdp.data.sources.base import SourceOptions

@@ -15,8 +15,7 @@ from typing import cast
 
 from userdp.data.sources.base import Source, SourceModule, SourceOptions
 from userdp.data.sources.conversations import as_conversations, is_conversation
-from userdp.data.sources.several import Several
-from userdp.data.sources.table import FileTable
+from userdp.data.sources.table import FileTable, Several
 from userdp.errors import UseError
 
 TABLES = ("parquet", "csv", "jsonl")

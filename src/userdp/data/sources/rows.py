@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Protocol
 
-from userdp.data.columns import BlockBuilder
 from userdp.data.records import Drop, Record
 from userdp.data.sources.base import SourceOptions
 from userdp.errors import UseError
@@ -26,8 +25,8 @@ class Parser(Protocol):
     def required(self) -> tuple[tuple[str, ...], ...]:
         """Groups of fields; of each group, some row must have one."""
 
-    def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
-        """Add the record of a row to ``block``, or say why there is none."""
+    def parse(self, row: Row, order: int) -> Record | Drop:
+        """The record of a row, or why there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +57,7 @@ class PlainParser:
         """Each of them."""
         return tuple((name,) for name in self.fields)
 
-    def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
+    def parse(self, row: Row, order: int) -> Record | Drop:
         """The record of a row; one of several owners whose text is unusable keeps its place."""
         owners = owners_of(row.get(self.user), self.user_of)
         if not isinstance(owners, tuple):
@@ -67,27 +66,31 @@ class PlainParser:
         held_out: bool | Drop = False
         if self.held_out_from is not None and self.date is not None:
             held_out = is_from(row.get(self.date), self.held_out_from)
-        several = owners if len(owners) > 1 else ()
-        if isinstance(text, bytes) and isinstance(held_out, bool):
-            block.add(owners[0], text, order, held_out, None, several)
-            return None
-        drop = text if isinstance(text, Drop) else held_out
-        assert isinstance(drop, Drop)
-        if several:
-            block.add(owners[0], b"", order, owners=several, unusable=drop)
-        return None if several else drop
+        return record_of_owners(owners, text, order, held_out)
+
+
+def record_of_owners(
+    owners: tuple[bytes, ...],
+    text: bytes | Drop,
+    order: int,
+    held_out: bool | Drop = False,
+    pieces: tuple[tuple[int, int], ...] | None = None,
+) -> Record | Drop:
+    """The record of these users; if it is unusable, it keeps its place where there are several."""
+    several = owners if len(owners) > 1 else ()
+    drop = text if isinstance(text, Drop) else held_out
+    if not isinstance(drop, Drop):
+        assert isinstance(text, bytes)
+        return Record(owners[0], text, order, drop, pieces, several)
+    return Record(owners[0], b"", order, owners=several, unusable=drop) if several else drop
 
 
 def record_of(user: Any, text: Any, order: int, held_out: bool | Drop = False) -> Record | Drop:
     """The record of one user's text, or why it is none."""
-    owners, content = owners_of(user), text_of(text)
+    owners = owners_of(user)
     if isinstance(owners, Drop):
         return owners
-    if isinstance(content, Drop):
-        return content
-    if isinstance(held_out, Drop):
-        return held_out
-    return Record(owners[0], content, order, held_out)
+    return record_of_owners(owners, text_of(text), order, held_out)
 
 
 def owners_of(

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from userdp.data.columns import BlockBuilder, Columns
-from userdp.data.progress import NoProgress, Progress
+from userdp.data.progress import NoProgress, Note, Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.base import FileSource, PrivateSource
 from userdp.data.sources.provenance import GENERATED, provenance
 from userdp.data.sources.rows import Parser, PlainParser, Row
-from userdp.data.sources.seen_fields import SeenFields
+from userdp.errors import UseError
 
 _ROWS_LOOKED_AT = 100
+_NO_ROWS = (Drop.BLANK_LINE, Drop.INVALID_JSON, Drop.NOT_AN_OBJECT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,33 +40,59 @@ class TableSource(PrivateSource):
         """Each row as field to value, or why it is none, in lists of bounded size."""
         raise NotImplementedError
 
+    def first_fields(self) -> Iterator[Collection[str]]:
+        """The names of the fields of the first rows."""
+        block = next(self.rows(NoProgress()), [])
+        return (row.keys() for row in block[:_ROWS_LOOKED_AT] if not isinstance(row, Drop))
+
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The records of all rows; see `Source.records`."""
-        return chain.from_iterable(self.blocks(tally, progress))
+        read, drops = tally.records_read, tally.drops.copy()
+        yield from self.part(tally, progress)
+        self.require_fields(tally.records_read - read, tally.drops - drops)
 
-    def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns]:
-        """The records of all rows; see `BlockSource.blocks`."""
-        seen = SeenFields(self.parser.required)
-        yield from self.part_blocks(tally, progress, seen)
-        seen.require()
-
-    def part_blocks(self, tally: Tally, progress: Progress, seen: SeenFields) -> Iterator[Columns]:
-        """What `blocks` gives, for a table that is a part of one: ``seen`` judges the whole."""
+    def part(self, tally: Tally, progress: Progress) -> Iterator[Record]:
+        """What `records` gives, for a table that may be a part of one."""
         parse = self.parser.parse
         for rows in self.rows(progress):
-            seen.look(rows)
-            builder = BlockBuilder()
-            for order, row in enumerate(rows, start=tally.records_read):
+            first = tally.records_read
+            tally.read(len(rows))
+            for order, row in enumerate(rows, first):
                 if isinstance(row, Drop):
                     tally.drop(row)
                     continue
                 if model := row.get(GENERATED):
                     tally.wrote(model.decode() if isinstance(model, bytes) else str(model))
-                drop = parse(row, order, builder)
-                if drop is not None:
-                    tally.drop(drop)
-            tally.read(len(rows))
-            yield builder.block()
+                record = parse(row, order)
+                if isinstance(record, Drop):
+                    tally.drop(record)
+                else:
+                    yield record
+
+    def require_fields(self, read: int, drops: Counter[str]) -> None:
+        """`UseError` if no row came of what there was, or none had a field that is required.
+
+        Args:
+            read: records that were read of this table.
+            drops: those of them that were dropped, by reason.
+        """
+        rows = read - sum(drops[one] for one in _NO_ROWS)
+        if read and not rows:
+            raise UseError(
+                "no line is a JSON object",
+                hint="expected one object per line; a JSON array must be split into lines",
+            )
+        lacking = drops[Drop.NO_USER_FIELD] + drops[Drop.NO_TEXT_FIELD]
+        if not rows or lacking < rows:
+            return
+        seen = dict.fromkeys(chain.from_iterable(self.first_fields()))
+        for group in self.parser.required:
+            if seen.keys().isdisjoint(group):
+                wanted = " or ".join(repr(name) for name in group)
+                raise UseError(
+                    f"no record has the field {wanted}; fields there: {told(seen, group)}",
+                    hint="name the right ones with --user and --text",
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,11 +118,6 @@ class FileTable(TableSource, FileSource):
         """
         return self.each()
 
-    def first_fields(self) -> Iterator[Collection[str]]:
-        """The names of the fields of the first rows."""
-        block = next(self.rows(NoProgress()), [])
-        return (row.keys() for row in block[:_ROWS_LOOKED_AT] if not isinstance(row, Drop))
-
     def signature(self) -> str | None:
         """See `SignedSource.signature`."""
         if not isinstance(self.parser, PlainParser) or self.parser.user_of is not None:
@@ -102,3 +125,96 @@ class FileTable(TableSource, FileSource):
         facts = [(path.absolute(), path.stat()) for path in self.paths]
         files = [(str(path), s.st_size, s.st_mtime_ns, s.st_ino) for path, s in facts]
         return repr((replace(self, paths=()), files))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Several:
+    """Tables of files of mixed kinds, one after another; all rows are read by the same parser.
+
+    Args:
+        parts: at least one; of equal `FileTable.loss_mask`.
+    """
+
+    parts: tuple[FileTable, ...]
+    public = False
+
+    @property
+    def kind(self) -> str:
+        """The kinds that there are, as "csv+jsonl"."""
+        return "+".join(sorted({part.kind for part in self.parts}))
+
+    @property
+    def several_owners(self) -> bool:
+        """Whether a record of any part may name several."""
+        return any(part.several_owners for part in self.parts)
+
+    @property
+    def loss_mask(self) -> bool:
+        """Whether they are conversations."""
+        return self.parts[0].loss_mask
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files, as they lie on disk."""
+        return sum(part.size for part in self.parts)
+
+    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
+        """The records of all parts; see `Source.records`."""
+        before = 0
+        for part in self.parts:
+            yield from part.records(tally, _After(progress, before))
+            before += part.size
+
+    def facts(self) -> dict[str, Any]:
+        """Those of all parts: the fields, the number of files and bytes, and where text is from.
+
+        Guarantee: what any part says of its text's provenance is said of the whole.
+        """
+        merged: dict[str, Any] = {}
+        for name, value in chain.from_iterable(part.facts().items() for part in self.parts):
+            so_far = merged.get(name)
+            if isinstance(value, list):
+                merged[name] = [*(so_far or ()), *(x for x in value if x not in (so_far or ()))]
+            else:  # the numbers of files and bytes
+                merged[name] = value + (so_far or 0)
+        return merged
+
+    def signature(self) -> str | None:
+        """Those of all parts; see `SignedSource.signature`."""
+        each = [part.signature() for part in self.parts]
+        return None if None in each else repr(each)
+
+
+class _After(NoProgress):
+    """Progress of one part, told as that of the whole."""
+
+    def __init__(self, progress: Progress, before: int) -> None:
+        self._progress, self._before = progress, before
+
+    def stage(
+        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
+    ) -> None:
+        """Begin the stage."""
+        self._progress.stage(name, total, unit=unit, note=note)
+
+    def at(self, done: int) -> None:
+        """The whole stands further."""
+        self._progress.at(self._before + done)
+
+
+def told(names: Iterable[str], wanted: Collection[str]) -> str:
+    """Names of fields, for a message: those that look like one, or resemble what was asked for.
+
+    A table without a header has somebody's record in its place, which no message quotes.
+
+    >>> told(["user", "body", "Dear Ann"], ["text"])
+    "'user', 'body', and others that do not look like names"
+    """
+    known = [str(name) for name in names]
+    near = {one for word in wanted for one in get_close_matches(word, known, cutoff=0.8)}
+    shown = [name for name in known if name.isidentifier() or name in near]
+    words = [repr(name) for name in shown]
+    if len(words) < len(known):
+        others = "and others that do not look like names"
+        words.append(others if words else "none that looks like one")
+    return ", ".join(words) or "none"

@@ -15,10 +15,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.data.columns import BlockBuilder
-from userdp.data.records import TARGET, Drop
+from userdp.data.records import TARGET, Drop, Record
 from userdp.data.sources.memory import MemoryTable
-from userdp.data.sources.rows import Row, owners_of
+from userdp.data.sources.rows import Row, owners_of, record_of_owners
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 
@@ -47,7 +46,7 @@ class TokenRows(StoreTokenizer):
         values = {one.name: getattr(tokenizer, one.name) for one in fields(tokenizer)}
         return cls(**{**values, "end_of_text_id": None})
 
-    def encode_piece(self, text: str, *, kind: int) -> list[int]:
+    def encode_piece(self, text: str, *, markup: bool) -> list[int]:
         """The tokens that the characters of ``text`` stand for."""
         ids: list[int] = tokens_of(text).tolist()
         return ids
@@ -109,20 +108,14 @@ class _TokenParser:
         """All but the mask of padding."""
         return tuple((name,) for name in self.fields if name != MASK)
 
-    def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
+    def parse(self, row: Row, order: int) -> Record | Drop:
         """The record of a row; see `Parser.parse`."""
         owners = owners_of(row.get(self.user))
         if isinstance(owners, Drop):
             return owners
-        several = owners if len(owners) > 1 else ()
         content = self._content(row)
-        if not isinstance(content, Drop):
-            text, pieces = content
-            block.add(owners[0], text, order, pieces=pieces, owners=several)
-            return None
-        if several:  # its place among its owners counts, whatever its text is
-            block.add(owners[0], b"", order, owners=several, unusable=content)
-        return None if several else content
+        text, pieces = (content, None) if isinstance(content, Drop) else content
+        return record_of_owners(owners, text, order, pieces=pieces)
 
     def _content(self, row: Row) -> tuple[bytes, tuple[tuple[int, int], ...] | None] | Drop:
         ids = _whole_numbers(row.get(IDS))

@@ -1,29 +1,48 @@
-"""The two jobs of a `prepare` with Spark, as the process sees them that started it."""
+"""The two jobs of a `prepare` with Spark: shards of files to records, records to parts of a store.
+
+Between both, records wait in Parquet files. A part is a folder with the segments and the index of
+some users, which `SegmentWriter.adopt` takes over. An attempt of a task writes under a name of its
+own, and only what a successful one gives back is used.
+
+What is wrong with the input is wrong at every attempt: it comes back as a result, and this side
+raises it. Every other error is left to Spark, which tries the task again.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import secrets
 import shutil
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from userdp.data.columns import Columns
+from userdp.data import meta as layout
+from userdp.data.examples import Recipe, write_examples
 from userdp.data.grouping import MEMORY_LIMIT, size_in_bytes
-from userdp.data.parts import Part, PartJob, done_in, parts_in
+from userdp.data.index import Known
+from userdp.data.ownership import first_owners
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.records import Tally
-from userdp.data.sources.seen_fields import SeenFields
+from userdp.data.records import (
+    BLOCK,
+    BLOCK_BYTES,
+    Tally,
+    bounds_by_size,
+    in_blocks,
+    offsets_of,
+)
+from userdp.data.segments import SegmentWriter
 from userdp.data.sources.table import FileTable
-from userdp.data.spark.records import READ_AS, write_records
 from userdp.data.spark.session import LEAST_HEAP, failure, quiet, require_spark, session, told
-from userdp.data.spark.tasks import RESULT, ShardBooks, error_of, reading, results, writing
-from userdp.errors import UseError
+from userdp.errors import FailureError, UseError, UserdpError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,11 +52,19 @@ _PART_BYTES, _LEAST_PART_BYTES = 2**25, 2**21
 """Of working files, which are compressed: some 100 MB of text, and 6 MB."""
 _PARTS_PER_CORE = 4
 """So that cores wait little for the last part."""
+_BY, _ORDER = ("user",), ("user", "place")
+_MOST_ROWS = 2**40
+"""Of a shard: its number and a row's number in it make one number that orders all records."""
+_FILE_BYTES = 2**28
+"""Before compression."""
+_RECORDS_AT_ONCE = 2**12
 
-_BY = ("user",)
-_ORDER = ("user", "place")
+_READ_AS = "`user` BINARY, place BIGINT, text BINARY, held_out BOOLEAN, pieces BINARY"
+"""`BLOCK` in Spark's words."""
+_RESULT = "result STRING"
 _PATTERN = re.compile(r"([{}\[\]*?\\])")
 """What Spark would take for a pattern in a path that it reads."""
+_Batches = Iterable[pa.RecordBatch]
 
 
 class SparkJob(AbstractContextManager["SparkJob"]):
@@ -54,7 +81,7 @@ class SparkJob(AbstractContextManager["SparkJob"]):
         folder: for the working files, some twice the size of the text compressed, and Spark's
             spill; whoever made it removes it.
         memory_limit: of Spark's driver, e.g. "1GB".
-        progress: is told how far the job is.
+        progress: is told in which stage the job is; Spark's own page shows how far.
 
     Raises:
         UseError: ``memory_limit`` is no size, ``folder`` has a colon; pyspark or Java is missing.
@@ -81,7 +108,7 @@ class SparkJob(AbstractContextManager["SparkJob"]):
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._records.mkdir(parents=True, exist_ok=True)
         spark = session(self._folder / "spill", heap=self._heap)
         self._spark: SparkSession = self._stack.enter_context(spark)
         return self
@@ -91,108 +118,164 @@ class SparkJob(AbstractContextManager["SparkJob"]):
 
     @property
     def files(self) -> list[Path]:
-        """What `write` reads, once `read` or `spool` is done."""
-        return sorted(self._records.glob("[!.]*"))
+        """What `write` reads, once `read` or `add` is done."""
+        return sorted(self._records.iterdir())
 
-    def spool(self, blocks: Iterable[Columns]) -> int:
-        """Take in records that only this process can read, one after another; return how many."""
-        self._begin()
+    def add(self, blocks: _Batches) -> None:
+        """Take in records that only this process can read, one after another."""
         try:
-            return write_records(self._records, "records", blocks)
+            _write_records(self._records, blocks)
         except pa.ArrowException as error:
             raise failure(error) from error
 
-    def read(self, tables: Sequence[FileTable], tally: Tally) -> tuple[int, int]:
+    def read(self, tables: Sequence[FileTable], tally: Tally) -> None:
         """Take in the records of ``tables``, a shard a task.
 
         Guarantee: the books, and what is refused with which words, are those of reading the tables
         one after another. A record goes to its first owner. Files are found from where this process
         is now, wherever Spark was started, and told of by their absolute paths.
-
-        Returns:
-            How many records were kept, and how many of them had several owners.
         """
-        self._begin()
         # Spark's Java stays in the folder that it began in, and so do those that it starts: there
         # they would find another file of that name, or none.
         found = [replace(one, paths=tuple(path.absolute() for path in one.paths)) for one in tables]
         shards = [(n, shard) for n, one in enumerate(found) for shard in one.shards(_SHARD_BYTES)]
         with told():
             numbers = self._spark.range(0, len(shards), 1, numPartitions=len(shards))
-        task = reading([shard for _, shard in shards], self._records)
-        self._progress.stage("reading", len(shards))
-        rows = self._run(numbers, task, self._shards_read, len(shards))
-        books = [ShardBooks.of(facts) for facts in results(rows)]
-        for number, table in enumerate(tables):
-            seen = SeenFields(table.parser.required)
-            for (of, _), one in zip(shards, books, strict=True):
+        self._progress.stage("reading", None)
+        books = self._run(numbers, _reading([shard for _, shard in shards], self._records))
+        for number, table in enumerate(found):
+            own = Tally()
+            for (of, _), book in zip(shards, books, strict=True):
                 if of == number:
-                    tally.add(one.tally)
-                    seen.join(one.seen)
-                    if one.error is not None:
-                        raise one.error
-            seen.require()
-        return sum(one.kept for one in books), sum(one.several for one in books)
+                    own.add(book["tally"])
+                    _raise(book)
+            table.require_fields(own.records_read, own.drops)
+            tally.add(own.facts())
+        written = {name for book in books for name in book["files"]}
+        for file in self.files:
+            if file.name not in written:  # of an attempt that failed
+                file.unlink()
 
-    def write(self, job: PartJob) -> Iterator[Part]:
+    def write(self, recipe: Recipe) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Bring users' records together, and write them as parts of a store.
 
-        A part that an earlier run of the same job finished is not written again.
+        Yields:
+            Each part's folder, and the `Tally.facts` of its users' records.
         """
         if not self.files:
-            return iter(())
-        count = self._parts(sum(file.stat().st_size for file in self.files))
-        folder = self._folder / f"parts-{count}"
-        folder.mkdir(exist_ok=True)
+            return
+        folder = self._folder / "parts"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
         path = _PATTERN.sub(r"\\\1", str(self._records))
         with told():
-            records = self._spark.read.schema(READ_AS).parquet(path)
-            ordered = records.repartition(count, *_BY).sortWithinPartitions(*_ORDER)
-        self._progress.stage("tokenizing", count)
-        rows = self._run(ordered, writing(folder, job), lambda: done_in(folder), count)
-        for facts in results(rows):
-            error = error_of(facts)
-            if error is not None:
-                raise error
-        return iter(parts_in(folder))
+            records = self._spark.read.schema(_READ_AS).parquet(path)
+            parts = records.repartition(self._parts(), *_BY)
+            ordered = parts.sortWithinPartitions(*_ORDER)
+        self._progress.stage("tokenizing", None)
+        for book in self._run(ordered, _writing(folder, recipe)):
+            _raise(book)
+            yield folder / book["folder"], book["tally"]
 
-    def _shards_read(self) -> int:
-        return len({file.name.partition("-")[0] for file in self.files})
-
-    def _begin(self) -> None:
-        shutil.rmtree(self._records, ignore_errors=True)
-        self._records.mkdir()
-
-    def _parts(self, size: int) -> int:
-        """How many parts a store of so many bytes of working files is written in."""
-        with told():
-            cores = self._spark.sparkContext.defaultParallelism
-        wanted = max(-(-size // _PART_BYTES), _PARTS_PER_CORE * cores)
+    def _parts(self) -> int:
+        """How many parts the store is written in."""
+        size = sum(file.stat().st_size for file in self.files)
+        wanted = max(-(-size // _PART_BYTES), _PARTS_PER_CORE * self._cores())
         return max(1, min(wanted, -(-size // _LEAST_PART_BYTES)))
 
-    def _run(
-        self, rows: DataFrame, task: Callable[..., Any], done: Callable[[], int], total: int
-    ) -> list[Any]:
+    def _cores(self) -> int:
+        return int(self._spark.sparkContext.defaultParallelism)
+
+    def _run(self, rows: DataFrame, task: Callable[[_Batches], _Batches]) -> list[dict[str, Any]]:
         """The results of ``task`` over the partitions of ``rows``, in their order."""
-        with _Watch(self._progress, done, total), quiet(), told():
-            return rows.mapInArrow(task, RESULT).collect()
+        with quiet(), told():
+            return [json.loads(row[0]) for row in rows.mapInArrow(task, _RESULT).collect()]
 
 
-class _Watch(AbstractContextManager[None]):
-    """Tells how far a job is, by the files that there are, while the caller waits for it."""
+def _reading(shards: Sequence[FileTable], folder: Path) -> Callable[[_Batches], _Batches]:
+    """What reads the shards whose numbers it is given into ``folder``."""
 
-    def __init__(self, progress: Progress, done: Callable[[], int], total: int) -> None:
-        self._progress, self._done, self._total = progress, done, total
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="spark progress", daemon=True)
+    def task(batches: _Batches) -> _Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                tally, files, error = Tally(), list[str](), None
+                records = shards[number].part(tally, NoProgress())
+                if shards[number].several_owners:
+                    records = first_owners(records, tally)
+                try:
+                    files = _write_records(folder, in_blocks(records, first=number * _MOST_ROWS))
+                except UserdpError as refused:
+                    error = refused
+                yield _result(error, files=files, tally=tally.facts())
 
-    def __enter__(self) -> None:
-        self._thread.start()
+    return task
 
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
-    def _watch(self) -> None:
-        while not self._ended.wait(1.0):
-            self._progress.at(min(self._done(), self._total))
+def _writing(folder: Path, recipe: Recipe) -> Callable[[_Batches], _Batches]:
+    """What writes a partition of ordered records as a part into ``folder``."""
+
+    def task(batches: _Batches) -> _Batches:
+        from pyspark import TaskContext
+
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a task for each core
+        context = TaskContext.get()
+        assert context is not None
+        part = folder / f"{context.partitionId():06d}-{secrets.token_hex(4)}"
+        (part / layout.SEGMENTS).mkdir(parents=True)
+        writer = SegmentWriter(part, recipe.meta, Known(recipe.known))
+        tally, error = Tally(), None
+        try:
+            write_examples(_in_blocks(batches), writer, recipe, tally)
+            writer.close()
+            writer.written().write(part / layout.INDEX)
+        except UserdpError as refused:
+            error = refused
+        finally:
+            writer.abandon()
+        yield _result(error, folder=part.name, tally=tally.facts())
+
+    return task
+
+
+def _write_records(folder: Path, blocks: _Batches) -> list[str]:
+    """Write ``blocks`` into files of ``folder`` that nobody else writes; their names."""
+    names: list[str] = []
+    size = 0
+    writer: pq.ParquetWriter | None = None
+    for block in blocks:
+        if writer is None:
+            names.append(f"{secrets.token_hex(8)}.parquet")
+            place = folder / names[-1]
+            writer = pq.ParquetWriter(place, BLOCK, compression="zstd", use_dictionary=[])
+        writer.write_batch(block)  # a row group each, of which Spark reads one at a time
+        size += block.nbytes
+        if size > _FILE_BYTES:
+            writer.close()
+            writer, size = None, 0
+    if writer is not None:
+        writer.close()
+    return names
+
+
+def _in_blocks(batches: _Batches) -> Iterator[pa.RecordBatch]:
+    """Records that Spark hands over, in blocks as one process makes them."""
+    for batch in batches:
+        (whole,) = pa.Table.from_batches([batch]).cast(BLOCK).to_batches() or [batch.slice(0, 0)]
+        sizes = np.diff(offsets_of(whole["text"]))
+        for begin, end in bounds_by_size(sizes, records=_RECORDS_AT_ONCE, size=BLOCK_BYTES):
+            yield whole.slice(begin, end - begin)
+
+
+def _result(error: UserdpError | None, **values: Any) -> pa.RecordBatch:
+    """What a task gives back: JSON, which runs no code."""
+    if error is not None:
+        use = isinstance(error, UseError)
+        values["error"] = {"use": use, "message": error.message, "hint": error.hint}
+    return pa.RecordBatch.from_pydict({"result": [json.dumps(values)]})
+
+
+def _raise(book: dict[str, Any]) -> None:
+    """Raise the error that a task gave back, if it did."""
+    if error := book.get("error"):
+        kind = UseError if error["use"] else FailureError
+        raise kind(error["message"], hint=error["hint"])

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.data.columns import BLOCK_BYTES
+from userdp.data.records import BLOCK_BYTES
 from userdp.errors import FailureError, UseError, kind_of
 from userdp.extras import library
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +16,17 @@ from tests.plans import uls_plan
 from tests.training.toy import CONFIG, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
-from userdp.data import blocks
-from userdp.data.blocks import require_intact
+from userdp.data import verify as blocks
 from userdp.data.files import write_arrow
-from userdp.data.meta import StoreMeta
+from userdp.data.progress import NoProgress
 from userdp.data.records import Tally
 from userdp.data.store import UserStore
-from userdp.data.verify import require_every_byte, verify_store
+from userdp.data.verify import require_intact, verify_store
 from userdp.data.writer import StoreWriter
 from userdp.errors import UseError
-from userdp.files import write_json
 from userdp.people.forget import forget_user
 
 TOKENS = "segments/00000/tokens.arrow"
-CORPUS = Path(__file__).parents[1] / "formats" / "corpus" / "store"
 
 
 def flip(path: Path, at: int = -200) -> None:
@@ -76,31 +73,13 @@ def test_a_store_without_its_user_ids_passes(store):
     require_intact(UserStore.open(store.path))
 
 
-def test_a_store_of_before_has_its_sizes_checked(tmp_path):
-    path = Path(shutil.copytree(CORPUS, tmp_path / "store"))
-    old = UserStore.open(path)
-    assert not list(path.glob("index/*/blocks.arrow"))
-    require_intact(old)
-    flip(path / TOKENS)
-    require_intact(old)  # without digests only --verify tells
-    with pytest.raises(UseError, match="SHA-256"):
-        require_every_byte(path)
-    (path / TOKENS).write_bytes(b"")
-    with pytest.raises(UseError, match="0 bytes"):
-        require_intact(old)
-
-
-def test_an_append_keeps_the_digests_and_knows_none_of_files_of_before(store, monkeypatch):
+def test_an_append_leaves_what_is_there_as_it_is_sealed(store):
     with StoreWriter.append(store.path) as writer:
         writer.user(b"zz")
-        writer.write(
-            "train", np.zeros(4, dtype=np.uint16), np.array([4], dtype=np.int64), records=0
-        )
+        tokens, lengths = np.zeros(4, dtype=np.uint16), np.array([4], dtype=np.int64)
+        writer.write("train", tokens, lengths, records=0)
         writer.finish(source={}, tally=Tally())
     again = UserStore.open(store.path)
-    digests = blocks.read_blocks(store.path, again.meta)
-    assert all(blocks._UNKNOWN not in digest for digest in digests.values())
-    assert set(digests) == {name for name in again.meta.files if "blocks" not in name}
     require_intact(again)
     require_intact(store)  # who has the old generation open may go on
     flip(store.path / TOKENS)
@@ -118,15 +97,6 @@ def test_damage_is_found_through_a_generation_that_was_opened_before_an_append(s
         require_intact(store)
 
 
-def test_blocks_of_unknown_digest_are_left_out(tmp_path):
-    files = {"a": {"bytes": 2 * blocks.BLOCK + 1}, "b": {"bytes": 3}}
-    blocks.write_blocks(tmp_path / "blocks.arrow", files, {"b": blocks.digests_of(b"abc")})
-    with pa.memory_map(str(tmp_path / "blocks.arrow")) as file:
-        digests = pa.ipc.open_file(file).read_all().column("digest").to_pylist()
-    assert digests[:3] == [blocks._UNKNOWN] * 3
-    assert digests[3] == blocks.digests_of(b"abc")
-
-
 def test_another_store_in_its_place_is_refused(store, tmp_path):
     prepared(corpus(3), store.path, overwrite=True)
     with pytest.raises(UseError, match="another store"):
@@ -136,30 +106,23 @@ def test_another_store_in_its_place_is_refused(store, tmp_path):
 def test_a_large_store_costs_no_half_second(tmp_path, store):
     """64 GB of holes with a table of true digests."""
     size = 2**36
-    files = {"segments/00000/tokens.arrow": {"bytes": size, "sha256": ""}}
     folder = tmp_path / "large"
     (folder / "segments/00000").mkdir(parents=True)
-    (folder / "index/00000").mkdir(parents=True)
+    shutil.copy(store.tokenizer_path, folder / "tokenizer.json")
     with (folder / TOKENS).open("wb") as file:
         file.truncate(size)
-    table = folder / "index/00000/blocks.arrow"
+    table = folder / "segments/00000/blocks.arrow"
     rows = size // blocks.BLOCK
-    hole = blocks.digests_of(bytes(blocks.BLOCK))
+    hole = blocks._digest(bytes(blocks.BLOCK))
     width = pa.binary(blocks.DIGEST_BYTES)
     column = pa.Array.from_buffers(width, rows, [None, pa.py_buffer(hole * rows)])
     write_arrow(table, {"digest": column})
-    files["index/00000/blocks.arrow"] = {"bytes": table.stat().st_size, "sha256": ""}
-    meta = StoreMeta(**{**_fields(store.meta), "files": files})
-    write_json(folder / "meta.json", meta.to_dict())
+    files = {TOKENS: {"bytes": size, "sha256": ""}}
+    files["segments/00000/blocks.arrow"] = {"bytes": table.stat().st_size, "sha256": ""}
+    meta = replace(store.meta, files=files)
     begin = time.monotonic()
-    assert list(blocks._differences(folder, meta)) == []
+    assert list(blocks._differences(folder, meta, quick=True, progress=NoProgress())) == []
     assert time.monotonic() - begin < 0.5
-
-
-def _fields(meta: StoreMeta) -> dict:
-    values = meta.to_dict()
-    del values["format"]
-    return values
 
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)
@@ -201,13 +164,10 @@ def test_a_damaged_store_is_refused_before_it_is_charged(made, tmp_path, capsys,
     assert not (place / "again").exists()
 
 
-def test_verify_finds_what_the_sizes_do_not_tell(made, tmp_path, capsys):
-    """Without the digests of blocks, as of a store of before, only --verify reads all bytes."""
+def test_every_byte_is_read_where_that_is_asked_for(made, tmp_path, capsys, monkeypatch):
     place = Path(shutil.copytree(made, tmp_path / "made"))
-    facts = json.loads((place / "store/meta.json").read_text())
-    facts["files"].pop("index/00000/blocks.arrow")
-    (place / "store/meta.json").write_text(json.dumps(facts))
     flip(place / "store" / TOKENS)
+    monkeypatch.setattr(blocks, "MOST_BLOCKS", 0)  # the sample misses the damage
     before = claim(place / "store").guarantee.epsilon
     line = ["train", str(place / "store"), "--out", str(place / "again")]
     line += ["--plan", str(place / "run/plan.json"), "--model", "new", "--set", "learning.layers=1"]
@@ -215,6 +175,7 @@ def test_verify_finds_what_the_sizes_do_not_tell(made, tmp_path, capsys):
     assert userdp(line) == 2
     assert "SHA-256" in capsys.readouterr().err
     assert claim(place / "store").guarantee.epsilon == before
+    assert verify_store(place / "store", quick=True).ok
     assert not verify_store(place / "store").ok
 
 
@@ -223,10 +184,10 @@ def test_a_person_who_is_erased_while_the_check_reads_is_no_damage(tmp_path, mon
     store = prepared(corpus(6), tmp_path / "store", held_out_users=0)
     differences = blocks._differences
 
-    def meanwhile(path, meta):
+    def meanwhile(path, meta, **options):
         monkeypatch.undo()
         forget_user(path, "user001")
-        return differences(path, meta)
+        return differences(path, meta, **options)
 
     monkeypatch.setattr(blocks, "_differences", meanwhile)
     require_intact(store)
