@@ -26,7 +26,7 @@ JSON = {
     "strict_json.py": "is the reader",
     "claims/attestation.py": "reads what it wrote itself a line before, to compare",
     "data/sources/leaf.py": "records of other people's making: whatever JSON holds may be text",
-    "data/spark/tasks.py": "reads what its own tasks gave back; names of fields may be any text",
+    "data/spark/job.py": "reads what its own tasks gave back; names of fields may be any text",
     "ledger/history.py": "decodes again what the reader let through",
 }
 """The modules that call `json.loads`, and why."""

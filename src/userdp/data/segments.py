@@ -47,7 +47,8 @@ class Segment:
             name: read_columns(folder / name, {column: kind})[column]
             for name, (column, kind) in _columns(meta).items()
         }
-        return cls(*columns.values()) if meta.loss_mask else cls(*columns.values(), None)
+        tokens, offsets = columns[layout.TOKENS], columns[layout.OFFSETS]
+        return cls(tokens, offsets, columns.get(layout.TARGETS))
 
 
 def _columns(meta: StoreMeta) -> dict[str, tuple[str, str]]:

@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +64,7 @@ _READ_AS = "`user` BINARY, place BIGINT, text BINARY, held_out BOOLEAN, pieces B
 _RESULT = "result STRING"
 _PATTERN = re.compile(r"([{}\[\]*?\\])")
 """What Spark would take for a pattern in a path that it reads."""
-_Batches = Iterable[pa.RecordBatch]
+_Batches = Iterator[pa.RecordBatch]
 
 
 class SparkJob(AbstractContextManager["SparkJob"]):
