@@ -143,7 +143,7 @@ def made(tmp_path_factory) -> Path:
         "train STORE --out AGAIN --plan RUN/plan.json --model new --set learning.layers=1 --set "
         "learning.width=16 --set learning.heads=2 "
         "--learning-rate 0.1",
-        "stats STORE --epsilon 1",
+        "store stats STORE --epsilon 1",
         "evaluate RUN --store STORE --epsilon 1",
     ],
 )
