@@ -85,7 +85,12 @@ def test_a_plan_is_trained_as_it_is_proposed(tmp_path):
     measured = ["measure.users=8", "measure.max_group_size=2"]
     with pytest.warns(userdp.UserdpWarning, match="held-out"):
         proposal = userdp.plan(
-            store, model="new", settings=measured, delta=1e-3, norms_out=tmp_path / "n.json", **asked
+            store,
+            model="new",
+            settings=measured,
+            delta=1e-3,
+            norms_out=tmp_path / "n.json",
+            **asked,
         )
     chosen, *_ = [row for row in proposal.rows() if row["chosen"]]
     assert proposal.plan.noise.multiplier == chosen["noise_multiplier"]

@@ -368,9 +368,7 @@ class Life:
         limits = ("--delta", 1e-5, "--most-noise", 1000)
         how = [word for one in measured for word in ("--set", f"measure.{one}")]
         written = ("--norms-out", norms, "--out", file)
-        status, _ = self.tell(
-            "plan", self.folder / store, *model, *how, *budget, *limits, *written
-        )
+        status, _ = self.tell("plan", self.folder / store, *model, *how, *budget, *limits, *written)
         priced = self.truth.models[base].epsilon < math.inf
         assert (status == 0) == (priced or not under_dp)
         if status != 0:

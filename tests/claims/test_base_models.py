@@ -74,7 +74,7 @@ def test_a_model_trained_on_top_of_a_released_one_claims_both_runs(life, tmp_pat
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.pitfall(number=37)
 def test_a_model_on_top_of_one_without_privacy_claims_nothing(life, tmp_path, how):
-    """The base is a model of ``--privacy none`` on the same people; six private steps follow.
+    """The base is a model trained without privacy on the same people; six private steps follow.
 
     Whatever the base has learned by heart is still in the weights: no ε is true for them, and 2.47
     is printed. It is the same however the base came to where it lies.

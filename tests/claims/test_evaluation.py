@@ -23,7 +23,7 @@ def test_the_loss_of_a_model_with_a_claim_is_released_at_its_price(store, tmp_pa
 
 
 def test_the_loss_of_a_model_without_privacy_is_not_released_as_dp(store, tmp_path):
-    """``evaluate --epsilon 1`` on a run of ``--privacy none``: "(1, 0)-DP per user" is printed.
+    """``evaluate --epsilon 1`` on a run without privacy: "(1, 0)-DP per user" is printed.
 
     The noise covers one user's own loss. One training user less gives another model, which may
     change everybody's loss by the whole bound: the sum moves by n times what the noise is for, and

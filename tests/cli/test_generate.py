@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from tests.cli.test_train import MODEL, PLAN, prepared, store, train  # noqa: F401
+from tests.cli.test_train import MODEL, changed, prepared, store, train  # noqa: F401
 from tests.speed import fast_then_slow
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
@@ -15,7 +15,7 @@ from userdp.training.generation import GenerateConfig, sampled_texts
 
 @pytest.fixture
 def run(store, tmp_path, capsys):  # noqa: F811
-    assert train(store, tmp_path / "run", *PLAN, *MODEL) == 0
+    assert train(store, tmp_path / "run", *changed(), *MODEL) == 0
     capsys.readouterr()
     return tmp_path / "run"
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.cli.test_train import MODEL, PLAN, prepared, store, train
+from tests.cli.test_train import MODEL, changed, prepared, store, train
 from tests.training.test_interrupts import SignalIn
 from tests.training.toy import attempts
 from userdp.cli.app import run as userdp
@@ -24,7 +24,7 @@ def interrupted(*arguments, **options):
 def test_train_says_after_which_step_and_its_line_goes_on(store, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         SignalIn(patch, 2)
-        assert train(store, tmp_path / "my run", *PLAN, *MODEL) == 130
+        assert train(store, tmp_path / "my run", *changed(), *MODEL) == 130
     out, said = capsys.readouterr()
     assert out == ""
     words, line = said.splitlines()[-1].split("; go on with: userdp ")
@@ -36,7 +36,7 @@ def test_train_says_after_which_step_and_its_line_goes_on(store, tmp_path, monke
 
 def test_before_the_run_there_is_nothing_to_resume(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(loop, "load_model", interrupted)
-    assert train(store, tmp_path / "run", *PLAN, *MODEL) == 130
+    assert train(store, tmp_path / "run", *changed(), *MODEL) == 130
     said = capsys.readouterr().err
     assert "interrupted before anything was charged; run it again: userdp train" in said
     assert "--resume" not in said

@@ -1,9 +1,9 @@
-"""`userdp probe` from outside: what is measured, on whom, and what it writes."""
+"""What `userdp plan --model` measures, on whom, and what it writes."""
 
 from __future__ import annotations
 
-import json
 import math
+import shlex
 import shutil
 import stat
 from pathlib import Path
@@ -24,8 +24,13 @@ from userdp.ledger import StoreLedger
 from userdp.plans.norms import GradientNorms
 from userdp.plans.origin import Provenance
 from userdp.training import probe as probe_module
+from userdp.training.config import TrainConfig
 from userdp.training.probe import power_grid, probe_norms, probe_store
 from userdp.training.releasing import save_model
+
+BUDGET = shlex.split(
+    "--budget 16 --steps 2 --population 100 --median-examples 2 --delta 1e-3 --most-noise 1e9"
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +42,19 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
-def probe(folder: Path, out: Path, *options: str) -> int:
-    store, model = str(folder / "store"), str(folder / "model")
-    return userdp(["probe", store, "--model", model, "--out", str(out), *options])
+def config(folder: Path) -> TrainConfig:
+    return TrainConfig(model=str(folder / "model"))
+
+
+def plan(folder: Path, out: Path, *measured: str, epsilon: float = 4) -> int:
+    """``userdp plan``, which measures the norms, with these settings of how."""
+    how = [word for one in measured for word in ("--set", f"measure.{one}")]
+    return userdp(
+        [
+            *("plan", str(folder / "store"), "--model", str(folder / "model")),
+            *("--norms-out", str(out), *BUDGET, "--epsilon", str(epsilon), *how),
+        ]
+    )
 
 
 def plain_medians(folder: Path, split: Split, grid: tuple[int, ...]) -> list[float]:
@@ -59,20 +74,26 @@ def plain_medians(folder: Path, split: Split, grid: tuple[int, ...]) -> list[flo
 
 
 @pytest.mark.parametrize("source", fast_then_slow(["held-out-users", "public", "non-private"]))
-def test_the_largest_group_is_every_users_whole_gradient(folder, tmp_path, capsys, source) -> None:
-    out = tmp_path / "norms.json"
-    assert probe(folder, out, "--source", source, "--max-group-size", "64", "--json") == 0
-    printed = json.loads(capsys.readouterr().out)
-    norms = GradientNorms.load(out)
+def test_the_largest_group_is_every_users_whole_gradient(folder, tmp_path, source) -> None:
+    store, out = UserStore.open(folder / "store"), tmp_path / "norms.json"
+    norms = probe_store(store, config(folder), source=Provenance(source), max_group_size=64)
+    norms.save(out)
+    assert GradientNorms.load(out) == norms
     split = Split.HELD_OUT_USERS if source == "held-out-users" else Split.TRAIN
     (expected,) = plain_medians(folder, split, (64,))
     assert norms.user_norm(64) == pytest.approx(expected, rel=1e-5)
-    assert norms.users == len(UserStore.open(folder / "store").split(split).counts)
+    assert norms.users == len(store.split(split).counts)
     assert str(norms.source) == source
-    assert printed["user_norms"]["64"] == norms.user_norm(64)
-    assert printed["operator_only"] == (source != "public")
     mode = stat.S_IMODE(out.stat().st_mode)
     assert mode == (0o644 if source == "public" else 0o600)
+
+
+def test_the_command_measures_as_it_is_told(folder, tmp_path) -> None:
+    out = tmp_path / "norms.json"
+    assert plan(folder, out, "source=public", "users=5", "max_group_size=3") == 0
+    norms = GradientNorms.load(out)
+    assert (norms.source, norms.users) == (Provenance.PUBLIC, 5)
+    assert list(norms.user_norms) == [1, 2, 3]
 
 
 def plain_norm(model: nn.Module, rows: list[list[int]]) -> float:
@@ -122,16 +143,13 @@ def test_a_gradient_that_is_not_finite_leaves_its_user_out(folder) -> None:
 
 @pytest.mark.slow
 def test_means_over_more_examples_are_shorter(folder) -> None:
-    from userdp.training.config import TrainConfig
-
-    store = UserStore.open(folder / "store")
-    config = TrainConfig(model=str(folder / "model"))
-    norms = probe_store(store, config, source=Provenance.PUBLIC, max_group_size=8, seed=1)
+    store, options = UserStore.open(folder / "store"), {"max_group_size": 8, "seed": 1}
+    norms = probe_store(store, config(folder), source=Provenance.PUBLIC, **options)
     assert list(norms.user_norms) == [1, 2, 4, 8]
     assert norms.user_norm(8) < norms.user_norm(1)
-    again = probe_store(store, config, source=Provenance.PUBLIC, max_group_size=8, seed=1)
+    again = probe_store(store, config(folder), source=Provenance.PUBLIC, **options)
     assert again == norms
-    few = probe_store(store, config, source=Provenance.PUBLIC, max_group_size=8, seed=1, users=5)
+    few = probe_store(store, config(folder), source=Provenance.PUBLIC, **options, users=5)
     assert few.users == 5
 
 
@@ -145,25 +163,26 @@ def test_a_store_without_held_out_users_is_refused_with_the_way_out(tmp_path, ca
     save_model(
         toy_model(store), tmp_path / "model", tokenizer=store.tokenizer_path, lineage=Lineage()
     )
-    model = ["--model", str(tmp_path / "model")]
     out = tmp_path / "norms.json"
-    assert userdp(["probe", str(store.path), *model, "--out", str(out)]) == 2
-    assert "--source public" in capsys.readouterr().err
+    shutil.move(store.path, tmp_path / "store")
+    assert plan(tmp_path, out) == 2
+    assert "measure.source=public" in capsys.readouterr().err
     assert not out.exists()
 
 
-@pytest.mark.parametrize("options", [["--users", "0"], ["--max-group-size", "0"]])
-def test_bad_numbers_leave_no_file(folder, tmp_path, capsys, options) -> None:
-    assert probe(folder, tmp_path / "norms.json", *options) == 2
+@pytest.mark.parametrize("measured", ["users=0", "max_group_size=0"])
+def test_bad_numbers_leave_no_file(folder, tmp_path, capsys, measured) -> None:
+    assert plan(folder, tmp_path / "norms.json", measured) == 2
+    assert "measure." in capsys.readouterr().err
     assert not (tmp_path / "norms.json").exists()
 
 
 @pytest.mark.slow
 def test_what_the_norms_are_is_said(folder, tmp_path, capsys) -> None:
-    assert probe(folder, tmp_path / "norms.json", "--source", "non-private") == 0
+    assert plan(folder, tmp_path / "norms.json", "source=non-private") == 0
     found = capsys.readouterr()
-    assert "not covered by the claim" in found.out
-    assert "non-private" in found.err
+    assert "no epsilon covers" in found.err
+    assert "The claim does not cover that" in found.err
 
 
 @pytest.fixture
@@ -175,31 +194,28 @@ def charged(folder, tmp_path) -> Path:
     return tmp_path / "here"
 
 
-RELEASE = ["--source", "dp-release", "--users", "100", "--max-group-size", "2"]
+RELEASE = ["source=dp-release", "users=100", "max_group_size=2"]
 
 
 @pytest.mark.slow
 def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path, capsys) -> None:
     out = tmp_path / "norms.json"
-    price = ["--population", "100", "--epsilon", "200"]
-    assert probe(charged, out, *RELEASE, *price) == 0
-    assert "released under DP" in capsys.readouterr().out
+    assert plan(charged, out, *RELEASE, "epsilon=200", epsilon=204) == 0
+    assert "gradient norms" in capsys.readouterr().out
     norms = GradientNorms.load(out)
     (line,) = StoreLedger(charged / "store").charges()
     assert (norms.ledger_line, line.query_epsilon) == (line.run_id, 200.0)
     assert norms.users == 100  # as declared: how many were measured is private
     assert norms.median_examples_per_user is None
-    assert (
-        probe(charged, tmp_path / "exact.json", "--source", "public", "--max-group-size", "2") == 0
-    )
-    exact = GradientNorms.load(tmp_path / "exact.json")
+    store = UserStore.open(charged / "store")
+    exact = probe_store(store, config(charged), source=Provenance.PUBLIC, max_group_size=2)
     for size in (1, 2):
         assert norms.user_norm(size) == pytest.approx(exact.user_norm(size), rel=0.3)
     assert norms.example_norm == norms.user_norm(1)
 
 
 @pytest.mark.slow
-def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, tmp_path, monkeypatch) -> None:
+def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, monkeypatch) -> None:
     """Each user's coin is their own: nobody's presence moves who else is measured."""
     seen = []
     honest = probe_module.draw_units
@@ -209,25 +225,37 @@ def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, tmp_path, monkeypat
         return honest(split, chosen, **rest)
 
     monkeypatch.setattr(probe_module, "draw_units", noted)
+    store = UserStore.open(charged / "store")
     for _ in range(12):
-        options = [*RELEASE, "--population", "200", "--epsilon", "1", "--overwrite"]
-        assert probe(charged, tmp_path / "norms.json", *options) == 0
-    people = len(UserStore.open(charged / "store").split(Split.TRAIN).counts)
+        probe_store(
+            store, config(charged), source=Provenance.DP_RELEASE, max_group_size=2,
+            users=100, population=200, epsilon=1.0,
+        )  # fmt: skip
+    people = len(store.split(Split.TRAIN).counts)
     assert abs(np.mean(seen) - people / 2) < 4 * np.sqrt(people / 4 / 12)
     assert len(set(seen)) > 1
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("measured", "says"),
     [
-        ([*RELEASE], "needs the declared number of users"),
-        ([*RELEASE, "--population", "100", "--epsilon", "1", "--seed", "3"], "no seed"),
-        ([*RELEASE, "--population", "100", "--epsilon", "-1"], "epsilon"),
-        (["--source", "public", "--epsilon", "1"], "no other source takes them"),
+        (RELEASE, "needs the declared number of users"),
+        ([*RELEASE, "epsilon=1", "seed=3"], "no seed"),
+        ([*RELEASE, "epsilon=-1"], "epsilon"),
+        (["source=public", "epsilon=1"], "no other source takes them"),
+        (["source=nobody"], "measure.source must be one of"),
     ],
 )
-def test_bad_releases_charge_nobody(charged, tmp_path, capsys, options, says) -> None:
-    assert probe(charged, tmp_path / "norms.json", *options) == 2
+def test_bad_releases_charge_nobody(charged, tmp_path, capsys, measured, says) -> None:
+    assert plan(charged, tmp_path / "norms.json", *measured) == 2
     assert says in " ".join(capsys.readouterr().err.split())
     assert StoreLedger(charged / "store").charges() == []
     assert not (tmp_path / "norms.json").exists()
+
+
+def test_a_release_that_a_plan_could_lose_is_not_paid_for(charged, capsys) -> None:
+    line = ["plan", str(charged / "store"), "--model", str(charged / "model"), *BUDGET]
+    how = [word for one in (*RELEASE, "epsilon=1") for word in ("--set", f"measure.{one}")]
+    assert userdp([*line, "--epsilon", "4", *how]) == 2
+    assert "--norms-out" in capsys.readouterr().err
+    assert StoreLedger(charged / "store").charges() == []

@@ -171,7 +171,7 @@ def test_every_byte_is_read_where_that_is_asked_for(made, tmp_path, capsys, monk
     before = claim(place / "store").guarantee.epsilon
     line = ["train", str(place / "store"), "--out", str(place / "again")]
     line += ["--plan", str(place / "run/plan.json"), "--model", "new", "--set", "learning.layers=1"]
-    line += ["--set", "learning.width=16", "--set", "learning.heads=2", "--verify"]
+    line += ["--set", "learning.width=16", "--set", "learning.heads=2", "--set", "run.verify=true"]
     assert userdp(line) == 2
     assert "SHA-256" in capsys.readouterr().err
     assert claim(place / "store").guarantee.epsilon == before

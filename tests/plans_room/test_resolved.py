@@ -14,9 +14,7 @@ from userdp.errors import UseError
 from userdp.plans import Plan
 from userdp.plans.resolved import PlanFields, resolve
 
-CHOSEN = PlanFields(
-    steps=5, cohort_size=10, group_size=4, l2_clip_norm=0.5, noise_multiplier=2.0
-)
+CHOSEN = PlanFields(steps=5, cohort_size=10, group_size=4, l2_clip_norm=0.5, noise_multiplier=2.0)
 BUDGET = {"population": 100, "delta": 1e-5}
 
 
@@ -62,8 +60,8 @@ def test_each_setting_of_the_clip_sets_its_field():
         ({"adaptation": {"count_noise_std": 3.0}}, "without its quantile"),
         ({"adaptation": {"quantile": 0.5, "count_noise_std": 1.0}}, "count_noise_std"),
         ({"adaptation": {"quantile": 0.0}}, "quantile"),
-        ({"adaptation": {"quantile": 0.5, "learning_rate": 0.0}}, "learning_rate"),
-        ({"adaptation": {"quantile": 0.5}, "clip": {"form": ClipForm.AUTOMATIC}}, "adapt"),
+        ({"adaptation": {"quantile": 0.5, "learning_rate": 0.0}}, "learning rate"),
+        ({"adaptation": {"quantile": 0.5}, "clip": {"form": ClipForm.AUTOMATIC}}, "no threshold"),
         ({"batch_size": 8}, "batch_size says nothing with sampling users"),
         ({"sampling": {"kind": "examples"}, "batch_size": 8}, "cohort_size says nothing"),
         ({"sampling": {"batch_size": 8}}, "no meaning with sampling users"),
@@ -73,8 +71,9 @@ def test_each_setting_of_the_clip_sets_its_field():
     ],
 )
 def test_what_says_nothing_or_the_impossible_is_refused(changes, words):
-    with pytest.raises(UseError, match=words):
+    with pytest.raises(UseError) as told:
         plan_of(**changes)
+    assert words in told.value.message
 
 
 def test_noise_and_a_budget_for_it_exclude_each_other():

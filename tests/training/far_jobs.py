@@ -54,9 +54,7 @@ def trained(
             plan_of("uls", steps=3),
             replace(CONFIG, lora_rank=2 if lora else None),
             out=out,
-            options=RunOptions(
-                device=FAR.type if several else "cpu", sharded=sharded and several
-            ),
+            options=RunOptions(device=FAR.type if several else "cpu", sharded=sharded and several),
             unsafe_seeds=UnsafeSeeds(draws=5, noise=6),
         )
     return told, machine.products

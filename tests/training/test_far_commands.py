@@ -147,7 +147,9 @@ def test_a_run_goes_on_there_with_its_optimizer_and_its_average(
         with pytest.raises(FailureError, match="broken off"):
             loop.train(store, uls_plan(steps=4), config, options=RunOptions(device=first), **run)
         monkeypatch.setattr(PrivateRun, "_step", honest)
-        loop.train(store, uls_plan(steps=4), config, options=RunOptions(device=then), resume=True, **run)
+        loop.train(
+            store, uls_plan(steps=4), config, options=RunOptions(device=then), resume=True, **run
+        )
     assert not verify_run(run["out"]).problems
 
 
