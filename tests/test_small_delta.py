@@ -142,7 +142,7 @@ def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, cap
 
 
 @pytest.mark.slow
-def test_account_and_calibrate_judge_a_stated_population(tmp_path, capsys) -> None:
+def test_account_judges_a_stated_population(tmp_path, capsys) -> None:
     batch = [
         "--sampling",
         "fixed-batch",

@@ -19,10 +19,10 @@ def _few_steps_tried(monkeypatch):
 
 
 def trained_on_answers(tell: Teller, store: UserStore, folder: Path, *declared: object) -> Path:
-    """stats at ε = 1, probe at ε = 0.5, plan at ε = 4, train; the run.
+    """store stats at ε = 1, norms at ε = 0.5, plan at ε = 4, train; the run.
 
-    The answers are written as `stats --epsilon` and `probe --source dp-release` write them, but are
-    no draws: a plan is made of every one of them.
+    The answers are written as `store stats --epsilon` and `plan` (measure.source=dp-release) write
+    them, but are no draws: a plan is made of every one of them.
     """
     ledger = StoreLedger(store.path)
     ledger.query("count", name="users", pure_epsilon=1.0)
@@ -44,7 +44,7 @@ def trained_on_answers(tell: Teller, store: UserStore, folder: Path, *declared: 
 @pytest.mark.slow
 @pytest.mark.parametrize("declared", [(), ("--population", 1000)], ids=["ledger", "by hand"])
 def test_a_model_claims_the_releases_that_its_plan_was_made_from(store, tmp_path, declared):
-    """``stats --epsilon 1``, ``probe --epsilon 0.5``, ``plan --epsilon 4``, ``train``.
+    """``store stats --epsilon 1``, norms at 0.5, ``plan --epsilon 4``, ``train``.
 
     The plan leaves 4 - 1 - 0.5 = 2.5 for training, and the card says 2.5. But clip norm, group size
     and sampling probability are functions of the answers, so the model satisfies what all of it

@@ -14,15 +14,15 @@ KEPT = b"a thesis\n"
 
 # What each command is given besides the options that name a file; PUBLIC and STORE stand for paths.
 WRITERS = {
-    "probe --out": "probe STORE --out FILE.json",
     "plan --out": "plan STORE --epsilon 4 --budget 8 --steps 2 --model bundled --out FILE.json",
+    "plan --norms-out": "plan STORE --epsilon 4 --budget 8 --steps 2 --model bundled "
+    "--norms-out FILE.json",
     "report --out": "report STORE --out FILE.html",
     "generate --out": "generate STORE --out FILE.jsonl",
-    "score --out": "score STORE --out FILE.arrow",
-    "dedup --out": "dedup PUBLIC PUBLIC --out FILE.jsonl",
-    "budget --plot": "budget STORE --plot FILE.png",
+    "score --out": "store score STORE --out FILE.arrow",
+    "dedup --out": "store dedup PUBLIC PUBLIC --out FILE.jsonl",
+    "budget --plot": "store budget STORE --plot FILE.png",
     "audit --plot": "audit STORE --store STORE --plot FILE.png",
-    "personalize --plot": "personalize STORE --store STORE --plot FILE.png",
 }
 
 
@@ -86,7 +86,7 @@ def test_the_public_corpus_is_never_its_own_output(tmp_path, capsys):
     assert public.read_text() == '{"text": "hello"}\n'
 
 
-@pytest.mark.parametrize("name", ["train", "sweep"])
+@pytest.mark.parametrize("name", ["train", "tune"])
 def test_what_was_paid_for_is_never_written_over(name, store, tmp_path, capsys):
     """A run and a sweep hold the ledger of what their people paid: there is no --overwrite."""
     out = tmp_path / "kept"

@@ -23,7 +23,6 @@ GENERATED = ("reference/api", "reference/commands")
 """Made from the program when the site is built; the program's own tests are theirs."""
 
 SMALLER = {
-    "commits.jsonl.gz": "chat.jsonl",
     "--epsilon 4 --population 2000 ": "--epsilon 4 --population 2000 --steps 3 ",
     "--epsilon 4 --population 20000": "--epsilon 4 --population 200 --steps 3",
     "20_000": "200",
@@ -41,7 +40,7 @@ SMALLER = {
     "0.001 0.003 0.01 --l2-clip-norm 0.1 0.3": "0.001 0.003",
     "--references 8": "--references 2",
     "--nproc-per-node 4": "--nproc-per-node 2",
-    "norms=norms": "norms=norms, most_noise=1000",
+    "budget=1024": "budget=16, most_noise=1000",
     'model="bundled"': 'model="new", layers=1, width=16, heads=2',
     "--model bundled": "",
     "canaries=128": "canaries=8",
@@ -56,7 +55,6 @@ ADDED = {
     "audit": "--canaries 8",
     "plan": "--most-noise 1000",
     "selftest": "--units 2",
-    "personalize": "--most-users 4",
 }
 """Options that every command of a name gets at its end, unless the page gives them itself."""
 

@@ -41,15 +41,9 @@ def test_invariant_7_twenty_five_interrupts_lose_no_step_and_each_can_be_resumed
     No checkpoint is ever due, so that those in the folder are the interrupts' own.
     """
     run, said = tmp_path / "run", tmp_path / "stderr"
-    never = TRAIN.index("--checkpoint-every") + 1
-    command = ["train", str(store.path), "--out", str(run), "--steps", str(STEPS)]
-    command += [
-        *TRAIN[:never],
-        "100000",
-        *TRAIN[never + 1 :],
-        "--set",
-        "learning.checkpoint_seconds=100000",
-    ]
+    command = ["train", str(store.path), "--out", str(run), "--steps", str(STEPS), *TRAIN]
+    for never in ("checkpoint_every", "checkpoint_seconds"):
+        command += ["--set", f"learning.{never}=100000"]
     draw, seen = random.Random(SEED), Counter()
     for _ in range(INTERRUPTS):
         before, begun = charged_in(run), (run / "resume.json").exists()

@@ -1,6 +1,7 @@
 # ruff: noqa: PT012  (what raises is a whole run, broken off inside)
 import dataclasses
 import stat
+import warnings
 
 import pytest
 import torch
@@ -320,3 +321,17 @@ def test_engines_make_different_digests_and_the_same_claim(store, tmp_path):
         train(store, uls_plan(steps=2), config, out=tmp_path / engine)
     first, second = (claim(tmp_path / e / "ledger.jsonl") for e in ("reference", "auto"))
     assert first.guarantee == second.guarantee
+
+
+@pytest.mark.parametrize(("population", "says"), [(20_000, True), (None, False)])
+def test_a_population_far_from_what_is_drawn_is_said(tmp_path, population, says):
+    """Drawn 19 where 256 were expected once stood unflagged and cost 0.22 nats."""
+    store = toy_store(tmp_path)
+    users = population or len(store.split(Split.TRAIN).counts)
+    plan = uls_plan(population=users, cohort_size=min(256, users), group_size=2, steps=5)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        train(store, plan, CONFIG, out=tmp_path / "run")
+    assert (
+        any("are expected of the declared population" in str(one.message) for one in told) is says
+    )

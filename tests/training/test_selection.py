@@ -247,7 +247,7 @@ def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, cap
         "--l2-clip-norm 1 --delta 1e-5 --set plan.noise_multiplier=2 --model new --set "
         "learning.layers=1 --set learning.width=16 "
     )
-    plan += "--heads 2 --set learning.selection=highest-perplexity"
+    plan += "--set learning.heads=2 --set learning.selection=highest-perplexity"
     run = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan.split()]
     assert userdp(run) == 2
     assert "userdp store score" in capsys.readouterr().err

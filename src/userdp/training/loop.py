@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from userdp import files, interrupts
@@ -13,7 +15,7 @@ from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
-from userdp.errors import FailureError, UseError
+from userdp.errors import FailureError, UseError, warn
 from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
@@ -189,7 +191,7 @@ def train(
             if isinstance(run, PlainRun):
                 run.done = restored or 0
 
-            log = _Notes(folder, writes=world.rank == 0, report_to=options.report_to)
+            log = _Notes(folder, plan, writes=world.rank == 0, report_to=options.report_to)
             log.write("machine", machine_facts(computes))
             # Saving and evaluating a sharded model takes all processes; any other rank 0.
             takes_part = options.sharded or world.rank == 0
@@ -255,13 +257,24 @@ class _Notes:
 
     Args:
         folder: of the run.
+        plan: whose expected cohort is held against what is drawn, after a few steps.
         writes: only rank 0 does; with False everything here does nothing.
         report_to: integrations of `transformers` that draw curves, by name. What they write lies in
             a folder of its own (mode 0700), or where the operator sends it.
     """
 
-    def __init__(self, folder: RunFolder, *, writes: bool, report_to: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        plan: Plan | PlainPlan,
+        *,
+        writes: bool,
+        report_to: tuple[str, ...],
+    ) -> None:
         self._folder = folder if writes else None
+        self._expected = plan.denominator if writes and isinstance(plan, Plan) else None
+        self._units = "users" if isinstance(plan, Plan) and plan.sampling.by_user else "examples"
+        self._drawn: list[float] = []
         self._callbacks: list[Any] = []
         if writes and report_to:
             from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -288,8 +301,19 @@ class _Notes:
 
     def step(self, step: Step, *, rate: float) -> None:
         """The step's exact numbers; nothing of a run that keeps none."""
-        if step.operator:
-            self.write("step", {"step": step.number, **step.operator, "learning_rate": rate})
+        if not step.operator:
+            return
+        self.write("step", {"step": step.number, **step.operator, "learning_rate": rate})
+        self._drawn.append(float(step.operator.get("units", 0)))
+        expected = self._expected
+        if expected is not None and len(self._drawn) == _SOON:
+            mean = fmean(self._drawn)
+            if abs(mean - expected) > max(expected / 2, 4 * math.sqrt(expected / _SOON)):
+                warn(
+                    f"{mean:.4g} {self._units} were drawn a step, and {expected:.4g} are expected "
+                    "of the declared population: the claim holds, and the noise is made for the "
+                    "declared number. For the operator alone; a population may not follow it."
+                )
 
     def close(self) -> None:
         """Write what is pending."""
@@ -297,4 +321,6 @@ class _Notes:
             callback.on_train_end(*self._told)
 
 
+_SOON = 5
+"""Steps after which the mean cohort is held against the expected one."""
 _CURVES = ("loss", "units", "clipped_fraction", "seconds", "learning_rate")
