@@ -9,7 +9,7 @@ from unittest import mock
 from userdp.gradients import ClippedSum
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines import reference
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.task import Task
 from userdp.gradients.model_randomness import StatesApart
 
 

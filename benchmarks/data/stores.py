@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from papers.plans import plan_of_size
 from userdp.sampling import PoissonUsers
+from userdp.sampling.cohort import Sampler
 
 SEQ_LEN = 128
 
@@ -63,4 +64,4 @@ def sampler_of(counts: NDArray[np.int64], cohort: int) -> Any:
         PoissonUsers, population=len(counts), size=cohort, group_size=4, steps=10,
         l2_clip_norm=1.0, target_delta=1e-6, noise_multiplier=1.0,
     )  # fmt: skip
-    return plan.sampling.sampler(counts, secret_generator())
+    return Sampler(plan.sampling, counts, secret_generator())

@@ -24,6 +24,7 @@ from userdp.gradients import Units, get_engine
 from userdp.gradients.clipping import ClipRule
 from userdp.gradients.engines.layer import RULES
 from userdp.plans import Plan
+from userdp.sampling.cohort import Sampler
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "extending"
 
@@ -110,7 +111,7 @@ class TestOwnSampling:
 
     def test_everybody_is_in_every_cohort_and_the_ledger_prices_it(self, store, tmp_path):
         plan = self.plan()
-        sampler = plan.sampling.sampler(np.array([1, 5, 2]), np.random.default_rng(0))
+        sampler = Sampler(plan.sampling, np.array([1, 5, 2]), np.random.default_rng(0))
         assert sampler.draw().units == sampler.draw().units == 3
         run_all(toy_model(store), store.path, plan, tmp_path / "run")
         from userdp.claims import claim

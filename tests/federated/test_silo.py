@@ -23,6 +23,7 @@ from userdp.federated.plan import STORE, LanguageModel
 from userdp.federated.silo import Silo
 from userdp.gradients.certificate import coupling
 from userdp.gradients.engines import choice
+from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
 
 C, RATE = 0.5, 0.1
@@ -144,8 +145,8 @@ class HidesTheCap(Silo):
     def _open(self, number):
         run = super()._open(number)
         wider = replace(self.plan.local.sampling, group_size=9)
-        run.mechanism.sampler = wider.sampler(
-            self.store.split(Split.TRAIN).counts, secret_generator()
+        run.mechanism.sampler = Sampler(
+            wider, self.store.split(Split.TRAIN).counts, secret_generator()
         )
         return run
 

@@ -14,8 +14,8 @@ from torch.func import functional_call, grad, vmap
 from userdp.gradients import ClippedSum, Loss, Units, losses, trainable_parameters
 from userdp.gradients.engines import Engine, batched
 from userdp.gradients.engines.choice import why_alone
-from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import Pass, PassShape
+from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Forms
 from userdp.gradients.model_randomness import secret_randomness
 

@@ -24,7 +24,7 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients.engines import sharded
-from userdp.gradients.engines.tape import Comparing
+from userdp.gradients.engines.following import Comparing
 from userdp.gradients.shards import is_sharded, like, shard, whole
 from userdp.training.models import enable_checkpointing, new_model
 

@@ -15,10 +15,10 @@ from userdp.gradients import Units, trainable_parameters
 from userdp.gradients.engines import choice, tape
 from userdp.gradients.engines.batched import sum_of_passes
 from userdp.gradients.engines.certify import Proving
-from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import PassShape
 from userdp.gradients.engines.rules import linear
 from userdp.gradients.engines.tape import Tape, Workspace
+from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form
 
 SIDES = [(6, 10), (10, 7), (7, 13)]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.speed import fast_then_slow
-from userdp.clip import OWN_FORMS, ClipForm, LayerSplit
+from userdp.clip import OWN_FORMS, Clip, ClipForm, LayerSplit
 from userdp.errors import UseError
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
 from userdp.gradients.clipping import CLIP_MARGIN, layer_clip_norms, layers_of, squared_norm
@@ -173,7 +173,7 @@ def test_invariant_6_a_unit_that_is_not_finite_in_one_layer_is_left_out_of_all(
 @pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0, math.inf, 1e-9, 1e6 + 0.5])
 def test_a_stability_constant_out_of_range_is_refused(bad: float) -> None:
     with pytest.raises(UseError, match="stability"):
-        ClipRule(stability=bad)
+        Clip(l2_norm=1.0, stability=bad)
 
 
 @pytest.mark.parametrize("split", LayerSplit)
@@ -207,7 +207,7 @@ def test_invariant_3_the_factors_are_those_of_the_whole_gradient_or_of_each_laye
 
 def test_a_form_that_nobody_registered_is_refused() -> None:
     with pytest.raises(UseError, match="no form of clipping named"):
-        ClipRule(form="nobody's")
+        Clip(l2_norm=1.0, form="nobody's")
 
 
 @pytest.mark.parametrize("wrong", [None, math.nan, -1.0, math.inf])

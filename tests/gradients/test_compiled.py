@@ -16,7 +16,7 @@ from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients import clipped_sum as reference_sum
 from userdp.gradients.engines import reference, tape
-from userdp.gradients.engines.tape import NotCoveredError
+from userdp.gradients.engines.following import NotCoveredError
 
 UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6, 7, 8]], [[2, 2, 1, 7]], [[9, 4, 4, 3]]])
 

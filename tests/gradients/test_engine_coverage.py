@@ -18,9 +18,10 @@ from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.certificate import rows
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import layer
+from userdp.gradients.engines.following import NotCoveredError
 from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.rules.linear import Ghost
-from userdp.gradients.engines.tape import NotCoveredError, Tape
+from userdp.gradients.engines.tape import Tape
 from userdp.gradients.engines.uses import Form, choose_form
 from userdp.gradients.losses import causal_lm_loss
 

@@ -17,7 +17,7 @@ from tests.speed import fast_then_slow
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.engines.choice import why_alone
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.task import Task
 from userdp.training.lora import linear_layers
 
 logging.set_verbosity(60)  # it logs whole configurations

@@ -21,9 +21,10 @@ from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import batched, choice, layer
 from userdp.gradients.engines.certify import Certificate, Proving
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.following import NotCoveredError
 from userdp.gradients.engines.passes import PassShape
-from userdp.gradients.engines.tape import NotCoveredError, Tape
+from userdp.gradients.engines.tape import Tape
+from userdp.gradients.engines.task import Task
 
 CLIP = 0.01
 ENGINES = ["auto", "reference"]

@@ -209,27 +209,6 @@ def test_torch_and_numpy_seeds_do_not_reach_the_noise() -> None:
     assert not correlated(*draws)
 
 
-def test_a_seeded_source_goes_on_behind_the_calls_that_were_noted() -> None:
-    first, second, again, anew = (zeros((100,)) for _ in range(4))
-    source = NoiseSource(unsafe_noise_seed=3)
-    source.add_(first, STD)
-    noted = source.state()
-    source.add_(second, STD)
-    resumed = NoiseSource(unsafe_noise_seed=3)
-    resumed.restore(noted)
-    resumed.add_(again, STD)
-    assert torch.equal(again["0"], second["0"])
-    resumed.restore({})
-    resumed.add_(anew, STD)
-    assert torch.equal(anew["0"], first["0"])
-
-
-def test_invariant_5_a_source_of_fresh_noise_keeps_nothing_of_it() -> None:
-    source = NoiseSource()
-    source.add_(zeros((100,)), STD)
-    assert source.state() == {}
-
-
 # Noise drawn on an accelerator: the same code on a CPU's own torch generator.
 
 

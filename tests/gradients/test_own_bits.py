@@ -20,9 +20,9 @@ from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import batched, certify, passes
-from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.rules import linear
+from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form
 from userdp.gradients.model_randomness import known_randomness, secret_randomness
 

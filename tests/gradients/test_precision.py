@@ -14,7 +14,8 @@ from tests.gradients.batches import reason_alone
 from userdp.gradients import ClippedSum, Units, precision
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import choice, get_engine, reference, uses
-from userdp.gradients.engines.engine import Engine, Task
+from userdp.gradients.engines.engine import Engine
+from userdp.gradients.engines.task import Task
 from userdp.gradients.precision import dtypes_of
 
 CLIP = 1e-3

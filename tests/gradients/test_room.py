@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -16,11 +17,13 @@ from tests.memory import ERRORS, Memory, MemoryLoss
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
-from userdp.gradients.engines import ENGINES, Engine, room
+from userdp.gradients.engines import ENGINES, Engine
+from userdp.gradients.engines import engine as of_engines
 from userdp.gradients.engines.choice import auto
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.engine import _room
 from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.rules.linear import Ghost
+from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Dense
 from userdp.gradients.model_randomness import known_randomness, secret_randomness
 
@@ -63,26 +66,22 @@ class Computed:
             )
 
     def under_known_masks(self, micro_batch: int = MICRO_BATCH) -> ClippedSum:
-        """Not through the engine, which would load states of the operating system's."""
+        """In place of states of the operating system's."""
         self.memory.rows.clear()
-        task = Task(
-            model=self._model,
-            loss=self._loss,
-            units=self._units,
-            l2_clip_norm=0.7,
-            micro_batch=micro_batch,
-        )
-        with known_randomness("masks"):
-            return ENGINES[self._name].compute(task)
+        masks = partial(known_randomness, "masks")
+        with mock.patch.object(of_engines, "secret_randomness", masks):
+            return ENGINES[self._name](
+                self._model, self._loss, self._units, l2_clip_norm=0.7, micro_batch=micro_batch
+            )
 
     @property
     def room(self) -> int | None:
-        return room._room.of(self._model, self._loss).get("rows")
+        return _room.of(self._model, self._loss).get("rows")
 
     def enough(self) -> None:
         """Memory has room again, and what was learned is forgotten."""
         self.memory.at, self.memory.most = None, 1 << 30
-        room._room.of(self._model, self._loss).clear()
+        _room.of(self._model, self._loss).clear()
 
 
 def same_bits(one: ClippedSum, other: ClippedSum) -> bool:

@@ -22,13 +22,14 @@ from userdp.gradients import Units
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.certify import Proving
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.following import Comparing
 from userdp.gradients.engines.passes import PassShape
 from userdp.gradients.engines.rounding import RUN, longest_run
 from userdp.gradients.engines.rules import linear
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.sharded import NormTape
-from userdp.gradients.engines.tape import Comparing, Workspace
+from userdp.gradients.engines.tape import Workspace
+from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form
 
 U = 2.0**-24

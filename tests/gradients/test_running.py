@@ -22,9 +22,9 @@ from tests.gradients.tables import Table, table_loss
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import rounding
-from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.rounding import partial_sums, running_dtype
 from userdp.gradients.engines.rules.embedding import Sparse
+from userdp.gradients.engines.task import Task
 
 MARGIN, WIDTH = 1e-3, 16
 MOST = 38

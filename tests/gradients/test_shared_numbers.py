@@ -21,7 +21,7 @@ from userdp.gradients import units as units_module
 from userdp.gradients.certificate import rows
 from userdp.gradients.certificate.places import Place
 from userdp.gradients.engines import certify, layer, reference
-from userdp.gradients.engines.tape import NotCoveredError
+from userdp.gradients.engines.following import NotCoveredError
 
 pytestmark = pytest.mark.usefixtures("unknown_goes_on")
 

@@ -19,7 +19,7 @@ from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.places import FIRST
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines.tape import NotCoveredError
+from userdp.gradients.engines.following import NotCoveredError
 
 CLIP = 0.05
 ROWS = 3

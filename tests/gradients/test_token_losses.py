@@ -143,9 +143,9 @@ def test_rows_are_followed_through_it_and_twin_mixed_rows_are_not_proved(
     mixed: bool, proved: bool
 ) -> None:
     from userdp.gradients.engines.certify import Proving
-    from userdp.gradients.engines.engine import Task
     from userdp.gradients.engines.passes import PassShape
     from userdp.gradients.engines.tape import Tape, Workspace
+    from userdp.gradients.engines.task import Task
 
     model = Coupled()
     tokens = torch.randint(0, 11, (3, 5), generator=torch.Generator().manual_seed(0))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import pytest
 
@@ -17,7 +15,6 @@ from userdp.claims.inheritance import inherited
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import cost_of
-from userdp.noise import NoiseLaw
 from userdp.plans import PrivateSelection
 from userdp.sampling import FixedSizeUsers
 
@@ -200,23 +197,6 @@ def test_a_run_that_an_exact_look_may_have_stopped_costs_its_whole_plan(ledger, 
     before = spent(ledger)
     assert why in ledger.halt("run", attempts=2)
     assert spent(ledger) == before
-
-
-@dataclass(frozen=True, kw_only=True)
-class Correlated(NoiseLaw):
-    """A law with memory and a price, as a matrix mechanism would have."""
-
-    kind: ClassVar[str] = "correlated-in-a-test"
-    memory: ClassVar[int] = 1
-
-    @property
-    def independent_multiplier(self) -> float:
-        return self.multiplier
-
-
-def test_correlated_noise_gives_no_step_back(ledger):
-    ledger.reserve("run", replace(PLAN, noise=Correlated(multiplier=2.0)), logged=False)
-    assert "correlated" in ledger.halt("run", attempts=2)
 
 
 def test_a_look_after_the_end_changes_nothing(ledger):

@@ -22,6 +22,7 @@ from userdp.sampling import (
     TruncatedExamples,
     TruncatedUsers,
 )
+from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
 
 COUNTS = np.array([1, 2, 9, 30] * 25)  # 100 users; 275 examples under a cap of 4
@@ -45,7 +46,7 @@ def plan(kind: type, **changes) -> Plan:
 
 
 def cohorts(sampling, number, counts=COUNTS, seed=0):
-    sampler = sampling.sampler(counts, secret_generator(seed))
+    sampler = Sampler(sampling, counts, secret_generator(seed))
     return [sampler.draw() for _ in range(number)]
 
 
@@ -124,7 +125,7 @@ def test_a_sampler_of_another_plan_is_told_by_the_ledgers_line(kind):
     other = plan(
         kind, size=5, population=180, **({"least_population": 90} if kind in FIXED else {})
     )
-    sampler = other.sampling.sampler(COUNTS, secret_generator(0))
+    sampler = Sampler(other.sampling, COUNTS, secret_generator(0))
     assert sampler.sampling != StepRecord.of_plan(mine).sampling
 
 

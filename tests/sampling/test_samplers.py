@@ -8,13 +8,14 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from userdp.errors import UseError
 from userdp.plans import StepRecord
 from userdp.sampling import PoissonExamples, PoissonPooled, PoissonSubjects, PoissonUsers
+from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
 
 COUNTS = np.array([1, 2, 9, 30] * 25)
 
 
 def sampler_of(plan, counts, seed=None):
-    return plan.sampling.sampler(counts, secret_generator(seed))
+    return Sampler(plan.sampling, counts, secret_generator(seed))
 
 
 def draws(plan, counts, number, seed=0):

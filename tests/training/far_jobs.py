@@ -14,8 +14,7 @@ from tests.training.distributed_jobs import plan_of, weights_of
 from tests.training.toy import CONFIG
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
-from userdp.gradients.engines import engine as of_engines
-from userdp.gradients.shards import zeros_like_parts
+from userdp.gradients.engines.task import Task
 from userdp.training.config import Averaging, RunOptions, UnsafeSeeds
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing
@@ -31,14 +30,15 @@ def trained(
     That of a process by itself is on the CPU, and whole. A broken one forgets where its part of the
     sum lies.
     """
-    told, several, honest = [], dist.get_world_size() > 1, Dealing.together
+    told, several, honest, made = [], dist.get_world_size() > 1, Dealing.together, Task.zero
 
     def together(self, summed, rows, **options):
         summed = replace(summed, value={n: v.cpu() for n, v in summed.value.items()})
         return honest(self, summed, rows, **options)
 
-    def parts(parameters, dtype):
-        return {name: part.cpu() for name, part in zeros_like_parts(parameters, dtype).items()}
+    def zero(self, dtype):
+        total = made(self, dtype)
+        return replace(total, value={name: part.cpu() for name, part in total.value.items()})
 
     def note(self):
         told.extend(weights_of(self._model).tolist())
@@ -46,7 +46,7 @@ def trained(
     with far_machine(index=current_world().rank) as machine, ExitStack() as patched:
         patched.enter_context(mock.patch.object(PrivateRun, "save", note))
         if broken and sharded:
-            patched.enter_context(mock.patch.object(of_engines, "zeros_like_parts", parts))
+            patched.enter_context(mock.patch.object(Task, "zero", zero))
         elif broken:
             patched.enter_context(mock.patch.object(Dealing, "together", together))
         train(

@@ -16,7 +16,7 @@ from tests.training.toy import attempts, cycles, private_run, sgd, toy_model, to
 from userdp.data.store import UserStore
 from userdp.gradients import ClippedSum, causal_lm_loss
 from userdp.gradients.engines import reference
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.task import Task
 from userdp.training.config import UnsafeSeeds
 
 STEPS = 4

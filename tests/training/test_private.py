@@ -29,6 +29,7 @@ from userdp.data.splits import Split
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.queries import release
+from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import Collator
 from userdp.training.config import PrivateOptions, UnsafeSeeds
@@ -304,7 +305,7 @@ def test_els_rows_are_those_of_the_fixed_selection(store, tmp_path):
     split = store.split(Split.TRAIN)
     plan = els_plan(group_size=2, population=60, batch_size=60)
     assert not plan.sampling.by_user
-    cohort = plan.sampling.sampler(split.counts, secret_generator()).draw()
+    cohort = Sampler(plan.sampling, split.counts, secret_generator()).draw()
     counts, selection = fixed_selection(split, 2)
     assert cohort.units == len(cohort.users) == counts.sum()
     units = Collator(store, plan, PrivateOptions())(cohort)

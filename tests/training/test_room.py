@@ -224,7 +224,7 @@ import json, resource, sys
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients.engines.room import _room
+from userdp.gradients.engines.engine import _room
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.training.config import UnsafeSeeds
 

@@ -22,6 +22,7 @@ from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
 from userdp.training import steps as steps_module
 from userdp.training.collate import Collator, gathered
@@ -66,7 +67,7 @@ def drawn(store, plan, *, strategy=Strategy.RANDOM, scores=None) -> list[list[tu
     scores = scores if strategy.scored else None
     options = PrivateOptions(selection=strategy, scores=scores, unsafe_seeds=UnsafeSeeds(draws=1))
     collator = Collator(store, plan, options)
-    return rows_in(collator(plan.sampling.sampler(collator.counts, secret_generator(1)).draw()))
+    return rows_in(collator(Sampler(plan.sampling, collator.counts, secret_generator(1)).draw()))
 
 
 @pytest.mark.slow
@@ -272,7 +273,7 @@ def test_a_sum_in_pieces_is_the_sum_of_the_whole_and_gathers_elsewhere(prepared)
     store = UserStore.open(prepared)
     model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
     collator = Collator(store, plan, PrivateOptions())
-    cohort = plan.sampling.sampler(collator.counts, secret_generator(3)).draw()
+    cohort = Sampler(plan.sampling, collator.counts, secret_generator(3)).draw()
     threads = set()
 
     def gather(piece):
@@ -304,7 +305,7 @@ def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
     plan = uls_plan(**EVERYBODY, cohort_size=100)
     collator = Collator(store, plan, PrivateOptions())
     pieces = collator.microbatches(
-        plan.sampling.sampler(collator.counts, secret_generator()).draw(), rows=7
+        Sampler(plan.sampling, collator.counts, secret_generator()).draw(), rows=7
     )
     before = threading.active_count()
 

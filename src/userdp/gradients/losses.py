@@ -110,7 +110,7 @@ def may_be_of_rows(error: BaseException) -> bool:
     A loss that answers for them with something that is no loss (`LossError`) is such an error too.
 
     It is not where userdp refuses something, where somebody interrupts, where memory runs out
-    (`userdp.gradients.engines.room`), or where a device or another process failed: what such a
+    (`userdp.gradients.engines.engine`), or where a device or another process failed: what such a
     device computes next says nothing.
 
     >>> may_be_of_rows(ValueError("cannot parse")), may_be_of_rows(KeyboardInterrupt())

@@ -38,7 +38,7 @@ by unit. A generator of the model's own is refused where a module holds it
 twice in passes (a unit whose pass raised an error, or held an infinity) begins from the states of
 the first time, in the same place of a pass of the same shape (`engines.batched`); recomputation
 under activation checkpointing keeps its states. Where memory ran out, all begins anew from the
-first states (`engines.room`). A unit that is computed alone, since its pass strayed or float32
+first states (`engines.engine`). A unit that is computed alone, since its pass strayed or float32
 cannot hold its norm, has fresh states for norm and gradient: R_v is then the pair of the first
 masks and these, which are independent of everybody else's too, and f is bounded at each.
 """

@@ -6,8 +6,7 @@ PCG64DXSM) with 256 fresh bits of seed, on several threads (`draw_on_host`). **O
 each of the two draws of a block of 2^24 numbers is made there by a generator of its own
 (`torch.Generator`, a Philox counter) with 64 fresh bits of seed: as many as that interface takes
 (`draw_on_device`). No state of `NoiseSource` outlives a call: nothing to checkpoint, leak, replay
-after a crash, or share between forked processes. The source of a law with memory has a state
-(`userdp.noise.NoiseLaw`), which training writes to disk before a step is released.
+after a crash, or share between forked processes.
 
 **What the seeds are worth.** Neither generator is cryptographic; only the seeds are. Whoever knows
 a block's clean sum could look for its two seeds in the noisy one. On an accelerator that takes
@@ -44,10 +43,8 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, singledispatch
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 import torch
@@ -55,7 +52,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from userdp.errors import UseError
-from userdp.noise import Gaussian, NoiseLaw
 from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, NoiseSampler
 from userdp.vocabulary import require_count
 
@@ -81,29 +77,6 @@ still have 2^40 values to a unit, and so rare (2e-9) that it costs no time."""
 
 Seeds = tuple[np.random.SeedSequence, ...]
 """Of the draws of one block."""
-
-
-class Noise(Protocol):
-    """What adds a step's noise: the source of a law, or that of several processes."""
-
-    @property
-    def unsafe(self) -> bool:
-        """Whether the noise comes from a known seed, so that no privacy may be claimed."""
-
-    def sampler_on(self, device: torch.device) -> NoiseSampler:
-        """What draws the noise of a sum that lies on ``device``, for the ledger."""
-
-    def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
-        """Add noise of this standard deviation in place, once per step; see `NoiseSource.add_`."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What the noise of later steps needs of earlier ones; empty where that is nothing.
-
-        It is secret: whoever holds it may know the noise of steps that were released.
-        """
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave, of the last step whose noise may have been released."""
 
 
 class NoiseSource:
@@ -184,14 +157,6 @@ class NoiseSource:
                 list(pool.map(partial(_add_on_host, scale=scale, grid=grid), blocks, seeds))
                 if wide is not flat:
                     flat.copy_(wide)
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing: every draw is new. In tests with a known seed, how many draws there were."""
-        return {"seeds": torch.tensor(self._seeds)} if self.unsafe else {}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """In tests with a known seed: go on behind the draws that there were."""
-        self._seeds = int(state.get("seeds", torch.tensor(0)))
 
     def _block_seeds(self) -> Seeds:
         return tuple(self._seed() for _ in range(DRAWS))
@@ -305,28 +270,6 @@ def _scaled(word: Tensor, scale: float) -> Tensor:
     return word.mul(torch.full((), scale, dtype=torch.float64, device=word.device))
 
 
-@singledispatch
-def source_of(law: NoiseLaw, *, unsafe_noise_seed: int | None = None) -> Noise:
-    """What draws the noise of this law. A law's own file registers its source here.
-
-    Args:
-        law: of a plan.
-        unsafe_noise_seed: FOR TESTS ONLY, see `NoiseSource`.
-
-    Raises:
-        UseError: no source is registered for laws of this kind.
-    """
-    raise UseError(
-        f"there is no source of noise of kind {law.kind!r}",
-        hint="register one with userdp.gradients.noise.source_of.register",
-    )
-
-
-@source_of.register
-def _(law: Gaussian, *, unsafe_noise_seed: int | None = None) -> Noise:
-    return NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
-
-
 def require_priced(coordinates: int) -> None:
     """`UseError` if a step would noise more numbers than the price of its noise counts.
 
@@ -359,7 +302,7 @@ def centred_count(norms: Tensor, *, l2_clip_norm: float) -> float:
 
 
 def noisy_count(
-    norms: Tensor, *, l2_clip_norm: float, count_noise_std: float, noise: Noise
+    norms: Tensor, *, l2_clip_norm: float, count_noise_std: float, noise: NoiseSource
 ) -> float:
     """`centred_count` plus N(0, ``count_noise_std``²): the second half of a step's release.
 

@@ -8,7 +8,7 @@ per-unit gradients of adapters cost what they cost on one process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -178,13 +178,3 @@ class ShardNoise(NoiseSource):
         super().add_(spread, noise_std)
         for name, part in parts.items():
             value[name].copy_(part)
-
-
-def zeros_like_parts(
-    parameters: Mapping[str, Tensor], dtype: torch.dtype = torch.float64
-) -> dict[str, Tensor]:
-    """Zeros, by name, of the shapes of this process's parts of the parameters."""
-    return {
-        name: torch.zeros(local(p).shape, dtype=dtype, device=p.device)
-        for name, p in parameters.items()
-    }

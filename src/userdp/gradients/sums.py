@@ -31,7 +31,7 @@ class ClippedSum:
         failed: units that counted as zero since their rows made the model or the loss raise an
             error (`losses.may_be_of_rows`); their norm and loss are NaN. Operator-only.
         halvings: how often memory ran out, and passes were halved, before this was computed anew
-            (`userdp.gradients.engines.room`). Operator-only.
+            (`userdp.gradients.engines.engine`). Operator-only.
         pending: numbers of units that were added before anybody knew of them, and what waits until
             the device tells; see `settle`.
     """

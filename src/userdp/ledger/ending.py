@@ -103,5 +103,4 @@ def end_early(folder: RunFolder) -> Ended:
                 why = why or "that was decided when it was settled, or the ledger was moved"
         if not any(entry["kind"] == "halt" for entry in entries):
             append_entries(folder.ledger, lambda _: [{"kind": "halt", "attempts": attempts}])
-        folder.forget_noise()
     return Ended(store=store, run_id=charge, attempts=attempts, planned=plan.steps, why_whole=why)

@@ -46,8 +46,6 @@ _RESUME: Mapping[str, Any] = {
 """What stands in resume.json whenever it was written."""
 LEDGER = "ledger.jsonl"
 """The name of the ledger in a run's folder, and in a store's."""
-NOISE = "noise.safetensors"
-"""The name, in the folder of checkpoints, of the state of noise with memory."""
 
 
 class RunFolder:
@@ -140,13 +138,6 @@ class RunFolder:
     def log(self, values: dict[str, Any]) -> None:
         """Append a line to operator.jsonl."""
         files.append_line(self.operator, values)
-
-    def forget_noise(self) -> None:
-        """Delete the state of the run's noise; call it once no step can follow.
-
-        Whoever holds it can take noise off what was released.
-        """
-        (self.checkpoints / NOISE).unlink(missing_ok=True)
 
     @property
     def begun(self) -> bool:

@@ -33,8 +33,6 @@ def why_whole(history: History, run_id: str) -> str | None:
     own = history.charges[run_id]
     if own.again or any(charge.again == run_id for charge in history.charges.values()):
         return "the run was charged more than once, so that copies of its folder may have gone on"
-    if own.plan is not None and own.plan.noise.memory:
-        return "its noise is correlated from step to step, and is priced for all of them together"
     return None
 
 

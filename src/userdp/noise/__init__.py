@@ -1,4 +1,4 @@
-"""The noise of the steps: its law, its price and the size of its state. No torch here."""
+"""The noise of the steps: its law and its price. No torch here."""
 
 from userdp.noise.base import NoiseLaw
 from userdp.noise.gaussian import Gaussian

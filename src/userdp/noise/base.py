@@ -1,4 +1,4 @@
-"""`NoiseLaw`: what the noise of a run's steps is, what it costs, and how much it remembers."""
+"""`NoiseLaw`: what the noise of a run's steps is, and what it costs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from userdp.vocabulary import require_noise_multiplier
 class NoiseLaw(ABC):
     """The joint law of the noise of all steps, on each coordinate of the clipped sums.
 
-    A subclass says by ``memory`` how large the state of its source is: the source keeps so many
-    float64 numbers for each coordinate from step to step. That state is secret, since it tells the
-    noise of steps that were released; training writes it to disk before each release, so that a
-    resumed run goes on with it (`userdp.gradients.noise.source_of` draws, `userdp.training`
-    writes).
+    `userdp.training.distributed_run.source_for` says what draws it.
 
     Args:
         multiplier: σ, the standard deviation of the noise that is drawn anew at each step, divided
@@ -29,7 +25,6 @@ class NoiseLaw(ABC):
     """
 
     kind: ClassVar[str]
-    memory: ClassVar[int] = 0
 
     multiplier: float
 

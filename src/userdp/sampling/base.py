@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # at run time the words alone are to be had without numpy and
     import numpy as np
 
     from userdp.accounting.mechanisms import NoisySteps
-    from userdp.sampling.cohort import Sampler
     from userdp.sampling.coins import Indices
 
 
@@ -125,14 +124,13 @@ class Sampling(ABC):
         """The mechanism that dominates ``steps`` steps of this sampling with this noise.
 
         The clip norm moves no price, and the count that it adapts by is part of what the noise
-        multiplier accounts for, if the noise of the steps is independent.
+        multiplier accounts for.
 
         Raises:
             UseError: the pair of sampling and noise has no proven price.
         """
         multiplier = noise.independent_multiplier
-        counted_with_memory = noise.memory and clip.adaptation is not None
-        if multiplier is None or counted_with_memory or not self.covered:
+        if multiplier is None or not self.covered:
             raise UseError(
                 f"sampling {self.kind} has no price with noise {noise!r}: nothing could be claimed",
                 hint="sample users or examples by Poisson's law, and take Gaussian noise",
@@ -178,14 +176,3 @@ class Sampling(ABC):
     @abstractmethod
     def draws(self, total: int, generator: np.random.Generator) -> Iterator[Indices]:
         """For each step the numbers of the units drawn, ascending, each below ``total``."""
-
-    def sampler(self, counts: Indices, generator: np.random.Generator) -> Sampler:
-        """What draws the cohorts of a run.
-
-        Args:
-            counts: int64 (users,), examples of each training user, each at least 1.
-            generator: of `userdp.sampling.coins.secret_generator`.
-        """
-        from userdp.sampling.cohort import Sampler
-
-        return Sampler(self, counts, generator)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from userdp.sampling.base import Sampling
 from userdp.sampling.coins import Indices, distinct_indices
-
-if TYPE_CHECKING:
-    from userdp.sampling.base import Sampling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +45,9 @@ class Sampler:
     """Draws one cohort per step, independently of all other steps and of what the data says.
 
     Args:
-        sampling: how; see `userdp.sampling.Sampling.sampler`.
+        sampling: how.
         counts: int64 (users,), examples of each training user, each at least 1.
-        generator: secret.
+        generator: of `userdp.sampling.coins.secret_generator`.
 
     Attributes:
         sampling: what it draws by; a step's line in the ledger takes it from here, not from the

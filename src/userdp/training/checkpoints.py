@@ -3,11 +3,6 @@
 One file each, in safetensors' format, which cannot run code when it is read: weights, optimizer
 state and moving average, and in its header the numbers. The sampler's state is not kept: a resumed
 run draws afresh (invariant 7). Operator-only: optimizer state is noisy, but nobody needs it.
-
-Noise with memory is another matter: its state is written at every step, before the step's noise is
-handed out (`keep_noise`), and there is one file, which holds the latest state. It is a secret like
-a key: whoever holds it can take noise off what was released. When the run ends it is deleted
-(`userdp.ledger.folder.RunFolder.forget_noise`).
 """
 
 from __future__ import annotations
@@ -20,14 +15,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from userdp import files
 from userdp.errors import FailureError, in_short
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
-from userdp.ledger.folder import NOISE
 from userdp.strict_json import parse, text_of
 from userdp.training.averaging import WeightAverage
 from userdp.training.distributed import current_world
@@ -189,40 +183,3 @@ class Checkpoints:
 
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob("step-*.safetensors"))
-
-
-def keep_noise(folder: Path, *, step: int, state: Mapping[str, Tensor]) -> None:
-    """Keep the state of the run's noise after attempt ``step``; on the disk when this returns."""
-    files.operator_folder(folder)
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
-    content = save({**tensors, _STEP: torch.tensor(step)})
-    files.write_file(folder / NOISE, content, mode=files.OPERATOR_FILE)
-
-
-def read_noise(folder: Path, *, least_step: int) -> dict[str, Tensor]:
-    """The state of the run's noise; empty if none was kept and none is due.
-
-    Args:
-        folder: of the run's checkpoints.
-        least_step: the attempt after which it must have been kept.
-
-    Raises:
-        FailureError: it is missing, damaged or older: noise of released steps would come again.
-    """
-    path, state, step = folder / NOISE, dict[str, Tensor](), 0
-    hint = "put the latest file back; without it this run cannot go on"
-    try:
-        if path.exists():
-            state = load(path.read_bytes())
-            step = int(state.pop(_STEP))
-    except (OSError, KeyError, SafetensorError) as error:
-        raise FailureError(
-            f"the state of the noise at {path} cannot be read: {in_short(error)}", hint=hint
-        ) from error
-    if step < least_step:
-        raise FailureError(
-            f"the state of the noise at {path} is of step {step}, and steps up to {least_step} may "
-            "have been released: going on from there would use their noise again",
-            hint=hint,
-        )
-    return state

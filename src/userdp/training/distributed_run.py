@@ -49,7 +49,7 @@ from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, NoiseSource, trainable_parameters
-from userdp.gradients.noise import Noise, require_priced, source_of
+from userdp.gradients.noise import require_priced
 from userdp.gradients.shards import ShardNoise, is_sharded
 from userdp.noise import Gaussian, NoiseLaw
 from userdp.sampling.cohort import Cohort
@@ -247,18 +247,17 @@ class SharedNoise(NoiseSource):
 
 def source_for(
     world: World, model: nn.Module, law: NoiseLaw, *, unsafe_noise_seed: int | None = None
-) -> Noise:
+) -> NoiseSource:
     """What draws each coordinate's noise once, however the model's sum is held.
 
     Raises:
-        UseError: a model of which a part is sharded; or several processes, or a sharded model, and
-            a law that is not independent Gaussian noise: its state is one process's.
+        UseError: a model of which a part is sharded; or noise that nothing draws.
     """
     sharded = set(map(is_sharded, trainable_parameters(model).values()))
     if len(sharded) > 1:
         raise UseError("some trained parameters are sharded and others not: shard all, or none")
-    if world.size == 1 and not any(sharded):
-        return source_of(law, unsafe_noise_seed=unsafe_noise_seed)
     if not isinstance(law, Gaussian):
-        raise UseError(f"noise of kind {law.kind!r} is drawn by one process: train with one")
+        raise UseError(f"nothing draws noise of kind {law.kind!r}")
+    if world.size == 1 and not any(sharded):
+        return NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
     return SharedNoise(world, model, unsafe_noise_seed=unsafe_noise_seed)

@@ -471,7 +471,7 @@ class OpenRun:
 
 
 def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
-    """Tell a store that a run has ended, by the run's own ledger, and forget the run's noise.
+    """Tell a store that a run has ended, by the run's own ledger.
 
     Until then the store counts the run as open, and does not know its weights by their digest.
 
@@ -487,7 +487,6 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
     finish = finish_of(entries)
     if finish is None:
         return False
-    folder.forget_noise()
     # What went on from a copy ends at a price of its own.
     charge, history = str((charges_in(entries) or [entries[0]["run_id"]])[-1]), store.history()
     known = charge in history.charges or charge in history.taken.values()

@@ -96,7 +96,7 @@ class PrivateRun:
             warn(plan_with_small_delta(plan, users=users, total_delta=total))
         if store.meta.loss_mask:
             require_masked(of.loss)
-        self.mechanism = mechanism = StepMechanism(of, plan, memory=self.folder.checkpoints)
+        self.mechanism = mechanism = StepMechanism(of, plan)
         self._world = mechanism.world
         self._identity = {**mechanism.identity, **of.notes.identity}
         mechanism.require_same_processes(
@@ -138,11 +138,7 @@ class PrivateRun:
         self._closed = False
         self._held = HeldModel(self._of.model)
         weakref.finalize(self, self._held.close)  # a loop may forget its run without closing it
-        try:
-            self.mechanism.go_on(self.done, clip_norm)
-        except BaseException:
-            self.close()
-            raise
+        self.mechanism.go_on(clip_norm)
         return self
 
     def told(self) -> Training:

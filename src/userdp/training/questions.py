@@ -21,8 +21,8 @@ from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.engines import reference, sharded
 from userdp.gradients.engines.choice import why_alone
-from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import rows_per_pass
+from userdp.gradients.engines.task import Task
 from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import sharded_parts
@@ -62,7 +62,7 @@ def require_fit_for_steps(of: Training, plan: Plan, *, rows: int) -> None:
         sharded.require_supported(_task(of, plan, sharded.nobody(model, masked=masked), rows))
         return
     one = made_up_units(model, 1, 1, seq_len, masked=masked)
-    # What is larger is halved where it does not fit (`userdp.gradients.engines.room`); one example
+    # What is larger is halved where it does not fit (`gradients.engines.engine`); one example
     # is the end of that, and whether a step would come to it is for the cohort to say.
     with room_for(
         f"one example of {seq_len} tokens",

@@ -40,7 +40,7 @@ from userdp.gradients import ENGINES, ClippedSum, Units, causal_lm_loss, trainab
 from userdp.gradients import noise as drawing
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
 from userdp.gradients.engines import sharded
-from userdp.gradients.noise import Noise
+from userdp.gradients.noise import NoiseSource
 from userdp.gradients.shards import is_sharded, local, part_of, shard
 from userdp.noise import Gaussian
 from userdp.noise.gaussian import TAIL_BITS, NoiseSampler
@@ -209,7 +209,7 @@ class Scene:
         self.oracle = {name: part_of(parameters[name], value) for name, value in total.items()}
         self.scattered = any(map(is_sharded, parameters.values()))
 
-    def noise(self) -> Noise:
+    def noise(self) -> NoiseSource:
         """A new source of noise, as a run's own is made."""
         return source_for(self.world, self.model, Gaussian(multiplier=1.0))
 

@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +19,8 @@ from userdp.gradients.noise import noisy_count
 from userdp.gradients.shards import is_sharded, like, sharded_parts
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan, StepRecord
+from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
-from userdp.training.checkpoints import keep_noise, read_noise
 from userdp.training.collate import PASSES_AHEAD, Collator, gathered, rows_for
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
@@ -67,7 +66,6 @@ class StepMechanism:
 
     Args:
         of: the training, of which the model is at the weights that it begins with.
-        memory: the folder for the state of noise that has a memory.
 
     Attributes:
         l2_clip_norm: of the next step, and ``noise_std``, the deviation of its noise; both move
@@ -78,9 +76,9 @@ class StepMechanism:
             people's text, so that it is noted as a look.
     """
 
-    def __init__(self, of: Training, plan: Plan, *, memory: Path) -> None:
+    def __init__(self, of: Training, plan: Plan) -> None:
         self.plan, self.world, self.device = plan, current_world(), device_of(of.model)
-        self._of, self._memory, self._seeds = of, memory, of.options.unsafe_seeds
+        self._of, self._seeds = of, of.options.unsafe_seeds
         self.collator = Collator(of.store, plan, of.options)
         try:
             plan.sampling.require_store(self.collator.counts)
@@ -89,7 +87,7 @@ class StepMechanism:
             raise
         seeds, world = self._seeds, self.world
         secret = shared_secret(world) if seeds.draws is None else seeds.draws
-        self.sampler = plan.sampling.sampler(self.collator.counts, secret_generator(secret))
+        self.sampler = Sampler(plan.sampling, self.collator.counts, secret_generator(secret))
         self.dealing = Dealing(world, self.collator.tokens)
         self.noise = source_for(world, of.model, plan.noise, unsafe_noise_seed=seeds.noise)
         self.micro_batch = rows_for(plan, of.micro_batch, processes=world.size)
@@ -177,8 +175,6 @@ class StepMechanism:
                 "training stopped before this update"
             )
         self.noise.add_(summed.value, self.noise_std)
-        if self.plan.noise.memory:
-            self.world.on_rank_zero(lambda: self._keep_noise(number))
         denominator = self.plan.denominator
         if self.plan.clip.divided:
             denominator *= self.l2_clip_norm
@@ -208,33 +204,10 @@ class StepMechanism:
             "parts": sums,
         }
 
-    def go_on(self, done: int, l2_clip_norm: float | None) -> None:
-        """Go on behind ``done`` steps that were charged, of which the last clipped at this norm.
-
-        Raises:
-            FailureError: the state of noise with a memory is lost, or was put back.
-        """
+    def go_on(self, l2_clip_norm: float | None) -> None:
+        """Go on behind a step that clipped at this norm; None where there was none."""
         if self.plan.clip.adaptation is not None and l2_clip_norm is not None:
             self.clip_at(l2_clip_norm)
-        if self.plan.noise.memory and done:
-            self.world.on_rank_zero(lambda: self._restore_noise(done))
-
-    def _restore_noise(self, done: int) -> None:
-        """Restore the noise of the last step that may have been released.
-
-        A step that was charged and ended before `_keep_noise` handed out nothing, so the state may
-        be one step older than the ledger, and noise goes on from there. An older one was put back.
-        """
-        self.noise.restore(read_noise(self._memory, least_step=done - 1))
-        self._keep_noise(done)  # as of this attempt, so that the next one may end early too
-
-    def _keep_noise(self, number: int) -> None:
-        """Write down what later noise needs, before this step's noise is handed out.
-
-        Were it written later, a crash could leave a state of before this step, and the noise that
-        this step was released with would be used again for other data (invariant 5).
-        """
-        keep_noise(self._memory, step=number, state=self.noise.state())
 
     def _adapt(self, summed: ClippedSum) -> None:
         """Release the count of unclipped units, and set the next step's clip norm by it."""

@@ -27,7 +27,7 @@ from userdp.gradients.certificate import calls, state
 from userdp.gradients.certificate.made_up import circumstances
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import tape
+from userdp.gradients.engines import following
 
 VOCABULARY, LENGTH, CLIP = 32, 8, 0.05
 ENDS = {"bos_token_id": 0, "eos_token_id": 0}
@@ -281,16 +281,16 @@ def test_invariant_3_a_schedule_that_begins_later_is_computed_one_by_one_from_th
 
 def any_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken twin: a pass need not make the calls of its certificate."""
-    honest = tape.Comparing.ran
+    honest = following.Comparing.ran
 
     def ran(self: Any, func: Any, args: Any, kwargs: Any) -> Any:
         here = self._known.seen[self._at : self._at + 1]
-        if func in tape.ASKS or (here and here[0].function is func):
+        if func in following.ASKS or (here and here[0].function is func):
             return honest(self, func, args, kwargs)
         return func(*args, **kwargs)
 
-    monkeypatch.setattr(tape.Comparing, "ran", ran)
-    monkeypatch.setattr(tape.Comparing, "require_apart", lambda self, proved, missed: None)
+    monkeypatch.setattr(following.Comparing, "ran", ran)
+    monkeypatch.setattr(following.Comparing, "require_apart", lambda self, proved, missed: None)
 
 
 def test_invariant_3_twin_other_calls_than_those_of_the_certificate_are_caught(

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from tests.gradients.batches import batched_sum
 from userdp.gradients import Units, clipped_sum
 from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines.following import NotCoveredError
 from userdp.gradients.engines.rules import broadcast
-from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.uses import Dense
 
 WIDTH = 6

@@ -7,8 +7,8 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from tests.gradients.rules.layers import Around, error, without_rule
+from userdp.gradients.engines.following import NotCoveredError
 from userdp.gradients.engines.rules import linear
-from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.uses import Form
 
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.gradients.rules.layers import Around, error, without_rule
+from userdp.gradients.engines.following import NotCoveredError
 from userdp.gradients.engines.rules import broadcast
-from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.uses import Form
 
 

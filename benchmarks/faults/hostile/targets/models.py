@@ -40,21 +40,17 @@ class Checkpoint(Target):
     """The state of an interrupted run."""
 
     name = "checkpoint"
-    what = "checkpoints: tensors, numbers, the state of the noise"
+    what = "checkpoints: tensors and numbers"
 
     def make(self, folder: Path) -> None:
-        import torch
-
-        from userdp.training.checkpoints import Checkpoints, keep_noise
+        from userdp.training.checkpoints import Checkpoints
 
         Checkpoints(folder, "ab12", *_trained()).save(3)
-        keep_noise(folder, step=3, state={"z": torch.zeros(4)})
 
     def read(self, folder: Path) -> None:
-        from userdp.training.checkpoints import Checkpoints, read_noise
+        from userdp.training.checkpoints import Checkpoints
 
         Checkpoints(folder, "ab12", *_trained()).read(most_steps=3)
-        read_noise(folder, least_step=3)
 
 
 class Arrays(Target):

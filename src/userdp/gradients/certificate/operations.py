@@ -179,19 +179,16 @@ def _cut(call: Call) -> Place | None:
 
 @places(
     "_softmax _safe_softmax _log_softmax cumsum cumprod cummax sort topk glu index_select sum mean "
-    "prod amax amin max min all any logsumexp var std linalg_vector_norm argmax argmin"
+    "prod amax amin max min all any logsumexp var std linalg_vector_norm argmax argmin "
+    "native_layer_norm _fused_rms_norm constant_pad_nd convolution"
 )
-def _along(call: Call) -> Place | None:
-    """f along some dimensions, each index of the others for itself."""
-    return along(call, call.dims())
+def along(call: Call) -> Place | None:
+    """f along some dimensions, each index of the others for itself.
 
-
-def along(call: Call, mixed: Sequence[int]) -> Place | None:
-    """The place of a result that mixes the numbers of ``mixed`` dimensions and no others.
-
-    These stay in the result, or all of them go. Whatever else the call is given is constant.
+    The mixed dimensions stay in the result, or all of them go. Whatever else the call is given is
+    constant.
     """
-    place = call.first
+    place, mixed = call.first, _mixed(call)
     if place is None or not call.constants(1):
         return None
     if place.dim is None or place.counts:
@@ -202,22 +199,14 @@ def along(call: Call, mixed: Sequence[int]) -> Place | None:
     return place._replace(dim=place.dim - sum(gone and dim < place.dim for dim in mixed))
 
 
-@places("native_layer_norm _fused_rms_norm")
-def _normalized(call: Call) -> Place | None:
-    return along(call, range(len(call.shape))[-len(call.given["normalized_shape"]) :])
-
-
-@places("constant_pad_nd")
-def _padded(call: Call) -> Place | None:
-    last = len(call.shape) - 1
-    padded = [last - at // 2 for at, amount in enumerate(call.given["pad"]) if amount != 0]
-    return along(call, padded)
-
-
-@places("convolution")
-def _convolved(call: Call) -> Place | None:
-    """(rows, channels, ...): each row for itself, with weights that are nobody's."""
-    return along(call, range(1, len(call.shape)))
+def _mixed(call: Call) -> Sequence[int]:
+    """The dimensions of whose numbers each result is made."""
+    dims = range(len(call.shape))
+    if "normalized_shape" in call.given:
+        return dims[-len(call.given["normalized_shape"]) :]
+    if "pad" in call.given:
+        return [dims[-1] - at // 2 for at, amount in enumerate(call.given["pad"]) if amount != 0]
+    return dims[1:] if call.name == "convolution" else call.dims()
 
 
 @places("cat stack")

@@ -46,7 +46,6 @@ FIRST = Place(0)
 """(rows, ...)."""
 
 PlaceOf: TypeAlias = Callable[[Tensor], Place | None]
-Change: TypeAlias = tuple[Place | None, Place | None]
 
 
 class Call:
@@ -157,16 +156,18 @@ def regrouped(place: Place | None, before: Sequence[int], after: Sequence[int]) 
     return CONSTANT if place.counts else None
 
 
-def whole(base: Tensor, before: Place | None, view: Tensor, change: Change) -> Place | None:
+def whole(
+    base: Tensor, before: Place | None, view: Tensor, had: Place | None, after: Place | None
+) -> Place | None:
     """Where rows lie in ``base`` after a write to ``view``, which shares its memory.
 
     Args:
         base: which ``view`` is a part of, as far as can be seen.
         before: the place that ``base`` had.
         view: that was written to.
-        change: the places of ``view`` before and after.
+        had: the place that ``view`` had.
+        after: that it has now.
     """
-    had, after = change
     if before is None or had is None or after is None:
         return None
     if after.constant:
@@ -185,3 +186,11 @@ def whole(base: Tensor, before: Place | None, view: Tensor, change: Change) -> P
     outer = all(each % (step * size) == 0 for each, n in steps if each >= step and n > 1)
     fits = inner < step and outer and offset // step % size == 0
     return after._replace(dim=same[0]) if fits and same and base.is_contiguous() else None
+
+
+def same_memory(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors are the same numbers; where a dimension has one index, no step tells."""
+    if (one.data_ptr(), one.shape, one.dtype) != (two.data_ptr(), two.shape, two.dtype):
+        return False
+    steps = zip(one.shape, one.stride(), two.stride(), strict=True)
+    return all(size == 1 or a == b for size, a, b in steps)

@@ -47,7 +47,7 @@ from torch.utils.hooks import RemovableHandle
 
 from userdp.gradients.certificate.calls import ASKS, HANDS_OUT
 from userdp.gradients.certificate.operations import FUNCTIONS, place_after, steps
-from userdp.gradients.certificate.places import CONSTANT, FIRST, Call, Place, whole
+from userdp.gradients.certificate.places import CONSTANT, FIRST, Call, Place, same_memory, whole
 from userdp.gradients.certificate.state import writes
 from userdp.gradients.modes import unwatched
 
@@ -186,22 +186,20 @@ class Rows:
         if not call.constants() and _HANGS_ON_DATA & set(call.tags) and call.name != "index":
             self._end(_READS + function)
         place, why = None, _NOT_FOLLOWED + function
-        if parts:
-            call.result = parts[0]
-            place = place_after(call)
-        if call.name == "lift_fresh" and self._origin_unknown(parts[0]):
-            place = CONSTANT  # torch made it of Python's numbers
         first = parts[0] if parts else None
-        for tensor in call.written:
-            if tensor is not first:
-                self._made.append((tensor, None, why))
+        if first is not None:
+            call.result = first
+            place = place_after(call)
+            if call.name == "lift_fresh" and self._origin_unknown(first):
+                place = CONSTANT  # torch made it of Python's numbers
+        self._made += [(tensor, None, why) for tensor in call.written if tensor is not first]
         for part in parts:
             stepped = place is not None and steps(call, part)
             told = f"{_TIPPED} ({function})" if stepped else self._why(call, why)
             self._made.append((part, None if stepped else place, told))
         if first is not None and len(call.written) == 1 and call.written[0] is first:
-            change = call.place(first), self._made[-1][1]
-            after = [whole(base, before, first, change) for base, before in shared]
+            had, now = call.place(first), self._made[-1][1]
+            after = [whole(base, before, first, had, now) for base, before in shared]
             self._made += [(one, place, why) for (one, _), place in zip(shared, after, strict=True)]
         return result
 
@@ -323,7 +321,7 @@ class Rows:
             got = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
             with unwatched():
                 for old, new in zip(given, got, strict=True):
-                    if new is not old and _same_memory(old, new):
+                    if new is not old and same_memory(old, new):
                         self.mark(new, self.place_of(old))
             given.clear()
             self._gathered.update((id(p), p) for p in module.parameters())  # which are whole now
@@ -389,14 +387,6 @@ def _own_backward(losses: Tensor) -> bool:
         known.add(node)
         waiting += [before for before, _ in node.next_functions]
     return False
-
-
-def _same_memory(one: Tensor, two: Tensor) -> bool:
-    """Whether two tensors are the same numbers; where a dimension has one index, no step tells."""
-    if (one.data_ptr(), one.shape, one.dtype) != (two.data_ptr(), two.shape, two.dtype):
-        return False
-    steps = zip(one.shape, one.stride(), two.stride(), strict=True)
-    return all(size == 1 or a == b for size, a, b in steps)
 
 
 def _named(function: Callable[..., Any]) -> str:

@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from userdp.errors import UseError
-from userdp.gradients.engines.choice import auto, one_by_one
+from userdp.gradients.engines.choice import auto
 from userdp.gradients.engines.engine import Engine
-from userdp.gradients.engines.room import sum_that_fits
+from userdp.gradients.engines.reference import sum_of_units
 
 ENGINES: dict[str, Engine] = {
-    "auto": Engine(partial(sum_that_fits, auto)),
-    "reference": Engine(partial(sum_that_fits, one_by_one)),
+    "auto": Engine(auto),
+    "reference": Engine(sum_of_units),
 }
 
 

@@ -17,7 +17,7 @@ r"""Many units in one backward pass, each clipped as if alone.
    fixed shapes (`engines.passes`), in each of which a unit's numbers in its place are a function of
    that unit and its masks (`engines.certify`, with the proof). A unit moves, beside its own
    contribution, the rounding of two passes' float32 sums: by 3.1e-4 C on rows made to be worst, in
-   what is added behind it in a run (`engines.rounding`). Where memory ran out (`engines.room`),
+   what is added behind it in a run (`engines.rounding`). Where memory ran out (`engines.engine`),
    others change by a relative rho, 1e-6 in float32 and up to 6e-5 on rows made to be worst: the
    margin covers M changes in one direction while :math:`M \rho \le m`, and with high probability,
    where they are independent, while :math:`M \rho^2 \le m`.
@@ -55,7 +55,7 @@ from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import clip_factors, multiplicable
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.certify import Certificate, certificate
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.following import Comparing, NotCoveredError
 from userdp.gradients.engines.passes import (
     Pass,
     PassShape,
@@ -65,7 +65,8 @@ from userdp.gradients.engines.passes import (
     units_by_shape,
 )
 from userdp.gradients.engines.rounding import running_dtype
-from userdp.gradients.engines.tape import Comparing, NotCoveredError, Tape, Workspace
+from userdp.gradients.engines.tape import Tape, Workspace
+from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form, Forms
 from userdp.gradients.losses import may_be_of_rows
 from userdp.gradients.model_randomness import GeneratorStates, StatesApart

@@ -5,7 +5,7 @@ r"""`certificate`: that passes of one shape keep their units apart, asked once, 
 *whatever the rows hold*, since no rule of a place looks at contents. 2. Nothing was read from data
 by Python, so code that runs again at the same shape takes the same branches, unless something else
 changed; every later pass is therefore compared, call by call, with the one that was followed
-(`tape.Comparing`). By induction over its calls it is proved too. 3. Constants are what model and
+(`engines.following`). By induction over its calls it is proved too. 3. Constants are what model and
 loss hold, and a pass that writes to any of it is not used (`certificate.state`). So a unit's
 gradient in its place is a function of that unit, of its place's masks and of constants. 4. Shapes
 are fixed, so in each place the same kernels run: *a unit's bits are its own*, where places give
@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -50,11 +51,12 @@ from userdp.gradients.certificate.made_up import (
 from userdp.gradients.certificate.places import CONSTANT, FIRST, Place
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.certificate.state import State, writes
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.following import Comparing, Following, NotCoveredError
 from userdp.gradients.engines.layer import RULES, at_most_one_of_rows
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.rules.broadcast import ELEMENTWISE, with_rows
-from userdp.gradients.engines.tape import Comparing, Following, NotCoveredError, Tape, Workspace
+from userdp.gradients.engines.tape import Tape, Workspace
+from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Forms
 from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness
@@ -327,13 +329,9 @@ def _told(modules: Sequence[str], kind: str, reason: str) -> str:
 
 def _without_rule(model: nn.Module, names: Iterable[str]) -> Iterator[str]:
     """The layers of these parameters, told once for each class and set of parameters."""
-    modules = dict(model.named_modules())
-    owned: dict[str, list[str]] = {}
-    for name in names:
-        home, _, own = name.rpartition(".")
-        owned.setdefault(home, []).append(own)
     kinds: dict[tuple[str, str], list[str]] = {}
-    for home, own_names in owned.items():
-        kinds.setdefault((type(modules[home]).__name__, ", ".join(own_names)), []).append(home)
+    for home, parts in groupby((name.rpartition(".") for name in names), itemgetter(0)):
+        kind = type(model.get_submodule(home)).__name__
+        kinds.setdefault((kind, ", ".join(own for _, _, own in parts)), []).append(home)
     for (kind, own), homes in kinds.items():
         yield _told(homes, kind, f"no per-unit rule for its {own}")

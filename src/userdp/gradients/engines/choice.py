@@ -26,8 +26,8 @@ from userdp.gradients.certificate.made_up import (
 from userdp.gradients.clipping import clip_factors, squared_norm
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.batched import LEAST_CLIP, Passes, sum_of_passes
-from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.tape import NotCoveredError
+from userdp.gradients.engines.following import NotCoveredError
+from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form, Forms
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness
 from userdp.gradients.precision import is_narrow
@@ -74,7 +74,9 @@ def auto(task: Task) -> ClippedSum:
         total.sensitivity = float(task.l2_clip_norm)
         return total
     begun = GeneratorStates.read()
-    for ahead in tries(task.units.lengths.device):
+    # On an accelerator the host queues passes ahead; once more, without, where a unit turns out
+    # not to be usable.
+    for ahead in (True, False) if task.units.lengths.device.type != "cpu" else (False,):
         step = Passes(task.but(ahead=ahead), form_of(task))
         for one in step.passes:
             step.take(one)
@@ -83,24 +85,6 @@ def auto(task: Task) -> ClippedSum:
             break
         begun.load()  # the same masks, whatever was not usable
     return total
-
-
-def tries(device: torch.device) -> tuple[bool, ...]:
-    """Whether the host queues passes ahead, by try: an accelerator has something to do meanwhile.
-
-    The second try is for a sum in which a unit turns out not to be usable.
-    """
-    return (True, False) if device.type != "cpu" else (False,)
-
-
-def one_by_one(task: Task) -> ClippedSum:
-    """The reference engine's sum.
-
-    Raises:
-        UseError: the model or the loss couples rows.
-    """
-    require_rows_apart(task.model, task.loss, masked=task.masked)
-    return reference.sum_of_units(task)
 
 
 def form_of(task: Task) -> Form | None:

@@ -30,10 +30,12 @@ class Watcher(Protocol):
         anchor: a tensor that requires a gradient, so that a layer without other such inputs has a
             backward pass too.
         layout: which unit owns which row.
+        told_names: of all tensors that calls are told by name, by their ids.
     """
 
     anchor: Tensor
     layout: Layout
+    told_names: dict[int, str]
 
     def name_of(self, tensor: object) -> str | None:
         """The trainable parameter's name; None for everything else."""
@@ -43,6 +45,9 @@ class Watcher(Protocol):
 
     def mark(self, tensor: Tensor, place: Place) -> Tensor:
         """Note where rows lie in ``tensor``, which a rule made."""
+
+    def name_made(self, result: object) -> bool:
+        """Name what parameters and constants alone made, and what passes gradients on to them."""
 
     def keep(self, name: str, use: Use) -> None:
         """Keep one use of parameter ``name``."""

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form, choose_form
 from userdp.gradients.modes import moved
 from userdp.gradients.shards import local
@@ -164,7 +164,7 @@ def most_units(task: Task, unit_bytes: int) -> int:
     """Units in a pass, so that there is memory for what is formed of each.
 
     Not what is free at the moment: passes of one run are cut alike, whoever else is on the device.
-    Where that is too much they are halved (`engines.room`).
+    Where that is too much they are halved (`engines.engine`).
 
     Args:
         task: whose parameters say how much memory that may be.

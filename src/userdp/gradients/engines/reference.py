@@ -18,10 +18,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import RAGGED, Answers, made_up
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import clip_factors, squared_norm, squared_norms
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.task import Task
 from userdp.gradients.losses import checked_losses, may_be_of_rows
 from userdp.gradients.model_randomness import StatesApart, known_randomness
 from userdp.gradients.modes import eagerly
@@ -33,11 +34,13 @@ _runs: Answers[bool] = Answers()
 
 
 def sum_of_units(task: Task) -> ClippedSum:
-    """The clipped sum, unit by unit. What the model and the loss may be was asked before.
+    """The clipped sum, unit by unit.
 
     Raises:
+        UseError: the model or the loss couples rows.
         Exception: whatever the model or the loss raises on made-up rows too.
     """
+    require_rows_apart(task.model, task.loss, masked=task.masked)
     total, states = task.zero(), StatesApart()
     add_units(task, total, range(len(task.units)), State(task.model, task.loss), states)
     return total
@@ -61,11 +64,21 @@ def add_units(
             continue
         states.load_next()
         try:
-            add_unit(one, total, unit)
+            gradient, total.losses[unit] = mean_gradient(one)
         except Exception as error:  # whatever the model's and the loss's code raise
             state.put_back()
             count_failed(task, total, unit, error)
+            continue
         state.put_back()
+        squares = dict(zip(task.sizes, squared_norms(gradient), strict=True))
+        norm = total.norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
+        if not bool(norm.isfinite()):
+            total.non_finite += 1
+            continue
+        by_name = task.rule.factors(squares, task.sizes, l2_clip_norm=task.l2_clip_norm)
+        factors = torch.stack([by_name[name] for name in task.sizes]).tolist()
+        for into, part, factor in zip(total.value.values(), gradient, factors, strict=True):
+            into.add_(part, alpha=factor)
 
 
 def count_failed(task: Task, total: ClippedSum, unit: int, error: Exception) -> None:
@@ -91,21 +104,6 @@ def count_failed(task: Task, total: ClippedSum, unit: int, error: Exception) -> 
         )
     total.failed += 1
     total.norms[unit] = total.losses[unit] = torch.nan
-
-
-def add_unit(task: Task, total: ClippedSum, unit: int) -> None:
-    """Add the one unit of ``task``, as number ``unit`` of ``total``."""
-    sizes = task.sizes
-    gradient, total.losses[unit] = mean_gradient(task)
-    squares = dict(zip(sizes, squared_norms(gradient), strict=True))
-    norm = total.norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
-    if not bool(norm.isfinite()):
-        total.non_finite += 1
-        return
-    by_name = task.rule.factors(squares, sizes, l2_clip_norm=task.l2_clip_norm)
-    factors = torch.stack([by_name[name] for name in sizes]).tolist()
-    for into, part, factor in zip(total.value.values(), gradient, factors, strict=True):
-        into.add_(part, alpha=factor)
 
 
 def gradient_of(task: Task) -> list[Tensor]:

@@ -44,7 +44,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.task import Task
 from userdp.gradients.precision import margin
 
 RUN = 512

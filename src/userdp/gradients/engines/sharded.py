@@ -35,7 +35,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -48,10 +47,11 @@ from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.batched import LEAST_CLIP, Passes
 from userdp.gradients.engines.choice import disagreement, form_of
-from userdp.gradients.engines.engine import Engine, Task
+from userdp.gradients.engines.engine import Engine
+from userdp.gradients.engines.following import Comparing, NotCoveredError
 from userdp.gradients.engines.passes import Pass, PassShape, formed_bytes, most_units
-from userdp.gradients.engines.room import sum_that_fits
-from userdp.gradients.engines.tape import Comparing, NotCoveredError, Tape
+from userdp.gradients.engines.tape import Tape
+from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import CANCELLED_USES, Forms, Use, squared_norms
 from userdp.gradients.losses import checked_losses
 from userdp.gradients.model_randomness import GeneratorStates, secret_randomness
@@ -81,7 +81,7 @@ def _sum_in_step(task: Task) -> ClippedSum:
             raise _no_reference(str(error)) from None
 
 
-clipped_sum = Engine(partial(sum_that_fits, _sum_in_step))
+clipped_sum = Engine(_sum_in_step)
 """The engine of models sharded by `userdp.gradients.shards.shard`; all processes call it together.
 
 Beside the errors of `Engine`: `UseError` if per-row gradients of sharded parameters are asked for
