@@ -16,7 +16,7 @@ from userdp.errors import UseError
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
 from userdp.gradients.clipping import CLIP_MARGIN, layer_clip_norms, layers_of, squared_norm
 from userdp.gradients.engines import get_engine
-from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.task import Task
 from userdp.gradients.models import trainable_parameters
 
 MakeModel = Callable[..., nn.Module]

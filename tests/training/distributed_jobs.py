@@ -29,7 +29,7 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients import noise as noise_module
-from userdp.gradients.shards import ShardNoise, reshard, shard, whole, zeros_like_parts
+from userdp.gradients.shards import ShardNoise, local, reshard, shard, whole
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.training.config import Averaging, RunOptions, UnsafeSeeds
@@ -161,7 +161,10 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
         together = {"weight": torch.zeros(numbers, dtype=torch.float64)}
         SharedNoise(world, nn.Linear(numbers, 1, bias=False)).add_(together, std)
         model = shard(nn.Linear(numbers // 100, 100, bias=False))
-        parts = zeros_like_parts(trainable_parameters(model))
+        parts = {
+            name: torch.zeros(local(p).shape, dtype=torch.float64)
+            for name, p in trainable_parameters(model).items()
+        }
         ShardNoise(model).add_(parts, std)
         return {
             "whole": together["weight"],
