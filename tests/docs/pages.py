@@ -25,7 +25,7 @@ GENERATED = ("reference/api", "reference/commands")
 SMALLER = {
     "epsilon=4, population=20_000)": "epsilon=4, population=200, steps=3, **SMALL)",
     "epsilon=4, population=2000, lora_rank=8)": "epsilon=4, population=200, steps=3, **SMALL)",
-    "--epsilon 4 --population 2000 --lora-rank 8 --steps 20": "--epsilon 4 --population 200 --steps 3",
+    "--epsilon 4 --population 2000 --lora-rank 8": "--epsilon 4 --population 200 --steps 3",
     "--epsilon 4 --population 20000": "--epsilon 4 --population 200 --steps 3",
     "20_000": "200",
     "20000": "200",

@@ -54,7 +54,7 @@ def request(store, mode, **changes):
 
 
 def sweep(store, out, asked, **options):
-    options = {"launch": InProcess(), "poll": 0, "tensorboard": False, **options}
+    options = {"launch": InProcess(), "poll": 0, **options}
     return run_sweep(store, out, asked, **options)
 
 
