@@ -12,9 +12,9 @@ COMMANDS = (
 )  # fmt: skip
 """Those that are functions of `userdp` as well, with the same names for the same things."""
 
-_NAME = r"--(?P<name>[a-z][a-z-]*)"
+_NAME = r"--(?P<name>[a-z][a-z0-9-]*)"
 _WORD = r"(?!and\b|or\b)[^\s`,;-][^\s`,;]*"
-_ANY = rf"--[a-z][a-z-]*(?:[ =]{_WORD})?"
+_ANY = rf"--[a-z][a-z0-9-]*(?:[ =]{_WORD})?"
 # After the command's name: options, placeholders in capitals, and what looks like a path.
 _COMMAND = re.compile(
     r"`?userdp (?:store )?(?P<name>[a-z]+)"

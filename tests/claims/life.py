@@ -327,7 +327,10 @@ class Life:
     def plain(self, store: str, *more: object) -> None:
         run = self.new("plain")
         options = ("--set", "plain.steps=2", "--set", "plain.batch_size=4", "--model", "new")
-        options += ("--set", f"learning.seed={self.number}")  # else two of them on like stores are one model
+        options += (
+            "--set",
+            f"learning.seed={self.number}",
+        )  # else two of them on like stores are one model
         shape = (
             "--set",
             "learning.layers=1",

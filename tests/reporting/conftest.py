@@ -131,7 +131,9 @@ def run_maker(tmp_path: Path) -> MakeRun:
         train = {"model": "/home/quetzal/confidential/gpt2", "learning_rate": 0.001}
         train |= (config or {}).get("train", {})
         lines = [f"{name} = {json.dumps(value)}" for name, value in train.items()]
-        (folder / "train.toml").write_text("\n".join(["[train]", *lines]), encoding="utf-8")
+        (folder / "train.toml").write_text(
+            "\n".join(["[train.learning]", *lines]), encoding="utf-8"
+        )
         write_operator(folder, operator_lines())
         return folder
 

@@ -48,7 +48,7 @@ class Priced:
 def account(
     *,
     ledger: str | os.PathLike[str] | None = None,
-    sampling: str | Sampling = "users",
+    sampling: str | Sampling | None = None,
     sampling_probability: float | None = None,
     group_size: int | None = None,
     steps: int | None = None,
@@ -104,7 +104,8 @@ def account(
     given = {"sampling_probability": sampling_probability, "group_size": group_size}
     constants |= {name: value for name, value in given.items() if value is not None}
     if ledger is not None:
-        if constants or epsilon is not None or noise_multiplier is not None or steps is not None:
+        given = {sampling, population, epsilon, noise_multiplier, steps} - {None}
+        if constants or given:
             raise UseError("--ledger says it all: leave the options of a mechanism out")
         wanted = bool(accountant or curve or by_examples or proof)
         claimed = _of_ledger(Path(ledger), delta, wanted=wanted)
@@ -116,7 +117,7 @@ def account(
         allow_large_delta = allow_large_delta or delta is None
         delta = float(told["delta"])
     else:
-        law = _sampling(sampling, constants, population)
+        law = _sampling(sampling or "users", constants, population)
         require_said({"steps": steps}, why="epsilon depends on it")
         priced = law.price(
             Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier),

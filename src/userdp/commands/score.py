@@ -70,7 +70,7 @@ def in_words(scored: Mapping[str, Any]) -> Iterator[str]:
         + (f", {unscored:,} of them without a number" if unscored else "")
         + (f"; perplexity {quantiles['0.5']:.1f} in the median" if quantiles else "")
         + ". Use them: userdp train STORE --set learning.selection=highest-perplexity "
-        f"--scores {scored['scores']}"
+        f"--set run.scores={scored['scores']}"
     )
     why = "exact functions of people's text, which no epsilon covers"
     yield for_whom(operator_only=True, why=why)

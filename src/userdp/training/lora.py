@@ -94,7 +94,7 @@ _FACTORS = ("A.", "B.", "E.", "embedding_A.", "embedding_B.")
 _READ_NO_DATA = {"gaussian", "loftq", "mica", "olora", "orthogonal", "pissa"}
 """Initialisations by name that read the base's weights at most; a later `peft` may know others."""
 
-_NAME = "name modules of this model in --lora-targets"
+_NAME = "name modules of this model in learning.lora_targets"
 
 _LINEAR = ("Conv1D", "Linear8bitLt", "Linear4bit")
 """Linear layers that are no `nn.Linear`: GPT-2's, and those of `bitsandbytes`."""
