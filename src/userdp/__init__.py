@@ -45,11 +45,8 @@ if TYPE_CHECKING:
     from userdp.plans import Plan
     from userdp.sampling import PoissonExamples, PoissonUsers
     from userdp.training.config import PlainPlan, PrivateOptions, RunOptions, TrainConfig
-    from userdp.training.huggingface import (
-        UserLevelMixin,
-        UserLevelSFTTrainer,
-        UserLevelTrainer,
-    )
+    from userdp.training.huggingface.sft import UserLevelSFTTrainer
+    from userdp.training.huggingface.trainer import UserLevelMixin, UserLevelTrainer
     from userdp.training.private import make_private
 
 _PUBLIC = {
@@ -77,7 +74,8 @@ _PUBLIC = {
     "plans": ("Plan",),
     "sampling": ("PoissonExamples", "PoissonUsers"),
     "training.config": ("PlainPlan", "PrivateOptions", "RunOptions", "TrainConfig"),
-    "training.huggingface": ("UserLevelMixin", "UserLevelSFTTrainer", "UserLevelTrainer"),
+    "training.huggingface.sft": ("UserLevelSFTTrainer",),
+    "training.huggingface.trainer": ("UserLevelMixin", "UserLevelTrainer"),
     "training.private": ("make_private",),
 }
 __all__ = [

@@ -59,7 +59,7 @@ def config(folder, **changes):
 
 
 def private(folder, data, *, model=None, options=None, **changes):
-    from userdp.training.huggingface import UserLevelSFTTrainer
+    from userdp.training.huggingface.sft import UserLevelSFTTrainer
 
     return UserLevelSFTTrainer(
         toy_model() if model is None else model,

@@ -10,7 +10,7 @@ from tests.huggingface.toy import arguments, toy_model, toy_tokenizer, trainer
 from tests.plans import uls_plan
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.training.huggingface import UserLevelMixin, UserLevelTrainer
+from userdp.training.huggingface.trainer import UserLevelMixin, UserLevelTrainer
 from userdp.training.huggingface.trainer_settings import SETTINGS, Setting, private_args
 
 DOCS = Path(__file__).parents[2] / "docs" / "huggingface.md"

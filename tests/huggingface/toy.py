@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast, TrainingArguments
 from benchmarks.words import WORDS, write_tokenizer
 from tests.plans import uls_plan
 from tests.training.toy import cycles
-from userdp.training.huggingface import UserLevelTrainer
+from userdp.training.huggingface.trainer import UserLevelTrainer
 
 TEMPLATE = (
     "{% for message in messages %}"

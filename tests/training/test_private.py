@@ -201,7 +201,7 @@ def test_invariant_13_what_is_released_while_a_loop_is_open_is_in_its_claim(
 
 
 def test_invariant_13_twin_a_loops_claim_of_its_opening_is_caught(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(OpenRun, "since", Lineage())
+    monkeypatch.setattr(OpenRun, "steering", (Lineage(), ()))
     found, own = steered_by("an answer", store, tmp_path)
     assert found < own + 0.5
 

@@ -397,23 +397,20 @@ class OpenRun:
     @property
     def lineage(self) -> Lineage:
         """What the model that this run releases descends from, the run itself included."""
+        since, looks = self.steering
         copied = [COPIED] if self.store.history().copied else []
-        told = Lineage(conditions=(*copied, *looked_at(self.looks)))
-        return self._own_lineage + self.since + told
+        return self._own_lineage + since + Lineage(conditions=(*copied, *looked_at(looks)))
 
     @property
-    def since(self) -> Lineage:
-        """What was released of these people since the run was charged, and may have steered it."""
+    def steering(self) -> tuple[Lineage, tuple[str, ...]]:
+        """What was released of these people since the run was charged, and what showed exact
+        numbers: where it may have steered the run.
+        """
         history = self.store.history()
-        own = history.charges.get(self.run_id)
-        return charged_since(history, own) if self.steered and own is not None else Lineage()
-
-    @property
-    def looks(self) -> tuple[str, ...]:
-        """What showed exact numbers since the run was charged, where they may have steered it."""
-        history = self.store.history()
-        own = history.charges.get(self.ledger.charge)
-        return tuple(sorted(history.looked_during(own))) if self.steered and own else ()
+        first, own = map(history.charges.get, (self.run_id, self.ledger.charge))
+        if not self.steered or first is None or own is None:
+            return Lineage(), ()
+        return charged_since(history, first), tuple(sorted(history.looked_during(own)))
 
     @property
     def logged(self) -> bool:
@@ -444,7 +441,8 @@ class OpenRun:
         Args:
             weights: the digest of the weights that were released, if they are known here.
         """
-        folder, plan, since = self.folder, self.ledger.plan, self.since
+        folder, plan = self.folder, self.ledger.plan
+        since, looks = self.steering
         self._note_copy()
         self.ledger.finish(
             {
@@ -454,7 +452,7 @@ class OpenRun:
                 "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
             },
             files=bound_files(folder),
-            looks=self.looks,
+            looks=looks,
             since=since.plain if since != Lineage() else None,
         )
         if not settle_finished(folder, self.store):

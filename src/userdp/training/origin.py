@@ -93,15 +93,15 @@ class KnownWeights:
         if self._known:
             return
         weights, adapters = digest_of_weights(self._model), digest_of_adapters(self._model)
+        if self.first not in (None, weights):
+            raise UseError(
+                "these are not the weights that the run was begun with, and it has taken no step: "
+                "its claim would say nothing of what they had learned before",
+                hint="load the weights that it is to begin with, then call make_private()",
+            )
         if self.first is not None:
-            if weights != self.first:
-                raise UseError(
-                    "these are not the weights that the run was begun with, and it has taken no "
-                    "step: its claim would say nothing of what they had learned before",
-                    hint="load the weights that it is to begin with, then call make_private()",
-                )
             require_unstepped(optimizer)
-        elif released([weights] if adapters is None else [weights, adapters]):
+        elif released([one for one in (weights, adapters) if one is not None]):
             raise UseError(
                 "these weights were released by another run over the same people: going on from "
                 "them would release what that run has learned, at the price of this one",
@@ -139,7 +139,7 @@ def lineage_of_weights(
         made: the digest of its adapters as they were made here, by whoever saw that.
     """
     inner: Any = uncompiled(model)
-    noted = str(getattr(inner, "name_or_path", "") or "") if name is None else name
+    noted = _noted(inner) if name is None else name
     # No process holds all weights of a sharded model, and this one asks by itself.
     sharded = any(map(is_sharded, model.parameters()))
     tensors = {} if sharded else dict(_tensors(inner))
@@ -150,8 +150,7 @@ def lineage_of_weights(
         return _among(store, noted, digest, loaded=name is not None)
     of_base = weights_digest(one for name, one in tensors.items() if is_of_base(inner, name))
     held = weights_digest(one for name, one in tensors.items() if not is_of_base(inner, name))
-    named = str(getattr(inner.get_base_model(), "name_or_path", "") or "")
-    base = _among(store, named, of_base, loaded=False)
+    base = _among(store, _noted(inner.get_base_model()), of_base, loaded=False)
     if held in released:
         known = lineage_from(released[held], what="the lineage of adapters")
         return base + for_people_of(known, store)
@@ -312,7 +311,7 @@ def base_facts(
         its place; ``weights``; ``kind`` of the architecture, ``layers``, ``width``, ``heads`` and
         ``vocabulary`` as far as its configuration tells; ``parameters``.
     """
-    name = loaded_from or str(getattr(model, "name_or_path", "") or "")
+    name, config = loaded_from or _noted(model), getattr(model, "config", None)
     origin = "memory" if loaded_from is None else "folder" if Path(name).is_dir() else "hub"
     if loaded_from in (BUNDLED, NEW):
         origin, name = name, ""
@@ -321,13 +320,15 @@ def base_facts(
         "name": name if origin == "hub" else PurePath(name).name,
         "weights": None if origin == NEW else weights,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "kind": type(model).__name__,
+        "kind": getattr(config, "model_type", None) or type(model).__name__,
+        **{ours: getattr(config, theirs, None) for ours, theirs in _SHAPE.items()},
     }
-    config = getattr(model, "config", None)
-    if config is not None:
-        facts["kind"] = getattr(config, "model_type", None) or facts["kind"]
-        facts |= {ours: getattr(config, theirs, None) for ours, theirs in _SHAPE.items()}
     return {key: value for key, value in facts.items() if isinstance(value, str | int) and value}
+
+
+def _noted(model: nn.Module) -> str:
+    """Where `transformers` says that it loaded a model from; empty of any other."""
+    return str(getattr(model, "name_or_path", "") or "")
 
 
 def _tensors(
