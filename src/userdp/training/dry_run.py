@@ -74,8 +74,8 @@ class DryRun:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as ``userdp train --dry-run --json`` prints them."""
         names = ("noise_multiplier", "steps", "seconds_per_step", "seconds", "bytes")
-        plain = {name: getattr(self, name) for name in names}
         claim = {**self.claim, "conditions": list(self.conditions)}
+        plain = {name: getattr(self, name) for name in names}
         return {**plain, "claim": claim, "store": self.store.to_dict()}
 
 

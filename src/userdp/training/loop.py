@@ -39,7 +39,7 @@ from userdp.training.optimizers import build_optimizer, learning_rate, set_learn
 from userdp.training.origin import (
     base_facts,
     digest_of_weights,
-    lineage_of_model,
+    lineage_of_named,
     made_with,
     of_others,
     require_made_for,
@@ -114,7 +114,7 @@ def train(
         # Before adapters: their initial weights follow the configuration, which has a digest too.
         weights = digest_of_weights(model)
         # Of a resumed run too: a kill may have come before the ledger had its first line.
-        base = lineage_of_model(model, config, store)
+        base = lineage_of_named(config.model, store, model)
         if options.base_of_others:
             base = of_others(base, config.model, store)
         if isinstance(plan, Plan):

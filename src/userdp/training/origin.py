@@ -162,16 +162,15 @@ def lineage_of_weights(
     return base + Lineage(conditions=(Condition(kind=ConditionKind.ADAPTERS, told=told),))
 
 
-def lineage_of_model(model: nn.Module, config: TrainConfig, store: UserStore) -> Lineage:
-    """What the weights descend from that ``config`` names and ``model`` holds; new ones: nobody."""
-    if config.model == NEW:
+def lineage_of_named(name: str, store: UserStore, model: nn.Module | None = None) -> Lineage:
+    """What the weights descend from that ``name`` names, and that ``model`` holds where they are
+    loaded, for the people of ``store``; new ones from nobody.
+    """
+    if name == NEW:
         return Lineage()
-    return lineage_of_weights(model, store, resolve(config.model))
-
-
-def lineage_of_named(name: str, store: UserStore) -> Lineage:
-    """What the weights descend from that ``name`` names, for the people of ``store``; unloaded."""
-    return Lineage() if name == NEW else _among(store, resolve(name), None, loaded=True)
+    if model is None:
+        return _among(store, resolve(name), None, loaded=True)
+    return lineage_of_weights(model, store, resolve(name))
 
 
 def for_people_of(lineage: Lineage, store: UserStore) -> Lineage:
