@@ -117,8 +117,8 @@ def train(
         base = lineage_of_named(config.model, store, model)
         if options.base_of_others:
             base = of_others(base, config.model, store)
-        if isinstance(plan, Plan):
-            require_made_for(plan, store, made_with(model, config))
+        if isinstance(plan, Plan) and plan.made_for is not None:
+            require_made_for(plan.made_for, store, made_with(model, config))
         notes = TrainerNotes(
             identity={"model": weights, "configuration": config.digest},
             facts={"base_model": base_facts(model, weights=weights, loaded_from=config.model)},

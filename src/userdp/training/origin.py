@@ -19,7 +19,7 @@ from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import is_sharded, local, sharded_parts
 from userdp.ledger import StoreLedger
-from userdp.plans import MadeFor, Plan
+from userdp.plans import MadeFor
 from userdp.strict_json import parse
 from userdp.training.config import TrainConfig
 from userdp.training.lora import are_fresh, data_of_adapters, is_of_base
@@ -258,15 +258,12 @@ def made_with(base: nn.Module, config: TrainConfig) -> MadeFor:
     return MadeFor(weights=weights, adapters=adapters)
 
 
-def require_made_for(plan: Plan, store: UserStore, made: MadeFor) -> None:
+def require_made_for(wanted: MadeFor, store: UserStore, made: MadeFor) -> None:
     """Refuse a plan whose norms were measured on another store, model or adapters.
 
     Raises:
         UseError: says which of them differs.
     """
-    wanted = plan.made_for
-    if wanted is None:
-        return
     other = "adapters" if wanted.adapters != made.adapters else ""
     if None not in (wanted.weights, made.weights) and wanted.weights != made.weights:
         other = "base model"
