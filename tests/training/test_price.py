@@ -6,6 +6,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,15 +18,21 @@ from userdp.gradients import causal_lm_loss
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.ledger import StoreLedger
 from userdp.training import questions
+from userdp.training.config import PrivateOptions
 from userdp.training.private import make_private
-from userdp.training.questions import require_fit_for_steps
+from userdp.training.questions import require_fit_for_steps, rule_of
 
 
 def ask(model, *, engine="auto", rows=1) -> None:
     plan = uls_plan(group_size=rows)
-    require_fit_for_steps(
-        model, causal_lm_loss, plan, engine=engine, micro_batch=32, seq_len=16, masked=False
+    asked = SimpleNamespace(
+        model=model,
+        loss=causal_lm_loss,
+        options=PrivateOptions(engine=engine),
+        store=SimpleNamespace(meta=SimpleNamespace(seq_len=16, loss_mask=False)),
     )
+    how = {"l2_clip_norm": plan.clip.l2_norm, "micro_batch": 32, "rule": rule_of(plan)}
+    require_fit_for_steps(asked, plan, how)
 
 
 def experts(vocabulary: int = 50, *, layers: int = 2) -> torch.nn.Module:

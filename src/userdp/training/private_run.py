@@ -103,7 +103,7 @@ class PrivateRun:
             {**self._identity, "store": store.meta.content_sha256, "plan": plan.digest}
         )
         self._world.broadcast_model(model)
-        require_fit_for_steps(of, plan, rows=mechanism.micro_batch)
+        require_fit_for_steps(of, plan, mechanism.clipping())
         self._weights = KnownWeights(model, resumes=of.resume)
         if of.notes.train is None and self._weights.frozen is not None:
             self._identity["frozen weights"] = self._weights.frozen  # `userdp train` compares it

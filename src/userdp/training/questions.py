@@ -9,8 +9,9 @@ charged.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,15 +39,15 @@ _LONG = 2.0
 """Seconds of a pass beyond which one measurement must do."""
 
 
-def require_fit_for_steps(of: Training, plan: Plan, *, rows: int) -> None:
+def require_fit_for_steps(of: Training, plan: Plan, how: Mapping[str, Any]) -> None:
     """Refuse a model or a loss for which the engine cannot clip the units of a plan.
 
     Warns, once, of one for which it must compute units one at a time, with the price.
 
     Args:
         of: the training, of which the model is at the weights that it begins with.
-        plan: its clip, and how many rows a unit has at most.
-        rows: most of a pass.
+        plan: how many rows a unit has at most.
+        how: the engine clips, see `StepMechanism.clipping`.
 
     Raises:
         UseError: there is no such engine, rows are coupled, or a sharded model's layers are not
@@ -54,12 +55,13 @@ def require_fit_for_steps(of: Training, plan: Plan, *, rows: int) -> None:
         FailureError: memory has no room for one example.
     """
     model, loss, engine, meta = of.model, of.loss, of.options.engine, of.store.meta
-    seq_len, masked = meta.seq_len, meta.loss_mask
+    seq_len, masked, rows = meta.seq_len, meta.loss_mask, how["micro_batch"]
     get_engine(engine)
     if sharded_parts(model):
         if engine != "auto":
             raise UseError("a sharded model has an engine of its own", hint="leave engine out")
-        sharded.require_supported(_task(of, plan, sharded.nobody(model, masked=masked), rows))
+        nobody = sharded.nobody(model, masked=masked)
+        sharded.require_supported(Task(model=model, loss=loss, units=nobody, **how))
         return
     one = made_up_units(model, 1, 1, seq_len, masked=masked)
     # What is larger is halved where it does not fit (`gradients.engines.engine`); one example
@@ -75,7 +77,7 @@ def require_fit_for_steps(of: Training, plan: Plan, *, rows: int) -> None:
     if engine == "reference" or of_a_unit > rows or current_world().rank:
         return
     one = made_up_units(model, 1, of_a_unit, seq_len, masked=masked)
-    alone = _task(of, plan, one, rows)
+    alone = Task(model=model, loss=loss, units=one, **how)
     reason = why_alone(alone)
     if reason is None:
         return
@@ -166,18 +168,6 @@ def rule_of(plan: Plan) -> ClipRule:
 def device_of(model: nn.Module) -> torch.device:
     """Where a model's trainable parameters are."""
     return next(iter(trainable_parameters(model).values())).device
-
-
-def _task(of: Training, plan: Plan, units: Units, rows: int) -> Task:
-    return Task(
-        model=of.model,
-        loss=of.loss,
-        units=units,
-        l2_clip_norm=plan.clip.l2_norm,
-        item_clip_norm=plan.clip.item_norm,
-        micro_batch=rows,
-        rule=rule_of(plan),
-    )
 
 
 @secret_randomness()
