@@ -27,7 +27,6 @@ from userdp.training.averaging import WeightAverage
 from userdp.training.distributed import current_world
 
 _KEPT = 2
-_STEP = "step"
 _FACTS = "facts"
 _SHARE = 20
 """Checkpoints by the clock take at most one part in so many of a run's time: writing a large model

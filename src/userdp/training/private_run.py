@@ -138,29 +138,27 @@ class PrivateRun:
         self._closed = False
         self._held = HeldModel(self._of.model)
         weakref.finalize(self, self._held.close)  # a loop may forget its run without closing it
-        self.mechanism.go_on(clip_norm)
+        if self.plan.clip.adaptation is not None and clip_norm is not None:
+            self.mechanism.clip_at(clip_norm)  # goes on behind the last step that was charged
         return self
 
     def told(self) -> Training:
         """The training, with what its trainer says of it and what is known here."""
-        model, store, notes, options = (
-            self._of.model,
-            self._of.store,
-            self._of.notes,
-            self._of.options,
-        )
-        base = lineage_of_weights(model, store) if notes.base is None else notes.base
-        base += lineage_of_text(store)
-        if options.scores is not None:
-            base += lineage_of_scores(options.scores)
-        first = self._weights.first
-        base_model = base_facts(model, weights=first)
-        facts = {"selection": str(options.selection), "base_model": base_model, **notes.facts}
+        of, notes, first = self._of, self._of.notes, self._weights.first
+        base = lineage_of_weights(of.model, of.store) if notes.base is None else notes.base
+        base += lineage_of_text(of.store)
+        if of.options.scores is not None:
+            base += lineage_of_scores(of.options.scores)
+        facts = {
+            "selection": str(of.options.selection),
+            "base_model": base_facts(of.model, weights=first),
+            **notes.facts,
+        }
         began: dict[str, str | None] = {"weights": first}
         if first is not None and notes.train is None:  # else train.toml says it
-            began |= began_with(model)
+            began |= began_with(of.model)
         known = replace(notes, identity=self._identity, facts=facts, base=base, began=began)
-        return replace(self._of, notes=known)
+        return replace(of, notes=known)
 
     @property
     def remaining(self) -> int:

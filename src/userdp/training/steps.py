@@ -204,11 +204,6 @@ class StepMechanism:
             "parts": sums,
         }
 
-    def go_on(self, l2_clip_norm: float | None) -> None:
-        """Go on behind a step that clipped at this norm; None where there was none."""
-        if self.plan.clip.adaptation is not None and l2_clip_norm is not None:
-            self.clip_at(l2_clip_norm)
-
     def _adapt(self, summed: ClippedSum) -> None:
         """Release the count of unclipped units, and set the next step's clip norm by it."""
         plan = self.plan
