@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from papers.drawing import Figure, Row
+from papers.images import LeafCNN, digits, number_tokenizer
 from papers.published import (
     HIGRADAVG,
     LOCAL_GROUP,
@@ -35,10 +36,9 @@ from papers.published import (
     flaws_of,
 )
 from userdp.federated.algorithms import Declared
-from userdp.federated.data import HELD_OUT, number_tokenizer, places, spread
-from userdp.federated.digits import digits
+from userdp.federated.data import HELD_OUT, places, spread
 from userdp.federated.models import build_model
-from userdp.federated.plan import FederationPlan, LeafCNN
+from userdp.federated.plan import FederationPlan
 from userdp.plans import Budget, Plan
 from userdp.reporting.drawing import panels, save
 from userdp.sampling.coins import Indices, distinct_indices
@@ -199,8 +199,8 @@ def plan_of(
             batch_size=float(min(size.batch, items)),
             local_steps=1,
             l2_clip_norm=size.clip_norm,
-            budget=Budget(target_epsilon=size.epsilon, target_delta=size.delta),
         ),
+        "budget": Budget(target_epsilon=size.epsilon, target_delta=size.delta),
         "algorithm": algorithm,
         "silos": size.silos,
         "silos_per_round": size.silos,

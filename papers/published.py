@@ -19,7 +19,7 @@ from userdp.errors import UseError
 from userdp.federated.algorithms import ALGORITHMS, Declared
 from userdp.federated.plan import FederationPlan
 from userdp.noise import Gaussian
-from userdp.plans import Plan
+from userdp.plans import Budget, Plan
 from userdp.sampling.coins import Indices
 
 LOCAL_GROUP, HIGRADAVG, USER_LDP = "local-group-dp", "higradavg-dp", "user-ldp"
@@ -137,6 +137,7 @@ class Published:
     def calibrated(
         cls,
         declared: Declared,
+        budget: Budget,
         *,
         algorithm: str,
         rounds: int,
@@ -150,7 +151,7 @@ class Published:
         left = reduction.rounds(rounds, silos_per_round=federation["silos_per_round"])
         plan = FederationPlan(
             algorithm=algorithm,
-            local=ALGORITHMS[algorithm].local(declared),
+            local=ALGORITHMS[algorithm].local(declared, budget),
             rounds=left if algorithm in FOR_SUBJECTS else rounds,
             **federation,
         )

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from userdp.sweeping.runs import run_sweep
 
 from benchmarks.gpu.setting import Result, Setting
 from benchmarks.gpu.training import run_plan, write_store
@@ -26,6 +25,7 @@ from userdp.auditing.audit_run import audit_run
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.runs import run_sweep
 from userdp.training.config import RunOptions, TrainConfig
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.generation import GenerateConfig, sampled_texts
@@ -123,7 +123,6 @@ def _sweep(place: Place, device: str) -> Numbers:
         place.store,
         place.folder / "sweep",
         build_request(place.store, TuningMode.NON_PRIVATE, grid([plan], place.config, axes=axes)),
-        jobs=place.jobs,
         device=device,
     )
     return {"trials": len(found.trials)}

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from userdp.commands.account import account
     from userdp.commands.audit import audit
     from userdp.commands.budget import budget
+    from userdp.commands.dedup import dedup
     from userdp.commands.evaluate import evaluate
     from userdp.commands.export import export
+    from userdp.commands.federate import federate
     from userdp.commands.forget import forget
     from userdp.commands.generate import generate
     from userdp.commands.members import members
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from userdp.commands.settle import settle
     from userdp.commands.stats import stats
     from userdp.commands.train import train
+    from userdp.commands.tune import tune
     from userdp.commands.verify import verify
     from userdp.data.store import UserStore
     from userdp.noise import Gaussian
@@ -53,6 +56,9 @@ _PUBLIC = {
     "commands.account": ("account",),
     "commands.audit": ("audit",),
     "commands.budget": ("budget",),
+    "commands.dedup": ("dedup",),
+    "commands.federate": ("federate",),
+    "commands.tune": ("tune",),
     "commands.evaluate": ("evaluate",),
     "commands.export": ("export",),
     "commands.generate": ("generate",),
@@ -103,8 +109,10 @@ __all__ = [
     "audit",
     "budget",
     "claim",
+    "dedup",
     "evaluate",
     "export",
+    "federate",
     "forget",
     "generate",
     "make_private",
@@ -117,6 +125,7 @@ __all__ = [
     "settle",
     "stats",
     "train",
+    "tune",
     "verify",
 ]
 

@@ -8,7 +8,8 @@ from difflib import get_close_matches
 
 COMMANDS = (
     "account", "prepare", "plan", "train", "evaluate", "generate", "audit", "report", "export",
-    "verify", "stats", "score", "budget", "settle", "members", "forget", "selftest",
+    "verify", "stats", "score", "budget", "settle", "members", "forget", "selftest", "tune",
+    "federate", "dedup",
 )  # fmt: skip
 """Those that are functions of `userdp` as well, with the same names for the same things."""
 
@@ -24,7 +25,7 @@ _SERIES = re.compile(rf"(?:{_ANY} )+{_ANY}")
 _OPTION = re.compile(
     _NAME + r"(?:[ =](?P<value>[A-Z]{2,}\b|-?\d[\d.e-]*|\S*/\S+)|=(?P<word>[^\s`,;]+))?"
 )
-_SECTIONS = "plan|sampling|clip|adaptation|learning|run|plain|input|local|measure"
+_SECTIONS = "plan|sampling|clip|adaptation|learning|run|plain|input|local|measure|silo|model|rules"
 _SETTING = re.compile(rf"--set (?:{_SECTIONS})\.(?P<name>\w+)=(?P<value>[^\s`,;]+)")
 _SECTION = re.compile(rf"\b(?!plan\.json\b)(?:{_SECTIONS})\.([a-z_0-9]+)\b(?!=)")
 _PART = re.compile(_NAME + r"(?:[ =](?P<value>[^\s-]\S*))?|(?P<place>\S+)")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweeping.launch import InProcess
-from tests.sweeping.test_sweep import request, sweep
+from tests.sweeping.launch import Trials, swept
+from tests.sweeping.test_sweep import request
 from tests.training.conftest import _one_thread, prepared, store
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.data.store import UserStore
@@ -23,13 +23,12 @@ LONG_AGO = 1_000_000_000
 """Seconds: the trials of `SlowTrials` ended some hours after this."""
 
 
-class SlowTrials(InProcess):
+class SlowTrials(Trials):
     """Trials that take an hour each: every file of theirs carries the time of its trial."""
 
-    def __call__(self, arguments, *, log, environment):
-        ended = super().__call__(arguments, log=log, environment=environment)
-        run = Path(arguments[arguments.index("--out") + 1])
-        for path in (run, *run.rglob("*")):
+    def __call__(self, *arguments, out, **options):
+        ended = super().__call__(*arguments, out=out, **options)
+        for path in (out, *out.rglob("*")):
             os.utime(path, (LONG_AGO + HOUR * len(self.calls),) * 2)
         return ended
 
@@ -41,12 +40,12 @@ class Selection:
     Args:
         folder: with ``store`` and ``sweep`` in it.
         asked: the request.
-        commands: of the two trials.
+        trials: how the two were trained.
     """
 
     folder: Path
     asked: SweepRequest
-    commands: tuple[tuple[str, ...], ...]
+    trials: Trials
 
     @property
     def store(self) -> UserStore:
@@ -62,12 +61,12 @@ def finished_selection(prepared, tmp_path_factory) -> Selection:
     pytest.importorskip("opendp", reason="the extra queries is not installed")
     folder = tmp_path_factory.mktemp("selection")
     shutil.copytree(prepared, folder / "store")
-    opened, launch = UserStore.open(folder / "store"), SlowTrials()
+    opened, trials = UserStore.open(folder / "store"), SlowTrials()
     asked = request(opened, "private-selection")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
-        sweep(opened, folder / "sweep", asked, launch=launch)
-    return Selection(folder, asked, tuple(map(tuple, launch.calls)))
+        swept(opened, folder / "sweep", asked, trials=trials)
+    return Selection(folder, asked, trials)
 
 
 @pytest.fixture
@@ -75,8 +74,4 @@ def selection(finished_selection, tmp_path) -> Selection:
     """The same, moved with its times to a place where a test may go on with it."""
     place = tmp_path / "life"
     shutil.copytree(finished_selection.folder, place)
-    commands = tuple(
-        tuple(part.replace(str(finished_selection.folder), str(place)) for part in command)
-        for command in finished_selection.commands
-    )
-    return Selection(place, finished_selection.asked, commands)
+    return Selection(place, finished_selection.asked, finished_selection.trials)

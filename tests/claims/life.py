@@ -22,7 +22,6 @@ from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
 from tests.plans import changed_plan
 from tests.plans_room.conftest import synthetic_norms
-from tests.sweeping.launch import InProcess
 from tests.training.processes import start
 from tests.training.toy import CONFIG, cycles, private_run, toy_model, toy_store
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
@@ -31,7 +30,7 @@ from userdp.data.prepare import append_records
 from userdp.data.store import UserStore
 from userdp.plans import Plan
 from userdp.sweeping.request import TuningMode, build_request, grid
-from userdp.sweeping.sweep import run_sweep
+from userdp.sweeping.runs import run_sweep
 from userdp.training.private import make_private
 from userdp.training.releasing import save_model
 
@@ -415,7 +414,7 @@ class Life:
             asked = build_request(opened, mode, candidates, repetitions=law, epsilon=8.0)
         else:
             asked = build_request(opened, TuningMode.NON_PRIVATE, candidates)
-        run_sweep(opened, self.folder / name, asked, launch=InProcess(), poll=0)
+        run_sweep(opened, self.folder / name, asked)
         winner = f"{name}/winner"
         price = asked.tuning.guarantee().epsilon if asked.tuning else EPSILON
         self.truth.train(winner, store, None, clean=private, done=True, price=price)

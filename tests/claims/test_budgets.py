@@ -9,7 +9,6 @@ import pytest
 from tests.claims.lives import PLAN, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
 from tests.plans import uls_plan
-from tests.sweeping.launch import InProcess
 from tests.training.toy import CONFIG, cycles
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
@@ -19,7 +18,7 @@ from userdp.ledger import StoreLedger
 from userdp.ledger.budget import cost_of
 from userdp.plans import Series
 from userdp.sweeping.request import TuningMode, build_request, grid
-from userdp.sweeping.sweep import run_sweep
+from userdp.sweeping.runs import run_sweep
 
 FILTER = RenyiFilter.opened(epsilon=20.0, delta=1e-5)
 
@@ -59,7 +58,7 @@ def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
     if mode is TuningMode.PRIVATE_SELECTION:
         options["repetitions"] = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
     asked = build_request(filtered, mode, candidates, **options)
-    run_sweep(filtered, tmp_path / "sweep", asked, launch=InProcess(), poll=0)
+    run_sweep(filtered, tmp_path / "sweep", asked)
     history = StoreLedger(filtered.path).history()
     spent = FILTER.spent(cost_of(charge, FILTER) for charge in history.charges.values())
     assert 0 < spent < FILTER.capacity

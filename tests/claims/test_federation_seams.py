@@ -13,6 +13,7 @@ from tests.claims.lives import Teller
 from tests.federated.plans import NUMBERS, plan
 from tests.federated.toys import images
 from userdp.codec import decode
+from userdp.data.progress import NoProgress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.federated import data as data_module
@@ -37,8 +38,9 @@ def federate(tell: Teller, data: Path, out: Path, *options: object) -> dict:
     A person writes the same text in all records, so that an item tells whose it is.
     """
     return tell.done(
-        "federate", data, "--out", out, "--silos", SILOS, "--rounds", 1, "--seq-len", 9,
-        "--model", "new", "--layers", 1, "--width", 8, "--heads", 2, "--group-size", 12,
+        "federate", data, "--out", out, "--silos", SILOS, "--rounds", 1, "--model", "new",
+        *(word for one in ("seq_len=9", "layers=1", "width=8", "heads=2")
+          for word in ("--set", f"model.{one}")), "--group-size", 12,
         "--batch-size", 4, "--items-per-silo", 40, "--subjects-per-silo", 20, *options,
     )  # fmt: skip
 
@@ -73,11 +75,13 @@ def test_a_federation_that_somebody_stopped_claims_its_whole_plan(tmp_path):
     made = plan()
     make_federation(tmp_path / "federation", made, images(20), tokenizer=NUMBERS)
 
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
+    class Stops(NoProgress):
+        def at(self, done: int) -> None:
+            if done:
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_in_process(tmp_path / "federation", made, on_round=stop)
+        run_in_process(tmp_path / "federation", made, progress=Stops())
     said = Teller().done("federate", tmp_path / "federation", "--claim")
     assert not said["claim"]["complete"]
     assert float(said["claim"]["epsilon"]) >= made.guarantee().epsilon
@@ -88,7 +92,7 @@ def moved_by_an_absence(tmp_path: Path) -> int:
     tell = Teller()
     everybody = texts(tmp_path / "all.jsonl")
     fewer = texts(tmp_path / "fewer.jsonl", LETTERS[1:])
-    deployment = ("--runtime", "deployment", "--seed", 0)
+    deployment = ("--runtime", "deployment", "--set", "model.seed=0")
     federate(tell, everybody, tmp_path / "one", *deployment)
     federate(tell, fewer, tmp_path / "fewer", *deployment)
     one = without(memberships(tmp_path / "one"), LETTERS[0])
@@ -97,7 +101,7 @@ def moved_by_an_absence(tmp_path: Path) -> int:
 
 @pytest.mark.pitfall(number=40)
 def test_one_persons_absence_moves_nobody_elses_items_between_silos(tmp_path):
-    """The same federation is made with and without the first person, under the same --seed.
+    """The same federation is made with and without the first person, under the same seed.
 
     Where an item lies, and whether it is held out, is decided by coins of its own person.
     """

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.claims.conftest import HOUR, LONG_AGO
 from tests.claims.lives import Teller
-from tests.sweeping.launch import InProcess
-from tests.sweeping.test_sweep import sweep
+from tests.sweeping.launch import Trials, swept
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.claims import claim
+from userdp.data.store import UserStore
 from userdp.errors import UserdpError
+from userdp.training.loop import train
 
 
-def by_hand(tell: Teller, arguments: Sequence[str], run: Path) -> bool:
-    """Whether a trial's own command, with another folder, trains one model more for nothing."""
-    changed = list(arguments)
-    changed[changed.index("--out") + 1] = str(run)
-    store = Path(arguments[1])
-    before = tell.epsilon(store)
-    status, _ = tell(*changed)
-    return status == 0 and tell.epsilon(store) == before
+def by_hand(store: UserStore, trial: tuple[tuple[Any, ...], dict[str, Any]], run: Path) -> bool:
+    """Whether a trial, trained again in another folder, is one model more for nothing."""
+    (_, *constants), options = trial
+    before = claim(store.path).guarantee.epsilon
+    try:
+        train(store, *constants, out=run, **{**options, "resume": False, "progress": None})
+    except UserdpError:
+        return False
+    return claim(store.path).guarantee.epsilon == before
 
 
 @pytest.mark.slow
 def test_no_trial_runs_outside_of_the_slots_that_were_drawn(selection, tmp_path):
-    """The command of a trial is repeated by hand after the sweep, with an --out of its own.
+    """A trial is repeated by hand after the sweep, in a folder of its own.
 
     The price of the selection, ε = 8, is that of a random number of trials of which two were drawn
     and one is shown. A third model of the same people, which anybody may look at, was never part of
     it. It is to be refused, or charged.
     """
-    assert not by_hand(Teller(), selection.commands[0], tmp_path / "one-more")
+    assert not by_hand(selection.store, selection.trials.given[0], tmp_path / "one-more")
 
 
 @pytest.mark.slow
@@ -48,10 +50,10 @@ def test_no_more_trials_run_than_the_selection_drew(
     most two may be free.
     """
     monkeypatch.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
-    launch = InProcess(crash_before=1)
+    trials = Trials(crash_before=1)
     with pytest.raises(KeyboardInterrupt):
-        sweep(store, tmp_path / "sweep", finished_selection.asked, launch=launch)
-    free = [by_hand(Teller(), launch.calls[0], tmp_path / f"{n}") for n in range(3)]
+        swept(store, tmp_path / "sweep", finished_selection.asked, trials=trials)
+    free = [by_hand(store, trials.given[0], tmp_path / f"{n}") for n in range(3)]
     assert sum(free) <= 2
 
 
@@ -66,12 +68,10 @@ def test_the_slot_of_a_trial_is_used_once(selection):
     before = tell.epsilon(selection.store.path)
     shutil.rmtree(out / "trial-001")
     shutil.rmtree(out / "winner")
-    lines = (out / "operator.jsonl").read_text().splitlines(keepends=True)
-    kept = [line for line in lines if json.loads(line).get("trial") != 1]
-    (out / "operator.jsonl").write_text("".join(kept))
-    again = InProcess()
+    (out / "scores" / "001.json").unlink()
+    again = Trials()
     try:
-        sweep(selection.store, out, None, resume=True, launch=again)
+        swept(selection.store, out, None, resume=True, trials=again)
     except UserdpError:
         return
     assert tell.epsilon(selection.store.path) != before or not again.calls

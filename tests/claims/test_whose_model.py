@@ -9,14 +9,13 @@ from dataclasses import replace
 import pytest
 
 from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller, begin, train_from
-from tests.sweeping.launch import InProcess
+from tests.sweeping.launch import Trials, swept
 from tests.training.toy import CONFIG, toy_store
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.sweeping.request import TuningMode, build_request, grid
-from userdp.sweeping.sweep import run_sweep
 from userdp.training.checkpoints import Checkpoints
 
 PRICE = PLAN.guarantee().epsilon
@@ -91,8 +90,7 @@ def tuned(store, base, tmp_path, *, mode="composition", **options):
     asked = build_request(
         store, TuningMode(mode), grid([PLAN], config, axes={"learning_rate": [0.003, 0.03]})
     )
-    given = {"launch": InProcess(), "poll": 0, **options}
-    run_sweep(store, tmp_path / "sweep", asked, **given)
+    swept(store, tmp_path / "sweep", asked, **options)
     return asked
 
 
@@ -101,7 +99,7 @@ def test_invariant_13_a_sweep_does_not_go_on_from_another_base(store, tmp_path):
     tell, base = Teller(), tmp_path / "current"
     shutil.copytree(begin(store, tmp_path / "old") / "model", base)
     with pytest.raises(KeyboardInterrupt):
-        tuned(store, base, tmp_path, mode="non-private", launch=InProcess(crash_before=2))
+        tuned(store, base, tmp_path, mode="non-private", trials=Trials(crash_before=2))
     shutil.rmtree(base)
     shutil.copytree(plain(tell, store, tmp_path / "other"), base)
     assert tell("tune", store.path, "--out", tmp_path / "sweep", "--resume")[0] == 2
@@ -119,9 +117,9 @@ def test_no_sweep_begins_from_a_model_of_which_nothing_is_claimed(store, tmp_pat
 def test_a_trial_that_was_thrown_away_stays_in_the_price_of_the_winner(store, tmp_path):
     """Two trials are planned and three are trained: the best of three was chosen."""
     with pytest.raises(KeyboardInterrupt):
-        tuned(store, "new", tmp_path, launch=InProcess(crash_before=2))
+        tuned(store, "new", tmp_path, trials=Trials(crash_before=2))
     shutil.rmtree(tmp_path / "sweep" / "trial-001")
-    (tmp_path / "sweep" / "operator.jsonl").unlink()
+    shutil.rmtree(tmp_path / "sweep" / "scores")
     asked = tuned(store, "new", tmp_path, resume=True)
     won, trial = claim(tmp_path / "sweep" / "winner"), asked.candidates[0].plan
     whole = asked.tuning.guarantee().epsilon + trial.guarantee().epsilon
@@ -132,17 +130,17 @@ def test_a_trial_that_was_thrown_away_stays_in_the_price_of_the_winner(store, tm
 def test_what_a_copied_trial_was_charged_again_is_in_the_price_of_the_winner(store, tmp_path):
     tell, trial = Teller(), tmp_path / "sweep" / "trial-001"
 
-    class Stopped(InProcess):
-        def __call__(self, arguments, *, log, environment):
+    class Stopped(Trials):
+        def __call__(self, *arguments, **options):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Checkpoints, "save", interrupt)
-                return super().__call__(arguments, log=log, environment=environment)
+                return super().__call__(*arguments, **options)
 
     def interrupt(*arguments, **options):
         raise FailureError("the disk is full")
 
-    with pytest.raises(FailureError, match="failed"):
-        tuned(store, "new", tmp_path, launch=Stopped())
+    with pytest.raises(FailureError, match="disk is full"):
+        tuned(store, "new", tmp_path, trials=Stopped())
     shutil.copytree(trial, tmp_path / "copy", copy_function=shutil.copy2)
     assert tell("train", store.path, "--out", trial, "--resume")[0] == 0
     shutil.rmtree(trial)
@@ -205,11 +203,7 @@ def test_a_store_pays_for_the_base_model_of_a_private_selection_once(store, tmp_
     asked = build_request(again, mode, candidates, repetitions=law, epsilon=8.0)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
-        given = {
-            "launch": InProcess(),
-            "poll": 0,
-        }
-        run_sweep(again, tmp_path / "sweep", asked, **given)
+        swept(again, tmp_path / "sweep", asked)
     whole = PRICE + asked.tuning.guarantee().epsilon
     assert total(again) == pytest.approx(whole)
     later = begin(again, tmp_path / "later")

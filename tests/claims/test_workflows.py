@@ -145,7 +145,7 @@ def test_what_readme_and_docs_say_prints_claims_that_are_right_by_hand(tmp_path,
     book.paid |= {"stats": 1.0, "norms": 0.5, "next": price(Plan.load(at / "plan.json"))}
     book.same(at / "next", list(book.paid), conditional=True, fixed=False)
 
-    # docs/sweep.md: one of two learning rates, chosen at the price of choosing.
+    # docs/tuning.md: one of two learning rates, chosen at the price of choosing.
     book.tell.done(
         "tune", "store", "--out", "sweep", "--plan", "run/plan.json", "--learning-rate", 0.001,
         0.003, "--tuning", "private-selection", "--mean-trials", 2, "--epsilon", 6, *SMALL,

@@ -38,7 +38,14 @@ def corpus(tmp_path):
 
 def dedup(folder, *options) -> int:
     return userdp(
-        ["store", "dedup", str(folder / "public.jsonl"), str(folder / "private.jsonl"), *options]
+        [
+            "store",
+            "dedup",
+            str(folder / "public.jsonl"),
+            "--private",
+            str(folder / "private.jsonl"),
+            *options,
+        ]
     )
 
 
@@ -78,12 +85,12 @@ def test_what_is_told_of_a_stores_records_is_a_look_at_it(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--similarity", "nan"], "similarity"),
-        (["--words", "0"], "words"),
+        (["--set", "rules.similarity=2"], "similarity"),
+        (["--set", "rules.words=0"], "words"),
         (["--domain", "https://stackoverflow.com"], "registered domain"),
         (["--domain", "meta.stackoverflow.com"], "registered domain"),
         (["--urls", "nowhere.txt"], "nowhere.txt"),
-        (["--text", "body"], "no record has the field"),
+        (["--set", "input.text=body"], "no record has the field"),
         (["--store", "nowhere"], "no store"),
     ],
 )

@@ -20,7 +20,7 @@ WRITERS = {
     "report --out": "report STORE --out FILE.html",
     "generate --out": "generate STORE --out FILE.jsonl",
     "score --out": "store score STORE --out FILE.arrow",
-    "dedup --out": "store dedup PUBLIC PUBLIC --out FILE.jsonl",
+    "dedup --out": "store dedup PUBLIC --private PUBLIC --out FILE.jsonl",
     "budget --plot": "store budget STORE --plot FILE.png",
     "audit --plot": "audit STORE --store STORE --plot FILE.png",
 }
@@ -72,7 +72,7 @@ def test_a_lone_provenance_is_not_lost_either(store, tmp_path, capsys):
     public.write_text('{"text": "hello"}\n')
     provenance = tmp_path / "clean.jsonl.provenance.json"
     provenance.write_bytes(KEPT)
-    assert userdp(["store", "dedup", str(public), str(public), "--out", str(out)]) == 2
+    assert userdp(["store", "dedup", str(public), "--private", str(public), "--out", str(out)]) == 2
     assert str(provenance) in capsys.readouterr().err.replace("\n", "")
     assert provenance.read_bytes() == KEPT
 
@@ -80,15 +80,15 @@ def test_a_lone_provenance_is_not_lost_either(store, tmp_path, capsys):
 def test_the_public_corpus_is_never_its_own_output(tmp_path, capsys):
     public = tmp_path / "public.jsonl"
     public.write_text('{"text": "hello"}\n')
-    line = ["store", "dedup", str(public), str(public), "--out", str(public), "--overwrite"]
-    assert userdp(line) == 2
+    line = ["store", "dedup", str(public), "--private", str(public), "--out", str(public)]
+    assert userdp([*line, "--overwrite"]) == 2
     assert "itself" in capsys.readouterr().err
     assert public.read_text() == '{"text": "hello"}\n'
 
 
 @pytest.mark.parametrize("name", ["train", "tune"])
 def test_what_was_paid_for_is_never_written_over(name, store, tmp_path, capsys):
-    """A run and a sweep hold the ledger of what their people paid: there is no --overwrite."""
+    """A run and a tuning hold the ledger of what their people paid: there is no --overwrite."""
     out = tmp_path / "kept"
     out.mkdir()
     (out / "ledger.jsonl").write_bytes(KEPT)

@@ -39,15 +39,14 @@ BEFORE = {
     "docs/export.md": TRAIN,
     "docs/how-to/audit.md": TRAIN,
     "docs/how-to/command-line.md": [
-        r"printf '[train]\nepsilon = 4\npopulation = 200\nsteps = 5\n"
-        r"[train.learning]\nweight_decay = 0.1\n' > userdp.toml"
+        r"printf '[train]\nepsilon = 4\npopulation = 200\nsteps = 5\n' > userdp.toml"
     ],
     "docs/how-to/report.md": TRAIN,
     "docs/how-to/reviewer.md": TRAIN,
     "docs/loop.md": [*TRAIN, "rm -r run"],
     "docs/planning.md": PREPARE,
     "docs/report.md": [*TRAIN, "userdp train store --out second --plan plan.json"],
-    "docs/sweep.md": [*TRAIN, "rm -r run"],
+    "docs/tuning.md": [*TRAIN, "rm -r run"],
 }
 """What a page finds done, where it does not do it itself: commands, by the page."""
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from papers.images import LeafCNN, number_tokenizer
 from userdp.federated.algorithms import ALGORITHMS, Declared, Unprotected
-from userdp.federated.data import number_tokenizer
-from userdp.federated.plan import FederationPlan, LeafCNN
+from userdp.federated.plan import FederationPlan
 from userdp.noise import Gaussian
 from userdp.plans import Budget
 
@@ -39,13 +39,14 @@ def constants(**changes):
         values |= {name: changes.pop(name) for name in values if name in changes}
     if probability is not None:
         declared["batch_size"] = probability * declared["items_per_silo"]
-    return federation | changes | {"declared": Declared(**declared, budget=Budget(**budget))}
+    return federation | changes | {"declared": Declared(**declared), "budget": Budget(**budget)}
 
 
 def plan(noise_multiplier=1.0, **changes):
     """A plan of a given noise, for no budget."""
     values = constants(target_epsilon=None, **changes)
-    local = ALGORITHMS[values["algorithm"]].local(values.pop("declared"))
+    given = values.pop("declared"), values.pop("budget")
+    local = ALGORITHMS[values["algorithm"]].local(*given)
     if not isinstance(local, Unprotected):
         local = replace(local, noise=Gaussian(multiplier=noise_multiplier))
     return FederationPlan(local=local, **values)

@@ -24,8 +24,7 @@ from userdp.accounting import binomial_steps
 from userdp.codec import decode, encode
 from userdp.data.selection import fixed_selection
 from userdp.errors import UseError
-from userdp.federated.algorithms import ALGORITHMS
-from userdp.federated.algorithms.user_ldp import silo_mechanism
+from userdp.federated.algorithms import ALGORITHMS, silo_mechanism
 from userdp.federated.plan import FederationPlan
 from userdp.noise import Gaussian
 from userdp.sampling.poisson import subject_probability

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from papers import images as image_module
 from tests.federated.plans import CNN, FACTS, plan
 from tests.federated.toys import image, images, store_of
 from tests.speed import fast_then_slow
@@ -13,7 +14,6 @@ from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.federated import models
 from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import PLAN_FILE, STORE, LanguageModel
@@ -73,7 +73,7 @@ def test_broken_twin_a_loss_that_refuses_a_label_is_caught_by_its_refusal(tmp_pa
             raise UseError("a label that the model does not have")
         return F.cross_entropy(model(rows), rows[:, 0], reduction="none")
 
-    monkeypatch.setattr(models, "image_loss", refusing)
+    monkeypatch.setattr(image_module, "image_loss", refusing)
     made = plan(sampling_probability=1.0, group_size=9)
     folder = folder_of(tmp_path, spoilt(images(6, seed=1, least=5)), made)
     assert str(answer(folder, made)).startswith("refused")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from papers.images import ImageNetwork, digits
 from tests.federated.characters import CHARACTERS, CharacterLSTM, character_tokenizer
 from tests.federated.plans import CNN, NUMBERS, plan
 from tests.federated.toys import images
@@ -17,9 +18,8 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
-from userdp.federated.data import HELD_OUT, image_length, make_store, places, spread
-from userdp.federated.digits import digits
-from userdp.federated.models import ImageNetwork, build_model, weights_of
+from userdp.federated.data import HELD_OUT, make_store, places, spread
+from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import PLAN_FILE, STORE, LanguageModel
 from userdp.federated.silo import Silo
 from userdp.federated.simulation import all_units
@@ -104,7 +104,6 @@ def test_made_up_hands_are_the_same_each_time_and_differ_between_subjects():
     pytest.importorskip("sklearn", reason="the extra `federated` is not installed")
     one, again = (digits(subjects=4, items_per_subject=5, seed=3) for _ in range(2))
     assert one == again
-    assert image_length(one) == 65
     rows = np.array([record.text.replace(b":", b"").split() for record in one], dtype=int)
     assert rows[:, 1:].min() >= 0
     assert rows[:, 1:].max() <= 255
@@ -117,8 +116,6 @@ def test_leafs_images_become_integer_tokens(tmp_path):
     (tmp_path / "image.json").write_text(json.dumps(pixels))
     source = open_source([str(tmp_path / "image.json")])
     records = list(source.records(Tally(), NoProgress()))
-    assert image_length(records) == 5
-    assert image_length([Record(b"a", b"To be: or not", 0)]) is None
     make_store(records, tmp_path / "store", tokenizer=NUMBERS, seq_len=5)
     units = all_units(UserStore.open(tmp_path / "store").split(Split.TRAIN))
     assert {tuple(row) for row in units.input_ids.tolist()} == {(61, 0, 255, 128, 0)}

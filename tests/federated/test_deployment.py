@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.federated.plans import NUMBERS, plan
 from tests.federated.toys import images
-from userdp.federated.deployment import write_app
+from userdp.federated.flower import write_app
 from userdp.federated.rounds import read_rounds
 from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation

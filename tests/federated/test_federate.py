@@ -11,8 +11,6 @@ from userdp.cli.app import run as userdp
 from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.simulation import claim_of
 
-pytest.importorskip("sklearn", reason="the extra `federated` is not installed")
-
 SMALL = ["--silos", "2", "--rounds", "2", "--runtime", "in-process", "--json"]
 
 
@@ -35,8 +33,12 @@ def play(tmp_path):
     return path
 
 
-NEW = ["--model", "new", "--layers", "1", "--width", "8", "--heads", "2"]
-TEXT = ["--seq-len", "16", *NEW, "--batch-size", "5"]
+NEW = [
+    "--model",
+    "new",
+    *["--set", "model.layers=1", "--set", "model.width=8", "--set", "model.heads=2"],
+]
+TEXT = ["--set", "model.seq_len=16", *NEW, "--batch-size", "5"]
 DECLARED = ["--items-per-silo", "40", "--subjects-per-silo", "10"]
 
 
@@ -62,29 +64,6 @@ def test_every_algorithm_trains_on_text_and_claims_what_its_ledgers_say(
     assert federate(capsys, out, "--claim", "--json")[1]["claim"] == claim
 
 
-@pytest.mark.parametrize("algorithm", ["local-group-dp", "fedavg"])
-def test_labels_that_the_model_does_not_have_are_left_out_and_told_to_the_operator(
-    tmp_path, capsys, algorithm
-):
-    """LEAF's images with a class beyond the last one, in training and among the held-out."""
-    coin = random.Random(0)
-    users = {
-        f"w{n}": {
-            "x": [[coin.random() for _ in range(64)] for _ in range(4)],
-            "y": [99 if n < 3 else coin.randrange(62) for _ in range(4)],
-        }
-        for n in range(30)
-    }
-    path = tmp_path / "leaf.json"
-    path.write_text(json.dumps({"user_data": users}))
-    status, said, error = federate(
-        capsys, path, "--out", tmp_path / "f", "--algorithm", algorithm, "--batch-size", "5",
-        "--width", "2", *DECLARED, *SMALL,
-    )  # fmt: skip
-    assert status == 0, error
-    assert said["operator_only"]["items_unreadable"] == 12
-
-
 def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
     out = tmp_path / "f"
     options = [a if a != "in-process" else "deployment" for a in SMALL]
@@ -94,7 +73,7 @@ def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
     assert str(out.resolve()) in (out / "app" / "pyproject.toml").read_text()
     assert not (out / "silo-00" / "run").exists()
     assert (out / "silo-00").stat().st_mode & 0o777 == 0o700
-    assert said["runtime"] == "deployment"
+    assert said["app"] == str(out / "app")
     status, _, error = federate(capsys, out, "--claim")  # nothing has been charged yet
     assert status == 2
     assert "at least one silo's ledger" in error
@@ -104,9 +83,8 @@ def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
     ("arguments", "words"),
     fast_then_slow(
         [
-            (["nowhere.jsonl"], "no input at nowhere.jsonl"),
-            (["digits", "--model", "bundled"], "cannot be trained"),
-            (["PLAY", "--model", "nowhere"], "no tokenizer at nowhere"),
+            (["nowhere.jsonl", *DECLARED], "no input at nowhere.jsonl"),
+            (["PLAY", *DECLARED, "--model", "nowhere"], "no tokenizer at nowhere"),
             (["PLAY"], "--items-per-silo"),
             (["PLAY", *DECLARED, "--batch-size", "50"], "--batch-size must be"),
             (["PLAY", *DECLARED, "--silos", "60", "--batch-size", "5"], "has no subjects"),
@@ -125,7 +103,15 @@ def test_bad_use_is_told_at_the_start_and_leaves_nothing(play, tmp_path, capsys,
     given = [str(play) if a == "PLAY" else a for a in arguments]
     options = ["--silos", "2"] if "--silos" not in given else []
     status, _, error = federate(
-        capsys, *given, "--out", out, "--seq-len", "16", "--runtime", "in-process", *options
+        capsys,
+        *given,
+        "--out",
+        out,
+        "--set",
+        "model.seq_len=16",
+        "--runtime",
+        "in-process",
+        *options,
     )
     assert status == 2
     assert words in error.replace("\n", " ")

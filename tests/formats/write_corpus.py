@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 from tests.claims.lives import PLAN, Teller, begin, copied
-from tests.sweeping.launch import InProcess
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims import claim
@@ -21,7 +20,7 @@ from userdp.codec import encode
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.sweeping.request import TuningMode, build_request, grid
-from userdp.sweeping.sweep import run_sweep
+from userdp.sweeping.runs import run_sweep
 from userdp.training.opening import constants_digest
 
 KEPT = ("ledger.jsonl", "plan.json", "train.toml", "model", "adapter")
@@ -65,7 +64,7 @@ def write(folder: Path) -> None:
         repetitions=TruncatedNegativeBinomial.of_mean(2, eta=0.0),
         epsilon=8.0,
     )
-    run_sweep(opened, at / "sweep", asked, launch=InProcess(), poll=0)
+    run_sweep(opened, at / "sweep", asked)
     (at / "sweep" / "winner").rename(at / "winner")
     begin(opened, at / "unfinished", stop=2)
     for run in ("run", "stopped", "again", "adapted", "winner", "unfinished"):

@@ -14,6 +14,7 @@ import torch
 from papers import marathe
 from papers.__main__ import main
 from papers.design import DESIGNS
+from papers.images import digits
 from papers.marathe import (
     NONE,
     PAPER_LINEAR,
@@ -33,7 +34,6 @@ from papers.marathe import (
 from papers.published import Reduction
 from papers.runs import RESULTS, read_rows
 from userdp.federated.algorithms import ALGORITHMS
-from userdp.federated.digits import digits
 from userdp.federated.models import build_model
 from userdp.gradients import Units, get_engine
 

@@ -8,6 +8,7 @@ from tests.secrets.outputs import OPERATORS_SCREEN, SCREEN, Output
 from tests.secrets.planted import PEOPLE
 
 SMALL = "--model new --set learning.layers=1 --set learning.width=16 --set learning.heads=2"
+TUNED = SMALL.replace("--model ", "--set learning.model=")
 ACCOUNT = "--sampling users --sampling-probability 0.01 --steps 9 --delta 1e-6"
 PLANNED = "--budget 16 --steps 3 --epsilon 4 --norms NORMS --population 20000 --most-noise 1000"
 MEASURED = (
@@ -48,7 +49,9 @@ CALLS: dict[str, tuple[Call, ...]] = {
     ),
     "store dedup": (
         _operators(
-            "store dedup PUBLIC INPUT --text message --user author --out clean.jsonl", slow=True
+            "store dedup PUBLIC --private INPUT --set input.text=message "
+            "--set input.user=author --out clean.jsonl",
+            slow=True,
         ),
     ),
     "store stats": (
@@ -77,15 +80,16 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "tune": (
         _operators(
             "tune STORE --out sweep --plan PLAN --tuning non-private "
-            f"--learning-rate 0.001 0.003 --jobs 2 {SMALL}",
+            f"--learning-rate 0.001 0.003 {TUNED}",
             slow=True,
         ),
     ),
     "federate": (
         _operators(
-            "federate INPUT --user author --text message --out federation --silos 2 "
-            "--rounds 2 --runtime in-process --seq-len 16 --model new --layers 1 --width 8 "
-            "--heads 2 --batch-size 5 --items-per-silo 2000 --subjects-per-silo 400",
+            "federate INPUT --set input.user=author --set input.text=message --out federation "
+            "--silos 2 --rounds 2 --runtime in-process --set model.seq_len=16 --model new "
+            "--set model.layers=1 --set model.width=8 --set model.heads=2 --batch-size 5 "
+            "--items-per-silo 2000 --subjects-per-silo 400",
             slow=True,
         ),
     ),

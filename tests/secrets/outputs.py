@@ -131,9 +131,9 @@ OUTPUTS = (
     _anyones("texts of `userdp generate`", "synthetic.jsonl*"),
     _operators("texts of `userdp generate --check`", "checked.jsonl*"),
     _operators("the statement of `members` and `forget` for a person", "statement.txt"),
-    _anyones("a sweep's `winner/`", "sweep/winner/*"),
+    _anyones("a tuning's `winner/`", "sweep/winner/*"),
     _operators(
-        "the rest of a sweep's folder",
+        "the rest of a tuning's folder",
         "sweep/*",
         holds=OF_A_STORE,
         why="the runs of its trials, with all that is the operator's of them",

@@ -1,43 +1,35 @@
-"""Runs that would be processes side by side, in this process."""
+"""Trials that are counted, and may crash or fail."""
 
-import contextlib
-import io
+from pathlib import Path
+from typing import Any
 
-from userdp.cli.app import run as userdp
+import pytest
 
-
-class Done:
-    """A process that has ended."""
-
-    def __init__(self, status):
-        self.status = status
-
-    def poll(self):
-        return self.status
-
-    def terminate(self):
-        pass
-
-    def wait(self):
-        return self.status
+from userdp.errors import FailureError
+from userdp.sweeping import runs
+from userdp.training.loop import train
 
 
-class InProcess:
-    """Runs trials here, one after the other; may crash or refuse one of them."""
+class Trials:
+    """In place of `userdp.training.loop.train`: the folders that were trained in, and how."""
 
     def __init__(self, *, crash_before=None, refuse=None):
-        self.calls = []
-        self.environments = []
-        self._crash_before = crash_before
-        self._refuse = refuse
+        self.calls: list[Path] = []
+        self.given: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self._crash_before, self._refuse = crash_before, refuse
 
-    def __call__(self, arguments, *, log, environment):
-        self.calls.append(arguments)
-        self.environments.append(dict(environment))
+    def __call__(self, *arguments, out, **options):
+        self.calls.append(out)
+        self.given.append((arguments, options))
         if len(self.calls) == self._crash_before:
             raise KeyboardInterrupt
         if len(self.calls) == self._refuse:
-            log.write_text("error: the machine is out of memory\nhint: buy more\n")
-            return Done(1)
-        with contextlib.redirect_stdout(io.StringIO()):  # as a child's, which nobody reads
-            return Done(userdp(arguments))
+            raise FailureError("the machine is out of memory", hint="buy more")
+        return train(*arguments, out=out, **options)
+
+
+def swept(store, out, asked, *, trials=None, **options):
+    """`run_sweep`, whose trials are counted."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runs, "train", trials or Trials())
+        return runs.run_sweep(store, out, asked, **options)

@@ -7,18 +7,18 @@ import pytest
 from tests.ledgers import begun
 from tests.modes import made_with, open_to_others
 from tests.speed import fast_then_slow
-from tests.sweeping.launch import InProcess
-from tests.sweeping.test_sweep import request, sweep
+from tests.sweeping.launch import swept as sweep
+from tests.sweeping.test_sweep import request
 from userdp import files
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims.bound import bound_files
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
-from userdp.sweeping.folder import SweepFolder
+from userdp.sweeping.folder import SweepFolder, copy_released
 
 
 def swept(store, out, mode):
-    return sweep(store, out, request(store, mode), launch=InProcess())
+    return sweep(store, out, request(store, mode))
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_a_folder_that_was_there_is_closed_when_a_sweep_begins_in_it_and_not_bef
         folder.mkdir()
         folder.chmod(0o755)
     (other / "letter.txt").write_text("not a sweep")
-    with pytest.raises(UseError, match="holds no sweep"):
+    with pytest.raises(UseError, match="holds no tuning"):
         swept(store, other, "non-private")
     assert stat.S_IMODE(other.stat().st_mode) == 0o755
     swept(store, out, "non-private")
@@ -69,12 +69,12 @@ def test_what_was_put_into_a_trials_model_does_not_come_with_the_winner(tmp_path
     begun(run.ledger, None).finish(digests, files=bound_files(run))
     if how == "added":
         (run.model / "README.md").write_text("a word")
-        folder._copy_released(run, winner)
+        copy_released(run, winner)
         assert [path.name for path in winner.model.iterdir()] == ["config.json"]
     else:
         (run.model / "config.json").write_text('{"note": "a word"}')
         with pytest.raises(UseError, match="another model than its trial did"):
-            folder._copy_released(run, winner)
+            copy_released(run, winner)
         assert not winner.path.exists()
 
 
@@ -91,4 +91,4 @@ def test_broken_twin_a_sweep_that_closes_its_folders_afterwards_is_caught(
     with made_with(0o022, monkeypatch):
         swept(store, out, "non-private")
     assert stat.S_IMODE(out.stat().st_mode) == 0o755
-    assert {"trial-001", "trial-002", "plans", "logs"} <= open_to_others(out)
+    assert {"trial-001", "trial-002", "scores"} <= open_to_others(out)

@@ -7,10 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from userdp.cli.sweep import _noise, _with_error
+from userdp.commands.tune import how_surely, with_error
+from userdp.sweeping.choice import (
+    Score,
+    exact_score,
+    selection_error,
+    selection_score,
+    standings,
+)
 from userdp.sweeping.folder import SweepFolder
-from userdp.sweeping.scores import Score, exact_score, selection_error, selection_score
-from userdp.sweeping.standing import standings
 
 
 def losses_of(count: int = 100) -> dict[int, np.ndarray]:
@@ -27,7 +32,7 @@ def losses_of(count: int = 100) -> dict[int, np.ndarray]:
 def test_pairs_tell_what_the_losses_alone_do_not():
     losses = losses_of()
     scores = {number: exact_score(each) for number, each in losses.items()}
-    told = standings(1, scores, losses)
+    told = standings(1, scores)
     assert told[2].behind == pytest.approx(0.2, abs=0.05)
     assert scores[1].error > told[2].behind / 2  # unpaired, 0.2 is far inside of the noise
     assert not told[2].inside_the_noise
@@ -43,37 +48,37 @@ def test_scores_under_dp_are_compared_by_their_noise():
         3: Score(value=-7.6, loss=7.6, error=0.1),
         4: Score(value=None, note="its loss is not finite"),
     }
-    told = standings(1, scores, {})
-    assert {number: one.inside_the_noise for number, one in told.items()} == {2: True, 3: False}
+    told = standings(1, scores)
+    assert [told[number].inside_the_noise for number in range(1, 5)] == [False, True, False, False]
     assert told[2].error == pytest.approx(0.1 * math.sqrt(2))
 
 
 def test_an_error_that_is_not_known_vouches_for_nothing():
     scores = {1: Score(value=-7.0, loss=7.0), 2: Score(value=-9.0, loss=9.0)}
-    assert standings(1, scores, {})[2].inside_the_noise
+    assert standings(1, scores)[2].inside_the_noise
 
 
 def test_losses_are_kept_for_the_operator_only(tmp_path):
     folder = SweepFolder(tmp_path)
-    for number, each in losses_of(10).items():
-        folder.keep_losses(number, each)
-    kept = folder.losses()
-    assert all(np.array_equal(kept[number], each) for number, each in losses_of(10).items())
-    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "losses").iterdir()} == {0}
+    scores = {number: exact_score(each) for number, each in losses_of(10).items()}
+    for number, score in scores.items():
+        folder.note(number, score)
+    assert folder.scores() == scores
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "scores").iterdir()} == {0}
 
 
 @pytest.mark.parametrize(
     ("near", "words"),
-    [([], "ahead of every other"), ([3], "trial 3 is behind"), ([3, 5], "trials 3 and 5 are")],
+    [([], "ahead of every other"), ([3], "trial 3 is behind"), ([3, 5], "trial 3, 5 are")],
 )
 def test_it_is_said(near, words):
-    assert words in _noise({"inside_the_noise": near, "trials": [{}, {}]})
+    assert words in how_surely(near, 2)
 
 
 def test_numbers_stand_with_their_errors():
-    assert _with_error(7.5, 0.02, "") == "7.5000 ± 0.0200"
-    assert _with_error(0.1, None, "+") == "+0.1000"
-    assert _with_error(None, None, "") is None
+    assert with_error(7.5, 0.02) == "7.5000 ± 0.0200"
+    assert with_error(0.1, None, "+") == "+0.1000"
+    assert with_error(None, None) == ""
 
 
 @pytest.mark.slow

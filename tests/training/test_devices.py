@@ -14,11 +14,10 @@ from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training import steps as steps_module
 from userdp.training.config import RunOptions, train_config
-from userdp.training.devices import choose_device, seats
+from userdp.training.devices import choose_device
 from userdp.training.distributed import World
 from userdp.training.loop import train
 from userdp.training.opening import constants_digest
-from userdp.training.side_by_side import SideBySide
 
 
 @pytest.mark.parametrize(
@@ -80,59 +79,6 @@ def test_auto_is_cuda_where_each_process_has_one_and_else_the_cpu(devices):
         assert choose_device(processes=2) == torch.device("cpu"), "nothing says which is whose"
     devices(1, local_rank=0, processes=2)
     assert choose_device(processes=2) == torch.device("cpu")
-
-
-class TestSideBySide:
-    def test_processes_get_a_cuda_device_each(self, devices):
-        devices(4)
-        assert seats("auto", 3) == seats("cuda", 3) == ["cuda:0", "cuda:1", "cuda:2"]
-        assert seats("cuda", 1) == ["cuda"]
-
-    def test_more_of_them_than_devices_are_refused_unless_one_is_named(self, devices):
-        devices(2)
-        for name in ("auto", "cuda"):
-            with pytest.raises(UseError, match="3 processes at a time want a CUDA device each"):
-                seats(name, 3)
-        assert seats("cuda:1", 3) == ["cuda:1"] * 3
-        devices(0)
-        assert seats("auto", 3) == ["auto"] * 3
-
-    @pytest.mark.parametrize("jobs", [0, -1, 257, True])
-    def test_a_number_of_them_that_is_none_is_refused(self, jobs):
-        with pytest.raises(UseError, match="jobs"):
-            seats("cpu", jobs)
-
-    @pytest.mark.parametrize(
-        ("said", "threads"), [(None, {"OMP_NUM_THREADS": "4"}), ("5", {})], ids=["divided", "said"]
-    )
-    def test_each_computes_on_a_device_of_its_own_and_the_next_takes_the_one_that_is_free(
-        self, devices, tmp_path, monkeypatch, said, threads
-    ):
-        monkeypatch.setattr("os.cpu_count", lambda: 8)
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-        if said:
-            monkeypatch.setenv("OMP_NUM_THREADS", said)
-        devices(2)
-        started: list[Held] = []
-
-        def start(arguments, *, log, environment):
-            started.append(Held(arguments, environment))
-            return started[-1]
-
-        with SideBySide("cuda", 2, start=start) as processes:
-            for number in range(2):
-                processes.start(number, ["train"], log=tmp_path / "log")
-            assert not processes.free
-            started[1].status = 0
-            assert processes.ended() == {1: 0}
-            assert processes.ended() == {}
-            assert processes.free == ["cuda:1"], "where its model is scored"
-            processes.start(2, ["train"], log=tmp_path / "log")
-            assert processes.running == 2
-        places = [["train", "--device", f"cuda:{place}"] for place in (0, 1, 1)]
-        assert [one.arguments for one in started] == places
-        assert [one.asked_to_end for one in started] == [True, False, True]
-        assert [one.environment for one in started] == [threads] * 3
 
 
 class Held:

@@ -24,7 +24,6 @@ from tests.gradients.far_device import FAR, Far, MixedDevicesError, far_machine,
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.plans_room.conftest import synthetic_norms
 from tests.speed import fast_then_slow
-from tests.sweeping.launch import InProcess
 from tests.training.toy import CONFIG, cycles, toy_model, toy_store
 from userdp.claims.verify import verify_run
 from userdp.cli.app import run as userdp
@@ -37,8 +36,8 @@ from userdp.errors import FailureError
 from userdp.gradients import Units
 from userdp.plans import Plan
 from userdp.sweeping.request import TuningMode, build_request, grid
-from userdp.sweeping.sweep import run_sweep
-from userdp.training import loop, side_by_side
+from userdp.sweeping.runs import run_sweep
+from userdp.training import loop
 from userdp.training.averaging import WeightAverage
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, UnsafeSeeds, train_config
 from userdp.training.evaluation import evaluate_splits
@@ -206,8 +205,7 @@ def test_a_command_says_there_what_it_says_here(made, tmp_path, capsys, command)
 
 
 @pytest.mark.slow
-def test_an_audit_and_its_references_compute_there(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(side_by_side, "launch", InProcess())
+def test_an_audit_and_its_references_compute_there(tmp_path, capsys):
     store = toy_store(tmp_path, cycles(120), held_out=0.2)
     train = {
         "out": tmp_path / "run",
@@ -223,19 +221,11 @@ def test_an_audit_and_its_references_compute_there(tmp_path, capsys, monkeypatch
 
 @pytest.mark.slow
 def test_trials_of_a_sweep_and_their_scores_compute_there(made, tmp_path):
-    store, launch = UserStore.open(made / "store"), InProcess()
+    store = UserStore.open(made / "store")
     asked = build_request(store, TuningMode.NON_PRIVATE, grid([uls_plan(steps=2)], CONFIG, axes={}))
     with far_machine() as machine:
-        done = run_sweep(
-            store,
-            tmp_path / "sweep",
-            asked,
-            launch=launch,
-            poll=0,
-            device=FAR.type,
-        )
+        done = run_sweep(store, tmp_path / "sweep", asked, device=FAR.type)
     assert machine.products > 0
-    assert [call[call.index("--device") + 1] for call in launch.calls] == [FAR.type]
     assert done.winner is not None
 
 
@@ -252,27 +242,13 @@ def play(tmp_path) -> Path:
     return path
 
 
-@pytest.fixture
-def images(tmp_path) -> Path:
-    """As LEAF's: of 8 x 8 pixels."""
-    coin = random.Random(0)
-    users = {
-        f"w{who}": {
-            "x": [[coin.random() for _ in range(64)] for _ in range(4)],
-            "y": [coin.randrange(62) for _ in range(4)],
-        }
-        for who in range(20)
-    }
-    path = tmp_path / "leaf.json"
-    path.write_text(json.dumps({"user_data": users}))
-    return path
-
-
 FEDERATE = (
     "--silos 2 --rounds 2 --batch-size 5 --items-per-silo 40 --subjects-per-silo 10 "
     "--runtime in-process"
 )
-TEXT = "--seq-len 16 --model new --layers 1 --width 8 --heads 2"
+TEXT = "--model new " + " ".join(
+    f"--set model.{one}" for one in ("seq_len=16", "layers=1", "width=8", "heads=2")
+)
 
 
 def federated(
@@ -290,20 +266,16 @@ def federated(
 @pytest.mark.parametrize(
     "algorithm", fast_then_slow(["fedavg", "local-group-dp", "higradavg-dp", "user-ldp"])
 )
-@pytest.mark.parametrize("data", ["images", "play"])
-def test_silos_compute_there_and_so_does_who_measures_them(
-    request, tmp_path, capsys, data, algorithm
-):
-    path, options = request.getfixturevalue(data), TEXT if data == "play" else ""
+def test_silos_compute_there_and_so_does_who_measures_them(play, tmp_path, capsys, algorithm):
     here, far = (
-        federated(path, tmp_path / device, device, algorithm, options, capsys) for device in DEVICES
+        federated(play, tmp_path / device, device, algorithm, TEXT, capsys) for device in DEVICES
     )
     require_same(here, far)
 
 
-def test_twin_items_of_a_silo_left_on_the_host_are_noticed(images, tmp_path, monkeypatch):
+def test_twin_items_of_a_silo_left_on_the_host_are_noticed(play, tmp_path, monkeypatch):
     monkeypatch.setattr(Units, "to", lambda units, device: units)
-    words = f"federate {images} --out {tmp_path / 'f'} --algorithm fedavg {FEDERATE}"
+    words = f"federate {play} --out {tmp_path / 'f'} --algorithm fedavg {FEDERATE} {TEXT}"
     with far_machine(), pytest.raises(MixedDevicesError):
         userdp([*words.split(), "--device", FAR.type])
 

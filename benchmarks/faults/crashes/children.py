@@ -51,16 +51,15 @@ def warm() -> None:
     import peft  # noqa: F401
     import torch
     import transformers.models.gpt2.modeling_gpt2  # noqa: F401
-    import userdp.cli.train
 
     import userdp.auditing.audit_run
     import userdp.cli.app
     import userdp.commands.export
     import userdp.commands.members
+    import userdp.commands.tune
     import userdp.data.prepare
     import userdp.federated.simulation
     import userdp.plans.planner
-    import userdp.sweeping.sweep
     import userdp.training.loop  # noqa: F401
 
     torch.set_num_threads(1)

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchmarks.faults.crashes.scenes.base import MODEL, train, userdp
-from benchmarks.faults.crashes.scenes.runs import forked
+from benchmarks.faults.crashes.scenes.base import TUNED, train, userdp
 from benchmarks.faults.many.notes import Notes
 from benchmarks.faults.many.world import ASKED, USERS, World, said
 
@@ -254,13 +253,9 @@ class Looks(Role):
         out = self.world.folder / f"sweep-{self.turns}"
 
         def work() -> int:
-            from userdp.training import side_by_side
-
-            side_by_side.launch = forked
             return userdp(
-                "sweep", self.world.store, "--out", out, "--no-tensorboard",
-                "--tuning", "non-private", "--plan", self.world.plan,
-                "--learning-rate", 0.003, 0.03, *MODEL[:-1],
+                "tune", self.world.store, "--out", out, "--tuning", "non-private",
+                "--plan", self.world.plan, "--learning-rate", 0.003, 0.03, *TUNED,
             )  # fmt: skip
 
         # Its trials begin one after another, on a store that somebody may append to meanwhile.

@@ -109,7 +109,7 @@ def audit_run(
     StoreLedger(store.path).look("audit")
     place = run / FOLDER
     clean_folder(place)
-    config = train_config(options["learning"])
+    config = train_config(options.get("learning", {}))
     if config.selection.scored:  # the scores are of the audited store
         config = replace(config, selection=Strategy.RANDOM)
     roc = against_references = again = None

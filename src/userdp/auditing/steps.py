@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,14 +134,10 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
         mechanism = plan.mechanism.with_noise_multiplier(noise_multiplier)
         return float(mechanism.with_steps(len(noise)).epsilon(plan.budget.target_delta).lower)
 
+    scale = two_sided(float(stats.chi2.cdf(square, count)), float(stats.chi2.sf(square, count)))
+    less = f"noise of {detectable:.4f} times the claimed or less, in 95% of runs"
     checks = (
-        _tested(
-            "noise scale",
-            two_sided(float(stats.chi2.cdf(square, count)), float(stats.chi2.sf(square, count))),
-            seen=ratio,
-            expected=1.0,
-            power=f"noise of {detectable:.4f} times the claimed or less, in 95% of runs",
-        ),
+        _tested("noise scale", scale, ratio, 1.0, less),
         _shape(noise),
         _greatest_cosine("between steps", noise[:_MOST_STEPS], "the first {} steps"),
         _greatest_cosine("within a step", _places(noise, seen.parts), "{} places"),
@@ -171,19 +168,12 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
     )
 
 
-def _tested(name: str, p: float | None, *, seen: float, expected: float, power: str) -> Check:
+def _tested(name: str, p: float | None, seen: float, expected: float, power: str) -> Check:
     """A check by its p-value, None where nothing can be seen. One that is no number is flagged."""
     if p is None:
         return Check(name=name, expected=expected, power=f"none: {power}")
-    return Check(
-        name=name,
-        p_value=p,
-        flagged=not p >= LEVEL,
-        false_alarm=LEVEL,
-        seen=seen,
-        expected=expected,
-        power=power,
-    )
+    told: dict[str, Any] = {"seen": seen, "expected": expected, "power": power}
+    return Check(name=name, p_value=p, flagged=not p >= LEVEL, false_alarm=LEVEL, **told)
 
 
 def _shape(noise: NDArray[np.float32]) -> Check:
@@ -193,13 +183,9 @@ def _shape(noise: NDArray[np.float32]) -> Check:
     distance = float(np.maximum(law - below, below + 1 / len(flat) - law).max())
     # Massart's distance at the level, and that of the empirical function from the true one.
     caught = sum(math.sqrt(math.log(2 / p) / 2 / len(flat)) for p in (LEVEL, 1 - _SURE))
-    return _tested(
-        "noise shape",
-        ks_p_value(distance, len(flat)),
-        seen=distance,
-        expected=0.87 / math.sqrt(len(flat)),
-        power=f"a distribution function off by {caught:.4f} or more, in 95% of runs",
-    )
+    power = f"a distribution function off by {caught:.4f} or more, in 95% of runs"
+    p, expected = ks_p_value(distance, len(flat)), 0.87 / math.sqrt(len(flat))
+    return _tested("noise shape", p, distance, expected, power)
 
 
 def _places(noise: NDArray[np.float32], parts: list[tuple[int, int]]) -> NDArray[np.float32]:
@@ -214,17 +200,14 @@ def _greatest_cosine(where: str, noise: NDArray[np.float32], rows_are: str) -> C
     name, (count, dimension) = f"noise repeated {where}", noise.shape
     what, pairs = f"pair of {rows_are.format(count)}", count * (count - 1) // 2
     if not pairs:
-        return _tested(name, None, seen=0.0, expected=0.0, power=f"there is no {what}")
+        return _tested(name, None, 0.0, 0.0, f"there is no {what}")
     rows = noise.astype(np.float64)
     units = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
     most = float(np.abs((units @ units.T)[np.triu_indices(count, 1)]).max())
-    return _tested(
-        name,
-        cosine_p_value(most, dimension=dimension, pairs=pairs),
-        seen=most,
-        expected=min(1.0, math.sqrt(2 * math.log(2 * pairs) / dimension)),
-        power=f"a {what} that is far more alike, or more opposite, than chance makes any",
-    )
+    p = cosine_p_value(most, dimension=dimension, pairs=pairs)
+    expected = min(1.0, math.sqrt(2 * math.log(2 * pairs) / dimension))
+    power = f"a {what} that is far more alike, or more opposite, than chance makes any"
+    return _tested(name, p, most, expected, power)
 
 
 def participation_checks(
@@ -264,15 +247,11 @@ def participation_checks(
     off = 5.5 * math.sqrt(q * (1 - q) / max(1, trials))  # 3.9 deviations flag, 1.6 more are sure
     counts = np.bincount(np.concatenate([*cohorts, []]).astype(np.int64), minlength=population)
     passes = math.floor(steps * q) + (np.arange(population) < round(steps * q % 1 * population))
+    p = two_sided(float(law.cdf(total)), float(law.sf(total - 1))) if trials else None
+    power = f"a probability that is off by {off:.2g} or more, in 95% of runs"
     return (
         *bounded,
-        _tested(
-            "number drawn",
-            two_sided(float(law.cdf(total)), float(law.sf(total - 1))) if trials else None,
-            seen=float(total),
-            expected=trials * q,
-            power=f"a probability that is off by {off:.2g} or more, in 95% of runs",
-        ),
+        _tested("number drawn", p, float(total), trials * q, power),
         _spread("size of draws", drawn, np.full(steps, round(population * q)), population, q),
         _spread("participation", counts, passes, steps, q),
     )
@@ -295,17 +274,14 @@ def _spread(
         probability: of each trial.
     """
     if not (len(numbers) and trials and 0 < probability < 1):
-        return _tested(name, None, seen=1.0, expected=1.0, power="everybody joins every step")
+        return _tested(name, None, 1.0, 1.0, "everybody joins every step")
     variance = trials * probability * (1 - probability)
+    seen = float(np.square(numbers - trials * probability).mean()) / variance
     caught = spread_p_value(shuffled, trials=trials, probability=probability)
-    return _tested(
-        name,
-        spread_p_value(numbers, trials=trials, probability=probability),
-        seen=float(np.square(numbers - trials * probability).mean()) / variance,
-        expected=1.0,
-        power=f"shuffled batches of one size, which have p = {caught:.2g}"
-        + ("" if caught < LEVEL else " here: it cannot tell them"),
-    )
+    power = f"shuffled batches of one size, which have p = {caught:.2g}"
+    power += "" if caught < LEVEL else " here: it cannot tell them"
+    p = spread_p_value(numbers, trials=trials, probability=probability)
+    return _tested(name, p, seen, 1.0, power)
 
 
 def _shared(cohorts: list[NDArray[np.int64]], *, population: int, size: int) -> Check:
@@ -318,18 +294,13 @@ def _shared(cohorts: list[NDArray[np.int64]], *, population: int, size: int) -> 
     """
     name, pairs = "participation", len(cohorts) - 1
     if pairs < 1 or not 0 < size < population:
-        why = "everybody joins every step, or there is one step"
-        return _tested(name, None, seen=0.0, expected=0.0, power=why)
+        return _tested(name, None, 0.0, 0.0, "everybody joins every step, or there is one step")
     shared = sum(len(np.intersect1d(one, other)) for one, other in pairwise(cohorts))
     trials, chance = pairs * size, size / population
     part = shared / trials
     distance = float(special.rel_entr(part, chance) + special.rel_entr(1 - part, 1 - chance))
     told = trials * -math.log1p(-chance) > math.log(2 / LEVEL)
-    return _tested(
-        name,
-        min(1.0, 2 * math.exp(-trials * distance)),
-        seen=float(shared),
-        expected=trials * chance,
-        power=f"units shared by {pairs} pairs of draws: shuffled batches of so many share none"
-        + ("" if told else ", which it cannot tell"),
-    )
+    power = f"units shared by {pairs} pairs of draws: shuffled batches of so many share none"
+    power += "" if told else ", which it cannot tell"
+    p = min(1.0, 2 * math.exp(-trials * distance))
+    return _tested(name, p, float(shared), trials * chance, power)

@@ -47,18 +47,19 @@ COMMANDS: dict[str, dict[str, str]] = {
         "store members": "store",
         "store forget": "store --user ann@example.org",
         "store score": "store --out scores.arrow",
-        "store dedup": "public.jsonl.gz mail.jsonl.gz --out clean.jsonl.gz",
+        "store dedup": "public.jsonl.gz --private mail.jsonl.gz --out clean.jsonl.gz",
     },
     "Beside it": {
         "demo": "--out demo",
-        "tune": "store --out tuned --plan plan.json --tuning composition --rates 0.001 0.003",
-        "federate": "digits --out federation",
+        "tune": "store --out tuned --plan plan.json --tuning composition --l2-clip-norm 0.1 0.3",
+        "federate": "chat.jsonl --out silos --items-per-silo 500 --subjects-per-silo 100",
         "audit": "run --store store",
         "selftest": "--model bundled",
     },
 }
 """By heading, in the order in which ``userdp --help`` shows them: arguments that one can run."""
-_OLD = {"tune": "sweep", "federate": "federate", "dedup": "dedup"}
+_TRIED = ("plan", "learning_rate", "l2_clip_norm", "optimizer")
+"""Of `tune`: values stand behind one another."""
 _HELP = """Fine-tune language models with user-level differential privacy.
 
 Every command takes --json (one JSON object on stdout, errors too) and --config FILE (TOML, a \
@@ -79,16 +80,12 @@ def command_of(tokens: Sequence[str]) -> str | None:
 
 def module_of(name: str) -> ModuleType:
     """Where a command is: its function, and ``in_words`` of what that answers."""
-    word = name.split()[-1]
-    if word in _OLD:
-        return import_module(f"userdp.cli.{_OLD[word]}")
-    return import_module(f"{commands.__name__}.{word}")
+    return import_module(f"{commands.__name__}.{name.split()[-1]}")
 
 
 def function_of(name: str) -> Callable[..., Any]:
     """The function itself, as Python calls it."""
-    word = name.split()[-1]
-    function: Callable[..., Any] = getattr(module_of(name), _OLD.get(word, word))
+    function: Callable[..., Any] = getattr(module_of(name), name.split()[-1])
     return function
 
 
@@ -116,13 +113,10 @@ def build_app(wanted: Iterable[str] | None = None) -> App:
             app.command(place)
         for order, (name, example) in enumerate(examples.items()):
             word = name.split()[-1]
-            epilogue, told = (
-                f"Try: userdp {name} {example}",
-                "" if word in _OLD else first_line(commands, word),
-            )
+            epilogue, told = f"Try: userdp {name} {example}", first_line(commands, word)
             function: Callable[..., Any] = _not_loaded
             if name in loaded:
-                function = function_of(name) if word in _OLD else for_a_line(function_of(name))
+                function = for_a_line(function_of(name))
                 told = "\n\n".join([told, *paragraphs(function)])
                 if "settings" in inspect.signature(function).parameters:
                     epilogue = f"All else: userdp {name} --settings lists it.  {epilogue}"
@@ -195,7 +189,11 @@ def _on_a_line(name: str, kinds: tuple[Any, ...], default: Any, words: str) -> A
         "show_default": default not in ("", ()) and bool(default),
     }
     hint: Any = functools.reduce(or_, kinds)
-    if any(get_origin(kind) is os.PathLike or kind is Path for kind in kinds):
+    several = any(get_origin(kind) is Sequence for kind in kinds)
+    if several and name in _TRIED:
+        told["consume_multiple"] = True
+        hint = list[Path] if name == "plan" else hint
+    elif any(get_origin(kind) is os.PathLike or kind is Path for kind in kinds):
         hint = Path | None if type(None) in kinds else Path
     elif str in kinds and any(map(dataclasses.is_dataclass, kinds)):
         hint = str

@@ -8,7 +8,6 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,10 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Drawn
 
-from userdp.commands.progress import say as print_note
 from userdp.commands.progress import stderr
 from userdp.errors import Interrupted, UserdpWarning
-from userdp.errors import warn as print_warning
 from userdp.files import finite
 from userdp.reporting.table import Table
 
@@ -27,16 +24,6 @@ if TYPE_CHECKING:
     from userdp.cli.failures import Failure
 
 stdout = Console(highlight=False)
-__all__ = [
-    "Answer",
-    "answer_of",
-    "fail",
-    "last_words",
-    "print_note",
-    "print_warning",
-    "show",
-    "show_warning",
-]
 
 
 def answer_of(result: Any, command: ModuleType, *, json: bool) -> int:
@@ -49,23 +36,12 @@ def answer_of(result: Any, command: ModuleType, *, json: bool) -> int:
         return 0
     status = getattr(result, "status", 0)
     status = command.status(result) if hasattr(command, "status") else status
-    if not json and isinstance(result, Answer):
-        return show(result.parts)
     if not json:
         return show(command.in_words(result), status=status)
     told = getattr(result, "to_dict", None)
     values = result if isinstance(result, Mapping) else told() if told else command.to_dict(result)
     sys.stdout.write(json_library.dumps(finite(values), allow_nan=False) + "\n")
     return int(status)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:  # noqa: D101
-    values: Mapping[str, Any]
-    parts: Iterable[Table | str]
-
-    def to_dict(self) -> Mapping[str, Any]:
-        return self.values
 
 
 def show(parts: Iterable[Table | str], *, status: int = 0, console: Console = stdout) -> int:

@@ -1,4 +1,4 @@
-"""How a data set becomes the stores of silos, and images tokens.
+"""How a data set becomes the stores of silos.
 
 Each silo's store is prepared like any other (`userdp.data.prepare`). Where a record goes is drawn
 from coins of its own user, so that nobody's presence moves anybody else's records.
@@ -6,14 +6,12 @@ from coins of its own user, so that nobody's presence moves anybody else's recor
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from userdp.data.hashing import user_hash
 from userdp.data.prepare import prepare_store
@@ -27,8 +25,6 @@ from userdp.vocabulary import require_count, require_positive
 
 HELD_OUT = 0.2
 """Of each subject's items, for the operators' tests: 80/20, as in Marathe et al. 2023."""
-
-_IMAGE = re.compile(rb"\d+: \d+( \d+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +114,4 @@ def make_store(
         seq_len=seq_len,
         held_out_users=0.0,
         held_out_examples=HELD_OUT,
-    )
-
-
-def image_length(records: Sequence[Record]) -> int | None:
-    """Tokens of an image: its class and its pixels; None where the first record is no image.
-
-    An image is a record ``CLASS: PIXEL PIXEL …`` with pixels from 0 to 255, as the source of kind
-    ``leaf`` writes LEAF's.
-    """
-    first = records[0].text if records else b""
-    return len(first.split()) if _IMAGE.fullmatch(first) else None
-
-
-def number_tokenizer() -> StoreTokenizer:
-    """A token for each number from 0 to 255, and one (256) for all else."""
-    vocabulary = {**{str(number): number for number in range(256)}, "[UNK]": 256}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("[: ]+"), "removed")
-    content = tokenizer.to_str().encode()
-    return StoreTokenizer(
-        encoder=tokenizer,
-        markup_encoder=tokenizer,
-        content=content,
-        vocab_size=len(vocabulary),
-        end_of_text_id=None,
     )

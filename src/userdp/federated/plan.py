@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from userdp.errors import UseError
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
-from userdp.plans import Plan
+from userdp.plans import Budget, Plan
 from userdp.plans.plan import Saved
 from userdp.vocabulary import (
     NONE,
@@ -55,33 +55,6 @@ class ModelSpec:
         require_count("vocab_size", self.vocab_size)
         require_count("seq_len", self.seq_len, at_least=2)
         require_count("seed", self.seed, at_least=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeafCNN(ModelSpec):
-    """LEAF's network for square images; an item is its class and then its pixels (0 … 255).
-
-    Args:
-        width: channels of the first convolution.
-        classes: how many there are; an item of any other class adds nothing.
-    """
-
-    kind: ClassVar[str] = "leaf-cnn"
-
-    width: int
-    classes: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("width", self.width, at_most=10**6)
-        require_count("classes", self.classes, at_most=256)
-        if self.side**2 + 1 != self.seq_len:
-            raise UseError(f"{self.seq_len - 1} pixels are no square image")
-
-    @property
-    def side(self) -> int:
-        """Pixels of an image's side."""
-        return math.isqrt(self.seq_len - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +113,8 @@ class FederationPlan(Saved):
     schedule_seed: int = 0
 
     def __post_init__(self) -> None:
-        expected = getattr(algorithm_of(self.algorithm), "sampling", None)
         given = type(self.local.sampling) if isinstance(self.local, Plan) else None
-        if given is not expected:
+        if given is not algorithm_of(self.algorithm).sampling:
             raise UseError(f"the local plan is not one of the algorithm {self.algorithm}")
         require_count("silos", self.silos, at_most=_MOST_SILOS)
         require_count("silos_per_round", self.silos_per_round, at_most=self.silos)
@@ -152,11 +124,14 @@ class FederationPlan(Saved):
         require_count("schedule_seed", self.schedule_seed, at_least=0)
 
     @classmethod
-    def calibrated(cls, declared: Declared, *, algorithm: str, **federation: Any) -> Self:
+    def calibrated(
+        cls, declared: Declared, budget: Budget, *, algorithm: str, **federation: Any
+    ) -> Self:
         """A plan with the least noise for its budget.
 
         Args:
             declared: of every silo.
+            budget: of a subject; for LocalItemDP of one who holds one item.
             algorithm: by name.
             **federation: the other fields of the plan but ``local``.
 
@@ -164,12 +139,12 @@ class FederationPlan(Saved):
             UseError: a field is out of its range, or no noise is enough.
         """
         chosen = algorithm_of(algorithm)
-        local = chosen.local(declared)
+        local = chosen.local(declared, budget)
         draft = cls(algorithm=algorithm, local=local, **federation)
         if isinstance(local, Unprotected):
             return draft
-        noise = chosen.budgeted(draft, local).calibrated().noise
-        return replace(draft, local=replace(local, noise=noise))
+        budgeted = chosen.budgeted(local, charged=draft.charged_steps, most=draft.most_local_steps)
+        return replace(draft, local=replace(local, noise=budgeted.calibrated().noise))
 
     def schedule(self, round_number: int) -> tuple[int, ...]:
         """The silos that run in a round (from 1), ascending: chosen by a public hash, not by data.
@@ -229,7 +204,8 @@ class FederationPlan(Saved):
 
     def guarantees(self) -> tuple[Guarantee, ...]:
         """All claims: per subject; LocalItemDP per subject of one item; UserLDP per silo."""
-        further: tuple[Guarantee, ...] = ()
-        if isinstance(self.local, Plan):
-            further = algorithm_of(self.algorithm).further_claims(self, self.local)
+        if not isinstance(self.local, Plan):
+            return (self.guarantee(),)
+        steps = {"charged": self.charged_steps, "most": self.most_local_steps}
+        further = algorithm_of(self.algorithm).further_claims(self.local, **steps)
         return (self.guarantee(), *further)

@@ -6,7 +6,6 @@ The same for Flower and for silos in this process: only ``ask`` differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +14,19 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from userdp.errors import FailureError, UseError
+from userdp.data.progress import NoProgress, Progress
+from userdp.errors import UseError
 from userdp.federated.plan import FederationPlan
-from userdp.files import write_file
+from userdp.files import append_line, write_file
 from userdp.ledger.folder import read_lines
 
 Weights = dict[str, NDArray[np.float32]]
-Ask = Callable[[int, tuple[int, ...], Weights], Mapping[int, Weights]]
-"""``ask(round, silos, weights)``: the updates that came back, by silo."""
+Answers = tuple[Mapping[int, Weights], Mapping[str, str]]
+"""The updates that came back, by silo; and why others did not, in words that anybody may read."""
+Ask = Callable[[int, tuple[int, ...], Weights], Answers]
+"""``ask(round, silos, weights)``."""
 
 MODEL_FILE, ROUNDS_FILE = "model.safetensors", "rounds.jsonl"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RoundFacts:
-    """What a round did; public, for who replied is known to the server anyway.
-
-    Args:
-        round: from 1.
-        asked: the silos of the schedule.
-        replied: those whose update was averaged.
-        dropped: those whose reply was no update of this model.
-    """
-
-    round: int
-    asked: tuple[int, ...]
-    replied: tuple[int, ...]
-    dropped: tuple[int, ...]
-
-
-OnRound = Callable[[RoundFacts, Weights], None]
 
 
 def aggregate(
@@ -77,30 +59,44 @@ def aggregate(
 
 
 def run_rounds(
+    folder: Path,
     plan: FederationPlan,
     weights: Weights,
     ask: Ask,
     *,
-    first: int = 1,
-    on_round: OnRound | None = None,
+    progress: Progress | None = None,
 ) -> Weights:
-    """Rounds ``first`` to R of a plan; a round from which nothing comes back changes nothing."""
-    for number in range(first, plan.rounds + 1):
+    """All rounds that are not done yet; a round from which nothing comes back changes nothing.
+
+    After each round its weights are kept in ``folder``, and what it did: public, for who replied is
+    known to the server anyway. So a federation that was stopped goes on after its last round.
+
+    Args:
+        folder: of the federation.
+        plan: its plan.
+        weights: those of the first round.
+        ask: asks the silos of a round.
+        progress: is told how many rounds are done.
+    """
+    kept, done, shown = folder / MODEL_FILE, 0, progress or NoProgress()
+    if kept.exists():
+        weights, done = load_weights(kept)
+    shown.stage("federate", plan.rounds, unit="round")
+    shown.at(done)
+    for number in range(done + 1, plan.rounds + 1):
         asked = plan.schedule(number)
-        updates = ask(number, asked, weights)
+        updates, refusals = ask(number, asked, weights)
         weights, replied, dropped = aggregate(weights, updates)
-        if on_round is not None:
-            facts = RoundFacts(round=number, asked=asked, replied=replied, dropped=dropped)
-            on_round(facts, weights)
+        save_weights(kept, weights, rounds=number)
+        told = {"round": number, "asked": asked, "replied": replied, "dropped": dropped}
+        append_line(folder / ROUNDS_FILE, {**told, "refusals": dict(refusals)})
+        shown.at(number)
     return weights
 
 
 def save_weights(path: Path, weights: Weights, *, rounds: int) -> None:
     """Write weights and how many rounds they have seen, whole or not at all."""
-    try:
-        write_file(path, save(weights, metadata={"rounds": str(rounds)}))
-    except OSError as error:
-        raise FailureError(f"cannot write {path}: {error.strerror}") from error
+    write_file(path, save(weights, metadata={"rounds": str(rounds)}))
 
 
 def load_weights(path: Path) -> tuple[Weights, int]:

@@ -121,10 +121,15 @@ class Silo:
 
     def sits_out(self, number: int) -> bool:
         """Whether this silo began the round before, and was killed before it had an update."""
-        released, begun = self.folder / RELEASED_FILE, self.folder / BEGUN_FILE
-        if released.exists() and load_weights(released)[1] == number:
+        begun = self.folder / BEGUN_FILE
+        if (last := self._last()) is not None and last[1] == number:
             return False
         return begun.exists() and number <= read_json(begun, what="the last round")["round"]
+
+    def _last(self) -> tuple[Weights, int] | None:
+        """The last update, and of which round it was."""
+        released = self.folder / RELEASED_FILE
+        return load_weights(released) if released.exists() else None
 
     def run_round(self, number: int, weights: Weights) -> Weights:
         """T local steps from ``weights``; what they add, float32 by name.
@@ -133,24 +138,23 @@ class Silo:
             UseError: the weights are another model's.
             FailureError: the plan does not allow this round, or the silo began it before.
         """
-        released = self.folder / RELEASED_FILE
-        if released.exists():
-            update, last = load_weights(released)
-            if last == number:
-                return update
+        if (last := self._last()) is not None and last[1] == number:
+            return last[0]
+        self._require_turn(number)
         put_weights(self._model, weights)
-        run = self._begin(number)
-        for _ in islice(run, self.plan.local.steps):
+        if self.run is None:
+            self.run = self._open(number)
+        write_json(self.folder / BEGUN_FILE, {"round": number})  # before any step is charged
+        for _ in islice(self.run, self.plan.local.steps):
             self._optimizer.step()
         after = weights_of(self._model)
         update = {name: after[name] - weights[name] for name in after}
-        if not run.remaining:
-            run.finish()
-        save_weights(released, update, rounds=number)
+        if not self.run.remaining:
+            self.run.finish()
+        save_weights(self.folder / RELEASED_FILE, update, rounds=number)
         return update
 
-    def _begin(self, number: int) -> PrivateRun | PlainRun:
-        """Note that a round begins, before any of its steps is charged; the run it is a part of."""
+    def _require_turn(self, number: int) -> None:
         plan = self.plan
         if not 1 <= number <= plan.rounds:
             raise FailureError(
@@ -168,22 +172,22 @@ class Silo:
                 f"silo {self.index} began round {number} before, or a later one, and its steps are "
                 "charged: it sits this round out"
             )
-        if self.run is None:
-            self.run = self._open(number)
-        write_json(self.folder / BEGUN_FILE, {"round": number})
-        return self.run
 
     def _open(self, number: int) -> PrivateRun | PlainRun:
         """Begin the silo's run, or go on with it."""
-        out, steps = self.folder / RUN, self.plan.of_silo(self.index)
+        steps, spec = self.plan.of_silo(self.index), self.plan.model
+        base = Lineage()  # what the first round's weights descend from; a new model's from nobody
+        if isinstance(spec, LanguageModel):
+            base = lineage_of_named(spec.model, self.store)
+        facts = {"federation": self.plan.digest, "silo": self.index}
         training = Training(
             model=self._model,
             optimizer=self._optimizer,
             store=self.store,
             plan=steps,
-            out=out,
+            out=self.folder / RUN,
             loss=self._loss,
-            resume=RunFolder(out).resume.exists(),
+            resume=RunFolder(self.folder / RUN).resume.exists(),
             options=PrivateOptions(
                 # A server may choose weights at which a batch rounds everybody's gradient by who is
                 # in it. Nor may whom the silo drew decide what is asked of the model.
@@ -191,26 +195,17 @@ class Silo:
                 allow_large_delta=True,  # judged for all silos together, with the plan
                 unsafe_seeds=UnsafeSeeds(draws=self._unsafe_seed, noise=self._unsafe_seed),
             ),
-            notes=TrainerNotes(
-                facts={"federation": self.plan.digest, "silo": self.index}, base=self._origin()
-            ),
+            notes=TrainerNotes(facts=facts, base=base),
         )
         if isinstance(steps, Plan):
             private = PrivateRun(training).open()
             # Each round begins at the server's weights, whose claim is the federation's.
             private.share_model()
             return private
-        run = PlainRun(training, seed=self.plan.model.seed, clip_norm=None).open()
+        run = PlainRun(training, seed=spec.seed, clip_norm=None).open()
         earlier = sum(self.index in self.plan.schedule(r) for r in range(1, number))
         run.done = earlier * self.plan.local.steps
         return run
-
-    def _origin(self) -> Lineage:
-        """What the weights of the first round descend from; a new model's from nobody."""
-        spec = self.plan.model
-        if not isinstance(spec, LanguageModel):
-            return Lineage()
-        return lineage_of_named(spec.model, self.store)
 
     def close(self) -> None:
         """Let go of the run's folder; what remains of its plan stays reserved."""

@@ -1,36 +1,24 @@
-"""A whole federation on one machine: by Flower's simulation engine, or one silo after another."""
+"""A whole federation on one machine: its folders, its rounds, its claim, and how well it does."""
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from userdp.data.progress import NoProgress, Progress
+from userdp.data.progress import Progress
 from userdp.data.records import Record
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import FailureError, UseError
-from userdp.extras import library
+from userdp.errors import UseError
 from userdp.federated.claim import FederationClaim, federation_claim
 from userdp.federated.data import make_store, spread
-from userdp.federated.deployment import APP_FOLDER
-from userdp.federated.models import accuracy, build_model, put_weights, weights_of
-from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan, LeafCNN
-from userdp.federated.rounds import (
-    MODEL_FILE,
-    OnRound,
-    RoundFacts,
-    Weights,
-    load_weights,
-    read_rounds,
-    run_rounds,
-    save_weights,
-)
+from userdp.federated.models import build_model, put_weights, weights_of
+from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan
+from userdp.federated.rounds import MODEL_FILE, Answers, Weights, load_weights, run_rounds
 from userdp.federated.silo import Silo, silo_folder
 from userdp.files import operator_folder, read_json, whole_folder, write_file, write_json
 from userdp.gradients import Units
@@ -85,12 +73,7 @@ def make_federation(
 
 
 def run_in_process(
-    folder: Path,
-    plan: FederationPlan,
-    *,
-    on_round: OnRound | None = None,
-    device: str = AUTO,
-    progress: Progress | None = None,
+    folder: Path, plan: FederationPlan, *, device: str = AUTO, progress: Progress | None = None
 ) -> Weights:
     """The rounds that remain with the silos of a folder, one silo after the other.
 
@@ -101,7 +84,6 @@ def run_in_process(
     Args:
         folder: made by `make_federation`.
         plan: its plan.
-        on_round: is called after each round.
         device: see `userdp.training.devices`.
         progress: is told how many rounds are done.
 
@@ -110,105 +92,28 @@ def run_in_process(
     """
     model, loss = build_model(plan.model)
     model = model.to(choose_device(device))
-    weights, done = weights_of(model), 0
-    if (folder / MODEL_FILE).exists():
-        weights, done = load_weights(folder / MODEL_FILE)
-    shown = progress or NoProgress()
-    shown.stage("federate", plan.rounds, unit="round")
-    shown.at(done)
-    silos = [
-        Silo(silo_folder(folder, index), index, model=model, loss=loss)
-        for index in range(plan.silos)
-    ]
+    with held() as signals, ExitStack() as closing:
+        places = [silo_folder(folder, index) for index in range(plan.silos)]
+        silos = [Silo(place, n, model=model, loss=loss) for n, place in enumerate(places)]
+        for silo in silos:
+            closing.callback(silo.close)
 
-    def ask(number: int, asked: tuple[int, ...], weights: Weights) -> Mapping[int, Weights]:
-        updates = {}
-        for index in asked:
-            signals.check(f"in round {number} of {plan.rounds}, between two silos", resume=True)
-            if not silos[index].sits_out(number):
-                updates[index] = silos[index].run_round(number, weights)
-        return updates
+        def ask(number: int, asked: tuple[int, ...], weights: Weights) -> Answers:
+            updates = {}
+            for index in asked:
+                signals.check(f"in round {number} of {plan.rounds}, between two silos", resume=True)
+                if not silos[index].sits_out(number):
+                    updates[index] = silos[index].run_round(number, weights)
+            return updates, {}
 
-    def after(facts: RoundFacts, weights: Weights) -> None:
-        save_weights(folder / MODEL_FILE, weights, rounds=facts.round)
-        shown.at(facts.round)
-        if on_round is not None:
-            on_round(facts, weights)
-
-    with held() as signals:
-        try:
-            return run_rounds(plan, weights, ask, first=done + 1, on_round=after)
-        finally:
-            for silo in silos:
-                silo.close()
-
-
-def run_flower(
-    folder: Path,
-    plan: FederationPlan,
-    *,
-    cpus: int | None = None,
-    round_timeout: float = 3600.0,
-    progress: Progress | None = None,
-) -> None:
-    """All rounds in Flower's simulation engine, with the apps that a deployment runs.
-
-    Args:
-        folder: made by `make_federation`.
-        plan: its plan.
-        cpus: processors for the silos together; all by default.
-        round_timeout: seconds to wait for a round.
-        progress: is told how many rounds are done.
-
-    Raises:
-        UseError: Flower is not installed.
-        FailureError: the engine stopped before all rounds were done.
-    """
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    simulation = library(
-        "flwr.simulation",
-        extra="federated",
-        what="a simulation",
-        otherwise=", or use --runtime in-process",
-    )
-    from userdp.federated.client import client_app
-    from userdp.federated.server import server_app
-
-    shown = progress or NoProgress()
-    shown.stage("federate", plan.rounds, unit="round")
-
-    def after(facts: RoundFacts, weights: Weights) -> None:
-        shown.at(facts.round)
-
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    simulation.run_simulation(
-        server_app=server_app(folder, round_timeout=round_timeout, on_round=after),
-        client_app=client_app(folder),
-        num_supernodes=plan.silos,
-        backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {
-                "num_cpus": cpus or os.cpu_count() or 1,
-                "logging_level": "ERROR",
-                "log_to_driver": False,
-                "include_dashboard": False,
-            },
-        },
-    )
-    done = read_rounds(folder)
-    if not done or done[-1]["round"] != plan.rounds:
-        raise FailureError(
-            f"Flower's simulation engine stopped after {len(done)} of {plan.rounds} rounds",
-            hint="its own log says why; `--runtime in-process` runs the same steps without it",
-        )
+        return run_rounds(folder, plan, weights_of(model), ask, progress=progress)
 
 
 def claim_of(folder: Path) -> FederationClaim:
     """The claim of the federation in a folder, from the ledgers of its silos that lie there."""
     runs = sorted(path.parent for path in folder.glob(f"silo-*/{RUN}/ledger.jsonl"))
     plan = FederationPlan.load(folder / PLAN_FILE)
-    mark, deployed = folder / SPREAD_FILE, (folder / APP_FOLDER).exists()
+    mark, deployed = folder / SPREAD_FILE, (folder / "app").exists()
     here = mark.exists() and read_json(mark, what="a spread").get("plan") == plan.digest
     return federation_claim(plan, runs, spread=here and not deployed)
 
@@ -222,37 +127,26 @@ def measure(folder: Path, plan: FederationPlan, *, device: str = AUTO) -> dict[s
         device: see `userdp.training.devices`.
 
     Returns:
-        The mean ``loss``; for images the ``accuracy``; ``held_out_items``; and of all items, how
-        many the cap leaves out and how many hold a class that the model does not have.
+        The mean ``loss``; ``held_out_items``; and of all items, how many the cap leaves out.
     """
     model, loss = build_model(plan.model)
     model = model.to(choose_device(device))
     put_weights(model, load_weights(folder / MODEL_FILE)[0])
-    losses = right = 0.0
-    targets = items = unreadable = over = 0
+    losses = targets = items = over = 0.0
     for index in range(plan.silos):
         store = UserStore.open(silo_folder(folder, index) / STORE)
         if isinstance(plan.local, Plan):
             counts = store.split(Split.TRAIN).counts
-            over += int(np.maximum(counts - plan.local.sampling.group_size, 0).sum())
-        held = all_units(store.split(Split.HELD_OUT_EXAMPLES))
-        if isinstance(plan.model, LeafCNN):
-            for units in (held, all_units(store.split(Split.TRAIN))):
-                unreadable += int((units.input_ids[:, :1] >= plan.model.classes).sum())
-            right += accuracy(model, held) * len(held)
-        if len(held):
-            evaluation, _ = evaluate(model, store, Split.HELD_OUT_EXAMPLES, loss=loss)
-            losses += evaluation["loss"] * evaluation["tokens"]
-            targets, items = targets + evaluation["tokens"], items + evaluation["examples"]
-    measured = {
+            over += float(np.maximum(counts - plan.local.sampling.group_size, 0).sum())
+        if len(store.split(Split.HELD_OUT_EXAMPLES).counts):
+            found, _ = evaluate(model, store, Split.HELD_OUT_EXAMPLES, loss=loss)
+            losses += found["loss"] * found["tokens"]
+            targets, items = targets + found["tokens"], items + found["examples"]
+    return {
         "loss": losses / max(1, targets),
         "held_out_items": items,
         "items_left_out_by_the_cap": over,
-        "items_unreadable": unreadable,
     }
-    if isinstance(plan.model, LeafCNN):
-        measured["accuracy"] = right / max(1, items)
-    return measured
 
 
 def all_units(split: StoreSplit) -> Units:

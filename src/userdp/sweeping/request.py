@@ -1,4 +1,4 @@
-"""What a sweep was asked for: its candidates, how the best is chosen, and what that may cost."""
+"""What a tuning was asked for: its candidates, how the best is chosen, and what that may cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from userdp.accounting.repetitions import Repetitions
+from userdp.accounting.repetitions import PoissonNumber, Repetitions, TruncatedNegativeBinomial
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
@@ -53,7 +53,7 @@ class Candidate:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a sweep may vary."""
+        """What a tuning may vary."""
         return {
             "algorithm": self.plan.algorithm,
             "l2_clip_norm": self.plan.clip.l2_norm,
@@ -64,7 +64,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRequest:
-    """A sweep, fixed before the first run; kept in its folder, and what a resumed one must equal.
+    """A tuning, fixed before the first run; kept in its folder, and what a resumed one must equal.
 
     Args:
         mode: how the best is chosen.
@@ -83,15 +83,14 @@ class SweepRequest:
     @property
     def in_words(self) -> str:
         """How the winner was chosen, for its ledger and its report."""
-        if self.mode is TuningMode.NON_PRIVATE:
-            chosen = (
-                f"non-private tuning on {self.split} ({len(self.candidates)} candidates, of which "
-                "the claim covers this one's run alone)"
-            )
-        elif self.mode is TuningMode.COMPOSITION:
-            chosen = f"DP scores of {len(self.candidates)} candidates, all in this claim"
-        else:
-            chosen = "private selection from a random number of candidates, in this claim"
+        count = f"{len(self.candidates)} candidates"
+        chosen = {
+            TuningMode.NON_PRIVATE: f"non-private tuning on {self.split} ({count}, of which the "
+            "claim covers this one's run alone)",
+            TuningMode.COMPOSITION: f"DP scores of {count}, all in this claim",
+            TuningMode.PRIVATE_SELECTION: "private selection from a random number of candidates, "
+            "in this claim",
+        }[self.mode]
         origins = {k: v for one in self.candidates for k, v in one.plan.origins.items()}
         if not origins:
             return chosen
@@ -160,7 +159,7 @@ def build_request(
         UseError: the mode has no claim for these candidates, or what was given says nothing in it.
     """
     if not candidates:
-        raise UseError("a sweep needs at least one candidate, got none")
+        raise UseError("a tuning needs at least one candidate, got none")
     if not len(store.split(split).counts):
         raise UseError(
             f"the store holds nothing in split {split}: there is no loss to choose by",
@@ -169,7 +168,7 @@ def build_request(
     for candidate in candidates:
         require_covered(store, candidate.plan)
         if candidate.config.selection.scored:
-            raise UseError("a sweep does not score examples: leave --selection by perplexity out")
+            raise UseError("a tuning scores no examples: no selection by perplexity")
     load_model(candidates[0].config, store)  # one that does not fit must cost nothing
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
     request = SweepRequest(
@@ -190,34 +189,52 @@ def build_request(
         return request
     _require_scores(store, bound)
     plans = tuple(candidate.plan for candidate in candidates)
-    total = min(plan.budget.target_epsilon or plan.guarantee().epsilon for plan in plans)
-    total = total if epsilon is None else epsilon
-    delta = min(plan.budget.target_delta for plan in plans)
+    total = epsilon
+    if total is None:
+        total = min(plan.budget.target_epsilon or plan.guarantee().epsilon for plan in plans)
+    given = {"epsilon": total, "delta": min(plan.budget.target_delta for plan in plans)}
     if mode is TuningMode.COMPOSITION:
         score = SCORES_SHARE * total / len(plans) if score_epsilon is None else score_epsilon
-        composed = divided(plans, epsilon=total, delta=delta, score_epsilon=score)
-        return _with(request, composed, composed.plans)
-    if repetitions is None:
+        tuning: Tuning = divided(plans, score_epsilon=score, **given)
+        noisy = tuning.plans
+    elif repetitions is None:
         raise UseError(
             "a private selection needs the mean of its random number of candidates",
             hint="give --mean-trials 8",
         )
-    distinct = tuple(dict.fromkeys(plans))
-    score = SCORE_SHARE * total if score_epsilon is None else score_epsilon
-    selection = selected(
-        distinct, epsilon=total, delta=delta, score_epsilon=score, repetitions=repetitions
-    )
-    noisy = dict(zip(distinct, selection.plans, strict=True))
-    return _with(request, selection, tuple(noisy[plan] for plan in plans))
+    else:
+        score = SCORE_SHARE * total if score_epsilon is None else score_epsilon
+        distinct = tuple(dict.fromkeys(plans))
+        tuning = selected(distinct, score_epsilon=score, repetitions=repetitions, **given)
+        noise = dict(zip(distinct, tuning.plans, strict=True))
+        noisy = tuple(noise[plan] for plan in plans)
+    chosen = zip(candidates, noisy, strict=True)
+    tuned = tuple(replace(candidate, plan=plan) for candidate, plan in chosen)
+    return replace(request, tuning=tuning, candidates=tuned)
 
 
-def _with(request: SweepRequest, tuning: Tuning, plans: tuple[Plan, ...]) -> SweepRequest:
-    candidates = zip(request.candidates, plans, strict=True)
-    return replace(
-        request,
-        tuning=tuning,
-        candidates=tuple(replace(candidate, plan=plan) for candidate, plan in candidates),
-    )
+def repetitions_of(
+    mode: TuningMode, mean: float | None, distribution: str | None
+) -> Repetitions | None:
+    """The law of the number of candidates, if one is asked for."""
+    laws = {"logarithmic": 0.0, "geometric": 1.0}
+    if distribution == "fixed" and mode is TuningMode.PRIVATE_SELECTION:
+        raise UseError(
+            "a fixed number of candidates has no claim by private selection: the best of K can "
+            "cost K times one run, since how good it is tells how many were near it",
+            hint="--tuning composition charges all of a fixed grid; or --distribution logarithmic",
+        )
+    if mean is None and distribution is None:
+        return None
+    if mean is None or distribution not in (None, "poisson", *laws):
+        raise UseError(
+            f"--distribution {distribution} says nothing"
+            + (" without --mean-trials" if mean is None else ": there is no such law"),
+            hint="give --mean-trials 8; and logarithmic, geometric or poisson",
+        )
+    if distribution == "poisson":
+        return PoissonNumber(mu=mean)
+    return TruncatedNegativeBinomial.of_mean(mean, eta=laws[distribution or "logarithmic"])
 
 
 def _require_scores(store: UserStore, bound: float) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 import torch
 
 from userdp.errors import UseError
-from userdp.vocabulary import require_count
 
 AUTO: Final = "auto"
 NAMES: Final = "auto, cpu, cuda or cuda:N"
@@ -62,28 +61,6 @@ def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
             "under torchrun, start at most as many processes as there are devices",
         )
     return device
-
-
-def seats(name: str, jobs: int) -> list[str]:
-    """The device of each of ``jobs`` processes that run side by side, on this machine.
-
-    With ``cuda``, and ``auto`` where there is CUDA, each has a device of its own. One that is named
-    (``cuda:1``) is shared by all, and so is the CPU.
-
-    Raises:
-        UseError: there is no such device, or ``cuda`` and ``auto`` find fewer than ``jobs``.
-    """
-    require_count("jobs", jobs, at_most=256)
-    chosen, there = choose_device(name), accelerators()
-    if jobs == 1 or chosen.type == "cpu" or ":" in name:
-        return [name] * jobs
-    if jobs > there:
-        raise UseError(
-            f"{jobs} processes at a time want a CUDA device each, and there are {there}",
-            hint=f"give --jobs {there}; or let them share one (--device cuda:0) or the CPU "
-            "(--device cpu)",
-        )
-    return [f"{_KIND}:{place}" for place in range(jobs)]
 
 
 def accelerators() -> int:

@@ -24,6 +24,12 @@ MODEL = (
     "--model", "new", "--layers", "1", "--width", "16", "--heads", "2", "--engine", "reference",
     "--no-tensorboard",
 )  # fmt: skip
+TUNED = tuple(
+    word
+    for one in ("model=new", "layers=1", "width=16", "heads=2", "engine=reference")
+    for word in ("--set", f"learning.{one}")
+)
+"""The same for a tuning."""
 
 
 class Scene(ABC):

@@ -32,9 +32,10 @@ class Federate(Scene):
         if out.exists():
             return userdp("federate", folder / "play.jsonl", *fixed, "--resume")
         return userdp(
-            "federate", folder / "play.jsonl", *fixed, "--seq-len", 16, "--batch-size", 5,
-            "--local-steps", 2, "--items-per-silo", 40, "--subjects-per-silo", 10,
-            "--model", "new", "--layers", 1, "--width", 8, "--heads", 2,
+            "federate", folder / "play.jsonl", *fixed, "--batch-size", 5, "--items-per-silo", 40,
+            "--subjects-per-silo", 10, "--model", "new", "--set", "silo.local_steps=2",
+            *(word for one in ("seq_len=16", "layers=1", "width=8", "heads=2")
+              for word in ("--set", f"model.{one}")),
         )  # fmt: skip
 
     def check(self, folder: Path) -> list[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.faults.crashes.scenes.base import (
-    MODEL,
+    TUNED,
     Scene,
     digest_of_tensors,
     least_epsilon,
@@ -121,7 +119,7 @@ class Audit(Scene):
 
 
 class Sweep(Scene):
-    """``userdp tune`` over two learning rates; trials are processes of their own."""
+    """``userdp tune`` over two learning rates."""
 
     name = "sweep"
 
@@ -136,16 +134,13 @@ class Sweep(Scene):
         must(prepare(folder))
 
     def act(self, folder: Path) -> int:
-        from userdp.training import side_by_side
-
         out = folder / "sweep"
-        # Trials become forks, which the layer of files follows: of it a new process knows nothing.
-        side_by_side.launch = forked
-        begun = ("--resume",) if (out / "sweep.json").exists() else (
+        begun = ("--resume",) if (out / "tuning.json").exists() else (
             "--tuning", "non-private", "--plan", folder / "plan.json",
-            "--learning-rate", 0.003, 0.03, *MODEL[:-1], "--checkpoint-every", 2,
+            "--learning-rate", 0.003, 0.03, *TUNED,
+            "--set", "learning.checkpoint_every=2",
         )  # fmt: skip
-        return userdp("sweep", folder / "store", "--out", out, "--no-tensorboard", *begun)
+        return userdp("tune", folder / "store", "--out", out, *begun)
 
     def check(self, folder: Path) -> list[str]:
         from userdp.claims import claim
@@ -166,44 +161,6 @@ class Sweep(Scene):
 
     def result(self, folder: Path) -> str | None:
         return digest_of_tensors(folder / "sweep" / "winner" / "model" / "model.safetensors")
-
-
-class _Forked:
-    """A trial, forked from the process of its sweep."""
-
-    def __init__(self, process: int) -> None:
-        self._process = process
-        self._status: int | None = None
-
-    def poll(self) -> int | None:
-        if self._status is None:
-            found, code = os.waitpid(self._process, os.WNOHANG)
-            self._status = os.waitstatus_to_exitcode(code) if found else None
-        return self._status
-
-    def terminate(self) -> None:
-        os.kill(self._process, 15)
-
-    def wait(self) -> int:
-        if self._status is None:
-            _, code = os.waitpid(self._process, 0)
-            self._status = os.waitstatus_to_exitcode(code)
-        return self._status
-
-
-def forked(arguments: list[str], *, log: Path, environment: Mapping[str, str]) -> _Forked:
-    """Start a run in a fork of this process, which has loaded everything."""
-    process = os.fork()
-    if process:
-        return _Forked(process)
-    status = 70
-    try:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.dup2(descriptor, 2)
-        os.environ.update(environment)
-        status = userdp(*arguments)
-    finally:
-        os._exit(status)
 
 
 def looked(folder: Path, what: str) -> bool:

@@ -42,35 +42,31 @@ class Sweep(Target):
     """The folder of a sweep that goes on."""
 
     name = "sweep"
-    what = "sweep.json, scores and losses of a sweep"
+    what = "tuning.json and the scores of a tuning"
 
     def make(self, folder: Path) -> None:
-        import numpy as np
-
         from tests.claims.lives import PLAN
         from tests.training.toy import CONFIG
         from userdp.data.store import UserStore
+        from userdp.sweeping.choice import Score
         from userdp.sweeping.folder import SweepFolder
         from userdp.sweeping.request import TuningMode, build_request, grid
-        from userdp.sweeping.scores import Score
 
         store = UserStore.open(CORPUS / "store", fixed_graph=True)
         candidates = grid([PLAN], CONFIG, axes={"learning_rate": [0.003, 0.03]})
         asked = build_request(store, TuningMode.NON_PRIVATE, candidates)
         place = SweepFolder(folder)
         place.begin(asked, "digest")
-        score = Score(value=-3.0, loss=3.0, error=0.1)
-        for number, candidate in enumerate(asked.candidates, start=1):
-            place.note(number, candidate, score)
-            place.keep_losses(number, np.arange(5.0))
+        score = Score(value=-3.0, loss=3.0, error=0.1, losses=(1.0, 5.0))
+        for number, _ in enumerate(asked.candidates, start=1):
+            place.note(number, score)
 
     def read(self, folder: Path) -> None:
         from userdp.sweeping.folder import SweepFolder
 
         place = SweepFolder(folder)
-        place.kept("digest")
+        place.kept(None, "digest")
         place.scores()
-        place.losses()
 
 
 class Config(Target):

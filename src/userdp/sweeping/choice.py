@@ -1,22 +1,29 @@
-"""The score of a trial: how little it loses on people it was not trained on. Higher is better."""
+"""The score of a trial, and how far each trial is behind the winner.
+
+A score says how little a trial loses on people it was not trained on; higher is better. Exact
+scores are compared in pairs: the difference of each user's two losses, whose mean has a far smaller
+standard error than the losses themselves, since what makes one user's text harder than another's
+cancels. Scores under DP are compared by their noise only: the people are the same ones.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
-from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import StoreLedger
 from userdp.queries.means import GRID, release_means, to_grid
 from userdp.queries.statistics import bounded_sum
-from userdp.training.devices import AUTO, choose_device
-from userdp.training.losses import user_losses
-from userdp.training.models import read_model, require_fit
+from userdp.training.losses import paired
+
+CERTAIN = 2.0
+"""Standard errors from which on a difference is told apart from none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,21 +36,14 @@ class Score:
         note: why there is no value.
         error: the standard error of ``loss`` (for other people where it is exact, of its noise
             under DP), or, without a loss, that of ``value``.
+        losses: each user's, exact and operator-only; none under DP.
     """
 
     value: float | None
     loss: float | None = None
     note: str | None = None
     error: float | None = None
-
-
-def trial_losses(
-    run: RunFolder, store: UserStore, split: Split, *, batch: int, device: str = AUTO
-) -> NDArray[np.float64]:
-    """Each user's mean loss, in nats per token: float64 (users,); operator-only."""
-    model = read_model(str(run.model)).to(choose_device(device))
-    require_fit(model, str(run.model), store)
-    return user_losses(model, store, split, batch=batch)
+    losses: tuple[float, ...] = ()
 
 
 def exact_score(losses: NDArray[np.float64]) -> Score:
@@ -52,7 +52,7 @@ def exact_score(losses: NDArray[np.float64]) -> Score:
     if not math.isfinite(loss):
         return Score(value=None, note="its loss is not finite")
     error = float(np.std(losses, ddof=1)) / math.sqrt(len(losses)) if len(losses) > 1 else None
-    return Score(value=-loss, loss=loss, error=error)
+    return Score(value=-loss, loss=loss, error=error, losses=tuple(losses.tolist()))
 
 
 def released_score(
@@ -100,3 +100,41 @@ def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float
 def selection_error(*, epsilon: float, bound: float) -> float:
     """The standard deviation of the noise of a `selection_score`: a public constant."""
     return math.sqrt(2.0) * bound / 2 / epsilon
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """A trial beside the winner.
+
+    Args:
+        behind: its loss less the winner's, in nats per token; not negative.
+        error: the standard error of that; None where it is not known.
+    """
+
+    behind: float | None = None
+    error: float | None = None
+
+    @property
+    def inside_the_noise(self) -> bool:
+        """Whether it may as well be the better of the two."""
+        return self.behind is not None and (
+            self.error is None or self.behind < CERTAIN * self.error
+        )
+
+
+def standing(score: Score, winner: Score) -> Standing:
+    """How far a trial is behind the winner, as far as both scores tell."""
+    if score.loss is None or winner.loss is None:
+        return Standing()
+    error = None
+    if score.losses and len(score.losses) == len(winner.losses):
+        error = paired(np.array(score.losses), np.array(winner.losses))["standard_error"]
+    elif score.error is not None and winner.error is not None:
+        error = math.hypot(score.error, winner.error)
+    return Standing(behind=score.loss - winner.loss, error=error)
+
+
+def standings(best: int, scores: Mapping[int, Score]) -> dict[int, Standing]:
+    """Each trial beside the winner, of whom nothing is told here."""
+    told = {number: standing(score, scores[best]) for number, score in scores.items()}
+    return {**told, best: Standing()}

@@ -24,7 +24,11 @@ def place(tmp_path_factory) -> Path:
 
 NON_PRIVATE = ["--tuning", "non-private"]
 SELECTION = ["--tuning", "private-selection"]
-NEW = ["--model", "new", "--layers", "1", "--width", "16", "--heads", "2"]
+NEW = [
+    word
+    for one in ("model=new", "layers=1", "width=16", "heads=2")
+    for word in ("--set", f"learning.{one}")
+]
 GRID = ["--learning-rate", "0.001", "0.01"]
 
 
@@ -42,15 +46,15 @@ GRID = ["--learning-rate", "0.001", "0.01"]
         ([*SELECTION, *GRID, "--distribution", "fixed"], "K times"),
         ([*SELECTION, *GRID, "--mean-trials", "1"], "greater than 1"),
         ([*SELECTION, *GRID, "--mean-trials", "8", "--score-epsilon", "5"], "whatever the noise"),
-        ([*NON_PRIVATE, "--model", "bundled"], "different tokenizers"),
-        ([*NON_PRIVATE, "--jobs", "0"], "jobs"),
+        ([*NON_PRIVATE, "--set", "learning.model=bundled"], "different tokenizers"),
+        ([*NON_PRIVATE, "--population", "100"], "needs a plan"),
         ([*NON_PRIVATE, "--learning-rate", "nan"], "--learning-rate must be"),
         (["--resume"], "would be ignored"),
     ],
 )
 def test_bad_use_is_one_error_and_leaves_nothing(place, capsys, options, message):
     plan = ["--plan", str(place / "plan.json")]
-    if "--model" not in options:
+    if "learning.model=bundled" not in options:
         options = [*options, *([] if "--resume" in options else NEW)]
     out = place / "sweep"
     assert userdp(["tune", str(place / "store"), "--out", str(out), *plan, *options]) == 2
@@ -64,19 +68,14 @@ def test_bad_use_is_one_error_and_leaves_nothing(place, capsys, options, message
 def test_nothing_to_resume_and_no_plan_are_refused(place, capsys):
     command = ["tune", str(place / "store"), "--out", str(place / "sweep")]
     assert userdp([*command, "--resume"]) == 2
-    assert "no sweep" in capsys.readouterr().err
+    assert "no tuning" in capsys.readouterr().err
     assert userdp([*command, *NON_PRIVATE]) == 2
     assert "needs a plan" in capsys.readouterr().err
     assert not (place / "sweep").exists()
 
 
 @pytest.mark.slow
-def test_methods_are_compared_by_their_plans_and_the_table_is_shown(
-    place, tmp_path, capsys, monkeypatch
-):
-    from tests.sweeping.launch import InProcess
-
-    monkeypatch.setattr("userdp.training.side_by_side.launch", InProcess())
+def test_methods_are_compared_by_their_plans_and_the_table_is_shown(place, tmp_path, capsys):
     command = ["tune", str(place / "store"), "--out", str(tmp_path / "sweep")]
     options = ["--plan", str(place / "plan.json"), str(place / "els.json"), *NON_PRIVATE]
     assert userdp([*command, *options, *NEW]) == 0

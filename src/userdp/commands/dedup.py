@@ -1,0 +1,172 @@
+"""``userdp.dedup``: take out of a public corpus what overlaps with private records."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from userdp.commands.progress import shown
+from userdp.commands.setting import Section, read, section_of
+from userdp.commands.source_options import source_options
+from userdp.data.meta import read_meta
+from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file, provenance_of
+from userdp.data.progress import Progress
+from userdp.data.records import Tally
+from userdp.data.sources import InputOptions, Source, open_source
+from userdp.errors import UseError
+from userdp.files import require_new
+from userdp.ledger import StoreLedger
+from userdp.reporting.table import Table, table_of
+
+
+def dedup(
+    public: str | os.PathLike[str],
+    *,
+    private: Sequence[str],
+    out: str | os.PathLike[str],
+    source: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    domain: Sequence[str] = (),
+    urls: str | os.PathLike[str] | None = None,
+    public_text_field: str = "text",
+    public_url_field: str = "url",
+    overwrite: bool = False,
+    settings: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Remove from a public corpus what overlaps with private records, as C4 became C4--.
+
+    First near-duplicates (MinHash proposes, exact similarity decides), then listed sites and URLs.
+    What is left depends on the private records, and so does a model trained on it: no epsilon of a
+    later run covers that. OUT.provenance.json says so, and stores made of OUT repeat it.
+
+    Args:
+        public: the corpus, JSON Lines (gzip or plain).
+        private: the private records: files, folders or patterns, as for userdp prepare.
+        out: the filtered corpus, a file for the operator only (mode 0600); gzip if its name
+            ends in .gz.
+        source: the kind of the private records; by default told from the paths.
+        store: the user store of the private records, whose id then names them in the provenance;
+            a new random name by default.
+        domain: a registered domain to remove, as stackoverflow.com; may be given several times.
+        urls: a file of URLs to remove, one a line.
+        public_text_field: the field of a public document's text.
+        public_url_field: the field of its URL.
+        overwrite: replace the file at out.
+        settings: a further setting, as rules.similarity=0.9 or input.user=author.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+
+    Returns:
+        How many documents each stage removed, and where they are: operator-only.
+
+    Raises:
+        UseError: an argument is out of range, or no private record has a text.
+    """
+    corpus, place = Path(public), Path(out)
+    if not corpus.is_file():
+        raise UseError(f"there is no public corpus at {corpus}")
+    if place.exists() and place.samefile(corpus):
+        raise UseError(f"--out is the public corpus itself, {corpus}, which stays as it is")
+    require_new(place, overwrite=overwrite, name="clean.jsonl.gz")
+    require_new(provenance_of(place), overwrite=overwrite)
+    given = read([settings] if isinstance(settings, str) else settings, sections())
+    domains, listed = _domains(domain), _urls(urls)
+    name = secrets.token_hex(16)
+    if store is not None:
+        name = read_meta(Path(store)).store_id
+        StoreLedger(Path(store)).look("dedup")
+    paths = [private] if isinstance(private, str) else list(private)
+    options = source_options(InputOptions(**given["input"]), None)
+    records, tally = open_source(paths, kind=source, options=options), Tally()
+    with shown(progress) as bar:
+        texts = PrivateTexts(_texts(records, tally, bar), OverlapRules(**given["rules"]))
+        if not len(texts):
+            raise UseError(
+                f"none of {tally.records_read} private records has a text: nothing could overlap",
+                hint="check --set input.user=…, input.text=… and the paths",
+            )
+        counts = filter_file(
+            corpus,
+            place,
+            texts,
+            private_content=name,
+            domains=domains,
+            urls=listed,
+            text_field=public_text_field,
+            url_field=public_url_field,
+            progress=bar,
+        )
+    return {
+        "public": str(corpus),
+        "out": str(place),
+        "provenance": str(provenance_of(place)),
+        "private_data": name,
+        "private_records": len(texts),
+        "private_drops": {str(reason): n for reason, n in tally.drops.items()},
+        "operator_only": True,
+        **asdict(counts),
+        "near_duplicates": counts.near_duplicates,
+        "on_sites": counts.on_sites,
+    }
+
+
+def sections() -> dict[str, Section]:
+    """What ``--set`` reaches: what counts as overlap, and how private records are read."""
+    return {"rules": section_of(OverlapRules), "input": section_of(InputOptions)}
+
+
+def in_words(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    """What each stage removed."""
+    read_, without = result["documents"], result["without_text"]
+    candidates = f"near-duplicates ({result['candidates']:,} candidates)"
+    yield table_of(
+        (
+            ("documents read", None, read_),
+            ("without a text", without, read_ - without),
+            (candidates, result["near_duplicates"], result["after_duplicates"]),
+            ("listed sites and URLs", result["on_sites"], result["after_sites"]),
+        ),
+        {"stage": lambda one: one[0], "removed": lambda one: one[1], "left": lambda one: one[2]},
+    )
+    yield (
+        f"{result['out']}, against {result['private_records']:,} private records. What is left "
+        "depends on them, and no epsilon of a run covers that. Counts are operator-only."
+    )
+
+
+def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:
+    progress.stage("signatures", source.size)
+    for record in source.records(tally, progress):
+        if record.unusable is not None:
+            tally.drop(record.unusable)
+        else:
+            yield record.text.decode("utf-8", "replace")
+
+
+def _domains(given: Sequence[str]) -> frozenset[bytes]:
+    if not given:
+        return frozenset()
+    from userdp.data.sources.web import BaseDomain
+
+    domain_of = BaseDomain()
+    for name in given:
+        if domain_of(f"https://{name}/") != name.encode():
+            raise UseError(
+                f"{name!r} is not a registered domain, so that no document's would equal it",
+                hint="give it as stackoverflow.com: lower case, without scheme or subdomain",
+            )
+    return frozenset(name.encode() for name in given)
+
+
+def _urls(path: str | os.PathLike[str] | None) -> frozenset[str]:
+    if path is None:
+        return frozenset()
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UseError(f"cannot read URLs from {path}: {error}") from error
+    return frozenset(line.strip() for line in lines if line.strip())

@@ -1,0 +1,243 @@
+"""``userdp.federate``: subject-level privacy across silos, on Flower."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp.codec import encode
+from userdp.commands.progress import say, shown
+from userdp.commands.setting import Section, read, section_of
+from userdp.commands.source_options import source_options
+from userdp.commands.words import claim_in_words
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.records import Record, Tally
+from userdp.data.sources import InputOptions, open_source
+from userdp.data.tokenize import StoreTokenizer
+from userdp.errors import UseError, warn
+from userdp.extras import library
+from userdp.federated.algorithms import Declared
+from userdp.federated.claim import FederationClaim
+from userdp.federated.plan import PLAN_FILE, FederationPlan, LanguageModel
+from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
+from userdp.interrupts import told
+from userdp.plans import Budget, Plan
+from userdp.plans.small_delta import require_small_delta
+
+_OPTIONS = ("items_per_silo", "subjects_per_silo", "group_size", "batch_size")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Federated:
+    """A federation and what became of it.
+
+    Args:
+        folder: where it lies.
+        plan: what every silo and the server agreed on.
+        app: the Flower app of a deployment; None where the rounds ran here.
+        claim: from the silos' ledgers; None of a deployment that has not run.
+        measured: how its model does on held-out items: exact, operator-only.
+    """
+
+    folder: Path
+    plan: FederationPlan
+    app: Path | None = None
+    claim: FederationClaim | None = None
+    measured: dict[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``userdp federate --json`` prints."""
+        return {
+            "federation": str(self.folder),
+            "plan": encode(self.plan),
+            "claims_of_the_plan": [asdict(guarantee) for guarantee in self.plan.guarantees()],
+            "app": None if self.app is None else str(self.app),
+            "claim": None if self.claim is None else self.claim.to_dict(),
+            "operator_only": self.measured,
+        }
+
+
+def federate(
+    data: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    algorithm: str = "local-group-dp",
+    silos: int = 16,
+    silos_per_round: int | None = None,
+    silos_per_subject: int | None = None,
+    rounds: int = 32,
+    items_per_silo: int | None = None,
+    subjects_per_silo: int | None = None,
+    group_size: int = 4,
+    batch_size: float = 64,
+    epsilon: float = 4.0,
+    delta: float = 1e-5,
+    learning_rate: float = 2.0,
+    model: str = "bundled",
+    runtime: str = "simulation",
+    device: str = "auto",
+    resume: bool = False,
+    claim: bool = False,
+    settings: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Federated:
+    """Train across silos with privacy for subjects whose items lie in several of them.
+
+    A fifth of each subject's items is held out; the rest is spread over the silos, each of which
+    has a folder with a store, ledgers and noise of its own.
+
+    Args:
+        data: records as for userdp prepare, or the folder of a federation whose claim is asked for.
+        out: the new folder of the federation.
+        algorithm: what a silo does (Marathe et al. 2023): fedavg, local-item-dp, local-group-dp,
+            higradavg-dp or user-ldp.
+        silos: n.
+        silos_per_round: m, by a public schedule; all by default.
+        silos_per_subject: s, a bound on the silos that hold one subject, which is kept when the
+            items are spread; all by default.
+        rounds: R.
+        items_per_silo: the declared number of items of a silo, a public constant.
+        subjects_per_silo: the declared number of subjects of a silo, a public constant.
+        group_size: k, most items of a subject in a silo; the rest never trains, and is counted.
+        batch_size: items that a step of a silo draws, expected over the declared number.
+        epsilon: the budget, per subject (local-item-dp: per subject who holds one item).
+        delta: of the claim.
+        learning_rate: of the local steps.
+        model: "bundled", "new", or a folder of a Hugging Face causal language model.
+        runtime: simulation, by Flower's engine; in-process, one silo after another; or deployment,
+            which only makes the folders and the Flower app.
+        device: where in-process silos compute, and the model is measured: auto, cpu, cuda or
+            cuda:N. Flower's silos compute on CPUs.
+        resume: go on with the interrupted federation in out, by the plan that lies there.
+        claim: recompute the claim of the federation in the folder data from its ledgers.
+        settings: a further setting, as model.lora_rank=8 or input.user=author.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+
+    Raises:
+        UseError: an argument is out of range or fits no other; nothing was charged.
+        Interrupted: by Ctrl-C or SIGTERM; rounds that are done are kept.
+    """
+    if claim:
+        folder = Path(data)
+        plan = FederationPlan.load(folder / PLAN_FILE)
+        return Federated(folder=folder, plan=plan, claim=claim_of(folder))
+    if out is None:
+        raise UseError("--out is missing: the folder of the new federation")
+    folder = Path(out)
+    if runtime not in ("simulation", "in-process", "deployment"):
+        raise UseError(f"there is no runtime {runtime}", hint="simulation, in-process, deployment")
+    if runtime != "in-process":
+        if device not in ("auto", "cpu"):
+            raise UseError(
+                f"Flower's silos compute on CPUs, and --device says {device}",
+                hint="leave --device out, or choose --runtime in-process",
+            )
+        otherwise = ", or use --runtime in-process"
+        library("flwr", extra="federated", what=f"a {runtime}", otherwise=otherwise)
+    if resume:
+        if not (folder / PLAN_FILE).exists():
+            raise UseError(f"there is no federation at {folder} to resume", hint="no --resume")
+        return _run(folder, FederationPlan.load(folder / PLAN_FILE), runtime, device, progress)
+    if items_per_silo is None or subjects_per_silo is None:
+        raise UseError(
+            "--items-per-silo and --subjects-per-silo are missing: denominators must be public "
+            "constants, and counting the data would make them private",
+            hint="declare round numbers that you would also tell a stranger",
+        )
+    given = read([settings] if isinstance(settings, str) else settings, sections())
+    place = Path(model) if Path(model).is_dir() else None
+    tokenizer = StoreTokenizer.load(None if model in ("bundled", "new") else Path(model))
+    records = _records(data, InputOptions(**given["input"]), place)
+    plan = FederationPlan.calibrated(
+        Declared(
+            items_per_silo=items_per_silo,
+            subjects_per_silo=subjects_per_silo,
+            group_size=group_size,
+            batch_size=batch_size,
+            **given["silo"],
+        ),
+        Budget(target_delta=delta, target_epsilon=epsilon),
+        algorithm=algorithm,
+        silos=silos,
+        silos_per_round=silos_per_round or silos,
+        silos_per_subject=silos_per_subject or silos,
+        rounds=rounds,
+        learning_rate=learning_rate,
+        model=LanguageModel(
+            model=model,
+            tokenizer_sha256=tokenizer.sha256,
+            vocab_size=tokenizer.vocab_size,
+            **given["model"],
+        ),
+    )
+    if isinstance(plan.local, Plan):
+        subjects, counted = silos * subjects_per_silo, "subjects, all silos together"
+        warn(require_small_delta(delta, subjects, counted=counted, allow_large_delta=False))
+    make_federation(folder, plan, records, tokenizer=tokenizer, seed=plan.model.seed)
+    return _run(folder, plan, runtime, device, progress)
+
+
+def sections() -> dict[str, Section]:
+    """What ``--set`` reaches: of a silo's steps, of the model, of how the data is read."""
+    return {
+        "silo": section_of(Declared, without=_OPTIONS),
+        "model": section_of(LanguageModel, without=("model", "tokenizer_sha256", "vocab_size")),
+        "input": section_of(InputOptions),
+    }
+
+
+def _records(data: Any, options: InputOptions, tokenizer: Path | None) -> list[Record]:
+    """The records that ``data`` names; what cannot be used is told to the operator."""
+    source = open_source([str(data)], options=source_options(options, tokenizer))
+    tally = Tally()
+    records = list(source.records(tally, NoProgress()))
+    for reason, count in tally.drops.items():
+        say(f"operator-only: {count} records dropped: {reason}")
+    return records
+
+
+def _run(
+    folder: Path, plan: FederationPlan, runtime: str, device: str, progress: Progress | None
+) -> Federated:
+    """All rounds that are left, or the app that will run them."""
+    if runtime == "deployment":
+        from userdp.federated.flower import write_app
+
+        return Federated(folder=folder, plan=plan, app=write_app(folder))
+    left = "before its end: rounds that are done are kept, and steps of others stay charged"
+    with told(left, resume=True), shown(progress) as bar:
+        if runtime == "simulation":
+            from userdp.federated.flower import simulate
+
+            simulate(folder, plan, progress=bar)
+        else:
+            run_in_process(folder, plan, device=device, progress=bar)
+    measured = measure(folder, plan, device=device)
+    return Federated(folder=folder, plan=plan, claim=claim_of(folder), measured=measured)
+
+
+def in_words(federated: Federated) -> Iterator[Any]:
+    """The plan, the claim, and how the model does."""
+    plan, claimed, exact = federated.plan, federated.claim, federated.measured
+    noise = plan.local.noise.multiplier if isinstance(plan.local, Plan) else 0.0
+    yield (
+        f"{plan.algorithm}: {plan.silos} silos, {plan.rounds} rounds of {plan.local.steps} local "
+        f"steps, noise multiplier {noise:.4g}."
+    )
+    if federated.app is not None:
+        yield (
+            f"Flower app: {federated.app}, for `flwr run`; give each silo its own folder "
+            "(docs/federated.md)."
+        )
+    if claimed is not None:
+        yield from claim_in_words(claimed.claim)
+        yield (
+            f"{claimed.subject_steps} planned local steps of the silos that may hold a subject are "
+            f"in it, {'all' if claimed.complete else 'not all'} of which ran."
+        )
+    if exact is not None:
+        words = ", ".join(f"{name.replace('_', ' ')} {one:.4g}" for name, one in exact.items())
+        yield f"Operator-only, exact, not differentially private: {words}."

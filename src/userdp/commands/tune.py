@@ -1,0 +1,219 @@
+"""``userdp.tune``: train a grid of settings, choose one, and claim what choosing costs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from userdp.commands.progress import shown
+from userdp.commands.run import opened
+from userdp.commands.setting import Section, read, section_of
+from userdp.commands.train import warn_of_delta
+from userdp.data.progress import Progress
+from userdp.data.splits import Split
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.plans import Plan
+from userdp.plans.preset import preset
+from userdp.plans.proposal import Proposal, as_plan
+from userdp.reporting.table import Table, table_of
+from userdp.sweeping.request import TuningMode, build_request, grid, repetitions_of
+from userdp.sweeping.runs import Tuned, run_sweep
+from userdp.training.config import OptimizerName, RunOptions, TrainConfig
+from userdp.vocabulary import delta_up, round_up
+
+AnyPlan = Plan | Proposal | str | os.PathLike[str]
+_ONE_RUNS = ("sharded", "verify", "scores", "base_of_others", "charge_again", "slot", "device")
+
+
+def tune(
+    store: str | os.PathLike[str],
+    plan: AnyPlan | Sequence[AnyPlan] = (),
+    *,
+    out: str | os.PathLike[str],
+    tuning: TuningMode | None = None,
+    learning_rate: Sequence[float] = (),
+    l2_clip_norm: Sequence[float] = (),
+    optimizer: Sequence[OptimizerName] = (),
+    epsilon: float | None = None,
+    population: int | None = None,
+    delta: float | None = None,
+    split: Split = Split.HELD_OUT_USERS,
+    score_epsilon: float | None = None,
+    loss_bound: float | None = None,
+    mean_trials: float | None = None,
+    distribution: str | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    settings: Sequence[str] = (),
+    config: TrainConfig | None = None,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Train a grid of settings and choose one, at a claim that covers the choice.
+
+    Each candidate is a run of its own in DIR/trial-001 and on; the one of least held-out loss is
+    copied to DIR/winner, whose ledger claims what the tuning costs. Killed, a tuning goes on with
+    resume; the same line in further processes trains trials beside this one.
+
+    Args:
+        store: a user store, or its folder.
+        plan: plans, or their files; several compare methods, such as ULS and ELS.
+        out: the tuning's folder (DIR).
+        tuning: non-private: by the exact loss; the winner claims only its own run and says how it
+            was chosen. composition: by DP losses; the budget is divided over all runs and scores.
+            private-selection: a random number of random candidates; only the winner may be handed
+            on, at the price of choosing (Papernot and Steinke 2022).
+        learning_rate: values to try.
+        l2_clip_norm: values to try, in place of the plan's; epsilon does not depend on it.
+        optimizer: values to try.
+        epsilon: of the winner, choosing included; the plan's own by default. The plan's noise is
+            calibrated anew to its share. With population, in place of a plan: the preset's.
+        population: the declared number of users, for the preset.
+        delta: of the preset.
+        split: whose loss is the score: held-out-users or held-out-examples.
+        score_epsilon: of each score; by default a tenth of the budget for all of a fixed grid, a
+            twentieth each for a private selection.
+        loss_bound: a public bound in nats per token, larger losses count as so much in DP scores;
+            by default that of guessing all tokens of the vocabulary alike.
+        mean_trials: of the random number of candidates of a private selection.
+        distribution: of that number: logarithmic (the default, mostly the cheapest for its mean),
+            geometric or poisson.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        resume: go on with the tuning in out; its options need not be given again.
+        settings: what all candidates share, as learning.lora_rank=8.
+        config: the same whole: the model and how it learns.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+
+    Raises:
+        UseError: an argument is out of range or fits no other; nothing was charged.
+        Interrupted: by Ctrl-C or SIGTERM; the trial that trained finished its step.
+    """
+    people = opened(store, fixed_graph=True)  # each plan is held against it
+    given = read([settings] if isinstance(settings, str) else settings, sections())
+    several = isinstance(plan, Sequence) and not isinstance(plan, str)
+    plans: list[Any] = list(cast("Sequence[AnyPlan]", plan)) if several else [plan]
+    budget = (epsilon, population, delta, score_epsilon, loss_bound)
+    said = [*plans, *learning_rate, *l2_clip_norm, *optimizer, *settings]
+    said += [one for one in (*budget, mean_trials, distribution, config) if one is not None]
+    request = None
+    if tuning is None and not resume:
+        raise UseError(
+            "a tuning needs --tuning by name: what the winner claims depends on how it is chosen",
+            hint="non-private, composition or private-selection; see `userdp tune --help`",
+        )
+    if tuning is None and said:
+        raise UseError(
+            "--resume goes on with what the tuning began with: these options would be ignored",
+            hint="give --resume alone, or all of the options once more",
+        )
+    if tuning is not None:
+        learned = TrainConfig(**given["learning"]) if config is None else config
+        if not plans and epsilon is not None and population is not None:
+            low_rank = learned.lora_rank is not None
+            chosen = preset(epsilon=epsilon, population=population, delta=delta, low_rank=low_rank)
+            plans, learning_rate = [chosen.plan()], learning_rate or (chosen.learning_rate,)
+        elif not plans or population is not None or delta is not None:
+            raise UseError(
+                "a tuning needs a plan, or the budget of one",
+                hint="--plan plan.json, made by userdp plan; or --epsilon and --population",
+            )
+        total = StoreLedger(people.path).history().total_delta
+        allowed = bool(given["run"].get("allow_large_delta"))
+        for one in plans:
+            warn_of_delta(as_plan(one), one, total=total, allowed=allowed)
+        axes = {"learning_rate": learning_rate, "optimizer": list(map(OptimizerName, optimizer))}
+        request = build_request(
+            people,
+            mode := TuningMode(tuning),
+            grid(plans, learned, l2_clip_norms=l2_clip_norm, axes=axes),
+            split=Split(split),
+            epsilon=epsilon,
+            score_epsilon=score_epsilon,
+            loss_bound=loss_bound,
+            repetitions=repetitions_of(mode, mean_trials, distribution),
+        )
+    with shown(progress) as bar:
+        return run_sweep(people, Path(out), request, resume=resume, device=device, progress=bar)
+
+
+def sections() -> dict[str, Section]:
+    """What ``--set`` reaches: what candidates share."""
+    return {
+        "learning": section_of(TrainConfig, without=("learning_rate", "optimizer")),
+        "run": section_of(RunOptions, without=(*_ONE_RUNS, "report_to")),
+    }
+
+
+def in_words(tuned: Tuned) -> Iterator[Table | str]:
+    """The trials, which one won and how surely, and what it claims."""
+    result = tuned.to_dict()
+    if result["operator_only"]:
+        yield "Operator-only: the losses are exact numbers about people's text.\n"
+    if tuned.trials:
+        yield _trials(result["trials"])
+        yield how_surely(tuned.inside_the_noise, len(tuned.trials))
+    rows = [("chosen by", result["chosen_by"])]
+    if tuned.winner is None:
+        rows.append(("winner", "none: no candidate was drawn, so nothing was trained"))
+    else:
+        rows.append(("winner", result["winner"]))
+        rows += [(name.replace("_", " "), str(one)) for name, one in result["settings"].items()]
+        if not tuned.trials and tuned.score is not None:
+            rows.append(
+                ("score", f"{with_error(tuned.score.value, tuned.score.error)} (its noise)")
+            )
+        rows += [("epsilon", _claimed(result["epsilon"])), ("delta", delta_up(result["delta"]))]
+        told = ("unit", "adjacency", "accountant", "composition")
+        rows += [(name, str(result[name])) for name in told]
+    rows.append(("the store's epsilon", _claimed(result["store_epsilon"])))
+    yield Table(rows=rows, strong=[n for n, row in enumerate(rows) if row[0] == "epsilon"])
+    if tuned.winner is not None:
+        yield f"Claim: {result['headline']}."
+    if result["tuning"] == TuningMode.PRIVATE_SELECTION:
+        yield (
+            "Only winner/ may be handed on: the other trials, their number, and how long all of "
+            "it took are for the operator only."
+        )
+
+
+def _claimed(epsilon: float) -> str:
+    return "none" if math.isinf(epsilon) else round_up(epsilon)
+
+
+def with_error(value: float | None, error: float | None, sign: str = "") -> str:
+    """A number with its standard error."""
+    if value is None:
+        return ""
+    return f"{value:{sign}.4f}" + ("" if error is None else f" ± {error:.4f}")
+
+
+def how_surely(near: Sequence[int], trials: int) -> str:
+    """Whether the winner is better than the others by more than chance explains."""
+    if trials < 2:
+        return "There was one trial, and nothing to choose."
+    if not near:
+        return "The winner is ahead of every other trial by two standard errors or more."
+    return (
+        f"The winner is inside the noise: trial {', '.join(map(str, near))} "
+        f"{'is' if len(near) == 1 else 'are'} behind it by less than two standard errors, so that "
+        "another draw could have chosen differently."
+    )
+
+
+def _trials(trials: Sequence[dict[str, Any]]) -> Table:
+    """The trials, with the settings that differ between them."""
+    varied = ("algorithm", "l2_clip_norm", "learning_rate", "optimizer")
+    names = [name for name in varied if len({trial[name] for trial in trials}) > 1]
+    return table_of(
+        trials,
+        {
+            "trial": "trial",
+            **{name.replace("_", " "): name for name in names},
+            "loss per user": lambda one: with_error(one["loss"], one["standard_error"]),
+            "behind the winner": lambda one: with_error(one["behind"], one["behind_error"], "+"),
+            "note": lambda one: one["note"] or "",
+        },
+    )

@@ -1,0 +1,158 @@
+"""The local algorithms of a federation, those of Marathe et al. 2023, as one table.
+
+Each says what a silo's local step adds up and whom its noise is meant to protect. docs/federated.md
+proves the prices. A new one is a line of `ALGORITHMS`, and a class in `userdp.sampling` if it forms
+the units that are clipped in another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from userdp.accounting import Mixture, gaussian_steps
+from userdp.accounting.implemented import implemented_epsilon
+from userdp.clip import Clip
+from userdp.errors import UseError
+from userdp.hints import one_of
+from userdp.noise import Gaussian
+from userdp.plans import Budget, Plan
+from userdp.sampling import PoissonExamples, PoissonPooled, PoissonSubjects, Sampling
+from userdp.training.config import PlainPlan
+from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """Public constants of every silo, declared and not counted.
+
+    Args:
+        items_per_silo: the declared number of items of a silo, a public constant.
+        subjects_per_silo: the declared number of subjects of a silo, a public constant.
+        group_size: k, most items of a subject in a silo; the rest never trains, and is counted.
+        batch_size: items that a step of a silo draws, expected over the declared number.
+        local_steps: T, noisy steps of a silo in a round.
+        l2_clip_norm: C.
+    """
+
+    items_per_silo: int
+    subjects_per_silo: int
+    group_size: int = 4
+    batch_size: float = 64
+    local_steps: int = 1
+    l2_clip_norm: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unprotected(PlainPlan):
+    """One round of a silo without privacy; it stands where other algorithms have a `Plan`."""
+
+    kind: ClassVar[str] = "unprotected"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Algorithm:
+    """One of the local algorithms.
+
+    Args:
+        name: in plans and on the command line.
+        sampling: how a step forms the units that are clipped; it knows their price. None: shuffled
+            mini-batches, and no ε.
+        clips_items: each item is clipped before the items of a unit are averaged. The mean of
+            gradients of norm at most C has norm at most C, so that the clip of the unit changes
+            nothing; it is what the engine states the sensitivity of.
+        counts_subjects: the denominator counts by the declared subjects, not by the items.
+        for_one_item: the budget is that of a subject who holds one item: only one silo's steps
+            count for him. Nothing is claimed of one item among several (`PrivacyUnit.LONE_ITEM`).
+        for_silos: a whole silo is protected too, under replacement.
+    """
+
+    name: str
+    sampling: type[Sampling] | None
+    clips_items: bool = False
+    counts_subjects: bool = False
+    for_one_item: bool = False
+    for_silos: bool = False
+
+    def local(self, declared: Declared, budget: Budget) -> Plan | Unprotected:
+        """The plan of one round of one silo, at noise multiplier 1 until it is calibrated."""
+        items, norm = declared.items_per_silo, declared.l2_clip_norm
+        if self.sampling is None:
+            size = max(1, round(declared.batch_size))
+            return Unprotected(steps=declared.local_steps, batch_size=size)
+        return Plan(
+            sampling=self.sampling.of_size(
+                declared.batch_size, population=items, group_size=declared.group_size
+            ),
+            clip=Clip(l2_norm=norm, item_norm=norm if self.clips_items else None),
+            noise=Gaussian(multiplier=1.0),
+            steps=declared.local_steps,
+            population=declared.subjects_per_silo if self.counts_subjects else items,
+            budget=budget,
+        )
+
+    def budgeted(self, local: Plan, *, charged: int, most: int) -> Plan:
+        """The steps that the budget is for.
+
+        Args:
+            local: one round of one silo.
+            charged: the steps of all silos that one subject may be in.
+            most: the steps of the silo that runs most.
+        """
+        if self.for_one_item:
+            return replace(local, sampling=replace(local.sampling, group_size=1), steps=most)
+        return replace(local, steps=charged)
+
+    def further_claims(self, local: Plan, *, charged: int, most: int) -> Iterator[Guarantee]:
+        """What is guaranteed beside the claim per subject, for other units; see `budgeted`."""
+        if self.for_one_item:
+            claimed = self.budgeted(local, charged=charged, most=most).guarantee()
+            yield replace(claimed, unit=PrivacyUnit.LONE_ITEM)
+        if self.for_silos:
+            whole = silo_mechanism(noise_multiplier=local.noise.multiplier, steps=most)
+            bracket = implemented_epsilon(whole.epsilon, local.budget.target_delta, steps=most)
+            yield replace(
+                local.guarantee(0),
+                epsilon=bracket.upper,
+                unit=PrivacyUnit.SILO,
+                adjacency=Adjacency.REPLACE,
+                accountant=bracket.accountant,
+            )
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    one.name: one
+    for one in (
+        # Plain steps, which protect nobody: what the others are held against.
+        Algorithm(name="fedavg", sampling=None),
+        # Section 3: the noise of LocalGroupDP for subjects of one item. Proposition 1.
+        Algorithm(name="local-item-dp", sampling=PoissonExamples, for_one_item=True),
+        # Algorithm 1: each item is a unit; a subject is in a step with a binomial number of them.
+        Algorithm(name="local-group-dp", sampling=PoissonExamples),
+        # Algorithm 2: a unit is a subject with its drawn items. Proposition 2.
+        Algorithm(
+            name="higradavg-dp", sampling=PoissonSubjects, clips_items=True, counts_subjects=True
+        ),
+        # Algorithm 3: the whole mini-batch is one unit. Propositions 3 and 4.
+        Algorithm(name="user-ldp", sampling=PoissonPooled, for_silos=True),
+    )
+}
+"""Every algorithm by its name; algorithms of Marathe et al. 2023, propositions of the docs."""
+
+
+def algorithm_of(name: str) -> Algorithm:
+    """The algorithm of that name; `UseError` if there is none."""
+    if name not in ALGORITHMS:
+        raise UseError(f"there is no algorithm {name!r}", hint=one_of(name, ALGORITHMS))
+    return ALGORITHMS[name]
+
+
+def silo_mechanism(*, noise_multiplier: float, steps: int) -> Mixture:
+    """UserLDP for a whole silo under replacement: μ = 2 √steps / σ.
+
+    Source: docs/federated.md, Proposition 4; in place of Marathe et al. 2023, Theorem 3.10.
+    """
+    return gaussian_steps(
+        shift=2.0, noise_multiplier=noise_multiplier, steps=steps, adjacency=Adjacency.REPLACE
+    )

@@ -1,0 +1,351 @@
+"""A federation on Flower: the silo's app, the server's app, and the two ways to run them.
+
+A silo answers with its noisy update, or with one of `REFUSALS`. Nothing else leaves it: no number
+of items, no loss, no time, no text of an error. A refusal depends on the plan, the ledger, the
+request and how the store was prepared: what an item holds refuses nothing. The server is trusted
+with nothing. What it holds is public: the plan, the weights, who replied.
+
+The apps of a simulation and of a deployment are the same; only where each silo's folder lies
+differs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from userdp import federated
+from userdp.data.progress import Progress
+from userdp.errors import FailureError, UseError, UserdpError, kind_of
+from userdp.extras import library
+from userdp.federated.models import build_model, put_weights, shared_model, weights_of
+from userdp.federated.plan import PLAN_FILE, FederationPlan
+from userdp.federated.rounds import (
+    MODEL_FILE,
+    Answers,
+    Weights,
+    load_weights,
+    read_rounds,
+    run_rounds,
+)
+from userdp.federated.silo import Silo, read_silo, silo_folder
+from userdp.files import write_file
+
+APP_FOLDER = "app"
+ARRAYS, CONFIG = "arrays", "config"
+REFUSALS = ("another federation", "another model", "not in the plan", "failed")
+
+_log = logging.getLogger(__name__)
+
+
+class _RefusalError(Exception):
+    """One of `REFUSALS`, for the server to read."""
+
+
+def client_app(federation: Path | None = None) -> ClientApp:
+    """The app of every silo of a federation.
+
+    Args:
+        federation: the folder with ``silo-00``, ``silo-01``, … for a simulation. None for a
+            deployment: each SuperNode's ``--node-config`` then says ``silo="FOLDER"`` and
+            ``index=NUMBER``.
+    """
+    app = ClientApp()
+
+    @app.query()
+    def hello(message: Message, context: Context) -> Message:
+        """Which silo this is, of which federation: public constants alone."""
+
+        def answer(folder: Path, index: int, config: Any) -> dict[str, Any]:
+            plan = _agreed(folder, index, config)
+            if config["shapes"] != describe(weights_of(shared_model(plan.model)[0])):
+                raise _RefusalError("another model")
+            return {CONFIG: ConfigRecord({"silo": index, "plan": plan.digest})}
+
+        return _reply(message, context, federation, answer)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        """One round: the silo's noisy update."""
+
+        def answer(folder: Path, index: int, config: Any) -> dict[str, Any]:
+            plan, number = _agreed(folder, index, config), int(config["round"])
+            if not 1 <= number <= plan.rounds or index not in plan.schedule(number):
+                raise _RefusalError("not in the plan")
+            model, loss = shared_model(plan.model)
+            silo = Silo(folder, index, model=model, loss=loss)
+            try:
+                return {ARRAYS: _record(silo.run_round(number, _weights(message)))}
+            finally:
+                silo.close()
+
+        return _reply(message, context, federation, answer)
+
+    return app
+
+
+def _agreed(folder: Path, index: int, config: Any) -> FederationPlan:
+    """The silo's plan, if it is the server's too."""
+    plan = read_silo(folder, index)
+    if config["plan"] != plan.digest:
+        raise _RefusalError("another federation")
+    return plan
+
+
+def _reply(
+    message: Message,
+    context: Context,
+    federation: Path | None,
+    answer: Callable[[Path, int, Any], dict[str, Any]],
+) -> Message:
+    """The silo's answer, or its refusal: words of an error may hold data, and nobody gets them."""
+    node = context.node_config
+    if federation is None:
+        folder, index = Path(str(node["silo"])), int(node["index"])
+    else:
+        index = int(node["partition-id"])
+        folder = silo_folder(federation, index)
+    try:
+        content = answer(folder, index, message.content[CONFIG])
+    except Exception as error:
+        reason = str(error) if isinstance(error, _RefusalError) else "failed"
+        words = error.message if isinstance(error, UserdpError) else kind_of(error)
+        _log.warning("silo %d: %s (%s)", index, reason, words)
+        assert reason in REFUSALS
+        content = {CONFIG: ConfigRecord({"refusal": reason, "silo": index})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+def _record(weights: Weights) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in weights.items()})
+
+
+def _weights(message: Message) -> Weights:
+    arrays: Any = message.content[ARRAYS]
+    return {name: np.array(arrays[name].numpy()) for name in arrays}
+
+
+def describe(weights: Weights) -> str:
+    """Names and shapes as one line, to tell models apart."""
+    return ";".join(f"{name}{list(weights[name].shape)}" for name in sorted(weights))
+
+
+def server_app(
+    folder: Path | None = None,
+    *,
+    round_timeout: float = 3600.0,
+    wait_timeout: float = 600.0,
+    progress: Progress | None = None,
+) -> ServerApp:
+    """The app of a federation's server.
+
+    A server that was stopped goes on after its last saved round: silos answer a round that they
+    released before with the same update.
+
+    Args:
+        folder: holds the plan; weights are written there. None: the run's configuration says it
+            as ``folder``, and may set ``round-timeout`` and ``wait-timeout`` in seconds.
+        round_timeout: how long to wait for a round's updates; who is later is left out.
+        wait_timeout: how long to wait for all silos before the first round.
+        progress: is told how many rounds are done.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = context.run_config
+        serve(
+            grid,
+            folder or Path(str(config["folder"])),
+            round_timeout=float(config.get("round-timeout", round_timeout)),
+            wait_timeout=float(config.get("wait-timeout", wait_timeout)),
+            progress=progress,
+        )
+
+    return app
+
+
+def serve(
+    grid: Grid,
+    folder: Path,
+    *,
+    round_timeout: float,
+    wait_timeout: float,
+    progress: Progress | None = None,
+) -> None:
+    """Run a federation's rounds over a grid of silos.
+
+    Raises:
+        UseError: a silo has another plan or another model; before the first round.
+        FailureError: not all silos came in time.
+    """
+    plan = FederationPlan.load(folder / PLAN_FILE)
+    model, _ = build_model(plan.model)
+    if (folder / MODEL_FILE).exists():
+        put_weights(model, load_weights(folder / MODEL_FILE)[0])  # refuses another model's
+    weights = weights_of(model)
+    members = Members(grid, plan, describe(weights))
+    members.wait_for_all(wait_timeout)
+
+    def ask(number: int, silos: tuple[int, ...], current: Weights) -> Answers:
+        return members.ask(number, silos, current, timeout=round_timeout), members.refusals
+
+    run_rounds(folder, plan, weights, ask, progress=progress)
+
+
+class Members:
+    """Which node is which silo; silos may leave, and come back under another number."""
+
+    def __init__(self, grid: Grid, plan: FederationPlan, shapes: str) -> None:
+        self._grid, self._plan, self._shapes = grid, plan, shapes
+        self._nodes: dict[int, int] = {}
+        self.refusals: dict[str, str] = {}
+
+    def wait_for_all(self, timeout: float) -> None:
+        """Wait until every silo has said hello, with the right plan and model."""
+        end = time.monotonic() + timeout
+        while True:
+            self._greet(timeout)
+            if self.refusals:
+                told = ", ".join(f"silo {silo}: {why}" for silo, why in self.refusals.items())
+                raise UseError(
+                    f"silos refused at the start: {told}",
+                    hint="give every silo the folder that was made for it, of this federation",
+                )
+            if len(self._nodes) == self._plan.silos:
+                return
+            if time.monotonic() > end:
+                raise FailureError(
+                    f"{len(self._nodes)} of {self._plan.silos} silos came within {timeout:g} s",
+                    hint="start the missing SuperNodes, or wait longer with wait-timeout",
+                )
+            time.sleep(0.5)
+
+    def ask(
+        self, number: int, silos: tuple[int, ...], weights: Weights, *, timeout: float
+    ) -> dict[int, Weights]:
+        """The updates of a round; who fails, refuses or is late is not among them."""
+        self._greet(timeout)
+        self.refusals = {}
+        present = set(self._grid.get_node_ids())
+        silo_of = {self._nodes[silo]: silo for silo in silos if self._nodes.get(silo) in present}
+        config = ConfigRecord({"round": number, "plan": self._plan.digest})
+        content = {ARRAYS: _record(weights), CONFIG: config}
+        updates = {}
+        for node, reply in self._answers("train", list(silo_of), content, timeout):
+            if reply.has_error():
+                self.refusals[str(silo_of[node])] = "failed"
+            elif ARRAYS in reply.content:
+                updates[silo_of[node]] = _weights(reply)
+            else:
+                self.refusals[str(silo_of[node])] = str(reply.content[CONFIG]["refusal"])
+        return updates
+
+    def _greet(self, timeout: float) -> None:
+        """Ask new nodes which silo they are."""
+        new = sorted(set(self._grid.get_node_ids()) - set(self._nodes.values()))
+        content = {CONFIG: ConfigRecord({"plan": self._plan.digest, "shapes": self._shapes})}
+        for node, reply in self._answers("query", new, content, min(60.0, timeout)):
+            if reply.has_error():
+                continue
+            answer: Any = reply.content[CONFIG]
+            silo = int(answer["silo"])
+            if "refusal" in answer:
+                self.refusals[str(silo)] = str(answer["refusal"])
+            elif 0 <= silo < self._plan.silos:
+                self._nodes[silo] = node
+
+    def _answers(
+        self, kind: str, nodes: list[int], content: dict[str, Any], timeout: float
+    ) -> Iterator[tuple[int, Message]]:
+        """What the nodes answered in time, each with its node."""
+        messages = [
+            Message(RecordDict(content), dst_node_id=node, message_type=kind, ttl=timeout)
+            for node in nodes
+        ]
+        for reply in self._grid.send_and_receive(messages, timeout=timeout) if nodes else ():
+            yield reply.metadata.src_node_id, reply
+
+
+def simulate(folder: Path, plan: FederationPlan, *, progress: Progress | None = None) -> None:
+    """All rounds in Flower's simulation engine, with the apps that a deployment runs.
+
+    Args:
+        folder: made by `userdp.federated.simulation.make_federation`.
+        plan: its plan.
+        progress: is told how many rounds are done.
+
+    Raises:
+        UseError: Flower's engine is not installed.
+        FailureError: the engine stopped before all rounds were done.
+    """
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    simulation = library(
+        "flwr.simulation",
+        extra="federated",
+        what="a simulation",
+        otherwise=", or use --runtime in-process",
+    )
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    quiet = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
+    simulation.run_simulation(
+        server_app=server_app(folder, progress=progress),
+        client_app=client_app(folder),
+        num_supernodes=plan.silos,
+        backend_config={
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"num_cpus": os.cpu_count() or 1, **quiet},
+        },
+    )
+    done = read_rounds(folder)
+    if not done or done[-1]["round"] != plan.rounds:
+        raise FailureError(
+            f"Flower's simulation engine stopped after {len(done)} of {plan.rounds} rounds",
+            hint="its own log says why; `--runtime in-process` runs the same steps without it",
+        )
+
+
+_APPS = '''"""The two apps; both come from userdp, which every machine has installed."""
+
+from userdp.federated.flower import client_app, server_app
+
+client = client_app()
+server = server_app()
+'''
+
+
+def write_app(folder: Path, *, round_timeout: float = 3600.0, wait_timeout: float = 600.0) -> Path:
+    """Write the app of a federation's folder that ``flwr run`` sends to a SuperLink: its folder.
+
+    Args:
+        folder: made by `userdp.federated.simulation.make_federation`; the server's machine reads
+            the plan there and writes the weights there.
+        round_timeout: seconds to wait for a round's updates.
+        wait_timeout: seconds to wait for all silos before the first round.
+    """
+    app = folder / APP_FOLDER
+    package = app / "federation_app"
+    package.mkdir(parents=True, exist_ok=True)
+    template = (resources.files(federated) / "app.toml").read_text(encoding="utf-8")
+    project = template.format(
+        digest=FederationPlan.load(folder / PLAN_FILE).digest[:16],
+        folder=json.dumps(str(folder.resolve())),
+        round_timeout=float(round_timeout),
+        wait_timeout=float(wait_timeout),
+    )
+    write_file(app / "pyproject.toml", project.encode())
+    write_file(package / "__init__.py", b'"""A federation of userdp."""\n')
+    write_file(package / "apps.py", _APPS.encode())
+    return app

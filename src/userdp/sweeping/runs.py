@@ -1,0 +1,351 @@
+"""Many runs, of which one is chosen: begun, resumed, scored, and what the winner claims.
+
+Each trial is a run with a ledger of its own. A trial that crashed goes on where it was, with its
+own settings: one drawn in its place would be another candidate that nobody priced. Trials are
+trained one after another; several processes may work on one folder, each on a trial of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from userdp import files
+from userdp.claims import claim
+from userdp.claims.claims import compose
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.inheritance import inherited_at, run_lineage
+from userdp.claims.lineage import Lineage, lineage_from, of_parts
+from userdp.claims.payers import parts_of
+from userdp.codec import encode
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.store import UserStore
+from userdp.data.verify import require_intact
+from userdp.errors import FailureError, UseError
+from userdp.interrupts import told
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger.journal import exclusive, read_entries
+from userdp.ledger.store_journal import new_id
+from userdp.plans import PrivateSelection
+from userdp.sweeping.choice import (
+    Score,
+    exact_score,
+    released_score,
+    selection_error,
+    selection_score,
+    standings,
+)
+from userdp.sweeping.folder import Begun, SweepFolder
+from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
+from userdp.training.config import RunOptions
+from userdp.training.devices import AUTO, choose_device
+from userdp.training.loop import train
+from userdp.training.losses import user_losses
+from userdp.training.models import read_model, require_fit
+from userdp.training.opening import constants_digest, settle_finished
+from userdp.training.origin import lineage_of_named, lineage_of_text
+
+_POLL = 0.5  # seconds between looks at trials that another process trains
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuned:
+    """What came of a tuning.
+
+    Args:
+        request: as it was kept.
+        store: whose people were charged.
+        winner: the folder that may be handed on; None where a private selection drew no candidate.
+        score: the winner's.
+        settings: the winner's.
+        trials: settings and score of each, best first; empty for a private selection, of which
+            nothing but the winner may be told.
+        inside_the_noise: trials that may as well be better than the winner, by number.
+    """
+
+    request: SweepRequest
+    store: Path
+    winner: Path | None = None
+    score: Score | None = None
+    settings: dict[str, Any] | None = None
+    trials: tuple[dict[str, Any], ...] = ()
+    inside_the_noise: tuple[int, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The winner's claim, recomputed from its ledger, and what else may be told to whom."""
+        request, score = self.request, self.score
+        return {
+            "tuning": str(request.mode),
+            "chosen_by": request.in_words,
+            "operator_only": request.mode is TuningMode.NON_PRIVATE,
+            "split": str(request.split),
+            "candidates": len(request.candidates),
+            "score_epsilon": None if request.tuning is None else request.tuning.score_epsilon,
+            **({} if self.winner is None else claim(self.winner).to_dict()),
+            "winner": None if self.winner is None else str(self.winner),
+            "settings": self.settings,
+            "score": None if score is None else score.value,
+            "score_error": None if score is None else score.error,
+            "inside_the_noise": list(self.inside_the_noise),
+            "trials": list(self.trials),
+            "store_epsilon": claim(self.store).guarantee.epsilon,
+        }
+
+
+def run_sweep(
+    store: UserStore,
+    out: Path,
+    request: SweepRequest | None,
+    *,
+    resume: bool = False,
+    device: str = AUTO,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Train every trial, score it, and copy the best to ``out/winner``.
+
+    Guarantee: ``out/winner`` satisfies the claim of its own ledger. With `TuningMode.COMPOSITION`
+    and `TuningMode.PRIVATE_SELECTION` that claim covers the choice, and everything is charged in
+    the store's ledger before it is drawn; with `TuningMode.NON_PRIVATE` it covers only the
+    winner's run, and its ledger says that the choice was not private.
+
+    Args:
+        store: trained on, scored on, charged.
+        out: the tuning's folder; new, unless ``resume``.
+        request: what to do; may be left out to go on with what ``out`` keeps.
+        resume: go on with an interrupted tuning, or beside another process that is at it: finished
+            trials and scores are kept.
+        device: of the trials and their scores; see `userdp.training.devices`.
+        progress: is told how far the trial is that trains; operator-only.
+
+    Raises:
+        UseError: ``out`` is not new, or what is asked for is not what it keeps.
+        Interrupted: by Ctrl-C or SIGTERM; the trial that was running has finished the step that it
+            had charged, and ``resume`` goes on with it.
+    """
+    choose_device(device)
+    folder, digest = SweepFolder(out), store.meta.content_sha256
+    left = "between two steps: trials and scores that are finished are kept"
+    with told(left, resume=lambda: folder.begun, always=True):
+        if resume:
+            begun = folder.kept(request, digest)
+        elif request is None:
+            raise UseError("a new tuning needs its candidates", hint="give --plan and --tuning")
+        else:
+            begun = folder.begin(request, digest)
+        files.sweep(out)
+        shown = progress or NoProgress()
+        return _Sweep(store=store, folder=folder, begun=begun, device=device, shown=shown).run()
+
+
+class _BusyError(FailureError):
+    """Another process is at it."""
+
+
+@dataclass(kw_only=True)
+class _Sweep:
+    """A tuning on which this process works."""
+
+    store: UserStore
+    folder: SweepFolder
+    begun: Begun
+    device: str
+    shown: Progress
+    trials: list[int] = field(default_factory=list)
+    slots: list[str] = field(default_factory=list)
+
+    @property
+    def request(self) -> SweepRequest:
+        """What was asked for."""
+        return self.begun.request
+
+    @property
+    def numbers(self) -> range:
+        """Of all trials, from 1."""
+        return range(1, len(self.trials) + 1)
+
+    def run(self) -> Tuned:
+        """Everything that is not done yet, in order."""
+        self._require_priced_base()
+        require_intact(self.store)
+        charges, sweep_id = StoreLedger(self.store.path), self.begun.sweep_id
+        tuning = self.request.tuning
+        constants = [
+            constants_digest(one.plan, encode(one.config), self.store)
+            for one in self.request.candidates
+        ]
+        charges.begin_sweep(sweep_id, constants)
+        self.trials = list(range(len(constants)))
+        if isinstance(tuning, PrivateSelection):
+            if sweep_id not in charges.history().charges:
+                charges.reserve_selection(sweep_id, tuning, state=self.store.meta.state.id)
+            drawn = charges.slots(sweep_id, partial(_draw, tuning, constants))
+            self.slots = list(drawn)
+            self.trials = [constants.index(one) for one in drawn.values()]
+        while waiting := [number for number in self.numbers if number not in self.folder.scores()]:
+            if not sum(self._finish(number) for number in waiting):
+                time.sleep(_POLL)
+        while True:
+            with self._alone("winner") as alone:
+                if alone:
+                    return self._choose()
+            time.sleep(_POLL)
+
+    @contextmanager
+    def _alone(self, what: str) -> Iterator[bool]:
+        """Whether no other process is at it; if so, none will be while the block runs."""
+        try:
+            with exclusive(self.folder.path / f".{what}.lock", refusal=_BusyError("held")):
+                yield True
+        except _BusyError:
+            yield False
+
+    def _candidate(self, number: int) -> Candidate:
+        return self.request.candidates[self.trials[number - 1]]
+
+    def _finish(self, number: int) -> bool:
+        """Train a trial and score it; whether this process did."""
+        run, candidate = self.folder.run(number), self._candidate(number)
+        with self._alone(f"trial-{number:03d}") as alone:
+            if not alone or number in self.folder.scores():
+                return False
+            self.shown.stage(f"trial {number} of {len(self.trials)}", None)
+            # Closed in every mode: a trial is chosen from, and only the winner is copied out.
+            files.operator_folder(run.path)
+            if run.finished:  # a kill may have come before the store was told
+                settle_finished(run, StoreLedger(self.store.path))
+            else:
+                train(
+                    self.store,
+                    candidate.plan,
+                    candidate.config,
+                    out=run.path,
+                    options=RunOptions(
+                        device=self.device,
+                        slot=self.slots[number - 1] if self.slots else None,
+                        allow_large_delta=True,  # whoever asked for the tuning has judged its plans
+                    ),
+                    resume=run.begun,
+                    progress=self.shown,
+                )
+            model = read_model(str(run.model)).to(choose_device(self.device))
+            require_fit(model, str(run.model), self.store)
+            split, batch = self.request.split, candidate.config.micro_batch
+            losses = user_losses(model, self.store, split, batch=batch)
+            self.folder.note(number, self._score(number, run, losses))
+            return True
+
+    def _score(self, number: int, run: RunFolder, losses: Any) -> Score:
+        request, store = self.request, self.store
+        if request.tuning is None:
+            return exact_score(losses)
+        price = {"epsilon": request.tuning.score_epsilon, "bound": request.loss_bound}
+        if isinstance(request.tuning, PrivateSelection):
+            draw = partial(selection_score, losses, **price)
+            value = StoreLedger(store.path).score(run.run_id, draw)
+            return Score(value=value, error=selection_error(**price))
+        subject = f"loss on {request.split}, sweep {self.begun.sweep_id} trial {number:03d}"
+        lineage = run_lineage(run.ledger, read_entries(run.ledger))
+        # Every trial has a score, so that none was chosen for it.
+        kept = (one for one in lineage.conditions if one.kind is not ConditionKind.CHOSEN)
+        of = replace(lineage, conditions=tuple(kept))
+        return released_score(store, losses, subject=subject, of=of, **price)
+
+    def _choose(self) -> Tuned:
+        """The best score, the first of equal ones, and the winner's folder."""
+        request, store = self.request, self.store.path
+        if not self.trials:
+            return Tuned(request=request, store=store)
+        scores = self.folder.scores()
+        values = {number: one.value for number, one in scores.items() if one.value is not None}
+        ranked = sorted(values, key=lambda number: (-values[number], number))
+        if not ranked:
+            raise FailureError("no trial has a score: there is nothing to choose by")
+        best = ranked[0]
+        released, lineage = self.folder.release(best, self.begun, self._inherited(best))
+        for weights in released:
+            StoreLedger(store).release(self.begun.sweep_id, weights=weights, lineage=lineage.plain)
+        tuned = Tuned(
+            request=request,
+            store=store,
+            winner=self.folder.winner,
+            score=scores[best],
+            settings=self._candidate(best).settings,
+        )
+        if isinstance(request.tuning, PrivateSelection):
+            return tuned
+        beside = standings(best, scores)
+        lost = [number for number in self.numbers if number not in values]
+        rows = [
+            {
+                "trial": number,
+                "run": str(self.folder.run(number).path),
+                **self._candidate(number).settings,
+                "loss": scores[number].loss,
+                "standard_error": scores[number].error,
+                "behind": beside[number].behind,
+                "behind_error": beside[number].error,
+                "note": scores[number].note,
+            }
+            for number in (*ranked, *lost)
+        ]
+        near = tuple(number for number in ranked if beside[number].inside_the_noise)
+        return replace(tuned, trials=tuple(rows), inside_the_noise=near)
+
+    def _base(self) -> Lineage:
+        """What the model descends from that all candidates begin from."""
+        return lineage_of_named(self.request.candidates[0].config.model, self.store)
+
+    def _require_priced_base(self) -> None:
+        """`UseError` where no winner could claim anything: before anything is trained."""
+        base = self._base()
+        if self.request.tuning is not None and base.parts and math.isinf(compose(base).epsilon):
+            raise UseError(
+                "nothing is claimed of the model that all trials would begin from, so that nothing "
+                "could be claimed of the winner",
+                hint="begin from another model, or tune without a claim: --tuning non-private",
+            )
+
+    def _inherited(self, winner: int) -> Lineage:
+        """What the winner descends from besides its own run and the price of choosing it.
+
+        The whole grid was fixed when the tuning began, and descends from what came before that.
+        Besides, what each trial began from, as it was known then; and what no candidate's price
+        holds: further charges of trials, and trials that were begun and thrown away.
+        """
+        history = StoreLedger(self.store.path).history()
+        private = self.request.mode is not TuningMode.NON_PRIVATE
+        begun, constants = history.sweeps[self.begun.sweep_id]
+        lineage = inherited_at(history, begun) + self._base()
+        runs = {number: self.folder.run(number).run_id for number in self.numbers}
+        ours = [
+            charge
+            for charge in history.charges.values()
+            if charge.at > begun and charge.constants in constants
+        ]
+        for base in (*(one.base for one in ours), *map(history.bases.get, runs.values())):
+            if base:
+                lineage += lineage_from(base, what="the base of a trial")
+        unpaid = [charge for charge in ours if charge.run_id not in runs.values()]
+        if not private:  # the others are in its condition
+            unpaid = [charge for charge in unpaid if charge.again == runs[winner]]
+        lineage += of_parts(parts_of(history, unpaid))
+        lineage = lineage.among(history.id, history.ids)
+        if not private:
+            looked = Condition(kind=ConditionKind.LOOKS, told="sweep")
+            lineage += Lineage(conditions=(looked,))
+        return lineage + lineage_of_text(self.store)
+
+
+def _draw(tuning: PrivateSelection, constants: list[str]) -> dict[str, str]:
+    """The trials of a private selection, from the operating system's randomness."""
+    return {
+        new_id(): constants[secrets.randbelow(len(constants))]
+        for _ in range(tuning.repetitions.draw())
+    }
