@@ -1,67 +1,104 @@
-"""``python -m benchmarks.faults``; see the package."""
+"""Plants the faults of ``planted.toml``, one at a time, in a copy of ``src``; tests must notice.
+
+    python -m benchmarks.faults [NAME ...] [--json]
+
+*Killed*: a test that the fault names fails with it, and passes without it. The exit status is 0 if
+all are killed. 104 faults take about half an hour of one core.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import asdict
-from datetime import UTC, datetime
+import tomllib
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.planted import digest_of_source, read_faults
-from benchmarks.faults.table import section, summary, table, write_section
-from benchmarks.faults.verdicts import Trials, Verdict, is_heavy
-from benchmarks.rows import add_options, add_row, whole_rows
+ROOT = Path(__file__).parents[2]
+LIST = Path(__file__).parent / "planted.toml"
+PATIENCE = 600
+"""Seconds. A fault by which a test does not end is no kill: nobody waits for it to be named."""
+
+
+def read_faults() -> dict[str, dict[str, Any]]:
+    """By name: ``invariant``, ``what``, ``file`` below src/userdp, ``old``, ``new``, ``tests``."""
+    faults = tomllib.loads(LIST.read_text("utf-8"))["fault"]
+    return {fault["name"]: fault for fault in faults}
+
+
+def planted(fault: dict[str, Any]) -> str:
+    """The file's text with the fault in it.
+
+    Raises:
+        ValueError: the old text is not there, or not once.
+    """
+    text = (ROOT / "src/userdp" / fault["file"]).read_text("utf-8")
+    if text.count(fault["old"]) != 1:
+        raise ValueError(f"{fault['name']}: its old text is not once in {fault['file']}")
+    return text.replace(fault["old"], fault["new"])
+
+
+def first_failure(source: Path, tests: list[str]) -> str | None:
+    """The first of the tests that fails with this source; None if all pass.
+
+    Raises:
+        RuntimeError: the tests did not run.
+    """
+    path = os.pathsep.join([str(source), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    failed = re.search(r"^FAILED (\S+)", done.stdout, re.MULTILINE)
+    if done.returncode not in (0, 1) or (done.returncode == 1 and failed is None):
+        raise RuntimeError(done.stdout[-500:])
+    return failed.group(1) if failed else None
+
+
+def verdict(fault: dict[str, Any], source: Path) -> str:
+    """``killed by TEST``, or what else became of it."""
+    place = source / "userdp" / fault["file"]
+    sound = place.read_text("utf-8")
+    try:
+        place.write_text(planted(fault), "utf-8")
+        test = first_failure(source, fault["tests"])
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        return f"error: {error}"
+    finally:
+        place.write_text(sound, "utf-8")
+    if test is None:
+        return "survived"
+    if first_failure(source, [test]) is not None:
+        return f"error: {test} fails without the fault too"
+    return f"killed by {test}"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults and no others")
-    skipped = "what was tried with the same source and tests"
-    add_options(parser, results="docs/results/reliability/faults.jsonl", skipped=skipped)
-    parser.add_argument("--limit", type=int, help="try at most so many; 0 only writes the table")
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="all of them by default")
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    faults = [one for one in read_faults() if options.only is None or one.name in options.only]
-    if not faults:
-        parser.error(f"no fault is named {', '.join(options.only)}")
-    known = _rows(options.results)
-    source = digest_of_source()
-    digests = {fault.name: fault.digest(source) for fault in faults}
-    todo = [fault for fault in faults if (fault.name, digests[fault.name]) not in known]
-    todo = sorted(todo, key=is_heavy)[: options.limit]
-    begin = time.monotonic()
+    faults = read_faults()
+    told = {}
     with tempfile.TemporaryDirectory(prefix="userdp-faults-") as folder:
-        trials = Trials(Path(folder)) if todo else None
-        for number, fault in enumerate(todo):
-            assert trials is not None
-            key = {"name": fault.name, "digest": digests[fault.name]}
-            row: dict[str, Any] = {**key, **asdict(trials.try_(fault))}
-            known[fault.name, row["digest"]] = row
-            add_row(options.results, row)
-            left = (time.monotonic() - begin) / (number + 1) * (len(todo) - number - 1)
-            told = f"{number + 1}/{len(todo)} {row['verdict']:<8} {fault.name}"
-            _tell(f"{told}, {left / 60:.0f} min left")
-    rows = {name: row for (name, digest), row in known.items() if digests.get(name) == digest}
-    if options.page is not None:
-        date, cores = datetime.now(UTC).date().isoformat(), os.cpu_count() or 1
-        write_section(options.page, section(faults, rows, date=date, cores=cores))
-    print(table(faults, rows))
-    print(summary(faults, rows))
-    return int(any(row["verdict"] != Verdict.KILLED for row in rows.values()))
-
-
-def _rows(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """By fault and digest; errors are tried again."""
-    rows = (row for row in whole_rows(path) if row["verdict"] != Verdict.ERROR)
-    return {(row["name"], row["digest"]): row for row in rows}
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in options.names or faults:
+            told[name] = verdict(faults[name], source)
+            print(f"{name}: {told[name]}", file=sys.stderr, flush=True)
+    killed = sum(one.startswith("killed") for one in told.values())
+    print(json.dumps(told) if options.json else f"{killed} of {len(told)} faults killed")
+    return int(killed < len(told))
 
 
 if __name__ == "__main__":

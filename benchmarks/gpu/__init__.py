@@ -10,7 +10,7 @@ is left: parts that failed, for which no time was left, or that left some of the
 Needs torch, transformers, numpy, scipy and pyarrow; peft for the LoRA parts. Two things are used
 where they can be imported, and their absence is written into the result: Opacus (1.6, installed
 with ``pip install --no-deps --target FOLDER opacus``, since it would move torch) and cyclopts, for
-the command line; `make gpu` keeps what is on ``PYTHONPATH``, so that they may lie in a folder.
+the command line; what is on ``PYTHONPATH`` is kept, so that they may lie in a folder.
 Weights are random or the bundled model's, data are random tokens or our own source: no download.
 
 ``exact_float32``, ``exact_bfloat16``  `exactness`: every engine on small models, also compiled.

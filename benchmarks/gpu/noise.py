@@ -1,8 +1,8 @@
 """The noise that is drawn on the device: how fast, and whether it is what the claim takes it for.
 
 Over 350 M numbers: seconds. Over 1e6 numbers, at three deviations that are no powers of two, in
-``rows``: the lattice attack of `benchmarks.lattice` in standard errors, the variance over what it
-should be, the p-value of a Kolmogorov-Smirnov test. ``word_bits``: how many of the 63 bits of the
+``rows``: the lattice attack (`benchmarks.gpu.lattice`) in standard errors, the variance over what
+it should be, the p-value of a Kolmogorov-Smirnov test. ``word_bits``: how many of the 63 bits of the
 device's random integers are a fair coin within 6 standard errors; the sampler counts on all. On the
 same device float32 noise is attacked too: ``float32_errors`` shows that the attack sees something.
 """
@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from scipy import stats
 
+from benchmarks.gpu.lattice import STDS, candidates, grid_of, lattice_gain
 from benchmarks.gpu.setting import Result, Setting
 from benchmarks.gpu.timing import seconds
-from benchmarks.lattice import STDS, candidates, grid_of, lattice_gain
 from userdp.gradients import NoiseSource
 from userdp.noise.gaussian import NoiseSampler
 

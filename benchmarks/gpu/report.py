@@ -24,7 +24,7 @@ def write(path: Path, text: str) -> None:
 def markdown(document: Result) -> str:
     """Every part that has run, table by table, and what has not."""
     lines = [f"# On {document['device']}, torch {document['torch']}", ""]
-    lines += [f"`make gpu` (`python -m benchmarks.gpu`), {document.get('date', 'undated')}.", ""]
+    lines += [f"`python -m benchmarks.gpu`, {document.get('date', 'undated')}.", ""]
     if document["tiny"]:
         lines += ["Tiny models: this shows that the code runs, and no time.", ""]
     parts: dict[str, Result] = document["parts"]

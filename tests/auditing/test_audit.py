@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.broken_runs import noiseless, not_clipped, reused, shuffled, under_noised
 from tests.auditing import toy
+from tests.auditing.broken_runs import noiseless, not_clipped, reused, shuffled, under_noised
 from tests.ledgers import forget, run_with
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow

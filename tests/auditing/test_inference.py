@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.words import WORDS
 from tests.auditing.toy import store_of
 from tests.training.toy import CONFIG, toy_model
+from tests.words import WORDS
 from userdp.auditing import inference
 from userdp.auditing.inference import Side, fresh_text, user_inference
 from userdp.data.splits import Split

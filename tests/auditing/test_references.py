@@ -5,9 +5,9 @@ import stat
 import numpy as np
 import pytest
 
-from benchmarks.words import WORDS
 from tests.auditing import toy
 from tests.training.toy import CONFIG
+from tests.words import WORDS
 from userdp.auditing import references
 from userdp.auditing.audit_run import audit_run
 from userdp.auditing.inference import fresh_examples, fresh_text, user_inference

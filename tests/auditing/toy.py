@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.words import write_tokenizer
 from tests.data.corpora import ListSource, interleaved
 from tests.plans import for_users
 from tests.training.toy import cycles, toy_store
+from tests.words import write_tokenizer
 from userdp.auditing.extra_run import ExtraRun, extra_run
 from userdp.data.prepare import prepare_store
 from userdp.data.store import UserStore

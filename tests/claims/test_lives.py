@@ -26,7 +26,7 @@ from userdp.training import origin as origin_module
 __all__ = ["prepared"]
 
 LIVES = int(os.environ.get("USERDP_LIVES", "40"))
-"""Beside those of `make test`; `make lives` plays 200."""
+"""Beside those of `make test`; set the variable to 200 for half an hour of lives."""
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -5,10 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -289,53 +285,3 @@ def write(
         split=draw.choice(["hash", "given", "first-part"]) if draw else "hash",
     )  # fmt: skip
     return meta.store_id
-
-
-def kill(seed: int, folder: Path) -> str:
-    """Kill `prepare` over an old store at a random moment: the old one, the new one, or none that
-    the next `prepare` does not mend."""
-    draw = random.Random(seed)
-    path, out = folder / "a.jsonl", folder / "out" / "store"
-    out.parent.mkdir()
-    old = write(fixtures_source(folder), out) if draw.random() < 0.7 else None
-    path.write_text("".join(
-        json.dumps({"user": f"u{draw.randrange(300)}", "text": f"text {n} " * 9}) + "\n"
-        for n in range(4000)
-    ))  # fmt: skip
-    line = [sys.executable, "-m", "userdp", "prepare", str(path), "--out", str(out), "--overwrite"]
-    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(draw.uniform(0.0, 6.0))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    if out.exists():
-        assert verify_store(out).ok
-        result = "old" if UserStore.open(out).meta.store_id == old else "new"
-    else:
-        assert old is None or any(".old-" in entry.name for entry in out.parent.iterdir())
-        result = "none"
-    write(fixtures_source(folder), out, overwrite=True)
-    assert [entry.name for entry in out.parent.iterdir()] == ["store"]
-    return result
-
-
-def huge_record(folder: Path) -> str:
-    """A record of 100 MB among small ones."""
-    path = folder / "a.jsonl"
-    with path.open("w") as file:
-        file.write('{"user": "a", "text": "small"}\n{"user": "b", "text": "')
-        for _ in range(100):
-            file.write("word " * 200_000)
-        file.write('"}\n')
-    write(open_source([str(path)]), folder / "store")
-    meta = UserStore.open(folder / "store").meta
-    assert meta.totals["records_stored"] == 2
-    return "stored"
-
-
-def million_records(folder: Path) -> str:
-    """A user with a million records."""
-    path = folder / "a.jsonl"
-    path.write_bytes(b'{"user": "a", "text": "it is"}\n' * 1_000_000)
-    write(open_source([str(path)]), folder / "store")
-    assert UserStore.open(folder / "store").meta.totals["records_stored"] == 1_000_000
-    return "stored"

@@ -122,7 +122,7 @@ KILLS = textwrap.dedent(
     import shutil, sys
     from pathlib import Path
     import numpy as np
-    from benchmarks.faults.crashes.moments import every_kill
+    from tests.kills import every_kill
     from tests.data.corpora import corpus, prepared
     from userdp.data.records import Tally
     from userdp.data.splits import Split

@@ -120,7 +120,7 @@ def write_llama(folder: Path) -> None:
     """A tiny Llama-style model with a tokenizer, in the format of `transformers`."""
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    from benchmarks.words import write_tokenizer
+    from tests.words import write_tokenizer
 
     config = LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks.lattice import candidates, float32_release, lattice_gain
+from benchmarks.gpu.lattice import candidates, float32_release, lattice_gain
 from tests.federated.plans import FACTS, PRIVATE
 from tests.federated.toys import COUNTS, WIDTH, ZERO, items, silo, store_of, toy_plan
 from tests.speed import fast_then_slow
@@ -65,7 +65,7 @@ def test_fedavg_takes_plain_steps(tmp_path):
 
 
 def test_invariant_5_the_noise_of_a_silo_tells_nothing_by_its_lattice(tmp_path):
-    """`benchmarks.lattice`: within 4 standard errors; its twin is float32 noise, 12 and more."""
+    """`benchmarks.gpu.lattice`: within 4 standard errors; its twin, float32 noise, 12 or more."""
     member, std = silo(tmp_path, toy_plan(), items(COUNTS), seed=3), 1.5
     truth, other = candidates(100_000)
     total = {"w": torch.from_numpy(truth.copy())}

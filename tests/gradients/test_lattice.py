@@ -1,7 +1,7 @@
 """Invariant 5: no release tells the clean sum by a lattice that its noise lies on.
 
-The attack of `benchmarks.lattice` counts float32 values per cell of the public grid. Its gain must
-stay within 4 standard errors of 0 for every way in which noise is drawn; seeds are fixed, so that
+The attack of `benchmarks.gpu.lattice` counts float32 values per cell of the public grid. Its gain
+must stay within 4 standard errors of 0 for every way in which noise is drawn; seeds are fixed, so that
 the outcome is. Noise in float32 gains dozens of standard errors. Several processes:
 `tests/training/test_distributed.py`; a silo: `tests/federated/test_silo.py`.
 """
@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 import userdp
+from benchmarks.gpu.lattice import STDS, Gain, candidates, float32_release, grid_of, lattice_gain
 from benchmarks.gpu.noise import DeviceNoise
-from benchmarks.lattice import STDS, Gain, candidates, float32_release, grid_of, lattice_gain
 from userdp.gradients import NoiseSource
 from userdp.gradients import noise as noise_module
 from userdp.gradients.noise import noisy_count

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.counted import counted_reference
 from tests.gradients.batches import as_they_come, reason_alone
+from tests.gradients.counted import counted_reference
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine

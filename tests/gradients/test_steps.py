@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, MixtralConfig
 
-from benchmarks.counted import counted_reference
 from tests.gradients.batches import batched_sum, reason_alone
+from tests.gradients.counted import counted_reference
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.certificate import rows

@@ -1,67 +1,62 @@
-"""Every case that broke a reader once ends in a right result or in one clear error.
+"""Every damaged or odd file that broke a reader once ends in a right result or one clear error.
 
-The campaign (``make hostile``) looks for more; see `benchmarks.faults.hostile`.
+::
+
+    tests/hostile/corpus/READER/NAME/case.toml    what happened before it was mended
+    tests/hostile/corpus/READER/NAME/FILE         the file as it was, in its place
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.hostile.corpus import CORPUS, Kept, read_corpus
-from benchmarks.faults.hostile.judge import Judge, Verdict
-from benchmarks.faults.hostile.targets import targets
-from benchmarks.faults.hostile.watch import Watch
+from tests.hostile.readers import READERS, Reader
+from userdp.errors import UserdpError
 
-KEPT = read_corpus()
-_LARGEST = 150_000
-"""Bytes of a file that is kept: that of an id of 100,000 letters."""
-
-
-@pytest.fixture(scope="module")
-def judges(tmp_path_factory, watch: Watch) -> Callable[[str], Judge]:
-    """The judge of a target, whose world is made once."""
-    made: dict[str, Judge] = {}
-    folder = tmp_path_factory.mktemp("hostile")
-    watch.move(folder)
-
-    def judge_of(name: str) -> Judge:
-        if name not in made:
-            made[name] = Judge(targets()[name], folder / name, watch)
-            made[name].check_world()
-        return made[name]
-
-    return judge_of
+CORPUS = Path(__file__).parent / "corpus"
+CASES = sorted(path.parent for path in CORPUS.glob("*/*/case.toml"))
+_SECONDS = 10
+"""Of processor time: no case is larger than some 100 kB, and most take milliseconds."""
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: f"{kept.target}/{kept.name}")
-def test_a_case_that_broke_a_reader_is_right_or_refused_in_one_clear_error(
-    kept: Kept, judges: Callable[[str], Judge]
+def read_with(reader: Reader, folder: Path, case: Path | None = None) -> None:
+    """Read a folder in which one file is that of the case; what is refused is refused clearly."""
+    place = folder / "case"
+    for made in (place, folder / "out"):
+        made.mkdir()
+    reader.make(place)
+    if case is not None:
+        (file,) = (p for p in case.rglob("*") if p.is_file() and p.name != "case.toml")
+        name = file.relative_to(case).as_posix()
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(file.read_bytes())
+        reader.mend(place, name)
+    signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+    try:
+        reader.read(place)
+    except UserdpError as error:
+        text = str(error)
+        assert text.strip()
+        assert len(text) <= 4000
+        assert all(one.isprintable() or one in "\n\t" for one in text)
+        if case is None:
+            raise
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}/{case.name}")
+def test_a_file_that_broke_a_reader_is_right_or_refused_in_one_clear_error(
+    case: Path, tmp_path: Path
 ) -> None:
-    outcome = judges(kept.target).judge(kept.case)
-    assert outcome.verdict is not Verdict.FINDING, f"{outcome.site}: {outcome.why}"
+    assert tomllib.loads((case / "case.toml").read_text("utf-8"))["what"]
+    read_with(READERS[case.parent.name], tmp_path, case)
 
 
-def test_what_is_kept_is_small_and_of_targets_that_there_are() -> None:
-    names = {kept.target for kept in KEPT}
-    assert names <= targets().keys()
-    files = [path for path in CORPUS.rglob("*") if path.is_file()]
-    assert all(path.stat().st_size <= _LARGEST for path in files)
-    assert len(files) == 2 * len(KEPT), "each case is one file, and what is said of it"
-
-
-def test_every_target_has_a_world_with_files() -> None:
-    for target in targets().values():
-        assert target.what, target.name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", targets())
-def test_the_world_of_each_target_is_read(
-    name: str, judges: Callable[[str], Judge], tmp_path: Path
-) -> None:
-    judge = judges(name)
-    for case in judge.world.seeds():
-        assert judge.judge(case).verdict is Verdict.RIGHT, case.file
+@pytest.mark.parametrize("name", sorted(set(READERS) - {"key"}))
+def test_what_is_not_changed_is_read(name: str, tmp_path: Path) -> None:
+    read_with(READERS[name], tmp_path)

@@ -11,9 +11,9 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 
-from benchmarks.words import WORDS, write_tokenizer
 from tests.plans import uls_plan
 from tests.training.toy import cycles
+from tests.words import WORDS, write_tokenizer
 from userdp.training.huggingface.trainer import UserLevelTrainer
 
 TEMPLATE = (

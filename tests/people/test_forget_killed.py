@@ -14,7 +14,7 @@ KILLS = textwrap.dedent(
     import shutil, sys
     from pathlib import Path
     import numpy as np
-    from benchmarks.faults.crashes.moments import every_kill
+    from tests.kills import every_kill
     from tests.data.corpora import ListSource, corpus, interleaved, prepared
     from userdp.data.places import Place, remember
     from userdp.data.prepare import append_records

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.broken_runs import BROKEN, Draws
+from tests.auditing.broken_runs import BROKEN, Draws
 from tests.auditing.toy import CONFIG, audit_store
 from tests.ledgers import forget
 from tests.plans import plan_of_size

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from scipy import stats
 
-from benchmarks.lattice import candidates, lattice_gain
+from benchmarks.gpu.lattice import candidates, lattice_gain
 from tests.speed import fast_then_slow
 from tests.training import distributed_jobs as jobs
 from tests.training.test_crash import TRAIN
@@ -151,7 +151,7 @@ def test_invariant_5_twin_noise_that_is_not_drawn_once_is_caught(copy, broken, s
 
 
 def test_invariant_5_noise_of_several_processes_tells_nothing_by_its_lattice(tmp_path):
-    """`benchmarks.lattice`: within 4 standard errors; the twins in float32 are far beyond."""
+    """`benchmarks.gpu.lattice`: within 4 standard errors; the twins in float32 are far beyond."""
     numbers, std = 200_000, 13.37
     job = jobs.lattice_releases
     first, second = run_world(2, job, tmp_path / "world", tmp_path, tmp_path, std, numbers)

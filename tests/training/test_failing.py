@@ -9,10 +9,10 @@ from typing import NoReturn
 import pytest
 from torch import Tensor, nn
 
-from benchmarks.words import WORDS
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import attempts, cycles, private_run, sgd, toy_model, toy_store
+from tests.words import WORDS
 from userdp.data.store import UserStore
 from userdp.gradients import ClippedSum, causal_lm_loss
 from userdp.gradients.engines import reference

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.words import write_tokenizer
 from tests.data.corpora import ListSource
 from tests.plans import as_plan, els_plan, uls_plan
 from tests.training.toy import private_run, sgd
+from tests.words import write_tokenizer
 from userdp.accounting import Accountant
 from userdp.claims import claim
 from userdp.cli.app import run as userdp

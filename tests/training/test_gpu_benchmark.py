@@ -1,4 +1,4 @@
-"""`make gpu` on a CPU and tiny models: parts run, find what is wrong, and go on after an end."""
+"""`benchmarks.gpu` on a CPU and tiny models: parts run, find faults, and go on after an end."""
 
 import itertools
 import json

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.words import WORDS, write_tokenizer
 from tests.data.corpora import ListSource
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import sgd, toy_model
+from tests.words import WORDS, write_tokenizer
 from userdp.data.prepare import prepare_store
 from userdp.data.records import TARGET, Record
 from userdp.data.splits import Split

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmarks.words import WORDS, write_tokenizer
 from tests.data.corpora import ListSource, interleaved
+from tests.words import WORDS, write_tokenizer
 from userdp.data.prepare import prepare_store
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer

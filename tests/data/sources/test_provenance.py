@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from benchmarks.words import write_tokenizer
+from tests.words import write_tokenizer
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Query
 from userdp.data.prepare import append_records, prepare_store

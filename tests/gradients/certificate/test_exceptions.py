@@ -19,8 +19,8 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from benchmarks.counted import counted_reference
 from tests.gradients.campaign.accidents import Counts, RunningMaximum, RunningMean, Skips
+from tests.gradients.counted import counted_reference
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine, require_uncoupled
 from userdp.gradients.certificate import calls, state

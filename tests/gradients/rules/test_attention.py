@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.counted import counted_reference
 from tests.gradients.batches import batched_sum
 from tests.gradients.certificate.test_exceptions import influence
+from tests.gradients.counted import counted_reference
 from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.engines.uses import Form
 

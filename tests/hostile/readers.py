@@ -1,0 +1,317 @@
+"""What reads each kind of file that a case of the corpus changes: its folder, and a call.
+
+A reader runs as users' commands do. It may end in a right result or in one error of userdp's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CORPUS = Path(__file__).parents[1] / "formats" / "corpus"
+"""A store, its ledger, runs, plans and models."""
+
+
+def nothing(folder: Path, file: str) -> None:
+    """Nothing has to follow what was changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """One kind of files.
+
+    Args:
+        make: writes the folder, with nothing wrong in it.
+        read: reads all of it; it may not return a wrong result.
+        mend: makes checksums fit the file that was changed.
+    """
+
+    make: Callable[[Path], object]
+    read: Callable[[Path], object]
+    mend: Callable[[Path, str], object] = nothing
+
+
+def copies(*names: str, of: str = "") -> Callable[[Path], None]:
+    """Writes files of the corpus."""
+
+    def make(folder: Path) -> None:
+        for name in names:
+            shutil.copyfile(CORPUS / of / name, folder / name)
+
+    return make
+
+
+def chain(folder: Path, file: str) -> None:
+    """Let each line of a ledger follow from the one before it, as far as lines are objects."""
+    if not file.endswith("ledger.jsonl"):
+        return
+    previous, lines = "0" * 16, []
+    for line in (folder / file).read_bytes().split(b"\n"):
+        if line:
+            with contextlib.suppress(ValueError, RecursionError):
+                line = with_prev(line, previous)
+            lines.append(line)
+            previous = hashlib.sha256(line).hexdigest()[:16]
+    (folder / file).write_bytes(b"\n".join([*lines, b""]))
+
+
+def with_prev(line: bytes, previous: str) -> bytes:
+    """A line that names the hash of the one before; all else in it stays as it is written."""
+    values = json.loads(line)
+    if not isinstance(values, dict):
+        return line
+    if isinstance(old := values.get("prev"), str):
+        return line.replace(json.dumps(old).encode(), json.dumps(previous).encode())
+    return line.rstrip().removesuffix(b"}") + f',"prev":"{previous}"}}'.encode()
+
+
+# --- ledgers and runs
+
+
+def read_chain(folder: Path) -> None:
+    from userdp.ledger.journal import read_entries
+
+    entries = read_entries(folder / "ledger.jsonl")
+    known = read_entries(CORPUS / "winner" / "ledger.jsonl")
+    assert entries[:-1] == known[: len(entries[:-1])], "an edited line was read"
+
+
+def read_run(folder: Path) -> None:
+    from userdp.claims import claim
+    from userdp.claims.verify import verify_run
+    from userdp.ledger.folder import RunFolder
+    from userdp.reporting import run_facts
+
+    sound_claim(claim(folder))
+    verify_run(folder)
+    run_facts.read_run(folder)
+    RunFolder(folder).read_train()
+
+
+def sound_claim(claimed: Any) -> None:
+    assert claimed.guarantee.epsilon >= 0
+    assert 0 <= claimed.guarantee.delta <= 1
+    assert claimed.headline
+
+
+def read_store_ledger(folder: Path) -> None:
+    from userdp.claims import claim
+    from userdp.ledger import StoreLedger
+    from userdp.ledger.overview import overview
+
+    overview(StoreLedger(folder).history())
+    sound_claim(claim(folder))
+
+
+def make_operator(folder: Path) -> None:
+    copies("ledger.jsonl", "plan.json", "train.toml", of="run")(folder)
+    step = {"kind": "step", "step": 1, "loss": 3.5, "seconds": 0.5, "units": 4}
+    (folder / "operator.jsonl").write_text(json.dumps(step) + "\n")
+    (folder / "audit").mkdir()
+
+
+def read_operator(folder: Path) -> None:
+    from userdp.commands.report import report
+
+    report([folder], out=folder.with_name("out") / "report.html")
+
+
+def make_settle(folder: Path) -> None:
+    (folder / "run").mkdir()
+    shutil.copytree(CORPUS / "store", folder / "store")
+    copies("ledger.jsonl", "plan.json", of="unfinished")(folder / "run")
+    lines = [json.loads(line) for line in (folder / "run/ledger.jsonl").read_text().splitlines()]
+    nonces = [line["nonce"] for line in lines if line["kind"] == "open"]
+    values = {
+        "run_id": lines[0]["run_id"], "nonces": nonces, "charge": lines[0]["run_id"],
+        "digests": {"store": "00", "plan": "00"}, "store_path": "STORE", "state": "",
+    }  # fmt: skip
+    (folder / "run/resume.json").write_text(json.dumps(values))
+
+
+def read_settle(folder: Path) -> None:
+    from userdp.ledger.ending import end_early
+    from userdp.ledger.folder import RunFolder
+
+    resume = folder / "run" / "resume.json"
+    resume.write_bytes(resume.read_bytes().replace(b"STORE", str(folder / "store").encode()))
+    end_early(RunFolder(folder / "run"))
+
+
+def read_plan(folder: Path) -> None:
+    from userdp.plans import Plan
+
+    plan = Plan.load(folder / "plan.json")
+    plan.save(folder.with_name("out") / "plan.json")
+    assert Plan.load(folder.with_name("out") / "plan.json") == plan, "another plan is saved"
+    assert plan.guarantee().epsilon >= 0
+
+
+# --- stores
+
+
+def make_store(folder: Path) -> None:
+    shutil.copytree(CORPUS / "store", folder, dirs_exist_ok=True)
+
+
+def read_store(folder: Path) -> None:
+    from userdp.data.meta import is_store
+    from userdp.data.splits import Split
+    from userdp.data.statistics import describe
+    from userdp.data.store import UserStore
+    from userdp.data.verify import require_intact, verify_store
+
+    is_store(folder)
+    sound = verify_store(folder).ok
+    store = UserStore.open(folder, fixed_graph=True)
+    require_intact(store)
+    describe(store)
+    if not sound:  # what is damaged is told, and need not be read
+        return
+    for split in Split:
+        part = store.split(split)
+        for user, count in enumerate(part.counts.tolist()):
+            assert len(part.gather(np.full(count, user), np.arange(count))) == count
+    store.user_ids()
+
+
+def make_scores(folder: Path) -> None:
+    from userdp.data.places import Place, remember
+
+    remember(folder, Place.RUN, folder / "run")
+
+
+def read_scores(folder: Path) -> None:
+    from userdp.data.places import Place, places_of
+
+    for place in Place:
+        assert all(isinstance(one, str) for one in places_of(folder, place))
+
+
+def read_tokenizer(folder: Path) -> None:
+    from userdp.data.tokenize import StoreTokenizer
+
+    tokenizer = StoreTokenizer.load(folder)
+    tokens = tokenizer.encode(["w1 w2 w3", "日本 🙂", ""])
+    assert max((max(row) for row in tokens if row), default=0) < tokenizer.vocab_size
+
+
+def make_records(folder: Path) -> None:
+    lines = [json.dumps({"user": user, "text": "w1 w2 w3"}) for user in "abc"]
+    (folder / "a.jsonl").write_text("\n".join(lines))
+
+
+def read_records(folder: Path) -> None:
+    from userdp.data.prepare import prepare_store
+    from userdp.data.sources import SourceOptions, open_source
+    from userdp.data.store import UserStore
+    from userdp.data.tokenize import StoreTokenizer
+
+    source = open_source([str(folder)], kind="jsonl", options=SourceOptions())
+    out = folder.with_name("out") / "store"
+    meta = prepare_store(source, out, tokenizer=StoreTokenizer.load(), seq_len=16)
+    lost = sum(meta.drops.values())
+    assert meta.totals["records_read"] == meta.totals["records_stored"] + lost
+    users = UserStore.open(out, fixed_graph=True).user_ids()
+    assert len(set(users)) == len(users), "a user is there twice"
+
+
+# --- models, checkpoints, arrays, keys, sweeps
+
+
+def read_weights(folder: Path) -> None:
+    from userdp.claims.verify import verify_model
+    from userdp.claims.weights import digest_of
+
+    digest = digest_of(folder)
+    checked = verify_model(folder)
+    known = digest_of(CORPUS / "winner" / "model")
+    assert checked.problems or digest == known, "verified, and the tensors are others"
+
+
+def checkpoints(folder: Path) -> Any:
+    import torch
+
+    from userdp.training.averaging import WeightAverage
+    from userdp.training.checkpoints import Checkpoints
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return Checkpoints(folder, "ab12", model, optimizer, WeightAverage(model, 0.9))
+
+
+def make_checkpoint(folder: Path) -> None:
+    import torch
+
+    from userdp.training.checkpoints import keep_noise
+
+    checkpoints(folder).save(3)
+    keep_noise(folder, step=3, state={"z": torch.zeros(4)})
+
+
+def read_a_checkpoint(folder: Path) -> None:
+    from userdp.training.checkpoints import read_noise
+
+    checkpoints(folder).read(most_steps=3)
+    read_noise(folder, least_step=3)
+
+
+def make_array(folder: Path) -> None:
+    np.save(folder / "losses.npy", np.arange(30.0))
+
+
+def read_an_array(folder: Path) -> None:
+    from userdp.arrays import read_array
+
+    values = read_array(folder / "losses.npy", what="losses")
+    assert values.nbytes <= (folder / "losses.npy").stat().st_size, "more than the file holds"
+
+
+def read_key(folder: Path) -> None:
+    from userdp.claims.signing import Signer
+
+    (folder / "key.pem").chmod(0o600)
+    Signer(folder / "key.pem").sign(b"{}")
+
+
+def make_sweep(folder: Path) -> None:
+    (folder / "losses").mkdir()
+
+
+def read_sweep(folder: Path) -> None:
+    from userdp.sweeping.folder import SweepFolder
+
+    SweepFolder(folder).scores()
+    SweepFolder(folder).losses()
+
+
+_RUN = ("ledger.jsonl", "plan.json", "train.toml")
+READERS = {
+    "arrays": Reader(make=make_array, read=read_an_array),
+    "checkpoint": Reader(make=make_checkpoint, read=read_a_checkpoint),
+    "jsonl": Reader(make=make_records, read=read_records),
+    "key": Reader(make=nothing, read=read_key),
+    "ledger-bytes": Reader(make=copies("ledger.jsonl", of="winner"), read=read_chain),
+    "operator": Reader(make=make_operator, read=read_operator),
+    "plan": Reader(make=copies("plan.json", of="run"), read=read_plan),
+    "run": Reader(make=copies(*_RUN, of="run"), read=read_run, mend=chain),
+    "scores": Reader(make=make_scores, read=read_scores),
+    "settle": Reader(make=make_settle, read=read_settle, mend=chain),
+    "store": Reader(make=make_store, read=read_store),
+    "store-ledger": Reader(make=make_store, read=read_store_ledger, mend=chain),
+    "sweep": Reader(make=make_sweep, read=read_sweep),
+    "tokenizer": Reader(make=copies("tokenizer.json", of="run/model"), read=read_tokenizer),
+    "weights": Reader(make=copies("model.safetensors", of="winner/model"), read=read_weights),
+    "winner": Reader(make=copies(*_RUN, of="winner"), read=read_run, mend=chain),
+}
