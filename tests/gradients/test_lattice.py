@@ -1,8 +1,8 @@
 """Invariant 5: no release tells the clean sum by a lattice that its noise lies on.
 
 The attack of `benchmarks.gpu.lattice` counts float32 values per cell of the public grid. Its gain
-must stay within 4 standard errors of 0 for every way in which noise is drawn; seeds are fixed, so that
-the outcome is. Noise in float32 gains dozens of standard errors. Several processes:
+must stay within 4 standard errors of 0 for every way in which noise is drawn; seeds are fixed, so
+that the outcome is. Noise in float32 gains dozens of standard errors. Several processes:
 `tests/training/test_distributed.py`; a silo: `tests/federated/test_silo.py`.
 """
 

@@ -20,8 +20,8 @@ CORPUS = Path(__file__).parents[1] / "formats" / "corpus"
 """A store, its ledger, runs, plans and models."""
 
 
-def nothing(folder: Path, file: str) -> None:
-    """Nothing has to follow what was changed."""
+def nothing(folder: Path, file: str = "") -> None:
+    """Nothing has to be there, or to follow what was changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +84,15 @@ def read_chain(folder: Path) -> None:
     assert entries[:-1] == known[: len(entries[:-1])], "an edited line was read"
 
 
+def make_run(folder: Path, of: str = "run") -> None:
+    copies("ledger.jsonl", "plan.json", of=of)(folder)
+    (folder / "train.toml").write_text('[train.learning]\nmodel = "new"\n')
+
+
+def make_winner(folder: Path) -> None:
+    make_run(folder, of="winner")
+
+
 def read_run(folder: Path) -> None:
     from userdp.claims import claim
     from userdp.claims.verify import verify_run
@@ -112,7 +121,7 @@ def read_store_ledger(folder: Path) -> None:
 
 
 def make_operator(folder: Path) -> None:
-    copies("ledger.jsonl", "plan.json", "train.toml", of="run")(folder)
+    make_run(folder)
     step = {"kind": "step", "step": 1, "loss": 3.5, "seconds": 0.5, "units": 4}
     (folder / "operator.jsonl").write_text(json.dumps(step) + "\n")
     (folder / "audit").mkdir()
@@ -296,7 +305,6 @@ def read_sweep(folder: Path) -> None:
     SweepFolder(folder).losses()
 
 
-_RUN = ("ledger.jsonl", "plan.json", "train.toml")
 READERS = {
     "arrays": Reader(make=make_array, read=read_an_array),
     "checkpoint": Reader(make=make_checkpoint, read=read_a_checkpoint),
@@ -305,7 +313,7 @@ READERS = {
     "ledger-bytes": Reader(make=copies("ledger.jsonl", of="winner"), read=read_chain),
     "operator": Reader(make=make_operator, read=read_operator),
     "plan": Reader(make=copies("plan.json", of="run"), read=read_plan),
-    "run": Reader(make=copies(*_RUN, of="run"), read=read_run, mend=chain),
+    "run": Reader(make=make_run, read=read_run, mend=chain),
     "scores": Reader(make=make_scores, read=read_scores),
     "settle": Reader(make=make_settle, read=read_settle, mend=chain),
     "store": Reader(make=make_store, read=read_store),
@@ -313,5 +321,5 @@ READERS = {
     "sweep": Reader(make=make_sweep, read=read_sweep),
     "tokenizer": Reader(make=copies("tokenizer.json", of="run/model"), read=read_tokenizer),
     "weights": Reader(make=copies("model.safetensors", of="winner/model"), read=read_weights),
-    "winner": Reader(make=copies(*_RUN, of="winner"), read=read_run, mend=chain),
+    "winner": Reader(make=make_winner, read=read_run, mend=chain),
 }
