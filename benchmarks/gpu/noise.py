@@ -4,7 +4,7 @@ Over 350 M numbers: seconds. Over 1e6 numbers, at three deviations that are no p
 ``rows``: the lattice attack (`benchmarks.gpu.lattice`) in standard errors, the variance over what
 it should be, the p-value of a Kolmogorov-Smirnov test. ``word_bits``: how many of the 63 bits of
 the device's random integers are a fair coin within 6 standard errors; the sampler counts on all.
-On the same device float32 noise is attacked too: ``float32_errors`` shows that the attack sees something.
+On the same device float32 noise is attacked too: ``float32_errors`` shows that the attack sees it.
 """
 
 from __future__ import annotations

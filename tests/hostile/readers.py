@@ -261,19 +261,11 @@ def checkpoints(folder: Path) -> Any:
 
 
 def make_checkpoint(folder: Path) -> None:
-    import torch
-
-    from userdp.training.checkpoints import keep_noise
-
     checkpoints(folder).save(3)
-    keep_noise(folder, step=3, state={"z": torch.zeros(4)})
 
 
 def read_a_checkpoint(folder: Path) -> None:
-    from userdp.training.checkpoints import read_noise
-
     checkpoints(folder).read(most_steps=3)
-    read_noise(folder, least_step=3)
 
 
 def make_array(folder: Path) -> None:

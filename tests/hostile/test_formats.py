@@ -25,6 +25,7 @@ CALLS = {"eval", "exec", "torch.load", "pandas.read_pickle", "pd.read_pickle"}
 JSON = {
     "strict_json.py": "is the reader",
     "claims/attestation.py": "reads what it wrote itself a line before, to compare",
+    "commands/setting.py": "a value that the operator typed after --set",
     "data/sources/leaf.py": "records of other people's making: whatever JSON holds may be text",
     "data/spark/job.py": "reads what its own tasks gave back; names of fields may be any text",
     "ledger/history.py": "decodes again what the reader let through",
