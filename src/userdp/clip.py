@@ -36,6 +36,9 @@ from userdp.vocabulary import require_positive
 FARTHEST = 2.0**20
 """The clip norm stays within this factor of the plan's: a public constant."""
 
+LEAST_CLIP = 1e-8
+"""The least clip norm: float32 squares of gradients that are clipped to less may vanish."""
+
 _LEAST_RATIO = 0.55
 _ROUNDING = 1 + 1e-12
 
@@ -162,7 +165,8 @@ class AdaptiveClipping:
             l2_clip_norm: :math:`C_t`.
             noisy_count: the released sum of ``b_i - 1/2``, noise included.
             denominator: M, the plan's.
-            start: :math:`C_0`; the answer stays within `FARTHEST` of it.
+            start: :math:`C_0`; the answer stays within `FARTHEST` of it, and
+                at least `LEAST_CLIP`.
 
         >>> AdaptiveClipping(quantile=0.5, learning_rate=0.2).next_clip_norm(
         ...     l2_clip_norm=1.0, noisy_count=0.0, denominator=10.0, start=1.0
@@ -171,7 +175,7 @@ class AdaptiveClipping:
         """
         fraction = min(1.0, max(0.0, 0.5 + noisy_count / denominator))
         moved = l2_clip_norm * math.exp(-self.learning_rate * (fraction - self.quantile))
-        return min(start * FARTHEST, max(start / FARTHEST, moved))
+        return min(start * FARTHEST, max(start / FARTHEST, LEAST_CLIP, moved))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

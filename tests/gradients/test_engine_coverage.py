@@ -294,8 +294,8 @@ def test_adapters_agree_with_the_reference_on_a_base_of_any_precision(
 def test_auto_says_why(make_model: MakeModel, make_rows: MakeRows) -> None:
     units = Units.from_rows(make_rows([2, 1, 3]))
     assert reason_alone(make_model(), causal_lm_loss, units) is None
-    tiny = reason_alone(make_model(), causal_lm_loss, units, l2_clip_norm=1e-9)
-    assert "clip norm" in str(tiny)
+    with pytest.raises(UseError, match="l2_clip_norm must be"):
+        reason_alone(make_model(), causal_lm_loss, units, l2_clip_norm=1e-9)
 
 
 def test_the_cost_model_forms_gradients_of_long_units_only() -> None:

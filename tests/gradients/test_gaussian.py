@@ -17,8 +17,9 @@ from scipy import stats
 
 from tests.speed import fast_then_slow
 from userdp.gradients import noise
-from userdp.gradients.noise import draw_on_device, draw_on_host, redraw_far
+from userdp.gradients.noise import draw_on_device
 from userdp.noise.gaussian import TAIL_BITS
+from userdp.noise.host import draw_on_host, redraw_far
 
 ACCEPT, REJECT = 1e-3, 1e-9
 COUNT = 100_000

@@ -10,7 +10,6 @@ import peft
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import MixtralConfig, MixtralForCausalLM
 
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
@@ -19,7 +18,6 @@ from userdp.gradients import (
     Units,
     causal_lm_loss,
     clipped_sum,
-    require_uncoupled,
     trainable_parameters,
 )
 
@@ -221,23 +219,6 @@ def tail_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
 def test_invariant_3_a_model_with_statistics_over_the_batch_is_refused(layer: nn.Module) -> None:
     with pytest.raises(UseError, match="statistics over the batch"):
         clipped_sum(Tail(layer), tail_loss, Units.from_rows([[[1, 2], [3, 4]]]), l2_clip_norm=1.0)
-
-
-def test_a_mixture_of_experts_with_its_balance_loss_is_refused_and_without_it_is_not() -> None:
-    config = MixtralConfig(
-        vocab_size=11,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        num_local_experts=2,
-    )
-    model = MixtralForCausalLM(config)
-    require_uncoupled(model)
-    model.config.output_router_logits = True
-    with pytest.raises(UseError, match="load-balancing"):
-        require_uncoupled(model)
 
 
 def test_a_loss_that_is_one_number_for_the_batch_is_refused(

@@ -54,19 +54,15 @@ LENGTHS = torch.tensor([4, 2, 0])
 @pytest.mark.parametrize(
     ("input_ids", "lengths", "offsets"),
     [
-        (IDS.float(), LENGTHS, torch.tensor([0, 3])),
-        (IDS[0], LENGTHS, torch.tensor([0, 3])),
-        (IDS, LENGTHS[:2], torch.tensor([0, 3])),
         (IDS, LENGTHS + 1, torch.tensor([0, 3])),
         (IDS, LENGTHS - 1, torch.tensor([0, 3])),
         (IDS, LENGTHS, torch.tensor([0, 2])),
         (IDS, LENGTHS, torch.tensor([1, 3])),
         (IDS, LENGTHS, torch.tensor([0, 2, 1, 3])),
         (IDS, LENGTHS, torch.tensor([], dtype=torch.int64)),
-        (IDS, LENGTHS, torch.tensor([0.0, 3.0])),
     ],
 )
-def test_units_refuse_tensors_that_do_not_fit_together(
+def test_units_refuse_lengths_and_offsets_out_of_range(
     input_ids: torch.Tensor, lengths: torch.Tensor, offsets: torch.Tensor
 ) -> None:
     with pytest.raises(UseError):

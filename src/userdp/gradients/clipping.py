@@ -44,8 +44,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from userdp.clip import OWN_FORMS, ClipForm, LayerSplit, OwnForm
+from userdp.clip import LEAST_CLIP, OWN_FORMS, ClipForm, LayerSplit, OwnForm
 from userdp.errors import UseError
+from userdp.vocabulary import require_positive
 
 CLIP_MARGIN = 1e-5
 """The clip aims at ``l2_clip_norm * (1 - CLIP_MARGIN)``. Public."""
@@ -63,15 +64,15 @@ MOST_FACTOR = 2.0**60
 float32's end, and infinity times a gradient of 0 is NaN."""
 
 _BLOCK = 1 << 20
-_LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
+_MOST_CLIP = 1e30
 _LEAST_STABILITY = 1e-6
 
 
 def require_clip_norm(name: str, value: float) -> float:
-    """``value`` if it is in [1e-30, 1e30], where the margin's derivation holds, else `UseError`."""
-    if not _LEAST_CLIP <= value <= _MOST_CLIP:
+    """``value`` if it is in [1e-8, 1e30], where the margin's derivation holds, else `UseError`."""
+    if not LEAST_CLIP <= value <= _MOST_CLIP:
         raise UseError(
-            f"{name} must be finite and in [{_LEAST_CLIP:g}, {_MOST_CLIP:g}], got {value!r}; "
+            f"{name} must be finite and in [{LEAST_CLIP:g}, {_MOST_CLIP:g}], got {value!r}; "
             "without a bound on each unit's gradient no amount of noise is enough"
         )
     return float(value)
@@ -130,7 +131,7 @@ def clip_factors(
     >>> clip_factors(squares, l2_clip_norm=1.0).tolist()
     [1.0, 1.0, 0.499995, 0.0, 0.0]
     """
-    bound = require_clip_norm("l2_clip_norm", l2_clip_norm) * (1 - CLIP_MARGIN)
+    bound = require_positive("l2_clip_norm", l2_clip_norm) * (1 - CLIP_MARGIN)
     if squared_norms.dtype != torch.float64:
         raise UseError(
             f"squared norms must be float64, got {squared_norms.dtype}: rounded norms under-clip"

@@ -25,7 +25,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 import torch
@@ -163,13 +163,12 @@ class Looks:
     def further(self, deeper: Looks, layers: int) -> Looks:
         """With so many more layers, of which ``deeper`` has one."""
 
-        def grown(low: int, high: int) -> int:
-            return low + layers * (high - low)
-
-        every, names = {*self.matrices, *deeper.matrices}, {one.name for one in fields(self)}
+        low, high = asdict(self), asdict(deeper)
+        layer = deeper.matrices - self.matrices
+        low.pop("matrices")
         return Looks(
-            matrices=Counter({m: grown(self.matrices[m], deeper.matrices[m]) for m in every}),
-            **{n: grown(getattr(self, n), getattr(deeper, n)) for n in names - {"matrices"}},
+            matrices=self.matrices + Counter({m: layers * n for m, n in layer.items()}),
+            **{name: value + layers * (high[name] - value) for name, value in low.items()},
         )
 
 

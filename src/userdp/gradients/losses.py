@@ -45,13 +45,6 @@ class LossError(UseError):
     """
 
 
-class DetachedLossError(LossError):
-    """No trainable parameter moves the loss of these rows.
-
-    Beside rows whose loss has a graph, the same rows add a gradient of zero.
-    """
-
-
 class MaskedLoss(Protocol):
     """A `Loss` that takes ``targets``: bool, (rows, width), which tokens count; None for all."""
 
@@ -75,8 +68,7 @@ def checked_losses(
     """`row_losses`, for a backward pass.
 
     Raises:
-        LossError: the loss is not one number per row.
-        DetachedLossError: no trainable parameter moves it.
+        LossError: the loss is not one number per row, or no trainable parameter moves it.
     """
     losses = row_losses(loss, model, input_ids, lengths, targets)
     if not isinstance(losses, Tensor):
@@ -90,7 +82,7 @@ def checked_losses(
             "depend on the others"
         )
     if not losses.requires_grad:
-        raise DetachedLossError(
+        raise LossError(
             "the loss does not depend on any trainable parameter, so its gradient is nothing",
             hint="do not detach the loss, nor compute it under torch.no_grad()",
         )

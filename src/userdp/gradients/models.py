@@ -39,9 +39,9 @@ def require_uncoupled(model: nn.Module) -> None:
     """Refuse a model in which one unit's gradient would depend on another unit's data.
 
     Refused: BatchNorm and SyncBatchNorm (batch statistics, and running statistics that leave the
-    step without noise), InstanceNorm with running statistics, a mixture of experts that returns its
-    router's balance loss, embeddings with ``max_norm`` (they write to their table), layers of eight
-    bits (LLM.int8 looks at all rows together), and hooks of parameters.
+    step without noise), InstanceNorm with running statistics, embeddings with ``max_norm`` (they
+    write to their table), layers of eight bits (LLM.int8 looks at all rows together), and hooks of
+    parameters.
 
     Dropout in training mode is allowed: its masks are secret and independent of the cohort, so the
     bound holds for every outcome of the masks, and therefore on average over them
@@ -83,11 +83,6 @@ def _coupling(module: nn.Module) -> tuple[str, str] | None:
             "renormalises the rows that somebody's tokens look up (max_norm), in place and without "
             "noise",
             "leave max_norm out",
-        )
-    if getattr(held.get("config"), "output_router_logits", False):
-        return (
-            "returns its router's load-balancing loss, which couples the users of a batch",
-            "set output_router_logits=False in the model's config",
         )
     bits = kind.__name__ if kind.__module__.startswith("bitsandbytes.") else ""
     if bits == "Linear8bitLt":

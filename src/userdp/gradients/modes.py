@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
-from torch.overrides import TorchFunctionMode
 
 unwatched = torch._C.DisableTorchFunction
 """Within it no function mode is told: what is asked there, the model did not ask."""
@@ -101,17 +99,6 @@ def run_batched_backward(
             )
     finally:
         torch._C._vmapmode_decrement_nesting()
-
-
-class FunctionMode(TorchFunctionMode):
-    """Within, each call of one of torch's functions goes through `ran`."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.ran(func, args, kwargs or {})
-
-    @abstractmethod
-    def ran(self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Run ``func`` and return what it returns."""
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:

@@ -2,7 +2,7 @@ r"""Gaussian noise: once per logical step, freshly seeded by the operating syste
 
 Each number's noise is the sum of two independent float64 draws over √2 (Holohan & Braghin 2021).
 **On a CPU** each of the two draws of a block of 2^18 numbers has a generator of its own (NumPy's
-PCG64DXSM) with 256 fresh bits of seed, on several threads (`draw_on_host`). **On a CUDA device**
+PCG64DXSM) with 256 fresh bits of seed, on several threads (`noise.host`). **On a CUDA device**
 each of the two draws of a block of 2^24 numbers is made there by a generator of its own
 (`torch.Generator`, a Philox counter) with 64 fresh bits of seed: as many as that interface takes
 (`draw_on_device`). No state of `NoiseSource` outlives a call: nothing to checkpoint, leak, replay
@@ -43,6 +43,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -53,6 +54,8 @@ from torch import Tensor
 
 from userdp.errors import UseError
 from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, NoiseSampler
+from userdp.noise.host import SCALE, WORDS
+from userdp.noise.host import draw_on_host as draw_on_host  # the self-check asks what is used here
 from userdp.vocabulary import require_count
 
 _BLOCK = 1 << 18
@@ -61,22 +64,7 @@ _CHUNK = 1 << 15
 _GRID_BITS = 20
 _LEAST_STD, _MOST_STD = 1e-30, 1e30
 
-_WORDS = 3
-r"""Words w of 63 independent bits in a uniform U = (w₁ + (w₂ + (w₃ + ½) 2^-63) 2^-63) 2^-63.
-
-That is the middle of one of 2^189 equal intervals of (0, 1), rounded to float64. So U has all its
-53 bits however small it is, and so has its logarithm. A device draws w₂ and w₃ where w₁ < 2^53
-alone (one number in 1,024), and takes ½ for what they say elsewhere: beyond the 53 bits that w₁
-fills there. In both samplers P(|X| > end) <= e^{-end²/2} <= 2^-190 (`userdp.noise.gaussian`)."""
-
-_SCALE = 2.0**-63  # a word as a number in [0, 1)
 _FILLED = 1 << 53  # from here on a word alone fills float64's bits
-_FAR = 6.0
-"""Where a draw on the CPU is redrawn: far inside the ziggurat's own tail, where its 53-bit uniforms
-still have 2^40 values to a unit, and so rare (2e-9) that it costs no time."""
-
-Seeds = tuple[np.random.SeedSequence, ...]
-"""Of the draws of one block."""
 
 
 class NoiseSource:
@@ -158,7 +146,7 @@ class NoiseSource:
                 if wide is not flat:
                     flat.copy_(wide)
 
-    def _block_seeds(self) -> Seeds:
+    def _block_seeds(self) -> tuple[np.random.SeedSequence, ...]:
         return tuple(self._seed() for _ in range(DRAWS))
 
     def _seed(self) -> np.random.SeedSequence:
@@ -169,7 +157,9 @@ class NoiseSource:
         return np.random.SeedSequence(self._unsafe_seed, spawn_key=(self._seeds,), pool_size=8)
 
 
-def _add_on_host(block: NDArray[np.float64], seeds: Seeds, scale: float, grid: float) -> None:
+def _add_on_host(
+    block: NDArray[np.float64], seeds: Sequence[np.random.SeedSequence], scale: float, grid: float
+) -> None:
     """Noise ``block`` in place, by NumPy's generators."""
     one, other = (np.random.Generator(np.random.PCG64DXSM(seed)) for seed in seeds)
     room = np.empty((DRAWS, min(_CHUNK, block.size)), dtype=np.float64)
@@ -186,7 +176,9 @@ def _add_on_host(block: NDArray[np.float64], seeds: Seeds, scale: float, grid: f
         part *= grid
 
 
-def _add_on_device(block: Tensor, seeds: Seeds, scale: float, grid: float) -> None:
+def _add_on_device(
+    block: Tensor, seeds: Sequence[np.random.SeedSequence], scale: float, grid: float
+) -> None:
     """Noise ``block`` where it lies, by the same arithmetic and torch's generators."""
     draws = []
     for seed in seeds:
@@ -198,43 +190,6 @@ def _add_on_device(block: Tensor, seeds: Seeds, scale: float, grid: float) -> No
     noisy.mul_(1 / grid).round_().mul_(grid)
     if noisy is not block:
         block.copy_(noisy)
-
-
-def draw_on_host(generator: np.random.Generator, out: NDArray[np.float64]) -> None:
-    """Fill ``out`` with standard Gaussian numbers, of at most 17.31 in absolute value.
-
-    By NumPy's ziggurat. Its own tail, beyond 3.654, is 3.654 + x with x = -log(1-U)/3.654 for a U
-    of 53 bits, kept if -2 log(1-V) > x². So V's bits bound x by √(2·53·log 2) = 8.572 and the value
-    by 12.226, which an exact Gaussian passes with probability 2.3e-34; and near that end only few
-    values occur. A draw beyond 6 is therefore drawn again, by Marsaglia's tail:
-    R = √(36 - 2 log U), which has the density of r e^{-r²/2} beyond 6, is kept with probability
-    6/R, which leaves that of e^{-r²/2}. With U >= 2^-190 it ends at 17.30.
-    """
-    generator.standard_normal(out=out)
-    if out.size and max(out.max(), -out.min()) > _FAR:
-        redraw_far(generator, out, beyond=_FAR)
-
-
-def redraw_far(
-    generator: np.random.Generator, values: NDArray[np.float64], *, beyond: float
-) -> None:
-    """Draw each value beyond ±``beyond`` again, in place, given that it is and given its sign.
-
-    Guarantee: leaves the law of Gaussian ``values`` what it is, for any ``beyond`` > 0.
-    """
-    far = np.flatnonzero(np.abs(values) > beyond)
-    values[far] = np.copysign([_far_value(generator, beyond) for _ in far], values[far])
-
-
-def _far_value(generator: np.random.Generator, beyond: float) -> float:
-    """|X| given |X| > ``beyond``: Marsaglia 1964."""
-    while True:
-        uniform = 0.5
-        for word in generator.integers(1 << 63, size=_WORDS):
-            uniform = (uniform + float(word)) * _SCALE
-        value = math.sqrt(beyond**2 - 2 * math.log(uniform))
-        if generator.random() * value <= beyond:
-            return value
 
 
 def draw_on_device(generator: torch.Generator, count: int) -> Tensor:
@@ -252,16 +207,16 @@ def draw_on_device(generator: torch.Generator, count: int) -> Tensor:
     device = generator.device
     # `random_` without a range gives an int64 tensor 63 independent bits.
     word = torch.empty(pairs, dtype=torch.int64, device=device).random_(generator=generator)
-    uniform = _scaled(word, _SCALE).add_(0.5 * _SCALE)
+    uniform = _scaled(word, SCALE).add_(0.5 * SCALE)
     few = (word < _FILLED).nonzero().view(-1)
     if len(few):
         rest = torch.full((len(few),), 0.5, dtype=torch.float64, device=device)
         more = torch.empty(len(few), dtype=torch.int64, device=device)
-        for _ in range(_WORDS - 1):
-            rest.add_(more.random_(generator=generator)).mul_(_SCALE)
-        uniform[few] = rest.add_(word[few]).mul_(_SCALE)
+        for _ in range(WORDS - 1):
+            rest.add_(more.random_(generator=generator)).mul_(SCALE)
+        uniform[few] = rest.add_(word[few]).mul_(SCALE)
     radius = uniform.log_().mul_(-2.0).sqrt_()
-    angle = _scaled(word.random_(generator=generator), 2 * math.pi * _SCALE)
+    angle = _scaled(word.random_(generator=generator), 2 * math.pi * SCALE)
     return torch.view_as_real(torch.polar(radius, angle)).view(-1)[:count]
 
 

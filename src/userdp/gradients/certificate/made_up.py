@@ -78,7 +78,7 @@ _hooks: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()
 class Answers(Generic[T]):
     """What was learned of models and losses on made-up rows, for as long as both live.
 
-    And as long as nobody registers or removes hooks: whoever computes asks `hooks_changed` first.
+    And as long as nobody registers or removes hooks (`forget_without_hooks`).
     """
 
     _all: ClassVar[list[Answers[Any]]] = []
@@ -89,11 +89,16 @@ class Answers(Generic[T]):
         self._all.append(self)
 
     @classmethod
-    def forget(cls, model: nn.Module) -> None:
-        """Ask everything about ``model`` anew."""
-        _hooks.pop(model, None)
-        for answers in cls._all:
-            answers._known.pop(model, None)
+    def forget_without_hooks(cls, model: nn.Module) -> None:
+        """Forget what was found about ``model`` with other hooks than it has now.
+
+        A hook takes part in each pass, so that an answer found without it says nothing. Asked once
+        a step, where no engine's own hooks are in the model.
+        """
+        if model in _hooks and _hooks[model] != hook_numbers(model):
+            del _hooks[model]
+            for answers in cls._all:
+                answers._known.pop(model, None)
 
     def of(self, model: nn.Module, loss: Loss) -> dict[Any, T]:
         """By whatever else the answer hangs on."""
@@ -108,15 +113,6 @@ def circumstances(
     """What each answer hangs on, beside model and loss: an answer of a CPU is none of a GPU."""
     kinds = tuple((name, p.dtype, p.device) for name, p in parameters.items())
     return masked, model.training, kinds
-
-
-def hooks_changed(model: nn.Module) -> bool:
-    """Whether the answers about ``model`` were found with other hooks than it has now.
-
-    A hook takes part in each pass, so that an answer found without it says nothing. Asked once a
-    step, where no engine's own hooks are in the model.
-    """
-    return model in _hooks and _hooks[model] != hook_numbers(model)
 
 
 _LIMITS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")

@@ -74,9 +74,6 @@ from userdp.gradients.precision import reduced_products
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
-LEAST_CLIP = 1e-8
-"""Below this squares may vanish in float32, and the reference engine takes over."""
-
 
 def sum_of_passes(task: Task, form: Forms = None, *, strict: bool = True) -> ClippedSum:
     """The clipped sum of a task whose units may share passes (`choice.why_alone`).

@@ -25,7 +25,7 @@ from userdp.gradients.certificate.made_up import (
 )
 from userdp.gradients.clipping import clip_factors, squared_norm
 from userdp.gradients.engines import reference
-from userdp.gradients.engines.batched import LEAST_CLIP, Passes, sum_of_passes
+from userdp.gradients.engines.batched import sum_of_passes
 from userdp.gradients.engines.following import NotCoveredError
 from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form, Forms
@@ -77,10 +77,7 @@ def auto(task: Task) -> ClippedSum:
     # On an accelerator the host queues passes ahead; once more, without, where a unit turns out
     # not to be usable.
     for ahead in (True, False) if task.units.lengths.device.type != "cpu" else (False,):
-        step = Passes(task.but(ahead=ahead), form_of(task))
-        for one in step.passes:
-            step.take(one)
-        total = step.finish()
+        total = sum_of_passes(task.but(ahead=ahead), form_of(task), strict=False)
         if total.settle():
             break
         begun.load()  # the same masks, whatever was not usable
@@ -90,7 +87,7 @@ def auto(task: Task) -> ClippedSum:
 def form_of(task: Task) -> Form | None:
     """All gradients of adapters are formed; else each layer chooses by cost."""
     low_rank = all(p.dim() < 2 or min(p.shape) <= _LOW_RANK for p in task.parameters.values())
-    few = sum(task.sizes.values()) <= _FEW * sum(p.numel() for p in task.everything)
+    few = sum(task.sizes.values()) <= _FEW * sum(p.numel() for p in task.model.parameters())
     return Form.FORMED if low_rank and few else None
 
 
@@ -104,8 +101,6 @@ def why_alone(task: Task) -> str | None:
         UseError: the model or the loss couples rows, or what it says of a unit depends on others.
     """
     require_rows_apart(task.model, task.loss, masked=task.masked)
-    if task.least_clip_norm < LEAST_CLIP:
-        return f"the clip norm is below {LEAST_CLIP:g}, where float32 squares vanish"
     if task.units.input_ids.shape[1] > most_tokens(task.model):
         return (
             "rows are longer than the model's configuration says it is made for, and made-up rows "

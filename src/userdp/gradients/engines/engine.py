@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from userdp.errors import FailureError
-from userdp.gradients.certificate.made_up import Answers, hooks_changed
+from userdp.gradients.certificate.made_up import Answers
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import FLAT, ClipRule
 from userdp.gradients.engines.task import Task
@@ -84,7 +84,7 @@ class Engine:
                 checkpointing (not reentrant) works.
             loss: per-row loss, see `userdp.gradients.losses.Loss`.
             units: the cohort, on the model's device.
-            l2_clip_norm: C, in gradient units; in [1e-30, 1e30].
+            l2_clip_norm: C, in gradient units; in [1e-8, 1e30].
             item_clip_norm: if given, each row's gradient is first clipped to this norm (two-stage
                 clip): one unusual example then cannot decide the direction of its unit. A unit with
                 a non-finite row counts as zero as a whole.
@@ -126,8 +126,7 @@ class Engine:
             rule=rule,
             parts=parts,
         )
-        if hooks_changed(model):
-            Answers.forget(model)
+        Answers.forget_without_hooks(model)
         room, halvings = _room.of(model, loss), 0
         with secret_randomness():
             begun, state = GeneratorStates.read(), State(model, loss)

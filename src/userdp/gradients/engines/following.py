@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from userdp.gradients.certificate.calls import ASKS, Calls, Seen, told
 from userdp.gradients.certificate.places import Place
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.engines.layer import RULES, Watcher
 from userdp.gradients.engines.rules.broadcast import with_rows
-from userdp.gradients.modes import FunctionMode
 from userdp.gradients.shards import sharded_parts
 
 
@@ -31,8 +31,15 @@ class NotCoveredError(Exception):
     """
 
 
-class Following(FunctionMode):
+class Following(TorchFunctionMode):
     """What sees the calls of a tape's pass: it compares them, or proves what they do."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.ran(func, args, kwargs or {})
+
+    @abstractmethod
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Run one of torch's functions and return what it returns."""
 
     @abstractmethod
     def place_of(self, tensor: Tensor) -> Place | None:

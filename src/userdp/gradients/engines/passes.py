@@ -171,7 +171,7 @@ def most_units(task: Task, unit_bytes: int) -> int:
         unit_bytes: what is formed of one unit.
     """
     of_device = bytes_of_device(task.units.lengths.device)
-    model = sum(local(p).nbytes for p in task.everything)
+    model = sum(local(p).nbytes for p in task.model.parameters())
     whole = sum(map(_bytes_of, task.parameters.values()))
     budget = max(FORMED_BYTES, of_device // 4, model, 4 * whole) // max(1, unit_bytes)
     return max(1, budget // (1 if task.item_clip_norm is None else 4))

@@ -45,7 +45,7 @@ from userdp.errors import UseError
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines.batched import LEAST_CLIP, Passes
+from userdp.gradients.engines.batched import Passes
 from userdp.gradients.engines.choice import disagreement, form_of
 from userdp.gradients.engines.engine import Engine
 from userdp.gradients.engines.following import Comparing, NotCoveredError
@@ -248,10 +248,6 @@ def require_supported(task: Task) -> None:
     """
     with let_go(task.model):
         two = _all_sharded(task)
-        if task.least_clip_norm < LEAST_CLIP:
-            raise UseError(
-                f"a sharded model clips to at least {LEAST_CLIP:g}, got {task.l2_clip_norm!r}"
-            )
         if two and task.item_clip_norm is not None:
             raise UseError(
                 "item_clip_norm needs each row's gradient, which a sharded model never forms",

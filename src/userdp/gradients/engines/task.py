@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from userdp.gradients.clipping import FLAT, ClipRule, require_clip_norm
 from userdp.gradients.losses import Loss
@@ -20,9 +20,6 @@ from userdp.gradients.shards import is_sharded, local
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.vocabulary import require_count
-
-_LEAST_AIM = 1e-30
-"""At the very end of the range of clip norms the reference's own margin alone is left."""
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
@@ -71,11 +68,6 @@ class Task:
         return trainable_parameters(self.model)
 
     @cached_property
-    def everything(self) -> tuple[Tensor, ...]:
-        """All parameters, frozen ones too."""
-        return tuple(self.model.parameters())
-
-    @cached_property
     def sizes(self) -> dict[str, int]:
         """How many numbers each trainable parameter has."""
         return {name: p.numel() for name, p in self.parameters.items()}
@@ -102,17 +94,12 @@ class Task:
     @property
     def aim(self) -> float:
         """The norm that batches clip at: C less the margin of the precisions in use."""
-        return max(_LEAST_AIM, self.l2_clip_norm * (1 - margin(self.dtypes)))
+        return self.l2_clip_norm * (1 - margin(self.dtypes))
 
     @property
     def masked(self) -> bool:
         """Whether the loss is told which tokens count."""
         return self.units.targets is not None
-
-    @property
-    def least_clip_norm(self) -> float:
-        """The smaller one of the clip norms of units and of rows."""
-        return min(self.l2_clip_norm, self.item_clip_norm or self.l2_clip_norm)
 
     def zero(self, dtype: torch.dtype = torch.float64) -> ClippedSum:
         """The sum to which no unit has been added yet."""
