@@ -58,7 +58,8 @@ def tokens_by_user(store: UserStore) -> list[list[tuple[int, ...]]]:
 def rows_in(units: Units) -> list[list[tuple[int, ...]]]:
     return [
         [tuple(row[:n].tolist()) for row, n in zip(ids, lengths.tolist(), strict=True)]
-        for ids, lengths, _ in units
+        for unit in range(len(units))
+        for ids, lengths, _ in [units.select(unit, unit + 1).cut()]
     ]
 
 

@@ -43,7 +43,6 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -65,6 +64,9 @@ _GRID_BITS = 20
 _LEAST_STD, _MOST_STD = 1e-30, 1e30
 
 _FILLED = 1 << 53  # from here on a word alone fills float64's bits
+
+Seeds = tuple[np.random.SeedSequence, ...]
+"""Of the draws of one block."""
 
 
 class NoiseSource:
@@ -146,7 +148,7 @@ class NoiseSource:
                 if wide is not flat:
                     flat.copy_(wide)
 
-    def _block_seeds(self) -> tuple[np.random.SeedSequence, ...]:
+    def _block_seeds(self) -> Seeds:
         return tuple(self._seed() for _ in range(DRAWS))
 
     def _seed(self) -> np.random.SeedSequence:
@@ -157,9 +159,7 @@ class NoiseSource:
         return np.random.SeedSequence(self._unsafe_seed, spawn_key=(self._seeds,), pool_size=8)
 
 
-def _add_on_host(
-    block: NDArray[np.float64], seeds: Sequence[np.random.SeedSequence], scale: float, grid: float
-) -> None:
+def _add_on_host(block: NDArray[np.float64], seeds: Seeds, scale: float, grid: float) -> None:
     """Noise ``block`` in place, by NumPy's generators."""
     one, other = (np.random.Generator(np.random.PCG64DXSM(seed)) for seed in seeds)
     room = np.empty((DRAWS, min(_CHUNK, block.size)), dtype=np.float64)
@@ -176,9 +176,7 @@ def _add_on_host(
         part *= grid
 
 
-def _add_on_device(
-    block: Tensor, seeds: Sequence[np.random.SeedSequence], scale: float, grid: float
-) -> None:
+def _add_on_device(block: Tensor, seeds: Seeds, scale: float, grid: float) -> None:
     """Noise ``block`` where it lies, by the same arithmetic and torch's generators."""
     draws = []
     for seed in seeds:

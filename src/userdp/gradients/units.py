@@ -6,7 +6,7 @@ single example (ELS). The gradient engines clip per unit, and that is all they n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,11 +71,6 @@ class Units:
     def __len__(self) -> int:
         """The number of units."""
         return self.offsets.shape[0] - 1
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """What `cut` gives of each unit alone."""
-        for unit in range(len(self)):
-            yield self.select(unit, unit + 1).cut()
 
     def cut(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """``(input_ids, lengths, targets)`` of all rows, as wide as the longest: `own_rows`.
