@@ -111,7 +111,8 @@ class DoesNotClip(Silo):
         engine = run.mechanism.engine
 
         def without(model, loss, units, **options):
-            means = [rows.double().sub(5).mean(0) for rows, *_ in units]
+            alone = [units.select(n, n + 1).cut()[0] for n in range(len(units))]
+            means = [rows.double().sub(5).mean(0) for rows in alone]
             found = engine(model, loss, units, **options)
             return replace(found, value={"w": sum(means, torch.zeros(WIDTH).double())})
 

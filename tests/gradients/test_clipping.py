@@ -16,6 +16,7 @@ from userdp.gradients.clipping import (
     MOST_UNITS,
     clip_factors,
     multiplicable,
+    require_clip_norm,
     squared_norm,
 )
 
@@ -75,8 +76,14 @@ def test_the_margin_covers_the_rounding_it_is_derived_from() -> None:
     assert 2**21 * u / 2 + 5 * u + 2 * MOST_UNITS**2 * u < CLIP_MARGIN
 
 
-@pytest.mark.parametrize("bound", [NAN, INF, -INF, 0.0, -1.0, 1e-31, 1e31])
+@pytest.mark.parametrize("bound", [NAN, INF, -INF, 0.0, -1.0, 1e-9, 1e31])
 def test_a_clip_norm_out_of_range_is_refused(bound: float) -> None:
+    with pytest.raises(UseError, match="l2_clip_norm"):
+        require_clip_norm("l2_clip_norm", bound)
+
+
+@pytest.mark.parametrize("bound", [NAN, INF, -INF, 0.0, -1.0])
+def test_factors_for_no_clip_norm_are_refused(bound: float) -> None:
     with pytest.raises(UseError, match="l2_clip_norm"):
         clip_factors(torch.ones(1, dtype=torch.float64), l2_clip_norm=bound)
 
