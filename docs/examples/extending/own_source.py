@@ -16,7 +16,7 @@ from userdp.data import Drop, Record
 from userdp.data.progress import Progress
 from userdp.data.sources import KINDS, SourceOptions
 from userdp.data.sources.base import FileSource
-from userdp.data.sources.paths import expand
+from userdp.data.sources.base import expand
 
 SAID = re.compile(r"\[\d\d:\d\d\] <(?P<who>[^>]*)> ?(?P<what>.*)")
 

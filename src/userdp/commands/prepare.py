@@ -225,4 +225,4 @@ def _open(data: Any, kind: str | None, options: SourceOptions) -> Source:
     named = isinstance(data, Sequence) and all(isinstance(one, str | Path) for one in data)
     if named and isinstance(data, list | tuple):
         return open_source([str(path) for path in data], kind=kind, options=options)
-    return memory.build(data, options, kind=kind)
+    return memory.table_source(data, options, kind=kind)

@@ -6,16 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from userdp.data.sources import InputOptions, SourceOptions
+from userdp.data.sources import KINDS, InputOptions, SourceOptions
 from userdp.data.splits import SplitRule
 from userdp.errors import UseError, kind_of
 from userdp.files import read_json
 
-_PAPER_SPLITS = {
-    "c4": SplitRule.FIRST_PART,
-    "ccnews": SplitRule.FIRST_PART,
-    "stackoverflow": SplitRule.GIVEN,
-}
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -28,7 +23,7 @@ def source_options(given: InputOptions | None, tokenizer: Path | None) -> Source
 
 def default_split(kind: str) -> SplitRule:
     """The papers' split where they have one for a kind of source."""
-    return _PAPER_SPLITS.get(kind, SplitRule.HASH)
+    return KINDS[kind].split if kind in KINDS else SplitRule.HASH
 
 
 def _chat_template(tokenizer: Path | None) -> tuple[str | None, tuple[tuple[str, str], ...]]:

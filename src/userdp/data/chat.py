@@ -26,6 +26,7 @@ _DEFAULT_TEMPLATE = (
 _ASSISTANT = ("assistant", "model", "gpt", "bot")
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _PLACE = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+_GENERATION = re.compile(r"(\{%[-+]?\s*)(end)?generation(?=\s*[-+]?%\})")
 Message = tuple[str, str]
 
 
@@ -64,7 +65,9 @@ class ChatTemplate:
         self._variables: dict[str, Any] = dict(special_tokens)
         self._specials = sorted((token for _, token in special_tokens if token), key=len)[::-1]
         try:
-            self._template = environment.from_string(source or _DEFAULT_TEMPLATE)
+            # `transformers` marks the assistant's turns by tags of its own, which write nothing.
+            plain = _GENERATION.sub(_without_meaning, source or _DEFAULT_TEMPLATE)
+            self._template = environment.from_string(plain)
         except self._errors as error:
             raise UseError(f"the chat template cannot be read: {error}") from error
 
@@ -94,9 +97,10 @@ class ChatTemplate:
         except (self._errors, TypeError, ValueError, KeyError, AttributeError):
             return Drop.BAD_TEMPLATE
         markup = _PLACE.split(text)  # markup, number, markup, number, ..., markup
-        if [int(number) for number in markup[1::2]] != list(range(len(messages))):
+        order = [int(number) for number in markup[1::2]]  # a template may move the system's message
+        if sorted(order) != list(range(len(messages))):
             return Drop.BAD_TEMPLATE
-        return self._join(markup, messages)
+        return self._join(markup, [messages[number] for number in order])
 
     def _join(self, markup: list[str], messages: Sequence[Message]) -> Rendered:
         parts: list[tuple[str, int]] = [(markup[0], MARKUP)]
@@ -129,3 +133,7 @@ class ChatTemplate:
                 return blanks + len(token)
         named = re.match(r"<[|/]?[\w|/-]+>", rest)
         return blanks + named.end() if named else blanks
+
+
+def _without_meaning(tag: re.Match[str]) -> str:
+    return f"{tag[1]}{'endif' if tag[2] else 'if true'}"

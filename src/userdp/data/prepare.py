@@ -22,10 +22,9 @@ from userdp.data.meta import StoreMeta
 from userdp.data.ownership import Owners, first_owner_facts, greedy_facts, settled
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Tally, in_blocks
-from userdp.data.sources import Source
+from userdp.data.sources import Source, user_is
 from userdp.data.sources.base import SignedSource
-from userdp.data.sources.provenance import with_lost
-from userdp.data.sources.table import FileTable, Several
+from userdp.data.sources.table import FileTable, Several, with_lost
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
@@ -314,8 +313,15 @@ def _tables(source: Source) -> Sequence[FileTable]:
 
 
 def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:
-    facts = {"kind": source.kind, "public": source.public, "split": str(rule)}
-    return with_lost({**facts, **source.facts()}, tally.written_by)
+    told = source.facts()
+    facts = {
+        "kind": source.kind,
+        "public": source.public,
+        "split": str(rule),
+        "user_is": user_is(source.kind, told.get("fields", [])),
+        "may_name_several": source.several_owners,
+    }
+    return with_lost({**facts, **told}, tally.written_by)
 
 
 def _require_bound(owners: Owners, records_per_user: int | None) -> int | None:

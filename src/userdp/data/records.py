@@ -41,6 +41,7 @@ class Drop(StrEnum):
     MERGE = "merge commit"
     NO_DOMAIN = "URL without a registered domain"
     NO_ANSWER = "conversation without an assistant's turn"
+    NO_CONTENT = "message without text, such as a tool call or an image"
     BAD_TEMPLATE = "conversation that the chat template refuses"
     SINGLETON = "only record of its user"
     OVER_BOUND = "over the bound of one of its owners"

@@ -11,22 +11,6 @@ from userdp.errors import UseError
 from userdp.plans import Plan
 from userdp.vocabulary import Adjacency
 
-_NAMED_BY = {
-    "c4": "the registered domain of the field '{field}'",
-    "ccnews": "the registered domain of the field '{field}'",
-    "docstrings": "the module that holds a docstring",
-    "folder": "the file: each document is a user of its own",
-    "git": "the address of a commit's author",
-    "leaf": "the user that LEAF's files name",
-    "maildir": "the address of a message's sender",
-    "mbox": "the address of a message's sender",
-    "stackoverflow": "the client that TensorFlow Federated's file names",
-}
-"""What named the users of a source, by its kind; of the other kinds it is a field of a table."""
-_OF_TABLES = "the field '{field}'"
-
-_MAY_NAME_SEVERAL = ("jsonl", "csv", "parquet", "hf", "mbox", "maildir", "memory", "tokens")
-
 
 def store_facts(store: UserStore) -> dict[str, Any]:
     """What a report must say of how a store was made.
@@ -44,22 +28,12 @@ def store_facts(store: UserStore) -> dict[str, Any]:
     """
     facts: dict[str, Any] = {}
     sources, rule = store.meta.sources, store.meta.ownership
-    named_by = dict.fromkeys(one for source in sources if (one := _named_by(source)))
-    if named_by:
-        facts["user_is"] = "; ".join(named_by)
-    several = any(source.get("kind") in _MAY_NAME_SEVERAL for source in sources)
-    if rule["rule"] != "greedy" and ("assumption" in rule or several):
+    user_is = dict.fromkeys(words for one in sources if (words := one.get("user_is")))
+    if user_is:
+        facts["user_is"] = "; ".join(user_is)
+    if rule["rule"] != "greedy" and any(one.get("may_name_several") for one in sources):
         facts["owners"] = first_owner_facts()["assumption"]
     return facts
-
-
-def _named_by(source: dict[str, Any]) -> str | None:
-    """What named the users of one source: its kind says so, or the first field that it read."""
-    fields = source.get("fields") or [None]
-    words = _NAMED_BY.get(str(source.get("kind")), _OF_TABLES)
-    if "{field}" not in words:
-        return words
-    return None if fields[0] is None else words.format(field=fields[0])
 
 
 def require_covered(store: UserStore, plan: Plan) -> None:

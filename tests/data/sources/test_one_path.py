@@ -18,7 +18,7 @@ import userdp.data.sources.rows as rows_module
 from tests.data.fuzz import TEXTS, USERS, deep
 from userdp.data.progress import NoProgress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources import SourceOptions, arrow, jsonl, open_source
+from userdp.data.sources import SourceOptions, jsonl, open_source, parquet
 from userdp.data.sources.rows import is_from
 from userdp.errors import UseError
 
@@ -363,7 +363,7 @@ def test_a_column_read_with_its_dictionary_instead_of_its_values_is_caught(tmp_p
     users = pa.array(["ana", "ben", "ana"]).dictionary_encode()
     pq.write_table(pa.table({"user": users, "text": ["x", "y", "z"]}), path)
     assert not differs(path, kind="parquet")
-    values = arrow.column_values
+    values = parquet.column_values
     indices = lambda one: values(one.indices if pa.types.is_dictionary(one.type) else one)  # noqa: E731
-    monkeypatch.setattr(arrow, "column_values", indices)
+    monkeypatch.setattr(parquet, "column_values", indices)
     assert differs(path, kind="parquet")

@@ -133,7 +133,7 @@ def test_domains_are_told_on_the_executors(session, small, tmp_path):
 def test_what_must_be_read_in_order_is_read_by_one_process(session, small, tmp_path, bound):
     """Tables in memory, and records of several owners under a bound."""
     if bound is None:
-        both(memory.build(rows(30), SourceOptions()), tmp_path)
+        both(memory.table_source(rows(30), SourceOptions()), tmp_path)
     else:
         source = open_source([str(mixed(tmp_path, 30))])
         both(source, tmp_path, owners=Owners.GREEDY, records_per_user=bound)

@@ -1,15 +1,24 @@
-"""What a source of records is, and what sources have in common."""
+"""What a source of records is, which files a PATH stands for, and opening them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import glob
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.paths import total_size
+from userdp.errors import UseError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_LOOK = 4096
+_READ_ERRORS = (OSError, EOFError, zlib.error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +148,7 @@ class FileSource(PrivateSource):
     @property
     def size(self) -> int:
         """Bytes of all files, as they lie on disk."""
-        return total_size(self.paths)
+        return sum(path.stat().st_size for path in self.paths)
 
     def facts(self) -> dict[str, Any]:
         """The number of files and bytes."""
@@ -154,11 +163,137 @@ class FileSource(PrivateSource):
             progress.at(done)
 
 
-class SourceModule(Protocol):
-    """What each file of this folder offers to the registry."""
+def expand(
+    paths: Sequence[str], *, suffixes: tuple[str, ...], what: str, deep: bool = False
+) -> tuple[Path, ...]:
+    """The files that ``paths`` stand for, in their order.
 
-    def build(self, paths: list[str], options: SourceOptions) -> Source:
-        """The source for ``paths``; `UseError` if they or the options cannot be used."""
+    Args:
+        paths: files, folders (their files in the order of names) or glob patterns.
+        suffixes: what the name of a file in a folder must end in, in lower case or capitals.
+        what: the kind in words, for messages.
+        deep: also look into folders within folders.
 
-    def matches(self, path: Path) -> bool:
-        """Whether an existing ``path`` looks like this kind; cheap, never raises."""
+    Raises:
+        UseError: nothing is named, nothing is there, or a folder holds no such file.
+    """
+    if not paths:
+        raise UseError(f"no input: {what} need a file", hint="name one or more PATHs")
+    files: list[Path] = []
+    for name in paths:
+        path = Path(name)
+        if path.is_dir():
+            matches = [one for one in files_in(path, deep=deep) if is_named(one, suffixes)]
+            if not matches:
+                raise UseError(
+                    f"the folder {path} holds no {what}",
+                    hint=f"files must end in one of: {', '.join(suffixes)}",
+                )
+        elif path.is_file():
+            matches = [path]
+        elif path.exists():
+            raise UseError(
+                f"{path} is a pipe or a device, which cannot be read twice",
+                hint="save what comes from it to a file",
+            )
+        else:
+            matches = [Path(match) for match in matching(name) if Path(match).is_file()]
+            if not matches:
+                raise UseError(f"no input at {name}: nothing is there")
+        files.extend(matches)
+    return tuple(files)
+
+
+def files_in(folder: Path, *, deep: bool) -> list[Path]:
+    """The files of a folder by name, without hidden ones and those that editors leave."""
+    return sorted(
+        entry
+        for entry in (folder.rglob("*") if deep else folder.iterdir())
+        if not any(part.startswith((".", "~$")) for part in entry.relative_to(folder).parts)
+        if entry.is_file()
+    )
+
+
+def is_named(path: Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file's name ends in one of ``suffixes``, in lower case or capitals."""
+    return path.name.lower().endswith(suffixes)
+
+
+def holds(path: Path, suffixes: tuple[str, ...], *, deep: bool = False) -> bool:
+    """Whether a file, or one in a folder, is named so."""
+    files = files_in(path, deep=deep) if path.is_dir() else [path]
+    return any(is_named(file, suffixes) for file in files)
+
+
+def matching(pattern: str) -> list[str]:
+    """What a glob pattern matches, in the order of the names; nothing for a plain path."""
+    if not glob.has_magic(pattern):
+        return []
+    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (patterns may be absolute)
+
+
+@contextmanager
+def read_text(path: Path, *, what: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
+    """The bytes of a file, decompressed if it is gzip, and how many of the file's own are read.
+
+    Args:
+        path: the file.
+        what: the kind in words, for messages.
+
+    Raises:
+        UseError: here or while the block reads on: the file is no text, or cannot be read to its
+            end, so that records would be missing without a count.
+    """
+    try:
+        with path.open("rb", buffering=0) as raw:
+            with _unzipped(raw) as start:
+                first = start.read(_LOOK)
+            if b"\0" in first:
+                raise UseError(
+                    f"{path} is a binary file, not {what}", hint="expected text, plain or gzip"
+                )
+            with _unzipped(raw) as content:
+                yield content, raw.tell  # without a buffer, so that its place is the file's own
+    except _READ_ERRORS as error:
+        raise UseError(
+            f"{path} cannot be read to its end: {words(error)}; the records after that "
+            "would be missing without a count",
+            hint="copy the file again, or cut it where it is whole",
+        ) from error
+
+
+def beginning(path: Path) -> bytes:
+    """The first bytes of a file, decompressed if it is gzip; nothing if it cannot be read."""
+    try:
+        with path.open("rb", buffering=0) as raw, _unzipped(raw) as content:
+            return content.read(_LOOK)
+    except _READ_ERRORS:
+        return b""
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether a file says of itself that it is gzip; one that cannot be read does not."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+    except OSError:
+        return False
+
+
+def _unzipped(raw: IO[bytes]) -> IO[bytes]:
+    """``raw`` from its beginning, decompressed if it is gzip; closing it leaves ``raw`` open."""
+    raw.seek(0)
+    magic = raw.read(len(_GZIP_MAGIC))
+    raw.seek(0)
+    if magic == _GZIP_MAGIC:
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), 2**20)
+    return open(raw.fileno(), "rb", closefd=False, buffering=2**20)
+
+
+def words(error: BaseException) -> str:
+    """What went wrong, in a few words."""
+    if isinstance(error, EOFError):
+        return "the gzip stream is truncated"
+    if isinstance(error, zlib.error | gzip.BadGzipFile):
+        return "the gzip stream is damaged"
+    return getattr(error, "strerror", None) or str(error)

@@ -19,9 +19,8 @@ the loss counts the assistant's tokens only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from userdp.data.chat import ChatTemplate, Message
@@ -71,11 +70,6 @@ def conversation_parser(options: SourceOptions) -> Parser:
     return _ConversationParser(options=options, template=template)
 
 
-def matches(path: Path) -> bool:
-    """Never: its files look like any JSON Lines."""
-    return False
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ConversationParser:
     """A conversation per row."""
@@ -121,29 +115,30 @@ class _ConversationParser:
             if both[0] is None or both[1] is None:
                 return Drop.NO_TEXT_FIELD if completion is None else Drop.NOT_TEXT
             return [("user", both[0]), ("assistant", both[1])]
-        turns = list(_turns(held))
-        if not turns:
-            return Drop.EMPTY_TEXT
-        if None in turns:
+        if not isinstance(held, list):
             return Drop.NOT_TEXT
-        return [turn for turn in turns if turn is not None]
+        turns = [_turn(message) for message in held]
+        wrong = next((turn for turn in turns if isinstance(turn, Drop)), None)
+        return wrong or [turn for turn in turns if not isinstance(turn, Drop)] or Drop.EMPTY_TEXT
 
 
-def _turns(value: Any) -> Iterator[Message | None]:
-    """(role, content) of each message; None for one that has not both as text."""
-    if not isinstance(value, list):
-        yield None
-        return
-    for message in value:
-        if not isinstance(message, dict):
-            yield None
-            continue
-        role = _string(message.get("role"))
-        if role is None:
-            speaker = _string(message.get("from"))
-            role = None if speaker is None else _ROLES.get(speaker.lower(), speaker)
-        content = _string(message.get("content", message.get("value")))
-        yield None if role is None or content is None else (role.lower(), content)
+def _turn(message: Any) -> Message | Drop:
+    """(role, content) of a message; content in parts is the text of all of them."""
+    if not isinstance(message, dict):
+        return Drop.NOT_TEXT
+    role = _string(message.get("role"))
+    if role is None:
+        speaker = _string(message.get("from"))
+        role = None if speaker is None else _ROLES.get(speaker.lower(), speaker)
+    content = message.get("content", message.get("value"))
+    if isinstance(content, list):
+        parts = [_string(one.get("text")) for one in content if isinstance(one, dict)]
+        texts = [part for part in parts if part is not None]
+        content = "".join(texts) if len(texts) == len(content) else None
+    if content is None:
+        return Drop.NO_CONTENT
+    text = _string(content)
+    return Drop.NOT_TEXT if role is None or text is None else (role.lower(), text)
 
 
 def _string(value: Any) -> str | None:

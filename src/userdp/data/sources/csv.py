@@ -29,8 +29,7 @@ from typing import IO
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.paths import expand, read_text
+from userdp.data.sources.base import SourceOptions, expand, read_text
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import FileTable
 from userdp.errors import UseError
@@ -47,12 +46,6 @@ def build(paths: list[str], options: SourceOptions) -> FileTable:
         kind="csv", paths=files, parser=plain_parser(options),
         escape=options.csv_escape, quotes=not options.csv_no_quotes,
     )  # fmt: skip
-
-
-def matches(path: Path) -> bool:
-    """Whether the name, or for folders a name within, says CSV."""
-    names = path.iterdir() if path.is_dir() else (path,)
-    return any(file.name.endswith(SUFFIXES) for file in names)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +92,7 @@ class _CsvFiles(FileTable):
         csv.field_size_limit(_LONGEST_FIELD)
         # Bytes that are not UTF-8 become surrogates, which no encoder takes: the row is counted.
         text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
-        delimiter = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
+        delimiter = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
         framed = _framed(delimiter, escape=self.escape)
         given, seen = tee(text)
         reader = csv.reader(

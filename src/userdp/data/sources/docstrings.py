@@ -52,11 +52,6 @@ def build(paths: list[str], options: SourceOptions) -> Docstrings:
     return Docstrings(packages=tuple(paths) or _DEFAULT_PACKAGES, max_users=most)
 
 
-def matches(path: Path) -> bool:
-    """Never: packages are named, not lying at a path."""
-    return False
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Docstrings(PrivateSource):
     """Records from the docstrings of installed packages; public text.

@@ -13,6 +13,7 @@ al. 2024, Section 3). UTF-8; a file that is not is dropped and counted.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,7 @@ from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
-from userdp.data.sources.base import PrivateSource, SourceOptions
-from userdp.data.sources.paths import expand, total_size, unreadable
+from userdp.data.sources.base import PrivateSource, SourceOptions, expand
 from userdp.data.sources.rows import record_of
 
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
@@ -31,11 +31,6 @@ def build(paths: list[str], options: SourceOptions) -> _Folder:
     """The source for folders and files ``paths``."""
     expand(paths, suffixes=SUFFIXES, what="documents", deep=True)
     return _Folder(paths=tuple(Path(name) for name in paths))
-
-
-def matches(path: Path) -> bool:
-    """Whether a folder holds documents."""
-    return path.is_dir() and any(file.name.endswith(SUFFIXES) for file in path.rglob("*"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,21 +44,24 @@ class _Folder(PrivateSource):
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return total_size(file for _, file in self._files())
+        return sum(file.stat().st_size for file in self.files)
 
     def facts(self) -> dict[str, Any]:
         """The number of files."""
-        return {"files": len(self._files())}
+        return {"files": len(self.files)}
+
+    @property
+    def files(self) -> list[Path]:
+        """What is read."""
+        return [file for _, file in self._files()]
 
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
         """The documents; see `PrivateSource.entries`."""
         done = 0
         for order, (unit, file) in enumerate(self._files()):
-            try:
-                content = file.read_bytes()
-            except OSError as error:
-                raise unreadable(file, self.paths, error) from error
-            yield record_of(unit, content, order)  # a file name may be no UTF-8
+            content = file.read_bytes()
+            text = content.removeprefix(codecs.BOM_UTF8)
+            yield record_of(unit, text, order)  # a file name may be no UTF-8
             done += len(content)
             progress.at(done)
 

@@ -31,10 +31,18 @@ from typing import IO
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.paths import beginning, expand, is_gzip, read_text
+from userdp.data.sources.base import (
+    SourceOptions,
+    beginning,
+    expand,
+    holds,
+    is_gzip,
+    is_named,
+    read_text,
+)
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import FileTable
+from userdp.errors import UseError
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 _BLOCK = 2**18
@@ -52,8 +60,8 @@ def build(
 def matches(path: Path) -> bool:
     """Whether the name, or for folders a name within, says JSON Lines; or a file begins with {."""
     if path.is_dir():
-        return any(file.name.endswith(SUFFIXES) for file in path.iterdir())
-    return path.name.endswith(SUFFIXES) or beginning(path).lstrip().startswith(b"{")
+        return holds(path, SUFFIXES)
+    return is_named(path, SUFFIXES) or beginning(path).lstrip().startswith(b"{")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +88,12 @@ class _JsonLines(FileTable):
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The object of each line; see `TableSource.rows`."""
         for path, before in self.each_file(progress):
+            first = beginning(path).lstrip().split(b"\n", 1)[0].strip()
+            if first == b"[" or first.startswith(b"[{"):
+                raise UseError(
+                    f"{path} is one JSON array, and no line is a JSON object by itself",
+                    hint="split it into lines: jq -c '.[]' FILE > FILE.jsonl",
+                )
             with read_text(path, what="JSON Lines") as (content, place):
                 for block in _blocks(content) if self.lines is None else _part(content, self.lines):
                     yield [_parse(line) for line in _lines(block)]

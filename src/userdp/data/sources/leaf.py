@@ -1,7 +1,7 @@
 """LEAF JSON (Caldas et al. 2018): Shakespeare, FEMNIST, Sent140 and the like.
 
 Expected input: ``*.json`` files, or LEAF's ``data`` folder with ``train/`` and ``test/``; what lies
-below a folder named ``test`` is held out::
+in a folder ``test`` beside a folder ``train`` is held out::
 
     {"users": ["PLAY_ROLE"], "num_samples": [2],
      "user_data": {"PLAY_ROLE": {"x": ["eighty characters of a speec", "..."], "y": ["h", "."]}}}
@@ -22,8 +22,7 @@ from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
-from userdp.data.sources.base import FileSource, SourceOptions
-from userdp.data.sources.paths import beginning, expand
+from userdp.data.sources.base import FileSource, SourceOptions, beginning, expand
 from userdp.data.sources.rows import record_of
 from userdp.errors import UseError, kind_of
 
@@ -60,7 +59,8 @@ class _Leaf(FileSource):
         """The samples of all files; see `PrivateSource.entries`."""
         order = count()
         for path, _ in self.each_file(progress):
-            held_out = "test" in path.parent.parts
+            above = path.absolute().parent
+            held_out = above.name == "test" and (above.parent / "train").is_dir()
             for user, samples in _user_data(path).items():
                 for x, y in _pairs(path, samples):
                     yield record_of(user, _text(x, y), next(order), held_out)

@@ -1,4 +1,4 @@
-"""Mail messages to records, for the sources ``mbox`` and ``maildir``.
+"""Mail: mbox archives, and folders with one message per file (Maildir, the Enron archive).
 
 A record is a message; its user is the sender's address, its owners are the sender and the
 receivers (see `userdp.data.ownership`). Messages attached to it (forwarded as an attachment, the
@@ -15,11 +15,37 @@ parts of a digest) are other people's text: left out, and counted. The text is w
 Their preprocessing of the Enron mail, each step an option: ``receivers`` (one record per receiver,
 Cc and Bcc included), ``drop_forwarded``, ``drop_repeats`` (drop a message in which a 20-gram of
 words repeats).
+
+**mbox.** Files ending in ``.mbox``, ``.mbx`` or one of these and ``.gz`` in a folder, or any file
+named. Each message begins with a line ``From ``::
+
+    From ana@example.org Mon May 14 16:39:00 2001
+    From: Ana <ana@example.org>
+
+Such a line has a date, and a header follows it; other lines that begin with ``From `` are text of
+the message in which they stand. (Some programs write no date: where the first line of a file has
+none, a line ``From `` with at most one word after an empty line begins a message.) Where each
+message has a ``Content-Length`` that leads to the next, these lengths decide; otherwise ``>From ``
+is how a program wrote a line ``From `` of the text.
+
+**maildir.** Every file below a folder is a message, in the order of the paths; ``tmp`` and hidden
+files are left out, and so are hidden folders, but for those that hold mail themselves (Maildir++)::
+
+    maildir/lay-k/inbox/1.          (Enron: enron_mail_20150507.tar.gz, unpacked)
+    Maildir/cur/1719390000.M1.host:2,S
+    Maildir/.Sent/cur/1719390000.M2.host:2,S
+
+The Enron set of Chua et al. 2024::
+
+    userdp prepare maildir --source maildir --receivers --drop-forwarded --drop-repeats --out store
 """
 
 from __future__ import annotations
 
 import email
+import gzip
+import mmap
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,25 +53,81 @@ from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import parsedate_to_datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from bs4 import BeautifulSoup
+
+from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
-from userdp.data.sources.base import PrivateSource, SourceOptions
+from userdp.data.sources.base import (
+    FileSource,
+    PrivateSource,
+    SourceOptions,
+    beginning,
+    expand,
+    holds,
+    is_gzip,
+    words,
+)
 from userdp.data.sources.rows import is_from, parse_day
+from userdp.errors import UseError
 
 _NGRAM = 20
 _FORWARDED_SUBJECT = re.compile(r"\s*((re|aw)\s*:\s*)*(fw|fwd|wg)\s*:", re.IGNORECASE)
 _FORWARDED_BODY = re.compile(
     r"^[ >]*-{2,}\s*(forwarded (by|message)|begin forwarded)", re.IGNORECASE | re.MULTILINE
 )
-_TAGS = re.compile(r"<[^<>]*>")
 _ASIDE = re.compile(r'"(?:\\.|[^"\\]){0,200}"(?!@)|\((?:\\.|[^()\\]){0,200}\)', re.DOTALL)
 """A quoted name and a comment in a header (of bounded length, so that a hostile one costs no more);
 a quoted part before @ is of an address."""
 _AT = re.compile(r" ?[\[({<] ?at ?[\])}>] ?| at (?=[^ @]+\.)", re.IGNORECASE)
 """How archives of mailing lists spell the @ of an address: "ana at example.org"."""
 _ADDRESS = re.compile(r'(?:"[^"]*"|[^\s"<>(),;:@]+)@[^\s"<>(),;:@]+')
+SUFFIXES = (".mbox", ".mbx", ".mbox.gz", ".mbx.gz")
+_HEADER = rb"[ \t]*\r?\n(?=[!-9;-~]+[ \t]*:|>From )"
+_DATED = re.compile(
+    rb"(?:^|(?<=\xef\xbb\xbf))From [^\n]{0,300}?\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? "
+    rb"(?=[^\n]{0,40}\b\d{4}\b)[ \d]{0,4}[A-Z][a-z]{2} [^\n]{0,20}?\b\d{1,2}:\d\d\b"
+    rb"[^a-z\n]{0,40}(?:\([^\n]{0,40}\)|remote from [^\n]{0,99})?" + _HEADER,
+    re.MULTILINE,
+)
+"""With a date of asctime's or of RFC 5322; only a zone and a year may follow the time."""
+_UNDATED = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From \S*" + _HEADER)
+_WITH_LENGTH = re.compile(
+    rb"(?i)(?>[^\n]*\n(?:[^\r\n][^\n]*\n)*?Content-Length:[ \t]*(\d{1,15})[ \t]*\r?\n)"
+    rb"(?:[^\r\n][^\n]*\n)*+\r?\n"
+)
+"""The line that begins a message, and its header with the length of its body."""
+_BREAKS = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*")
+_FRAME = re.compile(rb"^>(>*From )|^\r?\n\Z", re.MULTILINE)
+"""What writers of mbox add to a message: a mark of quotation, and an empty line at the end."""
+
+
+def build(paths: list[str], options: SourceOptions, *, kind: str) -> MailSource:
+    """The source of kind "mbox" for files, folders and patterns, or "maildir" for folders."""
+    if kind == "mbox":
+        files = expand(paths, suffixes=SUFFIXES, what="mbox files")
+        return _Mbox(paths=files, options=options)
+    if not paths:
+        raise UseError("no input: name a folder of mail", hint="give a PATH")
+    for name in paths:
+        if not Path(name).is_dir():
+            raise UseError(f"{name} is not a folder of mail", hint="one message per file, below it")
+    return _Maildir(paths=tuple(Path(name) for name in paths), options=options)
+
+
+def is_mbox(path: Path) -> bool:
+    """Whether a file begins as an mbox does, or a folder holds files named so."""
+    if path.is_dir():
+        return holds(path, SUFFIXES)
+    return _BREAKS.sub(b"", beginning(path), count=1).startswith(b"From ")
+
+
+def is_maildir(path: Path) -> bool:
+    """Whether it is a Maildir by its folders."""
+    return path.is_dir() and (path / "cur").is_dir() and (path / "new").is_dir()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +260,7 @@ def _header(message: Message, name: str) -> str:
 def _body(message: Message) -> tuple[str, int]:
     """The plain text of a message, and how many messages are attached to it.
 
-    Of HTML alone the text is what is left without its tags.
+    Of HTML alone the text is what a reader sees of it.
     """
     parts: list[Message] = []
     waiting, attached = [message], 0
@@ -194,9 +276,11 @@ def _body(message: Message) -> tuple[str, int]:
             parts.append(part)
     for kind in ("text/plain", "text/html"):
         texts = [_decoded(part) for part in parts if part.get_content_type() == kind]
-        if texts:
-            text = "\n".join(texts).replace("\r\n", "\n")
-            return text if kind == "text/plain" else _TAGS.sub(" ", text), attached
+        if kind == "text/html":
+            texts = [BeautifulSoup(text, "html.parser").get_text() for text in texts]
+        text = "\n".join(texts).replace("\r\n", "\n")
+        if text.strip():  # some programs send an empty plain part beside the one that says it
+            return text, attached
     return "", attached
 
 
@@ -211,3 +295,110 @@ def _decoded(part: Message) -> str:
         except (LookupError, UnicodeError, ValueError):
             continue
     return payload.decode("latin-1")  # old mail names no charset; every byte is a letter then
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Mbox(MailSource, FileSource):
+    """Messages of mbox files."""
+
+    kind = "mbox"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What is read."""
+        return self.paths
+
+    def facts(self) -> dict[str, Any]:
+        """The number of files and bytes, and the rules."""
+        return {**FileSource.facts(self), **self.rules()}
+
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The records of all messages; see `PrivateSource.entries`."""
+        order = count()
+        for path, _ in self.each_file(progress):
+            for message in _messages(_content(path), path):
+                yield from self.parse(message, next(order))
+
+
+def _content(path: Path) -> mmap.mmap | bytes:
+    """The bytes of a file, over a memory map; those of gzip in memory."""
+    try:
+        with path.open("rb") as file:
+            if is_gzip(path):
+                return gzip.decompress(file.read())
+            if not path.stat().st_size:
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, EOFError) as error:
+        raise UseError(f"{path} cannot be read: {words(error)}") from error
+
+
+def _messages(box: mmap.mmap | bytes, path: Path) -> Iterator[bytes]:
+    """Each message without the line that begins it; text before the first is one more."""
+    if not len(box):
+        return
+    first = _past_breaks(box, 0)
+    undated = _UNDATED.match(box, first) and not _DATED.match(box, first)
+    begins = dict(mark.span() for mark in (_UNDATED if undated else _DATED).finditer(box))
+    if not begins:
+        raise UseError(
+            f"{path} is no mbox: no line begins a message, as `From ana@example.org Mon May 14 "
+            "16:39:00 2001` does with a header after it"
+        )
+    begins = {first: first} | begins
+    spans = _by_length(box, begins)
+    ends = zip(begins.values(), [*begins, len(box)][1:], strict=True)
+    for start, end in spans or ends:
+        yield box[start:end] if spans else _FRAME.sub(rb"\1", box[start:end])
+
+
+def _by_length(box: mmap.mmap | bytes, begins: dict[int, int]) -> list[tuple[int, int]]:
+    """Where each message begins and ends by its Content-Length; nothing unless all lengths fit.
+
+    The length in a single message is not believed: senders may write that header, and could take
+    the messages of other people after theirs.
+    """
+    spans: list[tuple[int, int]] = []
+    at = next(iter(begins))
+    while at in begins and (head := _WITH_LENGTH.match(box, at)):
+        end = head.end() + int(head[1])
+        spans.append((begins[at], end))
+        at = _past_breaks(box, end)
+    return spans if at == len(box) else []
+
+
+def _past_breaks(box: mmap.mmap | bytes, at: int) -> int:
+    """Where the line breaks after a place end."""
+    breaks = _BREAKS.match(box, at)
+    return at if breaks is None else max(at, breaks.end())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Maildir(MailSource):
+    """Messages of folders."""
+
+    kind = "maildir"
+    size = None
+
+    def facts(self) -> dict[str, Any]:
+        """The number of folders, and the rules."""
+        return {"folders": len(self.paths), **self.rules()}
+
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The records of all messages; see `PrivateSource.entries`."""
+        for order, file in enumerate(chain.from_iterable(map(_files_of, self.paths))):
+            yield from self.parse(file.read_bytes(), order)
+            progress.at(order + 1)
+
+
+def _files_of(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name != "tmp" and (not name.startswith(".") or is_maildir(Path(place, name)))
+        )
+        for name in sorted(names):
+            file = Path(place) / name
+            if not name.startswith(".") and file.is_file():
+                yield file

@@ -1,8 +1,16 @@
 """Tables that a program holds: data sets, data frames, Arrow tables, and any rows that are dicts.
 
 ``userdp.prepare(dataset, user="author", text="message", out="store")`` reads what has columns by
-Arrow, a batch at a time, and everything else row by row. It is the one kind of source without a
-name on the command line.
+Arrow, a batch at a time, and everything else row by row.
+
+Data sets of Hugging Face `datasets` (extra ``hf``) are the kind ``hf`` of the command line, by a
+name on the hub, or a folder that ``save_to_disk`` wrote::
+
+    userdp prepare enron_aeslc --source hf --user sender --text email_body
+    userdp prepare my-saved-dataset/ --source hf --dataset-split train
+
+``NAME:CONFIG`` names a configuration. Hub data sets are streamed, so nothing of them is held in
+memory; no code of a data set is run.
 """
 
 from __future__ import annotations
@@ -10,23 +18,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.arrow import batch_rows, wanted_columns
 from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.conversations import conversation_parser, is_conversation
+from userdp.data.sources.parquet import batch_rows, wanted_columns
 from userdp.data.sources.rows import Row, plain_parser
-from userdp.data.sources.table import TableSource
-from userdp.errors import UseError
+from userdp.data.sources.table import GENERATED, TableSource, provenance
+from userdp.errors import UseError, kind_of
+from userdp.extras import library
 
 _BATCH = 2**13
+_MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
 
 
-def build(table: Any, options: SourceOptions, *, kind: str | None = None) -> MemoryTable:
+def table_source(table: Any, options: SourceOptions, *, kind: str | None = None) -> MemoryTable:
     """The source for a table in memory.
 
     Args:
@@ -43,6 +54,8 @@ def build(table: Any, options: SourceOptions, *, kind: str | None = None) -> Mem
             f"--source {kind} reads paths, and this is a table in memory",
             hint="leave --source out, or name the files",
         )
+    if isinstance(table, Mapping) and len(table) == 1:  # a `datasets.DatasetDict` of one split
+        (table,) = table.values()
     if isinstance(table, Mapping):
         splits = ", ".join(map(str, table))
         raise UseError(
@@ -84,7 +97,7 @@ class MemoryTable(TableSource):
     """Rows that a program holds.
 
     Args:
-        table: see `build`.
+        table: see `table_source`.
     """
 
     table: Any
@@ -104,45 +117,121 @@ class MemoryTable(TableSource):
 
     def _batches(self) -> Iterator[list[Row | Drop]]:
         if _is_transformed(self.table) or _kind(self.table) not in _COLUMNS:
-            yield from self._rows_of_dicts()
+            yield from _rows_of_dicts(self.table)
             return
-        for table in _COLUMNS[_kind(self.table)](self.table):
-            names = wanted_columns(table.schema, self.parser.fields, where="the table")
-            for batch in table.select(names).to_batches(max_chunksize=_BATCH):
+        for part in _COLUMNS[_kind(self.table)](self.table, self.parser.fields):
+            if not isinstance(part, pa.Table):
+                yield from _rows_of_dicts(part)
+                continue
+            names = wanted_columns(part.schema, self.parser.fields, where="the table")
+            for batch in part.select(names).to_batches(max_chunksize=_BATCH):
                 yield batch_rows(batch)
 
-    def _rows_of_dicts(self) -> Iterator[list[Row | Drop]]:
-        rows = iter(self.table)
-        while block := list(islice(rows, _BATCH)):
-            yield [dict(row) if isinstance(row, Mapping) else Drop.NOT_AN_OBJECT for row in block]
+
+def _rows_of_dicts(table: Iterable[Any]) -> Iterator[list[Row | Drop]]:
+    rows = iter(table)
+    while block := list(islice(rows, _BATCH)):
+        yield [dict(row) if isinstance(row, Mapping) else Drop.NOT_AN_OBJECT for row in block]
 
 
-def _of_pandas(frame: Any) -> pa.Table:
+def _of_pandas(frame: Any, fields: tuple[str, ...]) -> Iterator[Any]:
+    """The columns that are read; row by row where they hold what no Arrow column can."""
+    own = frame[[name for name in dict.fromkeys((*fields, GENERATED)) if name in frame.columns]]
+    names = own if len(own.columns) else frame  # of which `wanted_columns` says what is missing
     try:
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError):
-        mixed = [str(name) for name in frame.columns if frame[name].dtype == object]
-    # Outside of the handler: the library's own words quote what stands in a cell.
-    raise UseError(
-        f"a column of the data frame holds values of several kinds; of objects are: "
-        f"{', '.join(mixed) or 'none'}",
-        hint="make users and texts strings, as with frame.astype({'user': str}), and drop others",
-    )
+        yield pa.Table.from_pandas(names, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        wanted_columns(pa.schema([(str(n), pa.null()) for n in names.columns]), fields, where="it")
+        yield names.to_dict("records")
 
 
 def _kind(table: Any) -> str:
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
 
 
-def _of_dataset(table: Any) -> Any:
+def _of_dataset(table: Any, fields: tuple[str, ...]) -> Any:
     columns = None if table.format["output_all_columns"] else table.format["columns"]
-    return table.with_format("arrow", columns=columns).iter(batch_size=_BATCH)
+    tables = table.with_format("arrow", columns=columns).iter(batch_size=_BATCH)
+    return (pa.table(part) if isinstance(part, dict) else part for part in tables)
 
 
-_COLUMNS: dict[str, Callable[[Any], Iterable[pa.Table]]] = {
+_COLUMNS: dict[str, Callable[[Any, tuple[str, ...]], Iterable[Any]]] = {
     "datasets.Dataset": _of_dataset,
-    "pandas.DataFrame": lambda table: [_of_pandas(table)],
-    "polars.DataFrame": lambda table: [table.to_arrow()],
-    "pyarrow.Table": lambda table: [table],
+    "pandas.DataFrame": _of_pandas,
+    "polars.DataFrame": lambda table, fields: [table.to_arrow()],
+    "polars.LazyFrame": lambda table, fields: [table.collect().to_arrow()],
+    "pyarrow.Table": lambda table, fields: [table],
 }
 """What has columns, by its name, as Arrow tables; no library is imported for its own sake."""
+
+
+def is_saved(path: Path) -> bool:
+    """Whether it is a folder that ``save_to_disk`` of `datasets` wrote."""
+    return path.is_dir() and any((path / name).is_file() for name in _MARKS)
+
+
+def build(paths: list[str], options: SourceOptions) -> TableSource:
+    """The source of kind "hf" for data sets of the hub, by name, or in folders."""
+    if not paths:
+        raise UseError("no input: name a data set of the hub, or a folder", hint="give a PATH")
+    opened = [_opened(name, options.dataset_split) for name in paths]
+    parts = tuple(table_source(one, options) for one in opened)
+    names, split = tuple(paths), options.dataset_split
+    first = parts[0]
+    return _HubTables(
+        kind="conversations" if first.loss_mask else "hf",
+        parser=first.parser,
+        several_owners=first.several_owners,
+        loss_mask=first.loss_mask,
+        parts=parts,
+        names=names,
+        split=split,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _HubTables(TableSource):
+    """Data sets of Hugging Face, one after another.
+
+    Args:
+        parts: the data sets.
+        names: folders, or names on the hub.
+        split: where a data set has several.
+    """
+
+    parts: tuple[MemoryTable, ...]
+    names: tuple[str, ...]
+    split: str
+    size = None
+
+    def facts(self) -> dict[str, Any]:
+        """The fields and the split; names on the hub are public, folders are not told."""
+        hub = [name for name in self.names if not Path(name).exists()]
+        told = provenance(Path(name) for name in self.names)
+        return {"fields": list(self.parser.fields), "dataset_split": self.split, "hub": hub, **told}
+
+    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
+        """The rows of all data sets; see `TableSource.rows`."""
+        for part in self.parts:
+            yield from part.rows(progress)
+
+
+def _opened(name: str, split: str) -> Any:
+    """A split of a data set; that of a hub is streamed, and no code of it is run."""
+    datasets = library("datasets", extra="hf", what="reading Hugging Face data sets")
+    dataset, _, config = name.partition(":")
+    try:
+        if not Path(name).exists():
+            return datasets.load_dataset(dataset, config or None, split=split, streaming=True)
+        data = datasets.load_from_disk(name)
+    except (OSError, ValueError) as error:
+        raise UseError(
+            f"the data set {name} cannot be read: {kind_of(error)}",
+            hint="a folder must be what `save_to_disk` wrote; a name must be on the hub",
+        ) from error
+    if isinstance(data, dict) and split not in data:
+        raise UseError(
+            f"{name} has no split {split!r}; splits there: {', '.join(data)}",
+            hint="give --dataset-split",
+        )
+    return data[split] if isinstance(data, dict) else data

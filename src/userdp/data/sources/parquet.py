@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +22,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, bounds_by_size
+from userdp.data.records import Drop, bounds_by_size, values_of
 from userdp.data.sources import jsonl
-from userdp.data.sources.arrow import batch_rows, wanted_columns
-from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.paths import expand
+from userdp.data.sources.base import SourceOptions, expand, holds
 from userdp.data.sources.rows import Row, plain_parser
-from userdp.data.sources.table import FileTable
+from userdp.data.sources.table import GENERATED, FileTable, told
 from userdp.errors import UseError, kind_of
 
 SUFFIXES = (".parquet", ".pq")
@@ -47,15 +46,9 @@ def build_table(
 ) -> FileTable:
     """A table of Parquet files where all ``paths`` look so, else of JSON Lines."""
     there = [Path(name) for name in paths if Path(name).exists()]
-    if there and all(matches(path) for path in there):
+    if there and all(holds(path, SUFFIXES, deep=True) for path in there):
         return build(paths, options)
     return jsonl.build(paths, options, suffixes=suffixes)
-
-
-def matches(path: Path) -> bool:
-    """Whether the name, or for folders a name within, says Parquet."""
-    names = path.rglob("*") if path.is_dir() else (path,)
-    return any(file.name.endswith(SUFFIXES) for file in names)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,3 +103,87 @@ def _group_sizes(path: Path) -> NDArray[np.int64]:
     with pq.ParquetFile(path) as file:
         groups = range(file.num_row_groups)
         return np.array([file.metadata.row_group(n).total_byte_size for n in groups], np.int64)
+
+
+def batch_rows(batch: pa.RecordBatch) -> list[Row | Drop]:
+    """The rows of a batch; strings come as their bytes, which may be invalid UTF-8."""
+    columns = [column_values(column) for column in batch.columns]
+    names = batch.schema.names
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def wanted_columns(schema: pa.Schema, fields: tuple[str, ...], *, where: str) -> list[str]:
+    """The columns of ``schema`` among ``fields``, in their order.
+
+    Raises:
+        UseError: there is none, one occurs twice, or one can hold neither users, texts nor dates.
+
+    Returns:
+        Their names; and that of the column that says which model wrote a text, if there is one.
+    """
+    names = [name for name in schema.names if name in fields]
+    if not names:
+        raise UseError(
+            f"{where} has none of the columns {', '.join(fields)}; columns there: "
+            f"{told(schema.names, fields)}",
+            hint="name the right ones with --user and --text",
+        )
+    if len(set(names)) < len(names):
+        raise UseError(f"{where} has two columns of one name among {names}")
+    for name in names:
+        kind = schema.field(name).type
+        if not _can_be_used(kind):
+            raise UseError(
+                f"the column {name!r} of {where} holds {kind}: neither text nor whole numbers",
+                hint='make them whole: astype("Int64")'
+                if pa.types.is_floating(kind)
+                else "name another with --user or --text",
+            )
+    marked = GENERATED in schema.names and GENERATED not in names
+    if marked and _is_text(schema.field(GENERATED).type):
+        names.append(GENERATED)
+    return names
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    checks = (types.is_string, types.is_large_string, types.is_string_view)
+    return any(check(inner) for check in checks)
+
+
+def _can_be_used(kind: pa.DataType) -> bool:
+    types = pa.types
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_list(inner) or types.is_large_list(inner):
+        inner = inner.value_type
+        if types.is_struct(inner):
+            return True
+    checks = (
+        types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
+        types.is_large_binary, types.is_integer, types.is_temporal, types.is_null,
+    )  # fmt: skip
+    return any(check(inner) for check in checks)
+
+
+def column_values(column: pa.Array) -> list[Any]:
+    """A column's values; strings as their bytes, what Python cannot hold as invalid bytes."""
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if types.is_string(column.type) or types.is_string_view(column.type):
+        column = column.cast(pa.binary())
+    elif types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    elif types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    if types.is_binary(column.type) or types.is_large_binary(column.type):
+        return values_of(column)
+    return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (UnicodeDecodeError, ValueError, OverflowError):  # in lists; dates beyond year 9999
+        return b"\xff"  # read on as what it is: invalid

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from numbers import Integral
 from typing import Any, Protocol
 
 from userdp.data.records import Drop, Record
@@ -115,8 +116,8 @@ def _user(value: Any, user_of: Callable[[str], bytes | Drop] | None) -> bytes | 
     try:
         if isinstance(value, str):
             user = value.encode()
-        elif isinstance(value, int) and not isinstance(value, bool):
-            user = str(value).encode()
+        elif isinstance(value, Integral) and not isinstance(value, bool):
+            user = str(int(value)).encode()
         elif isinstance(value, bytes):
             user = value
         else:

@@ -21,8 +21,7 @@ from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
-from userdp.data.sources.base import PrivateSource, SourceOptions
-from userdp.data.sources.paths import beginning, expand
+from userdp.data.sources.base import PrivateSource, SourceOptions, beginning, expand
 from userdp.data.sources.rows import owners_of, record_of
 from userdp.errors import UseError, kind_of
 

@@ -1,4 +1,10 @@
-"""Tables as sources: what reads rows, and the one path from a row to a record or a drop."""
+"""Tables as sources: what reads rows, and the one path from a row to a record or a drop.
+
+``FILE.provenance.json`` beside a file of text says what a model descends from that wrote it
+(``userdp generate``), or what it was filtered against (`userdp.data.overlap`). A generated record
+names the model that wrote it, too (`GENERATED`), so that text which was mixed with other text, or
+brought into another format, and whose provenance was lost, is still noticed.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +16,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from userdp.codec import decode
 from userdp.data.progress import NoProgress, Note, Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.base import FileSource, PrivateSource
-from userdp.data.sources.provenance import GENERATED, provenance
 from userdp.data.sources.rows import Parser, PlainParser, Row
 from userdp.errors import UseError
+from userdp.files import read_json
 
 _ROWS_LOOKED_AT = 100
+GENERATED = "generated_by"
+"""The field of a generated record that names the model that wrote it."""
+WRITERS = "text_written_by"
+"""The fact of a source: the models whose lineage its files' provenance tells."""
 _NO_ROWS = (Drop.BLANK_LINE, Drop.INVALID_JSON, Drop.NOT_AN_OBJECT)
 
 
@@ -100,6 +111,11 @@ class FileTable(TableSource, FileSource):
     """A table in files."""
 
     paths: tuple[Path, ...]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What is read."""
+        return self.paths
 
     def facts(self) -> dict[str, Any]:
         """The fields, the number of files and bytes, and what is said of where the text is from."""
@@ -218,3 +234,34 @@ def told(names: Iterable[str], wanted: Collection[str]) -> str:
         others = "and others that do not look like names"
         words.append(others if words else "none that looks like one")
     return ", ".join(words) or "none"
+
+
+def provenance(paths: Iterable[Path]) -> dict[str, Any]:
+    """What is said beside files of text, or folders that stand for one, as facts of a source."""
+    told = [_said_beside(path) for path in paths]
+    facts = {
+        "filtered_against_private": [one for one in told if "private_data" in one],
+        "text_lineage": [one["lineage"] for one in told if "lineage" in one],
+        WRITERS: [one[GENERATED] for one in told if GENERATED in one],
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def with_lost(facts: dict[str, Any], written_by: Iterable[str]) -> dict[str, Any]:
+    """Facts of a source, and whether a model wrote some of its records of which nothing is told."""
+    told = {name: value for name, value in facts.items() if name != WRITERS}
+    lost = set(written_by) - set(facts.get(WRITERS, ()))
+    return {**told, "text_of_unknown_model": True} if lost else told
+
+
+def _said_beside(path: Path) -> dict[str, Any]:
+    """What lies beside a file, also if that was packed or unpacked since."""
+    for name in (path.name, f"{path.name}.gz", path.name.removesuffix(".gz")):
+        beside = path.with_name(f"{name}.provenance.json")
+        if beside.is_file():
+            said = read_json(beside, what="what is said of a text")
+            for field, hint in {GENERATED: str, "lineage": dict[str, Any]}.items():
+                if field in said:
+                    decode(hint, said[field], what=f"{field} in {beside}")
+            return said
+    return {}

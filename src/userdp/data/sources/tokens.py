@@ -76,7 +76,7 @@ def build(table: Any, *, user: str, labels: bool, vocab_size: int) -> MemoryTabl
     """The source for a table of tokens.
 
     Args:
-        table: as for `userdp.data.sources.memory.build`.
+        table: as for `userdp.data.sources.memory.table_source`.
         user: the column that names a row's user; a list of users where several own it.
         labels: whether the table has that column; then the store gets a loss mask.
         vocab_size: rows with a token that is not below it are dropped.

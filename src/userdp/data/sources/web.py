@@ -1,6 +1,13 @@
-"""Web text: the user is the registered domain of a record's URL (extra ``web``).
+"""Web text, C4 and CC-News: the user is the registered domain of a record's URL (extra ``web``).
 
-Which part of a host name is registered is told by the public-suffix list that `tldextract`
+Expected input, JSON Lines or Parquet, as ``c4-train.00000-of-01024.json.gz`` of ``allenai/c4``, or
+``cc_news.jsonl``::
+
+    {"url": "https://www.example.co.uk/a", "timestamp": "2019-04-25T12:57:54Z", "text": "..."}
+
+The user is ``example.co.uk``. The split is the one of Charles et al. 2024, Appendix D, for CC-News:
+users of a single record are dropped; the first tenth of each user's records, at most 32, is held
+out. Which part of a host name is registered is told by the public-suffix list that `tldextract`
 carries; no network is used.
 """
 
@@ -8,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
 from userdp.data.records import Drop
 from userdp.data.sources import jsonl
@@ -18,13 +26,19 @@ from userdp.data.sources.table import FileTable
 from userdp.extras import library
 
 
-def build_web(kind: str, paths: list[str], options: SourceOptions) -> FileTable:
-    """JSON Lines (C4's own layout) or Parquet with a URL per record."""
+def build(paths: list[str], options: SourceOptions, *, kind: str) -> FileTable:
+    """The source of kind "c4" or "ccnews": JSON Lines or Parquet with a URL per record."""
     named = replace(options, user=options.url)
     # C4 names its files *.json.gz though they are JSON Lines.
     table = build_table(paths, named, suffixes=(*jsonl.SUFFIXES, ".json", ".json.gz"))
     parser = replace(plain_parser(named), user_of=BaseDomain())
     return replace(table, kind=kind, parser=parser)
+
+
+def is_c4(path: Path) -> bool:
+    """By C4's own file names."""
+    names = path.iterdir() if path.is_dir() else (path,)
+    return any(file.name.startswith("c4-") and ".json" in file.name for file in names)
 
 
 class BaseDomain:
@@ -51,7 +65,9 @@ class BaseDomain:
     def _of(self, url: str) -> bytes | Drop:
         try:
             parts = self._extract(url)
-            domain: bytes = f"{parts.domain}.{parts.suffix}".encode()
+            if not (parts.domain and parts.suffix):
+                return Drop.NO_DOMAIN
+            # Hosts ignore case, and are written in letters or in punycode: one spelling of each.
+            return f"{parts.domain}.{parts.suffix}".lower().encode("idna").decode("idna").encode()
         except (UnicodeError, ValueError):
             return Drop.NO_DOMAIN
-        return domain if parts.domain and parts.suffix else Drop.NO_DOMAIN

@@ -73,7 +73,7 @@ def store_of(
             labels, vocab_size = tokens.LABELS in columns, tokenizer.vocab_size
             source = tokens.build(dataset, user=user_column, labels=labels, vocab_size=vocab_size)
         else:
-            source = memory.build(dataset, SourceOptions(user=user_column, text=text_column))
+            source = memory.table_source(dataset, SourceOptions(user=user_column, text=text_column))
         # Grouping needs a database, and training as a whole must not.
         from userdp.data.prepare import prepare_store
 
