@@ -13,6 +13,7 @@ from userdp.data.prepare import prepare_store
 from userdp.data.progress import Progress
 from userdp.data.records import Record, Tally
 from userdp.data.selection import fixed_selection
+from userdp.data.sources.base import Source
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
@@ -35,7 +36,7 @@ REAL_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 @dataclass(frozen=True)
-class ListSource:
+class ListSource(Source):
     """Records from a list, as a source; also how little a source needs."""
 
     held: tuple[Record, ...]
@@ -43,10 +44,6 @@ class ListSource:
     several_owners: bool = False
     loss_mask: bool = False
     kind = "list"
-    size = None
-
-    def facts(self) -> dict[str, Any]:
-        return {}
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         for record in self.held:

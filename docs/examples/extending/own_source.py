@@ -14,9 +14,8 @@ from pathlib import Path
 
 from userdp.data import Drop, Record
 from userdp.data.progress import Progress
-from userdp.data.sources import KINDS, SourceOptions
-from userdp.data.sources.base import FileSource
-from userdp.data.sources.base import expand
+from userdp.data.sources import KINDS, Kind, SourceOptions
+from userdp.data.sources.base import FileSource, expand
 
 SAID = re.compile(r"\[\d\d:\d\d\] <(?P<who>[^>]*)> ?(?P<what>.*)")
 
@@ -54,4 +53,4 @@ class IrcLogs(FileSource):
                     yield Record(said["who"].encode(), said["what"].encode(), next(order))
 
 
-KINDS["irc"] = __name__  # the module that holds `build` and `matches`
+KINDS["irc"] = Kind(module=__name__, told_by="matches", user_is="the nickname")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,35 +139,6 @@ def read_ids(folder: Path, *, users: int) -> pa.ChunkedArray:
     if len(column) != users:
         raise UseError(f"{layout.USER_IDS} names {len(column)} users, and there are {users}")
     return column
-
-
-def read_spans(folder: Path, *, users: int, segments: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """The columns of the span index.
-
-    Guarantee: each span is of a user and a split that there are, and lies in its segment.
-
-    Args:
-        folder: of the generation.
-        users: how many there are.
-        segments: examples of each.
-
-    Raises:
-        OSError: the file is not there.
-        UseError: it is damaged.
-    """
-    spans = read_columns(folder / layout.SPANS, SPAN_KINDS)
-    split, user, segment = spans["split"], spans["user"], spans["segment"]
-    start, length = spans["start"], spans["length"]
-    sizes = np.array([*segments, 0], dtype=np.int64)  # the last one stands for no segment
-    here = np.where((segment >= 0) & (segment < len(segments)), segment, len(segments))
-    sound = (
-        (split < _SPLITS)
-        & ((user >= 0) & (user < users))
-        & ((start >= 0) & (length > 0) & (start <= sizes[here]) & (length <= sizes[here] - start))
-    )
-    if not sound.all() or np.any(split[1:] < split[:-1]):
-        raise UseError(f"{layout.SPANS} names users or examples that are not in the store")
-    return spans
 
 
 def merged(old: Index, new: Index) -> Index:

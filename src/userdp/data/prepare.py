@@ -23,7 +23,6 @@ from userdp.data.ownership import Owners, first_owner_facts, greedy_facts, settl
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Tally, in_blocks
 from userdp.data.sources import Source, user_is
-from userdp.data.sources.base import SignedSource
 from userdp.data.sources.table import FileTable, Several, with_lost
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
@@ -298,7 +297,7 @@ def _key(
     source: Source, *, bound: int | None, held_out_users: float, engine: GroupingEngine
 ) -> str | None:
     """What sorted records depend on; None where that cannot be told."""
-    signature = source.signature() if isinstance(source, SignedSource) else None
+    signature = source.signature()
     if signature is None or not _BOOT.exists():
         return None
     whole = [__version__, _BOOT.read_text(), signature, bound, held_out_users, str(engine)]

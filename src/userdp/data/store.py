@@ -12,8 +12,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.data import meta as layout
-from userdp.data.files import finish_erasure, index_folder
-from userdp.data.index import Index, read_hashes, read_ids, read_spans
+from userdp.data.files import finish_erasure, index_folder, read_columns
+from userdp.data.index import SPAN_KINDS, Index, read_hashes, read_ids
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.segments import Segment
 from userdp.data.selection import require_places
@@ -66,9 +66,7 @@ class UserStore:
         self._segments = [Segment.open(path, meta, number) for number in range(meta.segments)]
         self._index = index_folder(path, meta)
         self._hashes = read_hashes(self._index)
-        self._spans = read_spans(
-            self._index, users=len(self._hashes), segments=self.segment_examples()
-        )
+        self._spans = read_columns(self._index / layout.SPANS, SPAN_KINDS)
         ids = self._index / layout.USER_IDS
         # A later append may remove the file.
         self._ids = read_ids(self._index, users=len(self._hashes)) if ids.exists() else None
@@ -295,12 +293,6 @@ class StoreSplit:
             where = np.flatnonzero(segment == number)
             offsets = self._segments[number].offsets
             first, last = offsets[row[where]], offsets[row[where] + counts[where]]
-            if np.any((first < 0) | (last < first) | (last > len(self._segments[number].tokens))):
-                raise UseError(
-                    f"segment {number} of the store is damaged: an example of it lies outside of "
-                    "its tokens, so that what was read there would be nobody's text",
-                    hint="prepare the store again from its source",
-                )
             begins[where], lengths[where] = first, last - first
         return begins, lengths
 

@@ -27,8 +27,6 @@ BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "to
 
 LONG_TEXT = 2**20
 _LOOK = 2**12
-_MOST_TOKENS = 2**24
-"""Sixty times the largest vocabularies there are."""
 _SPACE = re.compile(r"\s")
 
 _END_OF_TEXT = (
@@ -51,37 +49,6 @@ def require_seq_len(value: int) -> int:
             hint="128 is what Charles et al. 2024 use",
         )
     return int(value)
-
-
-def read_encoder(content: bytes, *, where: Path) -> Tokenizer:
-    """The tokenizer in the bytes of a ``tokenizer.json``, which may be anybody's.
-
-    Args:
-        content: of the file.
-        where: it lies, for errors.
-
-    Raises:
-        UseError: it is none, has no tokens, or numbers them beyond any table.
-    """
-    try:
-        parse(content)
-        encoder = Tokenizer.from_str(content.decode())
-    except Exception as error:  # the library raises bare `Exception`s, of no class of its own
-        raise UseError(
-            f"{where} is not a tokenizer.json: {in_short(error)}",
-            hint="save one with `tokenizer.save(path)` of the `tokenizers` library",
-        ) from error
-    numbers = encoder.get_vocab(with_added_tokens=True).values()
-    if not numbers:
-        raise UseError(f"the tokenizer at {where} has no tokens", hint="give a trained one")
-    # The library makes room for all numbers below the largest, and aborts where there is none.
-    if max(numbers) >= _MOST_TOKENS:
-        raise UseError(
-            f"the tokenizer at {where} has a token of number {max(numbers)}; models have a row for "
-            f"each number below it, and userdp reads fewer than {_MOST_TOKENS}",
-            hint="give a trained one, whose tokens are numbered from 0",
-        )
-    return encoder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,9 +100,19 @@ class StoreTokenizer:
         Args:
             content: of the file.
             where: it lies, for errors.
+
+        Raises:
+            UseError: it is none, or has no tokens.
         """
-        encoder = read_encoder(content, where=where)
-        vocabulary = encoder.get_vocab(with_added_tokens=True)
+        try:
+            parse(content)
+            encoder = Tokenizer.from_str(content.decode())
+            size = max(encoder.get_vocab(with_added_tokens=True).values()) + 1
+        except Exception as error:  # the library raises bare `Exception`s, of no class of its own
+            raise UseError(
+                f"{where} is not a tokenizer.json: {in_short(error)}",
+                hint="save a trained one with `tokenizer.save(path)` of the `tokenizers` library",
+            ) from error
         encoder.no_padding()
         encoder.no_truncation()
         markup_encoder = Tokenizer.from_str(encoder.to_str())
@@ -144,7 +121,7 @@ class StoreTokenizer:
             encoder=encoder,
             markup_encoder=markup_encoder,
             content=content,
-            vocab_size=max(vocabulary.values()) + 1,
+            vocab_size=size,
             end_of_text_id=None,
         )
 

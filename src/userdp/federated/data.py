@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from userdp.data.hashing import user_hash
 from userdp.data.prepare import prepare_store
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
-from userdp.data.sources.base import PrivateSource
+from userdp.data.sources.base import Source
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.sampling.coins import Indices
@@ -28,7 +27,7 @@ HELD_OUT = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class _Part(PrivateSource):
+class _Part(Source):
     """The records of one silo, as a source; those of several owners go to the first."""
 
     held: Sequence[Record]
@@ -36,10 +35,6 @@ class _Part(PrivateSource):
 
     kind = "federation"
     several_owners = True
-    size = None
-
-    def facts(self) -> dict[str, Any]:
-        return {}
 
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
         yield from self.held

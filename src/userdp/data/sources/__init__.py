@@ -34,7 +34,7 @@ class Kind:
     """A kind of source.
 
     Args:
-        module: of this folder; it has ``build(paths, options)``.
+        module: with a dot before it, of this folder; it has ``build(paths, options)``.
         user_is: what names the user of a record, in words; ``{field}`` is the field of a table.
         told_by: the name of the module's function that says whether a path looks like this kind;
             or the suffixes of its files; nothing: the operator has to name the kind.
@@ -62,37 +62,37 @@ class Kind:
         return bool(self._function(self.told_by)(path))
 
     def _function(self, name: str) -> Any:
-        return getattr(import_module(f"{__name__}.{self.module}"), name)
+        return getattr(import_module(self.module, __name__), name)
 
 
 _SENDER = "the address of a message's sender"
 _DOMAIN = "the registered domain of the field '{field}'"
 
 KINDS = {
-    "mbox": Kind(module="mail", user_is=_SENDER, told_by="is_mbox"),
-    "maildir": Kind(module="mail", user_is=_SENDER, told_by="is_maildir"),
-    "git": Kind(module="git", user_is="the address of a commit's author", told_by="matches"),
-    "hf": Kind(module="memory", told_by="is_saved"),
+    "mbox": Kind(module=".mail", user_is=_SENDER, told_by="is_mbox"),
+    "maildir": Kind(module=".mail", user_is=_SENDER, told_by="is_maildir"),
+    "git": Kind(module=".git", user_is="the address of a commit's author", told_by="matches"),
+    "hf": Kind(module=".memory", told_by="is_saved"),
     "stackoverflow": Kind(
-        module="stackoverflow",
+        module=".stackoverflow",
         user_is="the client that TensorFlow Federated's file names",
         told_by="matches",
         split=SplitRule.GIVEN,
     ),
-    "parquet": Kind(module="parquet", told_by=(".parquet", ".pq"), deep=True, table=True),
-    "csv": Kind(module="csv", told_by=(".csv", ".csv.gz", ".tsv", ".tsv.gz"), table=True),
-    "c4": Kind(module="web", user_is=_DOMAIN, told_by="is_c4", split=SplitRule.FIRST_PART),
-    "leaf": Kind(module="leaf", user_is="the user that LEAF's files name", told_by="matches"),
-    "jsonl": Kind(module="jsonl", told_by="matches", table=True),
+    "parquet": Kind(module=".parquet", told_by=(".parquet", ".pq"), deep=True, table=True),
+    "csv": Kind(module=".csv", told_by=(".csv", ".csv.gz", ".tsv", ".tsv.gz"), table=True),
+    "c4": Kind(module=".web", user_is=_DOMAIN, told_by="is_c4", split=SplitRule.FIRST_PART),
+    "leaf": Kind(module=".leaf", user_is="the user that LEAF's files name", told_by="matches"),
+    "jsonl": Kind(module=".jsonl", told_by="matches", table=True),
     "folder": Kind(
-        module="folder",
+        module=".folder",
         user_is="the file: each document is a user of its own",
         told_by=(".txt", ".text", ".md", ".rst", ".tex", ".org"),
         deep=True,
     ),
-    "ccnews": Kind(module="web", user_is=_DOMAIN, split=SplitRule.FIRST_PART),
-    "conversations": Kind(module="conversations"),
-    "docstrings": Kind(module="docstrings", user_is="the module that holds a docstring"),
+    "ccnews": Kind(module=".web", user_is=_DOMAIN, split=SplitRule.FIRST_PART),
+    "conversations": Kind(module=".conversations"),
+    "docstrings": Kind(module=".docstrings", user_is="the module that holds a docstring"),
 }
 """In the order in which a kind is inferred."""
 
@@ -230,8 +230,7 @@ def _tables(parts: list[tuple[str, list[str]]], options: SourceOptions) -> Sourc
 
 def _tell_of_others(paths: Iterable[str], source: Source) -> None:
     """Warn of files in a folder that was named which the source does not read."""
-    parts = source.parts if isinstance(source, Several) else (source,)
-    read = {file for part in parts for file in getattr(part, "files", ())}
+    read = {*source.files}
     if not read:
         return
     for folder in filter(Path.is_dir, map(Path, paths)):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, runtime_checkable
+from typing import IO, Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
@@ -75,8 +75,10 @@ class SourceOptions(InputOptions):
     special_tokens: tuple[tuple[str, str], ...] = ()
 
 
-class Source(Protocol):
-    """A stream of records.
+class Source:
+    """A stream of records; as it stands: of private text, one owner each, every token a target.
+
+    A source of its own has a ``kind``, and `entries` or `records`.
 
     Attributes:
         kind: its name in the registry and on the command line.
@@ -84,49 +86,36 @@ class Source(Protocol):
         several_owners: whether records may name `Record.owners`, to be settled by `ownership`;
             then a record that cannot be used for its text is yielded with ``unusable`` set.
         loss_mask: whether records have `Record.pieces`, so that the store has a loss mask.
-        size: of the whole in the units that `records` reports, None if unknown.
+        size: of the whole in the units that `entries` reports, None if unknown.
+        files: what is read, where it is told from what else lies in a folder that was named.
     """
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def public(self) -> bool: ...
-    @property
-    def several_owners(self) -> bool: ...
-    @property
-    def loss_mask(self) -> bool: ...
-    @property
-    def size(self) -> int | None: ...
+    __slots__ = ()
+    kind: str
+    public = False
+    several_owners: bool = False
+    loss_mask: bool = False
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """Yield each usable record; count every record as read, and the others as dropped.
+    @property
+    def size(self) -> int | None:
+        """Unknown."""
+        return None
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Not told."""
+        return ()
+
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """Each entry of the source: its record, or why there is none.
 
         Raises:
             UseError: the input as a whole cannot be used.
         """
-
-    def facts(self) -> dict[str, Any]:
-        """What the store should say of its origin; no text, no user ids, no paths."""
-
-
-@runtime_checkable
-class SignedSource(Source, Protocol):
-    """A source that can tell whether it is still what it was, so that a killed run can resume."""
-
-    def signature(self) -> str | None:
-        """What all records depend on: names, sizes and times of files, and options; or None."""
-
-
-class PrivateSource:
-    """What most sources are: private text, one owner per record, every token a target."""
-
-    __slots__ = ()
-    public = False
-    several_owners = False
-    loss_mask = False
+        raise NotImplementedError
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The records among the `entries`; see `Source.records`."""
+        """Yield each usable record; count every record as read, and the others as dropped."""
         for entry in self.entries(progress):
             tally.read()
             if isinstance(entry, Drop):
@@ -134,16 +123,25 @@ class PrivateSource:
             else:
                 yield entry
 
-    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """Each entry of the source: its record, or why there is none."""
-        raise NotImplementedError
+    def facts(self) -> dict[str, Any]:
+        """What the store should say of its origin; no text, no user ids, no paths."""
+        return {}
+
+    def signature(self) -> str | None:
+        """What all records depend on (names, sizes and times of files, options), if it can tell."""
+        return None
 
 
-class FileSource(PrivateSource):
-    """A private source that reads the files ``paths`` one after another."""
+class FileSource(Source):
+    """A source that reads the files ``paths`` one after another."""
 
     __slots__ = ()
     paths: tuple[Path, ...]
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """All of them."""
+        return self.paths
 
     @property
     def size(self) -> int:

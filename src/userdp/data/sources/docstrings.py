@@ -29,7 +29,7 @@ from typing import Any
 from userdp.data.hashing import user_hash
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
-from userdp.data.sources.base import PrivateSource, SourceOptions
+from userdp.data.sources.base import Source, SourceOptions
 from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
 
@@ -53,7 +53,7 @@ def build(paths: list[str], options: SourceOptions) -> Docstrings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Docstrings(PrivateSource):
+class Docstrings(Source):
     """Records from the docstrings of installed packages; public text.
 
     Args:
@@ -78,7 +78,7 @@ class Docstrings(PrivateSource):
         return {"packages": versions, "max_users": self.max_users}
 
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The docstrings of modules that have any; see `PrivateSource.entries`.
+        """The docstrings of modules that have any; see `Source.entries`.
 
         Modules are read in the order of their hashes, so that ``max_users`` reads no more than
         it needs; each one left unread counts as one dropped record.

@@ -21,7 +21,7 @@ from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
-from userdp.data.sources.base import PrivateSource, SourceOptions, expand
+from userdp.data.sources.base import Source, SourceOptions, expand
 from userdp.data.sources.rows import record_of
 
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
@@ -34,7 +34,7 @@ def build(paths: list[str], options: SourceOptions) -> _Folder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Folder(PrivateSource):
+class _Folder(Source):
     """One record per file."""
 
     paths: tuple[Path, ...]
@@ -56,7 +56,7 @@ class _Folder(PrivateSource):
         return [file for _, file in self._files()]
 
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The documents; see `PrivateSource.entries`."""
+        """The documents; see `Source.entries`."""
         done = 0
         for order, (unit, file) in enumerate(self._files()):
             content = file.read_bytes()

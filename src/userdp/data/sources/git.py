@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
-from userdp.data.sources.base import PrivateSource, SourceOptions
+from userdp.data.sources.base import Source, SourceOptions
 from userdp.data.sources.rows import is_from, parse_day, record_of
 from userdp.errors import UseError
 
@@ -49,7 +49,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _GitHistory(PrivateSource):
+class _GitHistory(Source):
     """Commit messages by author.
 
     Args:
@@ -61,14 +61,13 @@ class _GitHistory(PrivateSource):
     held_out_from: str | None = None
 
     kind = "git"
-    size = None
 
     def facts(self) -> dict[str, Any]:
         """The number of repositories."""
         return {"repositories": len(self.paths)}
 
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The messages of all commits of ``HEAD``; see `PrivateSource.entries`."""
+        """The messages of all commits of ``HEAD``; see `Source.entries`."""
         day = parse_day(self.held_out_from)
         for order, entry in enumerate(chain.from_iterable(map(_log, self.paths))):
             author, date, parents, message = (*entry.split(b"\n", 3), b"", b"", b"")[:4]

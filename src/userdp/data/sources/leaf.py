@@ -56,7 +56,7 @@ class _Leaf(FileSource):
     kind = "leaf"
 
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The samples of all files; see `PrivateSource.entries`."""
+        """The samples of all files; see `Source.entries`."""
         order = count()
         for path, _ in self.each_file(progress):
             above = path.absolute().parent

@@ -63,7 +63,7 @@ from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
 from userdp.data.sources.base import (
     FileSource,
-    PrivateSource,
+    Source,
     SourceOptions,
     beginning,
     expand,
@@ -131,7 +131,7 @@ def is_maildir(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MailSource(PrivateSource):
+class MailSource(Source):
     """Messages as records.
 
     Args:
@@ -303,17 +303,12 @@ class _Mbox(MailSource, FileSource):
 
     kind = "mbox"
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """What is read."""
-        return self.paths
-
     def facts(self) -> dict[str, Any]:
         """The number of files and bytes, and the rules."""
         return {**FileSource.facts(self), **self.rules()}
 
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The records of all messages; see `PrivateSource.entries`."""
+        """The records of all messages; see `Source.entries`."""
         order = count()
         for path, _ in self.each_file(progress):
             for message in _messages(_content(path), path):
@@ -378,14 +373,13 @@ class _Maildir(MailSource):
     """Messages of folders."""
 
     kind = "maildir"
-    size = None
 
     def facts(self) -> dict[str, Any]:
         """The number of folders, and the rules."""
         return {"folders": len(self.paths), **self.rules()}
 
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The records of all messages; see `PrivateSource.entries`."""
+        """The records of all messages; see `Source.entries`."""
         for order, file in enumerate(chain.from_iterable(map(_files_of, self.paths))):
             yield from self.parse(file.read_bytes(), order)
             progress.at(order + 1)

@@ -101,7 +101,6 @@ class MemoryTable(TableSource):
     """
 
     table: Any
-    size = None
 
     def facts(self) -> dict[str, Any]:
         """The fields."""
@@ -202,7 +201,6 @@ class _HubTables(TableSource):
     parts: tuple[MemoryTable, ...]
     names: tuple[str, ...]
     split: str
-    size = None
 
     def facts(self) -> dict[str, Any]:
         """The fields and the split; names on the hub are public, folders are not told."""

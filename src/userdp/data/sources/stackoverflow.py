@@ -21,7 +21,7 @@ from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
-from userdp.data.sources.base import PrivateSource, SourceOptions, beginning, expand
+from userdp.data.sources.base import Source, SourceOptions, beginning, expand
 from userdp.data.sources.rows import owners_of, record_of
 from userdp.errors import UseError, kind_of
 
@@ -44,20 +44,19 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _StackOverflow(PrivateSource):
+class _StackOverflow(Source):
     """The posts of the training and test splits, by client."""
 
     paths: tuple[Path, ...]
 
     kind = "stackoverflow"
-    size = None
 
     def facts(self) -> dict[str, Any]:
         """The number of files."""
         return {"files": len(self.paths), "layout": "tff"}
 
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The posts; see `PrivateSource.entries`."""
+        """The posts; see `Source.entries`."""
         rows = chain.from_iterable(map(_rows, self.paths))
         for order, (client, split, example) in enumerate(rows):
             yield _record(client, split, example, order)

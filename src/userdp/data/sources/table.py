@@ -19,7 +19,7 @@ from typing import Any
 from userdp.codec import decode
 from userdp.data.progress import NoProgress, Note, Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import FileSource, PrivateSource
+from userdp.data.sources.base import FileSource, Source
 from userdp.data.sources.rows import Parser, PlainParser, Row
 from userdp.errors import UseError
 from userdp.files import read_json
@@ -33,7 +33,7 @@ _NO_ROWS = (Drop.BLANK_LINE, Drop.INVALID_JSON, Drop.NOT_AN_OBJECT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TableSource(PrivateSource):
+class TableSource(Source):
     """Records from the rows of a table; a kind of table says how `rows` are read.
 
     Args:
@@ -112,11 +112,6 @@ class FileTable(TableSource, FileSource):
 
     paths: tuple[Path, ...]
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """What is read."""
-        return self.paths
-
     def facts(self) -> dict[str, Any]:
         """The fields, the number of files and bytes, and what is said of where the text is from."""
         origin = provenance(self.paths)
@@ -135,7 +130,7 @@ class FileTable(TableSource, FileSource):
         return self.each()
 
     def signature(self) -> str | None:
-        """See `SignedSource.signature`."""
+        """See `Source.signature`."""
         if not isinstance(self.parser, PlainParser) or self.parser.user_of is not None:
             return None  # a function or a template, which no text names
         facts = [(path.absolute(), path.stat()) for path in self.paths]
@@ -144,7 +139,7 @@ class FileTable(TableSource, FileSource):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Several:
+class Several(Source):
     """Tables of files of mixed kinds, one after another; all rows are read by the same parser.
 
     Args:
@@ -152,7 +147,6 @@ class Several:
     """
 
     parts: tuple[FileTable, ...]
-    public = False
 
     @property
     def kind(self) -> str:
@@ -173,6 +167,11 @@ class Several:
     def size(self) -> int:
         """Bytes of all files, as they lie on disk."""
         return sum(part.size for part in self.parts)
+
+    @property
+    def files(self) -> list[Path]:
+        """Those of all parts."""
+        return [file for part in self.parts for file in part.files]
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The records of all parts; see `Source.records`."""
@@ -196,7 +195,7 @@ class Several:
         return merged
 
     def signature(self) -> str | None:
-        """Those of all parts; see `SignedSource.signature`."""
+        """Those of all parts; see `Source.signature`."""
         each = [part.signature() for part in self.parts]
         return None if None in each else repr(each)
 
