@@ -27,6 +27,7 @@ from userdp.errors import UseError, kind_of, warn
 from userdp.hints import one_of
 
 _FILES_LOOKED_AT = 32
+_FIELD = "the field '{field}'"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +45,7 @@ class Kind:
     """
 
     module: str
-    user_is: str = "the field '{field}'"
+    user_is: str = _FIELD
     told_by: str | tuple[str, ...] = ()
     deep: bool = False
     table: bool = False
@@ -103,8 +104,10 @@ __all__ = ["KINDS", "InputOptions", "Kind", "Source", "SourceOptions", "open_sou
 
 def user_is(kind: str, fields: list[str]) -> str | None:
     """What names the users of a source, in words; None where a table does not tell its fields."""
-    words = KINDS[kind].user_is if kind in KINDS else Kind.user_is
-    return words.format(field=fields[0]) if fields else None if "{" in words else words
+    words = KINDS[kind].user_is if kind in KINDS else _FIELD
+    if fields:
+        return words.format(field=fields[0])
+    return None if "{field}" in words else words
 
 
 def open_source(
