@@ -13,6 +13,7 @@ from userdp.claims import Lineage
 from userdp.claims.conditions import ConditionKind
 from userdp.claims.parts import Query
 from userdp.data.ownership import first_owner_facts, greedy_facts
+from userdp.data.sources import user_is
 from userdp.ledger import RunFolder
 from userdp.training.origin import lineage_of_text
 from userdp.training.private import make_private
@@ -22,22 +23,28 @@ SINGLE = {"rule": "single", "adjacency": "add-or-remove"}
 
 
 def a_store(ownership, source, appended=()):
-    meta = SimpleNamespace(ownership=ownership, sources=[source, *appended])
+    sources = [
+        {**one, "user_is": user_is(one["kind"], one.get("fields", []))}
+        for one in (source, *appended)
+    ]
+    meta = SimpleNamespace(ownership=ownership, sources=sources)
     return SimpleNamespace(meta=meta, path="store")
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "mbox", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "mbox", "parquet", "csv+jsonl"])
 @pytest.mark.pitfall(number=47)
 def test_invariant_9_whether_some_record_has_several_owners_is_not_told(kind):
     """The same is said of a source that may name several, whether or not one record does."""
-    none, some = (store_facts(a_store(o, {"kind": kind})) for o in (SINGLE, first_owner_facts()))
+    source = {"kind": kind, "may_name_several": True}
+    none, some = (store_facts(a_store(o, source)) for o in (SINGLE, first_owner_facts()))
     assert none == some
     assert none["owners"] == first_owner_facts()["assumption"]
 
 
 def test_where_no_record_can_or_all_are_covered_nothing_is_assumed():
     assert "owners" not in store_facts(a_store(SINGLE, {"kind": "docstrings"}))
-    assert "owners" not in store_facts(a_store(greedy_facts(3), {"kind": "mbox"}))
+    several = {"kind": "mbox", "may_name_several": True}
+    assert "owners" not in store_facts(a_store(greedy_facts(3), several))
 
 
 @pytest.mark.parametrize(
@@ -86,9 +93,9 @@ def test_generated_text_carries_what_its_model_descends_from(tmp_path):
 
 def test_a_run_keeps_them_in_its_ledger(store, tmp_path):
     store.meta = dataclasses.replace(
-        store.meta, sources=[{**store.meta.sources[0], "kind": "jsonl"}]
+        store.meta, sources=[{**store.meta.sources[0], "may_name_several": True}]
     )
     model = toy_model(store)
     make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run").close()
     facts = RunFolder(tmp_path / "run").read_facts()["store_facts"]
-    assert facts == {"owners": first_owner_facts()["assumption"]}
+    assert facts["owners"] == first_owner_facts()["assumption"]
