@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import threading
 import zipfile
 
 import numpy as np
@@ -15,8 +16,7 @@ from tests.data.sources.fixtures import mail, pairs, read, write_csv, write_leaf
 from userdp.data.chat import ChatTemplate
 from userdp.data.progress import NoProgress
 from userdp.data.records import Drop, Tally
-from userdp.data.sources import SourceOptions, memory, open_source
-from userdp.data.sources.base import SourceOptions as Options
+from userdp.data.sources import SourceOptions, memory
 from userdp.errors import UseError
 
 LINE = b"From x@example.org Mon May 14 16:39:00 2001\n"
@@ -144,13 +144,19 @@ def test_a_template_may_mark_the_assistants_turns_and_move_the_systems_message()
     assert moved.render(talk).text == "U;A;S;"
 
 
-def test_one_json_array_and_a_pipe_are_refused_with_the_way_out(tmp_path):
+def test_one_json_array_is_refused_with_the_way_out(tmp_path):
     (tmp_path / "a.jsonl").write_text("[\n" + json.dumps(ROW) + ",\n" + json.dumps(ROW) + "\n]\n")
     with pytest.raises(UseError, match="one JSON array"):
         read(tmp_path / "a.jsonl")
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    with pytest.raises(UseError, match="cannot be read twice"):
-        open_source([str(tmp_path / "pipe.jsonl")], kind="jsonl", options=Options())
+
+
+def test_a_pipe_is_read_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(
+        target=(tmp_path / "pipe").write_text, args=(json.dumps(ROW) + "\n",), daemon=True
+    )
+    writer.start()
+    assert pairs(read(tmp_path / "pipe", kind="jsonl")[0]) == [("ana", "some words")]
 
 
 def test_an_address_is_read_as_a_file_is(tmp_path):

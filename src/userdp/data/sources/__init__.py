@@ -117,8 +117,8 @@ def open_source(
 
     Args:
         paths: files, folders and patterns; and addresses that `fsspec` knows (``s3://…``,
-            ``gs://…``, ``hdfs://…``, ``zip://*.csv::dump.zip``), which are copied into a folder of
-            this process first.
+            ``gs://…``, ``hdfs://…``, ``zip://*.csv::dump.zip``) and pipes, which are copied into a
+            folder of this process first.
         kind: of `KINDS`.
         options: see there.
 
@@ -128,7 +128,7 @@ def open_source(
     if kind is not None and kind not in KINDS:
         raise UseError(f"no source is named {kind!r}", hint=one_of(kind, KINDS))
     options = options or SourceOptions()
-    here = [local for path in paths for local in (_fetched(path) if "://" in path else [path])]
+    here = [local for path in paths for local in _local(path)]
     source = _recognised(here, options) if kind is None else _build(kind, here, options)
     if options.max_users is not None and not source.public:
         raise UseError(
@@ -145,17 +145,25 @@ def _build(kind: str, paths: list[str], options: SourceOptions) -> Source:
     return KINDS[kind].build(paths, options, **more)
 
 
-def _fetched(address: str) -> list[str]:
-    """Copies of what lies at an address, in a folder for this process only."""
-    import fsspec
-
+def _local(path: str) -> list[str]:
+    """A path as it is; of an address or a pipe, copies in a folder for this process only."""
+    is_pipe = Path(path).is_fifo()
+    if "://" not in path and not is_pipe:
+        return [path]
     folder = tempfile.mkdtemp(prefix="userdp-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if is_pipe:  # files are read twice: to tell their fields, and their records
+        copy = Path(folder) / Path(path).name
+        with Path(path).open("rb") as pipe, copy.open("wb") as file:
+            shutil.copyfileobj(pipe, file)
+        return [str(copy)]
+    import fsspec
+
     options = {"cache_storage": folder, "same_names": True}
     try:
-        found = fsspec.open_local(f"simplecache::{address}", simplecache=options)
+        found = fsspec.open_local(f"simplecache::{path}", simplecache=options)
     except (OSError, ValueError, ImportError) as error:
-        raise UseError(f"{address} cannot be read: {kind_of(error)}") from error
+        raise UseError(f"{path} cannot be read: {kind_of(error)}") from error
     return [found] if isinstance(found, str) else list(found)
 
 

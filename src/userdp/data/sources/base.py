@@ -187,13 +187,8 @@ def expand(
                     f"the folder {path} holds no {what}",
                     hint=f"files must end in one of: {', '.join(suffixes)}",
                 )
-        elif path.is_file():
-            matches = [path]
         elif path.exists():
-            raise UseError(
-                f"{path} is a pipe or a device, which cannot be read twice",
-                hint="save what comes from it to a file",
-            )
+            matches = [path]
         else:
             matches = [Path(match) for match in matching(name) if Path(match).is_file()]
             if not matches:
