@@ -236,7 +236,7 @@ def _tables(parts: list[tuple[str, list[str]]], options: SourceOptions) -> Sourc
         )
     if True in told:
         tables = [as_conversations(table, options) for table in tables]
-    return tables[0] if len(tables) == 1 else Several(parts=tuple(tables))
+    return tables[0] if len(tables) == 1 else Several.of(tables)
 
 
 def _tell_of_others(paths: Iterable[str], source: Source) -> None:

@@ -9,12 +9,12 @@ brought into another format, and whose provenance was lost, is still noticed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from userdp.codec import decode
 from userdp.data.progress import NoProgress, Note, Progress
@@ -144,24 +144,25 @@ class Several(Source):
 
     Args:
         parts: at least one; of equal `FileTable.loss_mask`.
+        kind: the kinds that there are, as "csv+jsonl".
+        several_owners: whether a record of any part may name several.
+        loss_mask: whether they are conversations.
     """
 
     parts: tuple[FileTable, ...]
+    kind: str
+    several_owners: bool
+    loss_mask: bool
 
-    @property
-    def kind(self) -> str:
-        """The kinds that there are, as "csv+jsonl"."""
-        return "+".join(sorted({part.kind for part in self.parts}))
-
-    @property
-    def several_owners(self) -> bool:
-        """Whether a record of any part may name several."""
-        return any(part.several_owners for part in self.parts)
-
-    @property
-    def loss_mask(self) -> bool:
-        """Whether they are conversations."""
-        return self.parts[0].loss_mask
+    @classmethod
+    def of(cls, parts: Sequence[FileTable]) -> Self:
+        """These tables as one."""
+        return cls(
+            parts=tuple(parts),
+            kind="+".join(sorted({part.kind for part in parts})),
+            several_owners=any(part.several_owners for part in parts),
+            loss_mask=parts[0].loss_mask,
+        )
 
     @property
     def size(self) -> int:
@@ -259,7 +260,8 @@ def _said_beside(path: Path) -> dict[str, Any]:
         beside = path.with_name(f"{name}.provenance.json")
         if beside.is_file():
             said = read_json(beside, what="what is said of a text")
-            for field, hint in {GENERATED: str, "lineage": dict[str, Any]}.items():
+            hints: dict[str, Any] = {GENERATED: str, "lineage": dict[str, Any]}
+            for field, hint in hints.items():
                 if field in said:
                     decode(hint, said[field], what=f"{field} in {beside}")
             return said
