@@ -82,9 +82,14 @@ class StoreWriter(SegmentWriter):
         folder.mkdir(mode=0o700)
         lock = lock_of(folder)
         assert lock is not None, "nobody else knows the name of this folder"
-        for name in (layout.SEGMENTS, layout.INDEX):
-            (folder / name).mkdir()
-        write_file(folder / layout.TOKENIZER, tokenizer.content)
+        try:
+            for name in (layout.SEGMENTS, layout.INDEX):
+                (folder / name).mkdir()
+            write_file(folder / layout.TOKENIZER, tokenizer.content)
+        except BaseException:  # the disk is full
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+            raise
         meta = _empty(tokenizer, seq_len=seq_len, fractions=fractions, loss_mask=loss_mask)
         return cls(
             folder, lock, meta, tokenizer,

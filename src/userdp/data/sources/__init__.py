@@ -21,7 +21,7 @@ from userdp.data.sources.base import (
     matching,
 )
 from userdp.data.sources.conversations import as_conversations, is_conversation
-from userdp.data.sources.table import FileTable, Several
+from userdp.data.sources.table import PROVENANCE, FileTable, Several
 from userdp.data.splits import SplitRule
 from userdp.errors import UseError, kind_of, warn
 from userdp.hints import one_of
@@ -245,7 +245,11 @@ def _tell_of_others(paths: Iterable[str], source: Source) -> None:
     if not read:
         return
     for folder in filter(Path.is_dir, map(Path, paths)):
-        others = [file for file in files_in(folder, deep=True) if file not in read]
+        others = [
+            file
+            for file in files_in(folder, deep=True)
+            if file not in read and not file.name.endswith(PROVENANCE)
+        ]
         if others:
             warn(
                 f"{len(others)} of the files in {folder} are not read: the kind {source.kind} "

@@ -25,6 +25,8 @@ from userdp.errors import UseError
 from userdp.files import read_json
 
 _ROWS_LOOKED_AT = 100
+PROVENANCE = ".provenance.json"
+"""How the name of a file ends that says where the text beside it is from."""
 GENERATED = "generated_by"
 """The field of a generated record that names the model that wrote it."""
 WRITERS = "text_written_by"
@@ -257,7 +259,7 @@ def with_lost(facts: dict[str, Any], written_by: Iterable[str]) -> dict[str, Any
 def _said_beside(path: Path) -> dict[str, Any]:
     """What lies beside a file, also if that was packed or unpacked since."""
     for name in (path.name, f"{path.name}.gz", path.name.removesuffix(".gz")):
-        beside = path.with_name(f"{name}.provenance.json")
+        beside = path.with_name(f"{name}{PROVENANCE}")
         if beside.is_file():
             said = read_json(beside, what="what is said of a text")
             hints: dict[str, Any] = {GENERATED: str, "lineage": dict[str, Any]}
