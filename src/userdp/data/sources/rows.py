@@ -116,12 +116,12 @@ def _user(value: Any, user_of: Callable[[str], bytes | Drop] | None) -> bytes | 
     try:
         if isinstance(value, str):
             user = value.encode()
-        elif isinstance(value, Integral) and not isinstance(value, bool):
-            user = str(int(value)).encode()
         elif isinstance(value, bytes):
             user = value
-        else:
+        elif isinstance(value, bool) or not isinstance(value, Integral):
             return Drop.USER_NOT_TEXT
+        else:
+            user = str(int(value)).encode()
         name = user.decode()
     except ValueError:  # half of a surrogate pair; more digits than Python writes
         return Drop.INVALID_UTF8
