@@ -104,8 +104,8 @@ def account(
     given = {"sampling_probability": sampling_probability, "group_size": group_size}
     constants |= {name: value for name, value in given.items() if value is not None}
     if ledger is not None:
-        given = {sampling, population, epsilon, noise_multiplier, steps} - {None}
-        if constants or given:
+        beside = (sampling, population, epsilon, noise_multiplier, steps)
+        if constants or any(one is not None for one in beside):
             raise UseError("--ledger says it all: leave the options of a mechanism out")
         wanted = bool(accountant or curve or by_examples or proof)
         claimed = _of_ledger(Path(ledger), delta, wanted=wanted)
