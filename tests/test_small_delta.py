@@ -173,8 +173,9 @@ def test_account_judges_a_stated_population(tmp_path, capsys) -> None:
 
 @pytest.mark.slow
 def test_a_federation_is_judged_by_the_most_subjects_it_may_have(tmp_path, capsys) -> None:
-    words = "federate digits --silos 2 --rounds 1 --items-per-silo 100 --subjects-per-silo 50 "
-    words += "--runtime in-process --batch-size 8 --delta 0.01"
+    (tmp_path / "d.jsonl").write_text('{"user": "a", "text": "to be or not to be"}\n')
+    words = f"federate {tmp_path / 'd.jsonl'} --silos 2 --rounds 1 --items-per-silo 100 "
+    words += "--subjects-per-silo 50 --runtime in-process --batch-size 8 --delta 0.01"
     assert userdp([*words.split(), "--out", str(tmp_path / "f")]) == 2
     assert "100 subjects" in capsys.readouterr().err
     assert not (tmp_path / "f").exists()

@@ -55,7 +55,7 @@ def test_no_message_names_an_option_in_python():
         ("--resume --set run.charge_again=true", "resume=True, charge_again=True"),
         ("--source public --users 20", 'source="public", users=20'),
         ("see `userdp plan --help`", "see help(userdp.plan)"),
-        ("userdp tune STORE --out DIR --resume", "userdp tune STORE --out DIR --resume"),
+        ("userdp tune STORE --out DIR --resume", "userdp.tune(STORE, out=DIR, resume=True)"),
         ("run userdp evaluate, and plan", "run userdp.evaluate, and plan"),
         ("userdp prepare m.jsonl --out s", 'userdp.prepare("m.jsonl", out="s")'),
     ],

@@ -90,3 +90,14 @@ def test_methods_are_compared_by_their_plans_and_the_table_is_shown(place, tmp_p
     assert {trial["algorithm"] for trial in result["trials"]} == {"ULS", "ELS"}
     assert result["settings"]["algorithm"] == result["trials"][0]["algorithm"]
     forget(place / "store")
+
+
+@pytest.mark.slow
+def test_a_budget_stands_in_place_of_a_plan(place, tmp_path, capsys):
+    budget = ["--epsilon", "8", "--population", "200", "--delta", "0.001", *NON_PRIVATE]
+    command = ["tune", str(place / "store"), "--out", str(tmp_path / "sweep"), "--json"]
+    assert userdp([*command, *budget, "--l2-clip-norm", "0.1", "0.2", *NEW]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert 7.9 < result["epsilon"] <= 8
+    assert result["settings"]["learning_rate"] == 0.0015
+    forget(place / "store")

@@ -115,6 +115,7 @@ def tune(
             low_rank = learned.lora_rank is not None
             chosen = preset(epsilon=epsilon, population=population, delta=delta, low_rank=low_rank)
             plans, learning_rate = [chosen.plan()], learning_rate or (chosen.learning_rate,)
+            epsilon = None  # the plan's own
         elif not plans or population is not None or delta is not None:
             raise UseError(
                 "a tuning needs a plan, or the budget of one",

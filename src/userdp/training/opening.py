@@ -73,7 +73,7 @@ class TrainerNotes:
             looked up: by the weights themselves in the store's ledger, and in the folder that
             ``model.name_or_path`` names.
         slot: of a private selection in the store's ledger, which pays for this run; the run then
-            claims nothing by itself (`userdp.sweeping.sweep`).
+            claims nothing by itself (`userdp.sweeping.runs`).
         log_only: exact numbers are written down and nothing follows them: they are a look at the
             run's end, and no condition of its own claim.
     """
