@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan
-from userdp.accounting.contour import Direction, delta_bracket
+from userdp.accounting.contour import OneWay
 from userdp.accounting.mechanisms import binomial_steps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
 from userdp.claims import claim
@@ -170,15 +171,14 @@ def test_broken_twin_a_curve_of_one_order_only_is_caught() -> None:
     mechanism = binomial_steps(sampling_probability=0.1, noise_multiplier=0.4, steps=1)
     presence, _, _ = best_tests(0.1, 1, 0.4)
 
-    def bound(direction: Direction) -> float:
-        curve = curve_at(
-            lambda e: delta_bracket(mechanism.phases(), e, direction=direction).upper,
-            FALSE_ALARMS,
-            most_epsilon=10.0,
-        )
+    def bound(delta_of_epsilon: Callable[[float], float]) -> float:
+        curve = curve_at(delta_of_epsilon, FALSE_ALARMS, most_epsilon=10.0)
         return curve.max_true_positive_rate(FALSE_ALARMS)
 
-    assert bound(Direction.ADD) < presence <= bound(Direction.BOTH)
+    adding = OneWay(mechanism.phases(), remove=False)
+
+    both = bound(lambda e: mechanism.delta(e).upper)
+    assert bound(lambda e: adding.at(e)[1]) < presence <= both
 
 
 def test_broken_twin_a_curve_below_the_truth_is_caught() -> None:

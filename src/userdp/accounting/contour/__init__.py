@@ -5,21 +5,17 @@ Derivation and proofs: docs/accounting.md.
 
 from userdp.accounting.contour.certify import (
     ACCOUNTANT,
-    Direction,
     OneWay,
     delta_bracket,
-    delta_curve,
     epsilon_bracket,
 )
 from userdp.accounting.contour.phases import Phase, phase_of
 
 __all__ = [
     "ACCOUNTANT",
-    "Direction",
     "OneWay",
     "Phase",
     "delta_bracket",
-    "delta_curve",
     "epsilon_bracket",
     "phase_of",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from enum import StrEnum
 
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.contour.bounds import Bounds
@@ -15,18 +14,6 @@ from userdp.vocabulary import require_delta, require_epsilon
 ACCOUNTANT = "contour"
 _WIDTH = 1e-6  # relative; a wider bracket says so
 _LEAST_EPSILON = 1e-3  # below it, the width of epsilon is measured absolutely
-
-
-class Direction(StrEnum):
-    """Which hockey-stick divergences the answer covers.
-
-    ``REMOVE``: H(Q^T, P^T), the data set with the user first. ``ADD``: H(P^T, Q^T).
-    ``BOTH``: the larger of the two, which is what add-or-remove adjacency asks for.
-    """
-
-    REMOVE = "remove"
-    ADD = "add"
-    BOTH = "both"
 
 
 def _pooled(phases: Sequence[Phase]) -> tuple[Phase, ...]:
@@ -58,9 +45,7 @@ def _bracket(bounds: Bounds, floor: float, what: str) -> Bracket:
     return Bracket(lower=bounds.lower, upper=bounds.upper, accountant=ACCOUNTANT, note=note)
 
 
-def delta_bracket(
-    phases: Sequence[Phase], epsilon: float, *, direction: Direction = Direction.BOTH
-) -> Bracket:
+def delta_bracket(phases: Sequence[Phase], epsilon: float) -> Bracket:
     """Certified bounds of delta(epsilon) for the composition of ``phases``.
 
     Guarantee: ``lower <= delta(epsilon) <= upper``; float rounding and quadrature are inside the
@@ -70,7 +55,6 @@ def delta_bracket(
     Args:
         phases: at least one; the order does not matter.
         epsilon: finite, >= 0.
-        direction: remove, add, or the larger of both.
 
     Raises:
         ValueError: for an empty composition or an epsilon out of range.
@@ -84,40 +68,18 @@ def delta_bracket(
     >>> print(f"{bracket.lower:.7g} {bracket.upper:.7g}")
     1e-06 1e-06
     """
-    return delta_curve(phases, [epsilon], direction=direction)[0]
-
-
-def delta_curve(
-    phases: Sequence[Phase], epsilons: Sequence[float], *, direction: Direction = Direction.BOTH
-) -> list[Bracket]:
-    """Certified delta at each of ``epsilons``, in their order.
-
-    Guarantee: each bracket is one of `delta_bracket`. Nodes are shared between neighbouring
-    epsilons as long as they stay within 1e-6.
-
-    Raises:
-        ValueError: as `delta_bracket`.
-    """
-    for epsilon in epsilons:
-        require_epsilon(epsilon)
+    require_epsilon(epsilon)
     kept = _at_least_one(phases)
     if not kept:
-        return [Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT) for _ in epsilons]
-    # both directions of a Gaussian are equal
-    both = direction == Direction.BOTH and gaussian_mu(kept) is None
-    main, add = Curve(kept, remove=direction != Direction.ADD), Curve(kept, remove=False)
-    brackets = []
-    for epsilon in epsilons:
-        bounds = main.delta(epsilon)
-        if both:  # add need not be known better than that it lies below remove's lower bound
-            bounds = bounds.join(add.delta(epsilon, enough=bounds.lower))
-        brackets.append(_bracket(bounds, 0.0, "delta"))
-    return brackets
+        return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
+    bounds = Curve(kept, remove=True).delta(epsilon)
+    if gaussian_mu(kept) is None:  # both directions of a Gaussian are equal
+        # add need not be known better than that it lies below remove's lower bound
+        bounds = bounds.join(Curve(kept, remove=False).delta(epsilon, enough=bounds.lower))
+    return _bracket(bounds, 0.0, "delta")
 
 
-def epsilon_bracket(
-    phases: Sequence[Phase], delta: float, *, direction: Direction = Direction.BOTH
-) -> Bracket:
+def epsilon_bracket(phases: Sequence[Phase], delta: float) -> Bracket:
     """Certified bounds of the least epsilon with delta(epsilon) <= ``delta``.
 
     Guarantee: ``lower <= epsilon <= upper``; exactly 0 (both) where delta(0) <= ``delta`` is
@@ -127,7 +89,6 @@ def epsilon_bracket(
     Args:
         phases: at least one.
         delta: in (0, 1).
-        direction: remove, add, or the larger of both.
 
     Raises:
         ValueError: for an empty composition or a delta out of range.
@@ -138,8 +99,8 @@ def epsilon_bracket(
     kept = _at_least_one(phases)
     if not kept:
         return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
-    bounds = epsilon_bounds(kept, delta, remove=direction != Direction.ADD)
-    if direction == Direction.BOTH and gaussian_mu(kept) is None and math.isfinite(bounds.upper):
+    bounds = epsilon_bounds(kept, delta, remove=True)
+    if gaussian_mu(kept) is None and math.isfinite(bounds.upper):
         # delta falls in epsilon: where add is at most delta at remove's upper end, it asks for less
         add = Curve(kept, remove=False).delta(bounds.upper, enough=delta)
         if add.upper > delta:
@@ -155,17 +116,11 @@ class OneWay:
 
     Args:
         phases: any number; none of them means that A = B.
-        direction: remove or add.
-
-    Raises:
-        ValueError: the direction is ``BOTH``.
+        remove: H(Q^T, P^T), the data set with the user first; else H(P^T, Q^T).
     """
 
-    def __init__(self, phases: Sequence[Phase], direction: Direction) -> None:
-        if direction is Direction.BOTH:
-            raise ValueError("one direction at a time: remove or add")
+    def __init__(self, phases: Sequence[Phase], *, remove: bool) -> None:
         kept = _pooled(phases)
-        remove = direction is Direction.REMOVE
         self.is_trivial = not kept
         """Whether nothing is composed: A = B, delta = max(0, 1 - e^eps)."""
         self._forth, self._back = Curve(kept, remove=remove), Curve(kept, remove=not remove)

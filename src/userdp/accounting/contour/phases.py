@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.accounting.laws import Binomial, Law
-from userdp.vocabulary import require_count, require_positive
+from userdp.vocabulary import require_count
 
 Floats = NDArray[np.float64]
 
@@ -34,32 +34,14 @@ class Phase:
         noise_multiplier: sigma > 0, finite.
         count: steps, a whole number >= 1.
 
-    Raises:
-        ValueError: for anything out of these ranges.
+    Nothing is checked here: `userdp.accounting.mechanisms` takes the constants of what ran, and
+    checks them.
     """
 
     shifts: tuple[float, ...]
     log_probabilities: tuple[float, ...]
     noise_multiplier: float
     count: int
-
-    def __post_init__(self) -> None:
-        require_positive("noise_multiplier", self.noise_multiplier)
-        require_count("count", self.count)
-        if not self.shifts or len(self.shifts) != len(self.log_probabilities):
-            raise ValueError(
-                "shifts and log_probabilities must have the same length of at least 1, got "
-                f"{len(self.shifts)} and {len(self.log_probabilities)}"
-            )
-        if not all(0 <= s < math.inf for s in self.shifts) or not all(
-            a < b for a, b in zip(self.shifts, self.shifts[1:], strict=False)
-        ):
-            raise ValueError("shifts must be finite, at least 0 and strictly ascending")
-        if not all(-math.inf < w <= 1e-9 for w in self.log_probabilities):
-            raise ValueError("log_probabilities must be finite and at most 0")
-        total = math.fsum(math.exp(w) for w in self.log_probabilities)
-        if not abs(total - 1) <= 1e-9:
-            raise ValueError(f"probabilities must sum to 1 (within 1e-9), got {total!r}")
 
     @property
     def is_gaussian(self) -> bool:

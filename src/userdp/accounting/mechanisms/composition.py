@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.contour import (
     ACCOUNTANT,
-    Direction,
     OneWay,
     Phase,
     delta_bracket,
@@ -175,7 +174,7 @@ class _Product:
     """Gaussian parts and pure queries together; what one ε costs is kept for the next."""
 
     def __init__(self, phases: Sequence[Phase], pure: Sequence[float]) -> None:
-        self._ways = [OneWay(phases, way) for way in (Direction.REMOVE, Direction.ADD)]
+        self._ways = [OneWay(phases, remove=remove) for remove in (True, False)]
         most = _MOST_ATOMS if phases else _FINE_ATOMS
         self._low = _atoms(pure, upwards=False, most=most)
         self._high = _atoms(pure, upwards=True, most=most)
