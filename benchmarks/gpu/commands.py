@@ -3,7 +3,7 @@
 A run of a few steps is trained on the device; then each command reads it, by the Python functions
 that the command line calls. A command passes if its numbers are the CPU's up to rounding
 (`ROUNDING`), or, where it draws what nobody else draws, if it comes to its end and to no fault.
-``audit`` trains two reference runs, and ``sweep`` two trials, on a device each where there are two.
+``audit`` trains two reference runs, and ``sweep`` two trials.
 ``selftest`` is `userdp selftest`: every check of every engine, a verdict for each invariant.
 """
 
@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from benchmarks.gpu.setting import Result, Setting
 from benchmarks.gpu.training import run_plan, write_store
@@ -51,7 +49,6 @@ class Place:
         run: trained on it.
         config: of that run.
         tiny: do as little as shows that the code runs.
-        jobs: processes side by side.
     """
 
     folder: Path
@@ -59,7 +56,6 @@ class Place:
     run: Path
     config: TrainConfig
     tiny: bool
-    jobs: int
 
 
 def _evaluate(place: Place, device: str) -> Numbers:
@@ -168,7 +164,6 @@ def commands(setting: Setting, deadline: float) -> Result:
             run=Path(folder) / "run",
             config=config,
             tiny=setting.tiny,
-            jobs=2 if not setting.on_gpu or torch.cuda.device_count() > 1 else 1,
         )
         plan = run_plan(steps=2 if setting.tiny else 10)
         train(place.store, plan, config, out=place.run, options=RunOptions(device=setting.device))
