@@ -13,11 +13,6 @@ from userdp.ledger import StoreLedger
 from userdp.plans.origin import Provenance
 
 
-@pytest.fixture(autouse=True)
-def _few_steps_tried(monkeypatch):
-    monkeypatch.setattr("userdp.plans.planner._STEP_FACTORS", (1,))
-
-
 def trained_on_answers(tell: Teller, store: UserStore, folder: Path, *declared: object) -> Path:
     """store stats at ε = 1, norms at ε = 0.5, plan at ε = 4, train; the run.
 

@@ -12,8 +12,9 @@ pytest.importorskip("flint", reason="the extra `proof` is not installed")
 
 from tests.ledgers import begun
 from tests.plans import uls_plan
-from userdp.accounting import Bracket, accountants
+from userdp.accounting import Bracket
 from userdp.cli.app import run
+from userdp.commands import account as account_module
 from userdp.ledger import StoreLedger
 from userdp.plans import StepRecord
 
@@ -57,7 +58,7 @@ def test_a_contradicted_accountant_ends_in_a_loud_error(capsys, monkeypatch):
     def too_small(*ignored: object) -> Bracket:
         return Bracket(lower=7.9, upper=8.0, accountant="contour")
 
-    monkeypatch.setattr(accountants, "epsilon_by", too_small)  # the truth is 8.0586
+    monkeypatch.setattr(account_module, "epsilon_by", too_small)  # the truth is 8.0586
     status, out, err = userdp(capsys, "account", *MECHANISM, "--delta", "1e-6", "--proof")
     assert status == 1
     assert not out

@@ -30,7 +30,9 @@ def write_all(folder: Path) -> None:
     (folder / "mail.jsonl").write_text(lines)
     (folder / "mail.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
     _posts(folder, draw)
-    _table(folder / "mail.csv", mails)
+    _table(folder / "mail.csv", ["sender", "body", "date"], mails)
+    commits = [{"author": mail["sender"], "message": mail["body"]} for mail in mails]
+    _table(folder / "commits.csv", ["author", "message"], commits)
     _mbox(folder / "list.mbox", mails)
     _maildir(folder / "maildir", mails[: PEOPLE * 4])
     _chats(folder / "chats.jsonl", draw)
@@ -51,11 +53,11 @@ def _posts(folder: Path, draw: random.Random) -> None:
     )
 
 
-def _table(path: Path, mails: list[dict[str, str]]) -> None:
+def _table(path: Path, columns: list[str], rows: list[dict[str, str]]) -> None:
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["sender", "body", "date"])
+        writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows(mails)
+        writer.writerows(rows)
 
 
 def _message(mail: dict[str, str]) -> str:

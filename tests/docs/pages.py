@@ -23,7 +23,9 @@ GENERATED = ("reference/api", "reference/commands")
 """Made from the program when the site is built; the program's own tests are theirs."""
 
 SMALLER = {
-    "--epsilon 4 --population 2000 ": "--epsilon 4 --population 2000 --steps 3 ",
+    "epsilon=4, population=20_000)": "epsilon=4, population=200, steps=3, **SMALL)",
+    "epsilon=4, population=2000, lora_rank=8)": "epsilon=4, population=200, steps=3, **SMALL)",
+    "--epsilon 4 --population 2000 --lora-rank 8": "--epsilon 4 --population 200 --steps 3",
     "--epsilon 4 --population 20000": "--epsilon 4 --population 200 --steps 3",
     "20_000": "200",
     "20000": "200",
@@ -41,12 +43,13 @@ SMALLER = {
     "--references 8": "--references 2",
     "--nproc-per-node 4": "--nproc-per-node 2",
     "budget=1024": "budget=16, most_noise=1000",
-    'model="bundled"': 'model="new", layers=1, width=16, heads=2',
-    "--model bundled": "",
     "canaries=128": "canaries=8",
     "--silos 4 --rounds 4": "--silos 2 --rounds 2 --runtime in-process",
 }
 """What a machine of two cores cannot do in minutes, and what tiny data cannot carry."""
+
+SMALL = {"model": "new", "layers": 1, "width": 16, "heads": 2}
+"""The model of the pages' Python."""
 
 SMALL_MODEL = "--model new --set learning.layers=1 --set learning.width=16 --set learning.heads=2"
 ADDED = {

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.docs.pages import ADDED, DOCS, ROOT, Block, smaller
+from tests.docs.pages import ADDED, DOCS, ROOT, SMALL, Block, smaller
 from userdp.cli.app import run as userdp
 
 _SHELL = set("|><&;$`*(")
@@ -29,7 +29,7 @@ class PageRunner:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._names: dict[str, Any] = {"__name__": "__page__"}
+        self._names: dict[str, Any] = {"__name__": "__page__", "SMALL": SMALL}
         self._bin = folder / ".bin"
         self._bin.mkdir()
         for name, module in {
@@ -113,12 +113,8 @@ def with_added(words: list[str]) -> list[str]:
     """A command with the options of `ADDED` that it does not give itself."""
     extra = shlex.split(ADDED.get(words[0], ""))
     added = list(words)
-    for position, word in enumerate(extra):
-        if not word.startswith("--"):
-            continue
-        values = [one for one in extra[position + 1 : position + 2] if not one.startswith("--")]
-        shape = word in ("--set", "learning.layers=--width", "--heads")
-        if word in words or "--resume" in words or (shape and "--model" in words):
-            continue
-        added += [word, *values]
+    for option, value in zip(extra[::2], extra[1::2], strict=True):
+        shape = option == "--set" and "--model" in words  # of a new model
+        if not shape and "--resume" not in words and (option == "--set" or option not in words):
+            added += [option, value]
     return added

@@ -39,7 +39,8 @@ BEFORE = {
     "docs/export.md": TRAIN,
     "docs/how-to/audit.md": TRAIN,
     "docs/how-to/command-line.md": [
-        r"printf '[train]\nepsilon = 4\npopulation = 200\nsteps = 5\n' > userdp.toml"
+        r"printf '[train]\nepsilon = 4\npopulation = 200\nsteps = 5\n"
+        r"[train.learning]\nweight_decay = 0.1\n' > userdp.toml"
     ],
     "docs/how-to/report.md": TRAIN,
     "docs/how-to/reviewer.md": TRAIN,

@@ -1,5 +1,6 @@
 """Run folders without a model: a step is its line in the ledger."""
 
+import hashlib
 import json
 import shutil
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ META = StoreMeta(
     vocab_size=32,
     token_dtype="uint16",
     end_of_text_id=None,
-    tokenizer_sha256="0" * 64,
+    tokenizer_sha256=hashlib.sha256(b"{}").hexdigest(),
     content_sha256="0" * 64,
     sources=[],
     held_out_users=0.0,
@@ -53,6 +54,7 @@ def empty_store(path):
     """What stands for a store: a folder with the facts that a run is opened by."""
     path.mkdir(parents=True)
     (path / "meta.json").write_text(json.dumps(META))
+    (path / "tokenizer.json").write_text("{}")
     return SimpleNamespace(path=path, meta=read_meta(path))
 
 

@@ -246,7 +246,7 @@ def _require_scores(
         got = "there are none" if scores is None else "these are of another number"
         raise UseError(
             f"the selection {strategy} needs a score for each example, and {got}",
-            hint="userdp score STORE --out scores.arrow, then --set run.scores=scores.arrow",
+            hint="userdp store score STORE --out scores.arrow, then --set run.scores=scores.arrow",
         )
     return scores
 

@@ -97,7 +97,7 @@ class RunFolder:
                 raise ValueError("its model has no name")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UseError(f"{self.train} is damaged: {in_short(error)}") from error
         return dict(settings)
 
