@@ -10,6 +10,7 @@ from userdp.accounting.group_privacy import Conversion, group_guarantee
 from userdp.clip import AdaptiveClipping, ClipForm, LayerSplit
 from userdp.codec import encode
 from userdp.errors import UseError
+from userdp.noise import NoiseLaw
 from userdp.plans import Plan
 
 
@@ -110,6 +111,16 @@ def test_an_unknown_field_is_refused():
 def test_bad_constants_are_refused(changes):
     with pytest.raises(UseError):
         uls_plan(**changes)
+
+
+@pytest.mark.pitfall(number=45)
+def test_a_noise_law_without_a_proven_price_is_refused():
+    class Unpriced(NoiseLaw):
+        kind = "unpriced"
+        independent_multiplier = None
+
+    with pytest.raises(UseError, match="no price"):
+        dataclasses.replace(uls_plan(), noise=Unpriced(multiplier=1.0))
 
 
 @pytest.mark.pitfall(number=23)

@@ -27,7 +27,10 @@ _OPTION = re.compile(
 )
 _SECTIONS = "plan|sampling|clip|adaptation|learning|run|plain|input|local|measure|silo|model|rules"
 _SETTING = re.compile(rf"--set (?:{_SECTIONS})\.(?P<name>\w+)=(?P<value>[^\s`,;]+)")
-_SECTION = re.compile(rf"(?<![\w.])(?!plan\.(?:clip|json)\b)(?:{_SECTIONS})\.([a-z_0-9]+)\b(?![.=])")
+_SECTION = re.compile(
+    rf"(?<![\w./-])(?!\w+\.(?:clip|jsonl?|csv|parquet|toml|txt|gz|py)\b)(?:{_SECTIONS})"
+    r"\.([a-z_0-9]+)\b(?![.=/])"
+)
 _PART = re.compile(_NAME + r"(?:[ =](?P<value>[^\s-]\S*))?|(?P<place>\S+)")
 
 

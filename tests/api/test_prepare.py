@@ -118,7 +118,12 @@ def test_generated_text_is_known_again_in_a_frame(tmp_path, dtype):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)), "one table is prepared"),
+        (
+            datasets.DatasetDict(
+                train=datasets.Dataset.from_list(ROWS), test=datasets.Dataset.from_list(ROWS)
+            ),
+            "one table is prepared",
+        ),
         (3, "a int is no table"),
         (pd.DataFrame({"a": ["b"]}), "none of the columns"),
         ([], "no input"),

@@ -262,7 +262,7 @@ def test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_pa
     questions = [(coupling, "_Question"), (choice, "_disagreement")]
     for module, name in questions:
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("asked, or together"))
-    monkeypatch.setattr(choice, "Passes", lambda *_, **__: pytest.fail("asked, or together"))
+    monkeypatch.setattr(choice, "sum_of_passes", lambda *_, **__: pytest.fail("asked, or together"))
     for number in range(2, 13):
         assert np.isfinite(member.run_round(number, weights)["transformer.wte.weight"]).all()
 

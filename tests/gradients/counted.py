@@ -6,11 +6,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from userdp.gradients import ClippedSum
+from userdp.gradients import ClippedSum, Units
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.task import Task
 from userdp.gradients.model_randomness import StatesApart
+
+
+def each(units: Units) -> Iterator[Units]:
+    """Each unit by itself."""
+    return (units.select(unit, unit + 1) for unit in range(len(units)))
 
 
 @contextmanager

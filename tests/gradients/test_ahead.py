@@ -24,14 +24,14 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     there, seen = [True], list[bool]()
 
     class Passes(batched.Passes):
-        def __init__(self, task: Any, *given: Any) -> None:
+        def __init__(self, task: Any, *given: Any, **options: Any) -> None:
             seen.append(task.ahead)
-            super().__init__(task, *given)
+            super().__init__(task, *given, **options)
 
     def be(ahead: bool) -> None:
         there[0] = ahead
 
-    monkeypatch.setattr(choice, "Passes", Passes)
+    monkeypatch.setattr(batched, "Passes", Passes)
     monkeypatch.setattr(choice, "tries", lambda device: (True, False) if there[0] else (False,))
     be.passes = seen  # type: ignore[attr-defined]
     return be

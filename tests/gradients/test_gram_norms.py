@@ -22,7 +22,7 @@ from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import choice, get_engine, uses
+from userdp.gradients.engines import choice, get_engine, reference, uses
 from userdp.gradients.engines.rounding import CANCELLED
 from userdp.gradients.engines.rules import grams, linear
 from userdp.gradients.engines.rules.embedding import Sparse
@@ -225,7 +225,8 @@ def test_invariant_3_a_unit_of_the_worst_rows_moves_the_sum_by_at_most_the_clip_
 ) -> None:
     """Broken twin: the same rows under norms as found, against which they were searched."""
     # The head reads two tokens of a row, whatever its length: the made-up rows do not fit it.
-    monkeypatch.setattr(choice, "require_rows_apart", lambda *given, **options: None)
+    for module in (choice, reference):
+        monkeypatch.setattr(module, "require_rows_apart", lambda *given, **options: None)
     with monkeypatch.context() as broken:
         as_found(broken)
         pairs = search(width)

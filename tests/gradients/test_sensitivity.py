@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.gradients.counted import each
 from tests.gradients.tables import Table, table_loss
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum, trainable_parameters
@@ -234,7 +235,7 @@ def test_invariant_3_twin_a_norm_without_the_tied_cross_term_is_caught(
         cohort = Units.from_rows(rows)
         names = list(trainable_parameters(untied))
         total = [torch.zeros_like(p, dtype=torch.float64) for p in untied.parameters()]
-        for input_ids, lengths, _ in cohort:
+        for input_ids, lengths, _ in map(Units.cut, each(cohort)):
             loss = causal_lm_loss(untied, input_ids, lengths).mean()
             add_clipped(total, flat_gradient(loss, untied), clip)
         value = dict(zip(names, total, strict=True))
@@ -256,7 +257,7 @@ def test_invariant_3_twin_a_norm_in_half_precision_is_caught(
     def engine(rows: Rows) -> dict[str, Tensor]:
         parameters = trainable_parameters(model)
         total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in parameters.items()}
-        for input_ids, lengths, _ in Units.from_rows(rows):
+        for input_ids, lengths, _ in map(Units.cut, each(Units.from_rows(rows))):
             gradient = flat_gradient(causal_lm_loss(model, input_ids, lengths).mean(), model)
             half = sum(float(g.bfloat16().square().sum()) for g in gradient)
             for into, part in zip(total.values(), gradient, strict=True):

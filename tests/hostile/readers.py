@@ -287,14 +287,13 @@ def read_key(folder: Path) -> None:
 
 
 def make_sweep(folder: Path) -> None:
-    (folder / "losses").mkdir()
+    (folder / "scores").mkdir()
 
 
 def read_sweep(folder: Path) -> None:
     from userdp.sweeping.folder import SweepFolder
 
     SweepFolder(folder).scores()
-    SweepFolder(folder).losses()
 
 
 READERS = {

@@ -101,7 +101,7 @@ MISTAKES = {
     "prepare types.jsonl --user author --text message --tokenizer tokenizer.json --out made": 2,
     "store members STORE --user nobody": 2,
     "store forget STORE --user nobody": 2,
-    "audit RUN --store STORE --canaries 8 --no-inference": 2,
+    "audit RUN --store STORE --canaries 4 --no-inference": 2,
     "train STORE --out run --plan PLAN --model bundled --set "
     "learning.selection=highest-perplexity": 2,
 }

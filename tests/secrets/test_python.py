@@ -101,8 +101,10 @@ CALLS: dict[str, Callable[[Planted], Any] | str] = {
     ),
     "budget": lambda planted: userdp.budget(planted.store),
     "claim": lambda planted: userdp.claim(planted.folder / "run"),
+    "dedup": "its command, in `tests.secrets.commands`",
     "evaluate": lambda planted: userdp.evaluate(planted.folder / "run", store=planted.store),
     "export": lambda planted: userdp.export(planted.folder / "run", out="shared"),
+    "federate": "its command, in `tests.secrets.commands`",
     "forget": lambda planted: userdp.forget(planted.store, USER, statement="statement.txt"),
     "generate": lambda planted: userdp.generate(
         planted.folder / "run", records=2, max_tokens=4, out="synthetic.jsonl"
@@ -132,6 +134,7 @@ CALLS: dict[str, Callable[[Planted], Any] | str] = {
     "train": lambda planted: userdp.train(
         planted.store, PLAN, config=CONFIG, out="run", report_to=("tensorboard",)
     ),
+    "tune": "its command, in `tests.secrets.commands`",
     "UserLevelTrainer": trained,
     "verify": lambda planted: userdp.verify(planted.folder / "run"),
 }

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.errors import UseError
+from userdp.errors import UseError, kind_of
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _LOOK = 4096
@@ -252,6 +252,25 @@ def read_text(path: Path, *, what: str) -> Iterator[tuple[IO[bytes], Callable[[]
             f"{path} cannot be read to its end: {words(error)}; the records after that "
             "would be missing without a count",
             hint="copy the file again, or cut it where it is whole",
+        ) from error
+
+
+def content_of(file: Path, paths: Sequence[Path]) -> bytes:
+    """The bytes of one of the files that were found in ``paths``.
+
+    Raises:
+        UseError: it cannot be read. Of a file in a folder the folder is named: the operator chose
+            that name, and the file's may be a person's.
+    """
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        place = next((path for path in paths if path in file.parents), file)
+        told = str(file) if place == file else f"a file in {place}"
+        raise UseError(
+            f"{told} cannot be read: {kind_of(error)}; its records would be missing without a "
+            "count",
+            hint=f"find it: find {place} -type f ! -readable",
         ) from error
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
-from userdp.data.sources.base import Source, SourceOptions, expand
+from userdp.data.sources.base import Source, SourceOptions, content_of, expand
 from userdp.data.sources.rows import record_of
 
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
@@ -59,7 +59,7 @@ class _Folder(Source):
         """The documents; see `Source.entries`."""
         done = 0
         for order, (unit, file) in enumerate(self._files()):
-            content = file.read_bytes()
+            content = content_of(file, self.paths)
             text = content.removeprefix(codecs.BOM_UTF8)
             yield record_of(unit, text, order)  # a file name may be no UTF-8
             done += len(content)

@@ -66,6 +66,7 @@ from userdp.data.sources.base import (
     Source,
     SourceOptions,
     beginning,
+    content_of,
     expand,
     holds,
     is_gzip,
@@ -381,7 +382,7 @@ class _Maildir(MailSource):
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
         """The records of all messages; see `Source.entries`."""
         for order, file in enumerate(chain.from_iterable(map(_files_of, self.paths))):
-            yield from self.parse(file.read_bytes(), order)
+            yield from self.parse(content_of(file, self.paths), order)
             progress.at(order + 1)
 
 

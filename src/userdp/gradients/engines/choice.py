@@ -74,14 +74,18 @@ def auto(task: Task) -> ClippedSum:
         total.sensitivity = float(task.l2_clip_norm)
         return total
     begun = GeneratorStates.read()
-    # On an accelerator the host queues passes ahead; once more, without, where a unit turns out
-    # not to be usable.
-    for ahead in (True, False) if task.units.lengths.device.type != "cpu" else (False,):
+    for ahead in tries(task.units.lengths.device):
         total = sum_of_passes(task.but(ahead=ahead), form_of(task), strict=False)
         if total.settle():
             break
         begun.load()  # the same masks, whatever was not usable
     return total
+
+
+def tries(device: torch.device) -> tuple[bool, ...]:
+    """Whether the host queues passes ahead, as on an accelerator; then once more, without, where a
+    unit turns out not to be usable."""
+    return (True, False) if device.type != "cpu" else (False,)
 
 
 def form_of(task: Task) -> Form | None:
