@@ -10,10 +10,7 @@ from userdp.gradients.engines.choice import auto
 from userdp.gradients.engines.engine import Engine
 from userdp.gradients.engines.reference import sum_of_units
 
-ENGINES: dict[str, Engine] = {
-    "auto": Engine(auto),
-    "reference": Engine(sum_of_units),
-}
+ENGINES: dict[str, Engine] = {"auto": Engine(auto), "reference": Engine(sum_of_units)}
 
 
 def get_engine(name: str = "auto") -> Engine:
