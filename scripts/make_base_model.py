@@ -1,4 +1,4 @@
-"""The bundled base model, by this project's own `prepare` and `train --privacy none`.
+"""The bundled base model, by this project's own `prepare` and `train`, without privacy.
 
 Run ``python scripts/make_tokenizer.py`` first if the vocabulary is to change, then::
 
@@ -27,8 +27,6 @@ from userdp.training.models import BASE_MODEL
 STEPS = 1100
 BATCH_SIZE = 32
 TRAIN_OPTIONS = [
-    "--privacy",
-    "none",
     "--model",
     "new",
     "--set",
@@ -63,7 +61,7 @@ trying the tool out, not for writing text.
 
 - **Text**: docstrings of Python {python}'s standard library and `pydoc_data.topics`, nothing
   else ({tokens:,} tokens). Licence of the text: PSF-2.0, see NOTICE.
-- **Made by** `scripts/make_base_model.py`: `userdp prepare` and `userdp train --privacy none`,
+- **Made by** `scripts/make_base_model.py`: `userdp prepare` and `userdp train` without privacy,
   {steps} steps of {batch_size} examples.
 - **Loss** on held-out modules of the standard library: {loss:.3f} nats per token (perplexity
   {perplexity:.0f}).
@@ -89,7 +87,7 @@ def _train(store: Path, run: Path, *, steps: int) -> None:
     folder = RunFolder(run)
     if folder.finished:
         return
-    length = ["--steps", str(steps), "--batch-size", str(BATCH_SIZE)]
+    length = ["--set", f"plain.steps={steps}", "--set", f"plain.batch_size={BATCH_SIZE}"]
     resume = ["--resume"] if folder.resume.exists() else []
     status = userdp(["train", str(store), "--out", str(run), *TRAIN_OPTIONS, *length, *resume])
     if status:

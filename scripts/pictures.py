@@ -23,14 +23,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
-from userdp.cli.demo_recipe import DEMO
-from userdp.training.evaluate_run import evaluate_splits
 
 import userdp
 from userdp.codec import encode
+from userdp.commands.demo import DEMO
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.training.evaluation import evaluate_splits
 from userdp.training.loop import train
 from userdp.training.opening import constants_digest
 
@@ -224,7 +224,6 @@ def main() -> None:
     screen(pages["compare"], IMAGES / "report-compare.png", width=WIDE)
     printed(pages["summary"], IMAGES / "report-summary.png")
     sheets(pages["public"], IMAGES / "report-printed.png")
-    terminal(["train", "--help"], IMAGES / "train-help.png")
     here = Path.cwd()
     os.chdir(work)  # so that the line that is shown names no folder of this machine
     terminal(["evaluate", runs[0].name, "--store", "store"], IMAGES / "evaluate.png")

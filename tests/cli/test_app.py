@@ -160,3 +160,12 @@ def test_a_disk_that_refuses_is_no_fault_of_the_program(capsys, monkeypatch, num
     assert (status, out) == (1, "")
     assert said.startswith(f"error: the machine refused: {os.strerror(number)} (a store)")
     assert way_out in said
+
+
+def test_a_section_of_a_config_file_that_no_command_reads_is_refused(tmp_path, capsys):
+    (tmp_path / "options.toml").write_text("[store.stat]\nepsilon = 1\n")
+    status, _, err = userdp(
+        capsys, "store", "stats", "s", "--config", str(tmp_path / "options.toml")
+    )
+    assert status == 2
+    assert "[store.stat]" in err

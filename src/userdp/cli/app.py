@@ -123,6 +123,12 @@ def _section(path: Path, command: str) -> Mapping[str, Any]:
                 "what it says would never be read",
                 hint=guess + hint,
             )
+    for word in set(told.get("store", {})) - {name.partition(" ")[2] for name in names()}:
+        raise UseError(
+            f"--config {path} has a section [store.{word}], and there is no such command: what it "
+            "says would never be read",
+            hint=hint,
+        )
     for word in command.split():
         told = told.get(word, {})
     return told

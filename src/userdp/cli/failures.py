@@ -51,11 +51,9 @@ _ELSEWHERE = {
     "--max-steps": "--steps",
     "--noise": "--noise-multiplier",
     "--output": "--out",
-    "--parallel": "--jobs",
     "--rank": "--lora-rank",
     "--target-delta": "--delta",
     "--target-epsilon": "--epsilon",
-    "--workers": "--jobs",
 }
 """Words of other tools, which are no misspelling of ours."""
 

@@ -145,6 +145,8 @@ def train(
         ),
         plain=given["plain"],
     )  # fmt: skip
+    if options.get("scores") is not None:
+        options["scores"] = Path(options["scores"])
     run = RunOptions(**options)
     people = opened(store, fixed_graph=True)  # the plan is held against its adjacency in training
     if declare:
