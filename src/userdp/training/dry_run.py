@@ -98,7 +98,7 @@ def dry_run_of(run: PrivateRun) -> DryRun:
     """
     of, plan = run.told(), run.plan
     if of.resume:
-        raise UseError("a dry run is of a run that begins", hint="leave out resume")
+        raise UseError("a dry run is of a run that begins", hint="leave out --resume")
     require_intact(of.store)
     opening = OpenRun(of)
     ledger = _NothingWritten(of.store.path)
