@@ -165,6 +165,7 @@ def for_a_line(function: Callable[..., Any]) -> Callable[..., Any]:
                         field.name, one.KEYWORD_ONLY, default=field.default, annotation=hint
                     )
                 )
+    # What `inspect.signature` reads first; typeshed lists it for no function.
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     del command.__wrapped__
