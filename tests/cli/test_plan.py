@@ -189,15 +189,6 @@ def test_what_is_not_private_is_said_in_plan_warning_and_report(store, norms, tm
     assert "what its plan was chosen from (gradient norms, l2 clip norm) says nothing" in page
 
 
-def test_exact_counts_are_read_only_if_asked_and_then_named(store, norms, capsys):
-    assert plan(store, "--unsafe-exact-counts", "--json", population=None, most_noise="1") == 0
-    values = json.loads(capsys.readouterr().out)
-    assert values["basis"].startswith("non-private statistics: population, population examples")
-    assert plan(store, "--unsafe-exact-counts") == 2
-    looks = [what for _, what in StoreLedger(store).history().looks]
-    assert looks == ["plan"], "whatever is fixed later may have been chosen by them"
-
-
 def test_a_plan_reads_no_count_of_the_store(store, norms, tmp_path, capsys, monkeypatch):
     """Two stores of different people make the same plan; reading rows is forbidden meanwhile."""
     from userdp.data.store import UserStore
@@ -305,20 +296,6 @@ def test_repeat_declares_a_series_and_makes_epsilon_that_of_all_runs(store, norm
     assert plan.guarantee().epsilon < 3
     assert userdp([*map(str, (*common, "--repeat", 3, "--out", tmp_path / "again.json"))]) == 0
     assert len(StoreLedger(store).history().series) == 1, "declared again, it is the same series"
-    refused = (*common, "--repeat-answers", 0.1, "--out", tmp_path / "other.json")
-    assert userdp([*map(str, refused)]) == 2
-    assert not (tmp_path / "other.json").exists()
-
-
-def test_answers_of_a_series_are_within_its_epsilon(store, norms, tmp_path):
-    path = tmp_path / "plan.json"
-    options = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100, "--delta", 1e-5)
-    answers = ("--repeat", 3, "--repeat-answers", 0.2, "--repeat-answers", 0.2)
-    common = ("plan", store, "--norms", norms, *options, "--most-noise", 1000, *answers)
-    assert userdp([*map(str, (*common, "--out", path))]) == 0
-    [declared] = StoreLedger(store).history().series.values()
-    assert declared.series.queries == (0.2, 0.2)
-    assert 3.9 < declared.series.guarantee().epsilon <= 4
 
 
 def test_under_a_budget_the_plan_says_what_of_it_a_run_takes(store, norms, tmp_path, capsys):

@@ -6,9 +6,8 @@ import pytest
 
 from userdp.plans.cells import NoiseTable
 from userdp.plans.norms import GradientNorms
-from userdp.plans.origin import Constant, Provenance
+from userdp.plans.origin import Provenance
 from userdp.plans.planner import Request
-from userdp.plans.proposal import PrivacyBudget
 
 
 def synthetic_norms(*, shared: float = 0.2, own: float = 1.0, most: int = 64, **changes):
@@ -25,18 +24,15 @@ def synthetic_norms(*, shared: float = 0.2, own: float = 1.0, most: int = 64, **
     return GradientNorms(**{**values, **changes})
 
 
-def declared(name: str, value: float) -> Constant:
-    return Constant(name=name, value=value, origin=Provenance.DECLARED)
-
-
 def request(**changes) -> Request:
     values = {
-        "privacy": PrivacyBudget(epsilon=4.0, delta=1e-6),
+        "epsilon": 4.0,
+        "delta": 1e-6,
         "budget": 64.0,
         "steps": 50,
         "norms": synthetic_norms(most=8),
-        "population": declared("population", 1000),
-        "median_examples": declared("median examples per user", 6),
+        "population": 1000,
+        "median_examples": 6,
     }
     return Request(**{**values, **changes})
 

@@ -8,12 +8,12 @@ import re
 import pytest
 
 from tests.plans import as_plan, changed_plan
-from tests.plans_room.conftest import declared, request, synthetic_norms
+from tests.plans_room.conftest import request, synthetic_norms
 from userdp.errors import UseError
 from userdp.plans import Plan
-from userdp.plans.origin import Constant, Provenance
+from userdp.plans.origin import Provenance
 from userdp.plans.planner import propose
-from userdp.plans.proposal import PrivacyBudget, Release
+from userdp.plans.proposal import Release
 
 
 @pytest.fixture(scope="module")
@@ -79,21 +79,13 @@ def test_without_a_median_els_is_not_considered():
     assert "ELS, median rule" not in found.candidates
     assert "ELS was not considered" in found.reason
     with pytest.raises(UseError, match="median"):
-        request(median_examples=None, algorithm="els")
+        propose(request(median_examples=None, algorithm="els"))
 
 
 @pytest.mark.slow
 def test_what_was_chosen_from_dp_answers_is_calibrated_to_the_rest():
     median = Release(name="median", query_id="query-1", epsilon=0.5, value=6)
-    asked = request(
-        privacy=PrivacyBudget(epsilon=4.0, delta=1e-6, releases=(median,)),
-        median_examples=Constant(
-            name="median examples per user",
-            value=6,
-            origin=Provenance.DP_RELEASE,
-            query_id="query-1",
-        ),
-    )
+    asked = request(releases=(median,), median_examples=None)
     found = propose(asked)
     assert found.plan.budget.target_epsilon == pytest.approx(3.5)
     assert found.plan.guarantee().epsilon + 0.5 <= 4.0
@@ -147,23 +139,20 @@ def refused(**changes) -> UseError:
 
 @pytest.mark.slow
 def test_a_bad_budget_gets_numbers_and_the_nearest_feasible_one():
-    tight = PrivacyBudget(epsilon=0.1, delta=1e-6)
     norms = synthetic_norms(shared=0.05, most=4)
-    error = refused(privacy=tight, norms=norms)
+    error = refused(epsilon=0.1, norms=norms)
     assert "epsilon = 0.1" in error.message
     assert "B = 64" in error.message
     assert "σ =" in error.message
     assert "M =" in error.message
     epsilon = float(re.search(r"epsilon ([\d.]+) for training", error.hint)[1])
-    found = propose(
-        request(privacy=PrivacyBudget(epsilon=epsilon, delta=1e-6), norms=norms, algorithm="uls")
-    )
+    found = propose(request(epsilon=epsilon, norms=norms, algorithm="uls"))
     assert found.prediction["noise_to_signal"] <= 0.1
     assert 0.1 < epsilon < 4
 
 
 def test_a_budget_that_no_noise_meets_is_refused():
-    error = refused(privacy=PrivacyBudget(epsilon=1e-9, delta=1e-12), budget=1000.0, steps=1000)
+    error = refused(epsilon=1e-9, delta=1e-12, budget=1000.0, steps=1000)
     assert "no noise multiplier" in error.message
 
 
@@ -173,8 +162,8 @@ def test_a_budget_that_no_noise_meets_is_refused():
         ({"budget": 0.5}, "budget"),
         ({"budget": math.nan}, "budget"),
         ({"steps": 0}, "steps"),
-        ({"population": declared("population", 0)}, "population"),
-        ({"population": declared("population", math.nan)}, "population"),
+        ({"population": 0}, "population"),
+        ({"population": math.nan}, "population"),
         ({"l2_clip_norm": math.nan}, "l2_clip_norm"),
         ({"most_noise": math.nan}, "most_noise"),
         ({"algorithm": "both"}, "algorithm"),

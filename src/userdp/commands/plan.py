@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from userdp.claims.foreseen import foreseen, foreseen_in_words
-from userdp.claims.inheritance import inherited_at
-from userdp.claims.parts import Query
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.progress import Progress
-from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError, warn
 from userdp.files import require_new
@@ -23,15 +20,14 @@ from userdp.interrupts import told
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
 from userdp.ledger.overview import share_of
-from userdp.plans.norms import GradientNorms, require_told
-from userdp.plans.origin import Constant, Provenance
+from userdp.plans.norms import GradientNorms
+from userdp.plans.origin import Provenance
 from userdp.plans.planner import MOST_NOISE, Request, propose
-from userdp.plans.proposal import HEADINGS, PrivacyBudget, Proposal, Release, in_cells
-from userdp.plans.small_delta import delta_for, require_small_delta
+from userdp.plans.proposal import HEADINGS, Proposal, Release, in_cells
 from userdp.queries.ownership import require_one_owner
 from userdp.reporting.table import Table
 from userdp.training.config import TrainConfig
-from userdp.vocabulary import epsilon_up, require_count, round_up
+from userdp.vocabulary import epsilon_up, round_up
 
 
 def plan(
@@ -48,12 +44,10 @@ def plan(
     population_examples: int | None = None,
     median_examples: int | None = None,
     delta: float | None = None,
-    unsafe_exact_counts: bool = False,
     algorithm: Literal["auto", "uls", "els"] = "auto",
     l2_clip_norm: float | None = None,
     most_noise: float = MOST_NOISE,
     repeat: int = 1,
-    repeat_answers: Sequence[float] = (),
     hardware: str | None = None,
     micro_batch: int = 32,
     lora_rank: int | None = None,
@@ -88,8 +82,6 @@ def plan(
             Without it every user is taken to hold as many as the cap.
         median_examples: the declared median of examples per user: the group size of ELS.
         delta: in (0, 1); by default n^-1.1 of the declared examples, or users.
-        unsafe_exact_counts: read the store's exact counts. The plan and the report then say that it
-            was chosen from non-private statistics: no epsilon covers that choice.
         algorithm: auto takes the one that adds less noise.
         l2_clip_norm: by default the typical norm of what is clipped: L_ULS(G) or L_ELS (Charles et
             al. 2024, Section 3).
@@ -98,7 +90,6 @@ def plan(
         repeat: declare a series of so many runs like this one in the store's ledger, and make
             epsilon that of all of them together: retraining by the calendar. Clip norm, learning
             rate and model may follow earlier runs; sampling, noise, steps and population may not.
-        repeat_answers: epsilon of each DP answer that the series is to hold besides, over all runs.
         hardware: predict time and memory of the plan on it, such as h100x8: a100, h100, h200, l4,
             l40s or cpu, and how many. It is a prediction, from public figures and the shapes of the
             model.
@@ -122,88 +113,62 @@ def plan(
     for file, name in ((out, "plan.json"), (norms_out, "norms.json")):
         if file is not None:
             require_new(Path(file), overwrite=overwrite, name=name)
-    require_count("repeat", repeat)
     meta = read_meta(path := Path(store))
     require_one_owner(meta)
+    who = Measure(**read(settings, sections())["measure"])
+    config = TrainConfig(
+        model=str(model or "bundled"), lora_rank=lora_rank, micro_batch=micro_batch
+    )
     if hardware is not None and model is None:
         raise UseError(
             "hardware predicts what a step of the model costs, and no model is given",
             hint="add --model MODEL: a folder, a name on the hub, 'bundled' or 'new'; --norms may "
             "stay beside it",
         )
-    who = Measure(**read(settings, sections())["measure"])
-    config = TrainConfig(model=str(model or "bundled"), lora_rank=lora_rank)
+    if (norms is None) == (model is None) and (norms is None or hardware is None):
+        raise UseError(
+            "plan needs exactly one of --norms and --model: how long gradients are decides between "
+            "larger groups and larger cohorts",
+            hint="give --model MODEL to measure them now, or --norms FILE",
+        )
     if who.source is Provenance.DP_RELEASE and model is not None and norms_out is None:
         raise UseError(
             "norms under DP are paid for once, and a plan that fails would lose them",
             hint="add --norms-out norms.json",
         )
-    measured = _norms(path, norms, model, hardware, who, config, population, device, progress)
+    if norms is None:
+        norms = _measured(path, who, config, population, device, progress)
+    elif not isinstance(norms, GradientNorms):
+        norms = GradientNorms.load(Path(norms))
     if norms_out is not None:
-        measured.save(Path(norms_out))
-    require_told(measured.users, measured.rank_error)
-    history = StoreLedger(path).history()
-    if measured.ledger_line not in (None, *history.charges):
-        raise UseError(
-            f"the norms name the ledger line {measured.ledger_line}, and the ledger of {path} has "
-            "no such query: what they cost is unknown",
-            hint="use the norms with the store that they were released from",
-        )
-    declared = {
-        "population": population,
-        "population examples": population_examples,
-        "median examples per user": median_examples,
-    }
-    notes: list[str] = []
-    if unsafe_exact_counts:
-        constants = _exact_counts(path, declared)
-    else:
-        constants, notes = _constants(history, measured, declared)
-    if "population" not in constants:
-        raise UseError(
-            "the plan needs a population: the sampling probability and every denominator are "
-            "made of it, and the store's own count is private",
-            hint="declare a nominal number of users with --population, or release it under DP "
-            f"first, as a share of the budget: userdp store stats {path} "
-            f"--epsilon {0.05 * epsilon!r} --ask users --ask median",
-        )
-    if delta is None:
-        n = population_examples or population
-        if n is None:
-            raise UseError(
-                "delta is n^-1.1 only for a declared n: it must be fixed before any private look",
-                hint="give --delta, or declare --population",
-            )
-        delta = delta_for(n)
-    users = int(constants["population"].value or 0)
-    warn(require_small_delta(delta, users, counted="users", allow_large_delta=allow_large_delta))
-    releases = _released(history)
+        norms.save(Path(norms_out))
+    ledger = StoreLedger(path)
     proposal = propose(
         Request(
-            privacy=PrivacyBudget(epsilon=epsilon, delta=delta, releases=releases),
-            norms=measured,
-            budget=budget,
+            epsilon=epsilon,
             steps=steps,
-            population=constants["population"],
-            population_examples=constants.get("population examples"),
-            median_examples=constants.get("median examples per user"),
+            budget=budget,
+            norms=norms,
+            delta=delta,
+            population=population,
+            population_examples=population_examples,
+            median_examples=median_examples,
+            releases=released(ledger.history()),
             algorithm=algorithm,
             l2_clip_norm=l2_clip_norm,
             most_noise=most_noise,
             repeat=repeat,
-            repeat_answers=tuple(repeat_answers),
+            allow_large_delta=allow_large_delta,
         )
     )
-    prediction = dict(proposal.prediction)
+    prediction, notes = dict(proposal.prediction), list(proposal.notes)
     if hardware is not None:
-        prediction["cost"] = _cost(proposal, meta, str(model), hardware, micro_batch, lora_rank)
+        prediction["cost"] = _cost(proposal, meta, config, hardware)
     if proposal.series is not None:
-        StoreLedger(path).declare_series(proposal.series)
-    # Read after that: the series pays for the run.
-    history = StoreLedger(path).history()
-    prediction["claim"] = foreseen(
-        history, proposal.plan, base=None if model is None else Path(model)
-    )
+        ledger.declare_series(proposal.series)
+    history = ledger.history()  # read after that: the series pays for the run
+    base = None if model is None else Path(model)
+    prediction["claim"] = foreseen(history, proposal.plan, base=base)
     if history.budget is not None:
         spent, more = share_of(history), share_of(history, proposal.plan)
         refused = "" if spent + more <= 1 else ": it would be refused"
@@ -212,7 +177,7 @@ def plan(
             f"which {100 * spent:.1f} % is spent; a run of this plan takes {100 * more:.1f} %"
             f"{refused}"
         )
-    proposal = replace(proposal, prediction=prediction, notes=(*notes, *proposal.notes))
+    proposal = replace(proposal, prediction=prediction, notes=tuple(notes))
     if out is not None:
         proposal.save(Path(out))
     if proposal.operator_only:
@@ -294,108 +259,33 @@ def in_words(proposal: Proposal) -> Iterator[Table | str]:
     yield "Run it: userdp train STORE --out RUN --plan FILE, with the file of --out"
 
 
-_STATISTICS = {
-    "population": ("users",),
-    "population examples": ("examples",),
-    "median examples per user": ("median", "p50"),
-}
+def released(history: History) -> tuple[Release, ...]:
+    """The DP answers in a ledger, each at what a later run's claim counts of it.
 
-
-def _constants(
-    history: History, norms: GradientNorms, declared: dict[str, int | None]
-) -> tuple[dict[str, Constant], list[str]]:
-    """Each from its declaration; else from the ledger's newest answer; else from the norms."""
-    constants: dict[str, Constant] = {}
-    notes: list[str] = []
-    for name, value in declared.items():
-        if value is not None:
-            require_count(name, value)
-            constants[name] = Constant(name=name, value=value, origin=Provenance.DECLARED)
-            continue
-        answers = [
-            (charge.answer, charge.run_id)
-            for charge in history.charges.values()
-            if charge.query_name in _STATISTICS[name] and charge.answer is not None
-        ]
-        answer, line = answers[-1] if answers else (None, None)
-        users = constants.get("population")
-        if answer and name == "population examples" and users and answer < (users.value or 0):
-            notes.append(
-                f"the DP answer for examples, {answer}, is below the number of users: too noisy to "
-                "use, so users times group size stands for it (its cost counts)"
-            )
-        elif answer is not None:
-            constants[name] = Constant(
-                name=name,
-                value=require_count(f"DP {name}", answer),
-                origin=Provenance.DP_RELEASE,
-                query_id=line,
-            )
-        elif name == "median examples per user" and norms.median_examples_per_user is not None:
-            median = norms.median_examples_per_user
-            constants[name] = Constant(name=name, value=median, origin=norms.source)
-    return constants, notes
-
-
-def _exact_counts(store: Path, declared: dict[str, int | None]) -> dict[str, Constant]:
-    """The private counts of the training split themselves: a look, which the ledger holds."""
-    import numpy as np
-
-    if given := [name for name, value in declared.items() if value is not None]:
-        raise UseError(
-            f"unsafe_exact_counts reads the private counts, and the {given[0]} is declared",
-            hint="leave one of the two out",
-        )
-    StoreLedger(store).look("plan")
-    counts = UserStore.open(store).split(Split.TRAIN).counts
-    if not len(counts):
-        raise UseError(f"the store {store} has no training users")
-    values = (len(counts), int(counts.sum()), int(np.sort(counts)[(len(counts) - 1) // 2]))
-    return {
-        name: Constant(name=name, value=value, origin=Provenance.NON_PRIVATE)
-        for name, value in zip(declared, values, strict=True)
-    }
-
-
-def _released(history: History) -> tuple[Release, ...]:
-    """The DP answers in a ledger that a run's claim will count, each at a price of its own.
-
-    Whether or not a number is taken from one: nobody can say that it had no part in the choice.
+    Whether or not a number is taken from one: nobody can say that it had no part in the choice. A
+    store's budget pays for the answers by itself, beside the run.
     """
     return tuple(
         Release(
-            name=part.name,
-            query_id=part.id,
-            epsilon=part.pure_epsilon,
-            value=history.charges[part.id].answer,
+            name=charge.query_name or "a statistic",
+            query_id=charge.run_id,
+            epsilon=charge.query_epsilon if history.budget is None else 0.0,
+            value=charge.answer,
         )
-        for part in inherited_at(history, history.lines).parts
-        if isinstance(part, Query) and part.id in history.charges
+        for charge in history.charges.values()
+        if charge.query_epsilon is not None
     )
 
 
-def _norms(
+def _measured(
     store: Path,
-    given: str | os.PathLike[str] | GradientNorms | None,
-    model: str | os.PathLike[str] | None,
-    hardware: str | None,
     who: Measure,
     config: TrainConfig,
     population: int | None,
     device: str,
     progress: Progress | None,
 ) -> GradientNorms:
-    """The norms given, those of a file, or of the model, measured now."""
-    if (given is None) == (model is None) and (given is None or hardware is None):
-        raise UseError(
-            "plan needs exactly one of --norms and --model: how long gradients are decides between "
-            "larger groups and larger cohorts",
-            hint="give --model MODEL to measure them now, or --norms FILE",
-        )
-    if isinstance(given, GradientNorms):
-        return given
-    if given is not None:
-        return GradientNorms.load(Path(given))
+    """The norms of the model, measured now."""
     from userdp.training.probe import probe_store
 
     if who.source is Provenance.NON_PRIVATE:
@@ -408,42 +298,29 @@ def _norms(
         return probe_store(
             UserStore.open(store),
             config,
-            source=who.source,
-            users=who.users,
-            max_group_size=who.max_group_size,
             population=population if who.source is Provenance.DP_RELEASE else None,
-            epsilon=who.epsilon,
-            seed=who.seed,
             device=device,
             progress=bar,
+            **asdict(who),
         )
 
 
 def _cost(
-    proposal: Proposal,
-    meta: StoreMeta,
-    model: str,
-    hardware: str,
-    micro_batch: int,
-    lora_rank: int | None,
+    proposal: Proposal, meta: StoreMeta, config: TrainConfig, hardware: str
 ) -> dict[str, Any]:
     """What the plan is predicted to cost by each method; the first one is plain training."""
     from userdp.gradients.cost import METHODS, Forecaster, hardware_of
     from userdp.training.models import models_by_depth
 
     machine, plan = hardware_of(hardware), proposal.plan
-    build, depth = models_by_depth(
-        TrainConfig(model=model, lora_rank=lora_rank),
-        vocab_size=meta.vocab_size,
-        seq_len=meta.seq_len,
-    )
+    build, depth = models_by_depth(config, vocab_size=meta.vocab_size, seq_len=meta.seq_len)
     forecaster = Forecaster(
         build=build,
         depth=depth,
         length=meta.seq_len,
         group_size=plan.sampling.group_size if plan.sampling.by_user else 1,
         hardware=machine,
-        micro_batch=require_count("micro_batch", micro_batch),
+        micro_batch=config.micro_batch,
     )
     gradients = proposal.prediction["gradients_per_step"]
     rows = [

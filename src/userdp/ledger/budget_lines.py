@@ -71,7 +71,7 @@ class BudgetLines(StoreJournal):
                     hint="plan without --repeat: the filter counts each run, in any number",
                 )
             for known in history.series.values():
-                if known.series == series and not known.runs and not known.answers:
+                if known.series == series and not known.runs:
                     kept.append(known.id)  # declared before, and nothing of it taken
                     return []
             entry = {"kind": "series", "run_id": series_id, "series": encode(series), "when": now()}

@@ -88,7 +88,6 @@ class Declared:
         at: the line that declared it.
         series: what was declared.
         runs: of it that were charged.
-        answers: ε of those that were asked.
         when: it was declared.
     """
 
@@ -96,7 +95,6 @@ class Declared:
     at: int
     series: Series
     runs: int = 0
-    answers: tuple[float, ...] = ()
     when: str | None = None
 
 

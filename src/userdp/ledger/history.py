@@ -290,7 +290,6 @@ def _query(history: History, entry: dict[str, Any], at: int) -> None:
         query_epsilon=query.pure_epsilon,
         query_name=entry["name"],
         base=_readable(history, entry["base"]),
-        series=series.take_answer(history, query.pure_epsilon),
         when=entry.get("when"),
         state=entry.get("state", ""),
     )

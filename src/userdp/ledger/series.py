@@ -1,4 +1,4 @@
-"""Which declared series pays for a run or an answer: the first that has room for one of its price.
+"""Which declared series pays for a run: the first that has room for one of its price.
 
 Read from the order of the ledger's lines alone, so that nobody can say it otherwise later: a run
 that could be one of a series is one.
@@ -35,14 +35,3 @@ def take_run(history: History, plan: Plan | None) -> str | None:
         return None
     history.series[declared.id] = replace(declared, runs=declared.runs + 1)
     return declared.id
-
-
-def take_answer(history: History, pure_epsilon: float) -> str | None:
-    """Take an answer of this ε from the series that pays for it, and return its id, if any does."""
-    for declared in history.series.values():
-        planned = declared.series.queries.count(pure_epsilon)
-        if declared.answers.count(pure_epsilon) < planned:
-            answers = (*declared.answers, pure_epsilon)
-            history.series[declared.id] = replace(declared, answers=answers)
-            return declared.id
-    return None

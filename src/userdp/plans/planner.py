@@ -6,20 +6,22 @@ here reads a store or loads a model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from userdp.accounting import binomial_steps
 from userdp.accounting.implemented import implemented_epsilon
 from userdp.clip import Clip
-from userdp.errors import UseError
+from userdp.errors import UseError, warn
 from userdp.noise import Gaussian
 from userdp.plans.cells import Cell, NoiseTable, Problem, estimate_and_double, optimum
-from userdp.plans.norms import GradientNorms
+from userdp.plans.norms import GradientNorms, require_told
 from userdp.plans.origin import Constant, Provenance, origins_of
 from userdp.plans.plan import Budget, Plan
-from userdp.plans.proposal import PrivacyBudget, Proposal
+from userdp.plans.proposal import PrivacyBudget, Proposal, Release
 from userdp.plans.series import MOST_RUNS, Series
+from userdp.plans.small_delta import delta_for, require_small_delta
 from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.vocabulary import delta_up, epsilon_up, require_count, require_positive
 
@@ -30,42 +32,53 @@ Beyond it even a step in which every gradient points the same way has, in that o
 signal of less than ten standard deviations of the noise; real gradients agree far less.
 """
 
+_STATISTICS = {
+    "population": ("users",),
+    "population examples": ("examples",),
+    "median examples per user": ("median", "p50"),
+}
+"""Which DP answers stand for a constant that is not declared."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """What is asked of the planner: its goals, and the numbers that it has.
 
     Args:
-        privacy: total (ε, δ), and the DP releases that came before.
-        norms: gradient norms, as numbers.
-        budget: B, gradients per step, in expectation.
+        epsilon: of training and of all DP answers before it.
         steps: T, noisy updates.
-        population: nominal number of users.
-        population_examples: nominal number of examples of all of them, before any cap; without
+        budget: B, gradients per step, in expectation.
+        norms: gradient norms, as numbers.
+        delta: of everything; by default n^-1.1 of the declared examples, or users.
+        population: the declared number of users.
+        population_examples: the declared number of examples of all of them, before any cap; without
             it every user is taken to hold as many as the cap.
-        median_examples: median of examples per user, G of ELS (Charles et al. 2024, Section 6);
-            ELS cannot be chosen without.
+        median_examples: the declared median of examples per user, G of ELS (Charles et al. 2024,
+            Section 6); ELS cannot be chosen without.
+        releases: the DP answers before the plan; the newest stands for what is not declared.
         algorithm: auto takes the one that adds less noise.
         l2_clip_norm: by default the typical norm of what is clipped: L_ULS(G) or L_ELS (Charles et
             al. 2024, Section 3).
         most_noise: refuse plans with more noise than this on a coordinate of the mean gradient,
             in units of the norm of an example's gradient.
         repeat: runs like this one, of all of which together the budget is.
-        repeat_answers: epsilon of each DP answer besides, over all runs.
+        allow_large_delta: plan even where δ is not below 1 over the number of users.
     """
 
-    privacy: PrivacyBudget
-    norms: GradientNorms
-    budget: float
+    epsilon: float
     steps: int
-    population: Constant
-    population_examples: Constant | None = None
-    median_examples: Constant | None = None
+    budget: float
+    norms: GradientNorms
+    delta: float | None = None
+    population: int | None = None
+    population_examples: int | None = None
+    median_examples: int | None = None
+    releases: tuple[Release, ...] = ()
     algorithm: Literal["auto", "uls", "els"] = "auto"
     l2_clip_norm: float | None = None
     most_noise: float = MOST_NOISE
     repeat: int = 1
-    repeat_answers: tuple[float, ...] = ()
+    allow_large_delta: bool = False
 
     def __post_init__(self) -> None:
         require_count("repeat", self.repeat, at_most=MOST_RUNS)
@@ -74,17 +87,71 @@ class Request:
             require_positive("l2_clip_norm", self.l2_clip_norm)
         if self.algorithm not in ("auto", "uls", "els"):
             raise UseError(f"algorithm must be auto, uls or els, got {self.algorithm!r}")
-        if self.repeat_answers and self.repeat == 1:
+        require_told(self.norms.users, self.norms.rank_error)
+        if self.norms.ledger_line not in (None, *(one.query_id for one in self.releases)):
             raise UseError(
-                "repeat_answers are part of a series, and one run is none",
-                hint="give --repeat too; a single answer is asked by userdp store stats "
-                "--epsilon E",
+                f"the norms name the ledger line {self.norms.ledger_line}, and the store's ledger "
+                "has no such query: what they cost is unknown",
+                hint="use the norms with the store that they were released from",
             )
-        if self.algorithm == "els" and self.median_examples is None:
+
+    def constants(self) -> tuple[dict[str, Constant], list[str]]:
+        """Each from its declaration, else from the newest answer, else from the norms; and notes.
+
+        Raises:
+            UseError: no population is known, or a number is out of its range.
+        """
+        known: dict[str, Constant] = {}
+        notes: list[str] = []
+        declared = (self.population, self.population_examples, self.median_examples)
+        for name, value in zip(_STATISTICS, declared, strict=True):
+            origin, line = Provenance.DECLARED, None
+            answers = [one for one in self.releases if one.name in _STATISTICS[name]]
+            newest = next((one for one in reversed(answers) if one.value is not None), None)
+            if value is None and newest is not None:
+                users = known.get("population")
+                value, line, origin = newest.value, newest.query_id, Provenance.DP_RELEASE
+                if name == "population examples" and users and (value or 0) < (users.value or 0):
+                    notes.append(
+                        f"the DP answer for examples, {value}, is below the number of users: too "
+                        "noisy to use, so users times group size stands for it (its cost counts)"
+                    )
+                    continue
+            elif value is None and name == "median examples per user":
+                value, origin = self.norms.median_examples_per_user, self.norms.source
+            if value is not None:
+                told = name if origin is not Provenance.DP_RELEASE else f"DP {name}"
+                require_count(told, value)
+                known[name] = Constant(name=name, value=value, origin=origin, query_id=line)
+        if "population" not in known:
             raise UseError(
-                "ELS needs the median of examples per user for its group size, and none is known",
-                hint="give --median-examples, or release it: userdp store stats STORE --epsilon E",
+                "the plan needs a population: the sampling probability and every denominator are "
+                "made of it, and the store's own count is private",
+                hint="declare a nominal number of users with --population, or release it under DP "
+                "first, as a share of the budget: userdp store stats STORE "
+                f"--epsilon {0.05 * self.epsilon!r} --ask users --ask median",
             )
+        return known, notes
+
+    def privacy(self, users: int) -> PrivacyBudget:
+        """The total, and what the answers before the plan leave of it for training.
+
+        Raises:
+            UseError: nothing is left; δ is not declared and cannot be derived, or says little.
+        """
+        delta, n = self.delta, self.population_examples or self.population
+        if delta is None and n is None:
+            raise UseError(
+                "delta is n^-1.1 only for a declared n: it must be fixed before any private look",
+                hint="give --delta, or declare --population",
+            )
+        delta = delta_for(n or 0) if delta is None else delta
+        warn(
+            require_small_delta(
+                delta, users, counted="users", allow_large_delta=self.allow_large_delta
+            )
+        )
+        return PrivacyBudget(epsilon=self.epsilon, delta=delta, releases=self.releases)
 
 
 def propose(request: Request) -> Proposal:
@@ -95,8 +162,13 @@ def propose(request: Request) -> Proposal:
     Raises:
         UseError: the budget cannot be met or used; the hint names the nearest that can.
     """
-    privacy, median = request.privacy, request.median_examples
-    examples = request.population_examples
+    constants, notes = request.constants()
+    users, examples, median = (
+        None if (one := constants.get(name)) is None else int(one.value or 0)
+        for name in _STATISTICS
+    )
+    assert users is not None
+    privacy = request.privacy(users)
     problem = Problem(
         table=NoiseTable(
             target_epsilon=privacy.training_epsilon, target_delta=privacy.delta, runs=request.repeat
@@ -104,23 +176,20 @@ def propose(request: Request) -> Proposal:
         norms=request.norms,
         budget=request.budget,
         steps=request.steps,
-        population=_whole(request.population),
-        population_examples=None if examples is None else _whole(examples),
+        population=users,
+        population_examples=examples,
     )
     best, computed = optimum(problem)
     doubled = estimate_and_double(problem)[-1]
-    els = None if median is None else problem.of_examples(_whole(median))
-    cell, reason = _choice(request, best, els)
+    els = None if median is None else problem.of_examples(median)
+    cell, reason = _choice(request, best, els, knows_median=median is not None)
     _require_signal(request, problem, cell)
-    plan, constants = _plan(request, problem, cell)
-    series = None
-    if request.repeat > 1:
-        series = Series(plan=plan, runs=request.repeat, queries=request.repeat_answers)
-        # Answers cost a little more noise than the table's.
-        series = series.calibrated() if series.queries else series
-        plan = series.plan
-    guarantee = plan.guarantee() if series is None else series.guarantee()
+    plan, rests_on = _plan(request, problem, cell, constants)
+    series = Series(plan=plan, runs=request.repeat) if request.repeat > 1 else None
+    guarantee = (series or plan).guarantee()
     assert guarantee.epsilon <= privacy.training_epsilon
+    sizes = {f"ULS, G = {one.group_size}": one for one in computed}
+    measured = {f"ULS, G = {size}" for size in request.norms.user_norms}
     return Proposal(
         plan=plan,
         budget=privacy,
@@ -137,29 +206,22 @@ def propose(request: Request) -> Proposal:
             "noise_ratio_els_to_uls": els and els.noise_std / best.noise_std,
         },
         reason=reason,
-        constants=constants,
+        constants=rests_on,
         norms=request.norms,
         candidates={
             "ULS, problem (10), all G": best,
             "ULS, Estimate-and-Double": doubled,
             **({} if els is None else {"ELS, median rule": els}),
-            **{
-                f"ULS, G = {one.group_size}": one
-                for one in computed
-                if one.group_size in request.norms.user_norms
-            },
+            **{name: one for name, one in sizes.items() if name in measured},
         },
-        notes=tuple(_notes(problem, best, cell)),
+        notes=(*notes, *_notes(problem, best, cell)),
         series=series,
     )
 
 
-def _whole(constant: Constant) -> int:
-    assert constant.value is not None
-    return require_count(constant.name, constant.value)
-
-
-def _choice(request: Request, uls: Cell, els: Cell | None) -> tuple[Cell, str]:
+def _choice(
+    request: Request, uls: Cell, els: Cell | None, *, knows_median: bool
+) -> tuple[Cell, str]:
     """ULS or ELS, whichever adds less noise per mean gradient (ULS where both are equal), and why.
 
     var(ζ_ELS) ≤ var(ζ_ULS) if and only if L_ELS σ_ELS / B ≤ L_ULS σ_ULS / M, which is Equation 7
@@ -167,23 +229,20 @@ def _choice(request: Request, uls: Cell, els: Cell | None) -> tuple[Cell, str]:
 
     Source: Charles et al. 2024, Equations 5 to 7.
     """
+    why = "B is more than all examples after the cap"
+    if not knows_median:
+        why = "the median of examples per user is its group size, and neither declared nor released"
+    if request.algorithm == "els" and els is None:
+        raise UseError(
+            f"ELS has no configuration: {why}",
+            hint="lower --budget, or give --population-examples and --median-examples",
+        )
+    if request.algorithm == "els" and els is not None:
+        return els, f"ELS, as asked for: {els.in_words()}."
     if request.algorithm == "uls":
         return uls, f"ULS, as asked for: {uls.in_words()}."
     if els is None:
-        why = "B is more than all examples after the cap"
-        if request.median_examples is None:
-            why = (
-                "its group size is the median of examples per user, which is neither declared nor "
-                "released"
-            )
-        if request.algorithm == "els":
-            raise UseError(
-                f"ELS has no configuration: {why}, so that no sampling probability realises it",
-                hint="lower --budget, or declare more examples with --population-examples",
-            )
         return uls, f"ULS: {uls.in_words()}. ELS was not considered: {why}."
-    if request.algorithm == "els":
-        return els, f"ELS, as asked for: {els.in_words()}."
     ratio = els.noise_std / uls.noise_std
     less, more = (uls, els) if ratio >= 1 else (els, uls)
     left = els.norm * els.noise_multiplier
@@ -195,18 +254,19 @@ def _choice(request: Request, uls: Cell, els: Cell | None) -> tuple[Cell, str]:
     )
 
 
-def _plan(request: Request, problem: Problem, cell: Cell) -> tuple[Plan, tuple[Constant, ...]]:
+def _plan(
+    request: Request, problem: Problem, cell: Cell, known: Mapping[str, Constant]
+) -> tuple[Plan, tuple[Constant, ...]]:
     """The frozen plan of a configuration, and where each number that it rests on comes from."""
     norms, clip = request.norms, request.l2_clip_norm
     source, line = norms.source, norms.ledger_line
     by_norms = (source, line) if clip is None else (Provenance.DECLARED, None)
     clip = cell.norm if clip is None else clip
-    known = (request.population, request.population_examples, request.median_examples)
     constants = (
-        *(constant for constant in known if constant is not None),
+        *known.values(),
         Constant(name="gradient norms", value=None, origin=source, query_id=line),
         Constant(name="l2 clip norm", value=clip, origin=by_norms[0], query_id=by_norms[1]),
-        Constant(name="delta", value=request.privacy.delta, origin=Provenance.DECLARED),
+        Constant(name="delta", value=problem.table.target_delta, origin=Provenance.DECLARED),
     )
     sampling = PoissonUsers if cell.algorithm == "ULS" else PoissonExamples
     return Plan(
