@@ -5,7 +5,7 @@ import pytest
 
 from userdp.errors import UseError
 from userdp.plans.norms import require_told
-from userdp.queries.medians import STEPS_PER_DOUBLING, draw_medians, rank_error
+from userdp.queries.statistics import STEPS_PER_DOUBLING, draw_medians, rank_error
 
 HALF_A_STEP = 2 ** (0.5 / STEPS_PER_DOUBLING)
 
@@ -21,8 +21,8 @@ def test_a_release_stands_within_its_rank_error(users, epsilon, names):
     norms = np.exp(2 * np.random.default_rng(0).normal(size=users))
     bound, over = rank_error(epsilon=epsilon, names=names), 0
     for _ in range(100):
-        drawn = draw_medians({str(n): norms for n in range(names)}, epsilon=epsilon, query_id="q")
-        over += ranks_off(norms, drawn.medians["0"]) > bound
+        drawn = draw_medians({str(n): norms for n in range(names)}, epsilon=epsilon)
+        over += ranks_off(norms, drawn["0"]) > bound
     assert over <= 12, "5% of 100, and three standard deviations"
 
 

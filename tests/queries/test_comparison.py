@@ -1,4 +1,4 @@
-"""The paired difference of two models under DP: bounded, priced, and sharper than two means."""
+"""A model's mean loss and its difference to another's under DP: bounded, priced, sharp."""
 
 from __future__ import annotations
 
@@ -8,40 +8,20 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.data.corpora import corpus, prepared
-from tests.ledgers import forget
 from userdp.claims import claim
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries import comparison as module
-from userdp.queries import release_comparison
+from userdp.queries import release_losses
 from userdp.queries.comparison import STEPS, to_steps
 
-pytest.importorskip("opendp", reason="the extra queries is not installed")
+LOSSES = np.array([1.0, 2.5, 3.0, 3.5, 9.0, math.nan])
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return prepared(corpus(8), tmp_path_factory.mktemp("compared") / "store", held_out_users=0)
-
-
-@pytest.fixture
-def store(made):
-    forget(made.path)
-    return made
-
-
-@pytest.fixture
-def free(store, monkeypatch):
-    """The same store, without a line a release in its ledger: for many releases."""
-    monkeypatch.setattr(StoreLedger, "query", lambda *arguments, **options: None)
-    monkeypatch.setattr(StoreLedger, "answer", lambda *arguments, **options: None)
-    return store
-
-
-def compare(store, model, base, **changes):
+def losses(store, model, base=None, **changes):
     options = {"loss_bound": 8.0, "difference_bound": 1.0, "epsilon": 1.0, "subject": "loss"}
-    return release_comparison(store, np.array(model), np.array(base), **(options | changes))
+    other = None if base is None else np.array(base)
+    return release_losses(store, np.array(model), other, **(options | changes))
 
 
 def people(count: int, *, better_by: float) -> tuple[np.ndarray, np.ndarray]:
@@ -56,34 +36,26 @@ def moved(held: list[int], added: int) -> Fraction:
     return Fraction(abs(sum([*held, added]) - sum(held)), STEPS)
 
 
-EXTREME = [0.0, 0.3, -0.3, 5.0, -5.0, 1e300, -1e300, math.inf, -math.inf, math.nan]
-
-
 @pytest.mark.parametrize("bound", [1e-6, 0.1, 1.0, 3.0, 1e6])
 def test_nobody_moves_the_sum_by_more_than_the_bound(bound):
-    """The oracle: exact arithmetic over the most extreme users."""
+    """The oracle: exact arithmetic over the most extreme users; the twin does not clip."""
     held = to_steps(np.array([0.1, -0.2]), bound)
-    for one in EXTREME:
+    for one in (0.0, 0.3, -0.3, 5.0, -5.0, 1e300, -1e300, math.inf, -math.inf, math.nan):
         (added,) = to_steps(np.array([one]), bound)
         assert moved(held, added) <= 1
-
-
-def test_a_difference_that_is_not_clipped_is_caught():
-    """The twin of the test above."""
-    held = [round(0.1 * STEPS)]
-    assert moved(held, round(5.0 * STEPS)) > 1
+    assert moved(held, round(5.0 * STEPS)) > 1, "the twin: a difference that is not clipped"
 
 
 def test_a_user_moves_each_answer_by_no_more_than_was_paid_for(store, monkeypatch):
-    """What is asked, with and without one user: OpenDP's own maps price no more than is charged."""
+    """The questions with and without one user: OpenDP's own maps price no more than is charged."""
     asked: list[list] = []
     monkeypatch.setattr(
         module, "ask", lambda store, questions, of: asked.append(list(questions)) or ([0] * 4, ())
     )
     model, base = people(6, better_by=0.2)
     for one in (4.0, math.nan):
-        compare(store, [*model, 6.0 + one], [*base, 6.0])
-        compare(store, model, base)
+        losses(store, [*model, 6.0 + one], [*base, 6.0])
+        losses(store, model, base)
         more, less = asked[-2:]
         for with_one, without in zip(more, less, strict=True):
             assert with_one.held[:-1] == without.held
@@ -98,7 +70,7 @@ def test_a_user_moves_each_answer_by_no_more_than_was_paid_for(store, monkeypatc
 def test_without_noise_it_is_the_mean_of_clipped_differences(store, difference):
     model, base = people(400, better_by=-difference)
     model[:3] = [50.0, math.nan, -50.0]
-    found = compare(store, model, base, epsilon=600.0).difference
+    found = losses(store, model, base, epsilon=600.0).difference
     clipped = np.clip(np.where(np.isfinite(model), model, np.inf) - base, -1, 1)
     assert found.value == pytest.approx(clipped.mean(), abs=0.002)
     truth = clipped.std() / math.sqrt(len(clipped))
@@ -106,28 +78,41 @@ def test_without_noise_it_is_the_mean_of_clipped_differences(store, difference):
     assert found.noise_error < 0.1 * found.standard_error
 
 
+def test_the_mean_is_of_clamped_losses_and_nearly_exact_without_noise(store):
+    found = losses(store, LOSSES, loss_bound=4.0, epsilon=600.0)
+    clamped = np.array([1.0, 2.5, 3.0, 3.5, 4.0, 4.0])
+    assert abs(found.model.value - clamped.mean()) < 0.02  # false alarms: 4e-8
+    assert found.users == 6
+    assert found.difference is None
+    assert found.model.standard_error < 0.01
+
+
+def spread(found) -> float:
+    """The deviation of released means over the error that they state."""
+    return np.std([one.value for one in found]) / np.mean([one.standard_error for one in found])
+
+
+def test_the_stated_error_of_a_mean_is_that_of_many_releases(free, monkeypatch):
+    many = np.repeat([1.0, 2.0, 3.5], 400)
+    found = [losses(free, many).model for _ in range(120)]
+    assert 0.75 < spread(found) < 1.3
+    honest = module.bounded_sum
+    half = lambda least, most, *, epsilon: honest(least, most, epsilon=2 * epsilon)  # noqa: E731
+    monkeypatch.setattr(module, "bounded_sum", half)
+    found = [losses(free, many).model for _ in range(120)]
+    assert not 0.75 < spread(found) < 1.3, "the twin: half the noise"
+
+
 @pytest.mark.slow
-def test_the_noise_is_what_it_says_it_is(free):
+def test_the_noise_of_a_difference_is_what_it_says_it_is(free):
     model, base = people(1000, better_by=0.4)
-    found = [compare(free, model, base).difference for _ in range(150)]
+    found = [losses(free, model, base).difference for _ in range(150)]
     values = np.array([one.value for one in found])
     stated = np.mean([one.noise_error for one in found])
     assert 0.8 < values.std() / stated < 1.25
     truth = np.clip(model - base, -1, 1).mean()
     assert abs(values.mean() - truth) < 5 * stated / math.sqrt(len(found))
     assert all(one.standard_error >= one.noise_error for one in found)
-
-
-@pytest.mark.slow
-def test_half_the_noise_is_caught(free, monkeypatch):
-    """The twin of the test above."""
-    honest = module.bounded_sum
-    half = lambda least, most, *, epsilon: honest(least, most, epsilon=2 * epsilon)  # noqa: E731
-    monkeypatch.setattr(module, "bounded_sum", half)
-    model, base = people(1000, better_by=0.4)
-    found = [compare(free, model, base).difference for _ in range(150)]
-    values = np.array([one.value for one in found])
-    assert not 0.8 < values.std() / np.mean([one.noise_error for one in found]) < 1.25
 
 
 @pytest.mark.slow
@@ -138,7 +123,7 @@ def test_the_standard_error_covers_other_people_too(free):
     for _ in range(100):
         base = draw.uniform(5, 10, 200)
         model = base - 0.2 + draw.normal(0, 0.5, 200).clip(-0.7, 0.7)
-        found = compare(free, model, base).difference
+        found = losses(free, model, base).difference
         inside += abs(found.value + 0.2) <= 2 * found.standard_error
     assert inside >= 90
 
@@ -147,29 +132,32 @@ def test_the_standard_error_covers_other_people_too(free):
 def test_the_pair_tells_what_two_means_hide(free):
     """A model that is 0.18 better: each mean's noise is larger than that, the pair's is not."""
     model, base = people(100, better_by=0.18)
-    found = [compare(free, model, base, epsilon=2.0) for _ in range(40)]
+    found = [losses(free, model, base, epsilon=2.0) for _ in range(40)]
     assert np.median([one.model.standard_error for one in found]) > 0.1
     better = [one.difference.value + 2 * one.difference.standard_error < 0 for one in found]
     assert np.mean(better) > 0.9
 
 
-def test_all_is_charged_once_before_anything_is_drawn(store, monkeypatch):
+@pytest.mark.parametrize("paired", [False, True])
+def test_all_is_charged_once_before_anything_is_drawn(store, monkeypatch, paired):
     def crash(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "bounded_sum", lambda *bounds, epsilon: crash)
     model, base = people(8, better_by=0.2)
     with pytest.raises(KeyboardInterrupt):
-        compare(store, model, base, epsilon=0.8)
+        losses(store, model, base if paired else None, epsilon=0.8)
+    pair = ["sum of model less base loss", "spread of model less base loss"] if paired else []
     assert [charge.query_name for charge in StoreLedger(store.path).charges()] == [
-        "sum of model loss", "sum of model less base loss", "spread of model less base loss",
-        "users of loss",
+        "sum of model loss", *pair, "users of loss",
     ]  # fmt: skip
     assert claim(store.path).guarantee.epsilon == pytest.approx(0.8, rel=1e-12)
 
 
 def test_nobody_at_all_is_answered_too(store):
-    found = compare(store, [], [], epsilon=5.0)
+    """An error in place of an answer would tell that nobody was there."""
+    found = losses(store, [], [], epsilon=5.0)
+    assert 0 <= found.model.value <= 8
     assert -1 <= found.difference.value <= 1
     assert 0 <= found.difference.standard_error <= 1
 
@@ -184,11 +172,11 @@ def test_nobody_at_all_is_answered_too(store):
         {"difference_bound": math.nan},
         {"difference_bound": 1e7},
         {"loss_bound": -1.0},
+        {"loss_bound": math.inf},
         {"model": [1.0]},
     ],
 )
 def test_bad_use_charges_nothing(store, changes):
-    before = StoreLedger(store.path).charges()
     with pytest.raises(UseError):
-        compare(store, changes.pop("model", [1.0, 2.0]), [1.0, 2.0], **changes)
-    assert StoreLedger(store.path).charges() == before
+        losses(store, changes.pop("model", [1.0, 2.0]), [1.0, 2.0], **changes)
+    assert StoreLedger(store.path).charges() == []

@@ -14,9 +14,7 @@ from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, require_new, write_file
 from userdp.ledger import StoreLedger
 from userdp.ledger.charges import Charge
-from userdp.people.forget import statement_for
-from userdp.people.membership import Intake, intakes, state_number
-from userdp.people.statement import Statement
+from userdp.people.members import Intake, Statement, intakes, state_number, statement_for
 from userdp.reporting.table import Table
 from userdp.vocabulary import delta_up, round_up
 
@@ -92,7 +90,7 @@ def members(
     if user is not None:
         name = person(user)
         ledger.look("members")  # that nobody has this id is an answer too
-        made = statement_for(place, name)
+        made = statement_for(opened, name)
         if statement is not None:
             write_statement(Path(statement), made)
         return Members(store=place, statement=made)

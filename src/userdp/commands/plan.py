@@ -24,7 +24,7 @@ from userdp.plans.norms import GradientNorms
 from userdp.plans.origin import Provenance
 from userdp.plans.planner import MOST_NOISE, Request, propose
 from userdp.plans.proposal import HEADINGS, Proposal, Release, in_cells
-from userdp.queries.ownership import require_one_owner
+from userdp.queries.statistics import require_one_owner
 from userdp.reporting.table import Table
 from userdp.training.config import TrainConfig
 from userdp.vocabulary import epsilon_up, round_up

@@ -16,8 +16,7 @@ from userdp.data.statistics import QUANTILES, StoreStatistics, describe
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.queries import DEFAULT_STATISTICS, release
-from userdp.queries.release import Release
+from userdp.queries import DEFAULT_STATISTICS, Release, release
 from userdp.reporting.table import Table
 from userdp.vocabulary import epsilon_up
 

@@ -8,24 +8,25 @@ without privacy. What stays: what was released under a guarantee, with its price
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from userdp.claims.inheritance import run_lineage
+from userdp.claims.parts import Unclaimed
 from userdp.data.erasure import erase_user
 from userdp.data.files import locked
 from userdp.data.places import Place, places_of
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.writer import remove_leftovers
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
+from userdp.ledger.folder import LEDGER, RunFolder
 from userdp.ledger.history import History
+from userdp.ledger.journal import read_entries
 from userdp.ledger.opening import open_charges
-from userdp.people.membership import Member, charged_to, may_have_returned, member_of
-from userdp.people.runs import find_runs, lost_runs
-from userdp.people.statement import Statement, statement_of
+from userdp.people.members import Statement, statement_for
 
 _REFERENCES = Path("audit") / "references"
 """Where an audit keeps a number per person, and copies of their text while it works."""
@@ -44,6 +45,22 @@ class Forgotten:
     statement: Statement
     removed: tuple[Path, ...]
     lost_runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundRun:
+    """A run over the people of a store.
+
+    Args:
+        run_id: of the run.
+        folder: its place.
+        without_privacy: the runs over these people, itself included, that its weights descend from
+            and that no price covers.
+    """
+
+    run_id: str
+    folder: RunFolder
+    without_privacy: frozenset[str]
 
 
 def forget_user(
@@ -76,27 +93,38 @@ def forget_user(
             noted, and nothing else has changed. Or a run is open, or another process changes the
             store: nothing has changed, and nothing is said of the user.
     """
-    shown = progress or NoProgress()
     also = tuple(also)
-    _require_there(also)
+    for place in also:
+        if not place.exists():
+            raise UseError(f"there is nothing at {place} to look through")
     UserStore.open(store, fixed_graph=True)  # refuses what is no store
     with locked(store):
         opened = UserStore.open(store, fixed_graph=True)  # as it is under the lock
         ledger = StoreLedger(store)
         # Before the id is looked up: a refusal by these says nothing of who is there.
-        _refuse_open(open_charges(ledger.place.runs))
+        if running := open_charges(ledger.place.runs):
+            raise UseError(
+                f"a run over this store is open ({', '.join(running)}), and would go on reading "
+                "the text of the person who is erased",
+                hint="stop it, erase, and go on with it with --resume: what it has spent stays "
+                "spent",
+            )
         history = ledger.history()
         runs = find_runs(store, history, also)
         scores = [Path(path) for path in places_of(store, Place.SCORES)]
         try:
-            row = _row_of(opened, user)
+            statement = statement_for(opened, user, history)
         except UseError:
             ledger.look("forget")  # that nobody has this id is an answer
             raise
-        member = member_of(opened, row)
-        charges = charged_to(opened, history, member)
-        learned = {charge.run_id for charge in charges}
-        weights = [place for run in runs if run.without_privacy & learned for place in run.weights]
+        learned = {charge.run_id for charge in statement.charges}
+        weights = [
+            place
+            for run in runs
+            if run.without_privacy & learned
+            for place in (run.folder.model, run.folder.adapter, run.folder.checkpoints)
+            if place.exists()
+        ]
         if weights and not yes:
             ledger.look("forget")  # it tells that the person is there, who stays for now
             raise UseError(
@@ -106,13 +134,12 @@ def forget_user(
             )
         references = [run.folder.path / _REFERENCES for run in runs]
         removed = [*weights, *(place for place in references if place.exists())]
-        statement = statement_of(history, member, charges, _notes(opened, member, history))
         remove_leftovers(store)
         state = secrets.token_hex(16)
         # Before it is done: a run may go on over an erasure only if the ledger holds it.
         ledger.forget(opened.meta.state.id, state)
-        shown.stage("erasing", None)
-        erase_user(store, row, state=state, remove=removed, scores=scores)
+        (progress or NoProgress()).stage("erasing", None)
+        erase_user(store, statement.row, state=state, remove=removed, scores=scores)
         late = open_charges(ledger.place.runs)
     if late:
         raise FailureError(
@@ -120,87 +147,42 @@ def forget_user(
             f"their text: {', '.join(late)}",
             hint="stop it; resumed, it goes on without them",
         )
-    return Forgotten(
-        statement=statement,
-        removed=tuple(removed),
-        lost_runs=tuple(lost_runs(history, runs)),
-    )
-
-
-def statement_for(store: Path, user: str) -> Statement:
-    """The statement for a user who is in a store; nothing is erased."""
-    opened = UserStore.open(store, fixed_graph=True)
-    member = member_of(opened, _row_of(opened, user))
-    history = StoreLedger(store).history()
-    return statement_of(
-        history, member, charged_to(opened, history, member), _notes(opened, member, history)
-    )
-
-
-def _row_of(store: UserStore, user: str) -> int:
-    try:
-        return store.user_ids().index(user.encode())
-    except ValueError:
-        raise UseError(
-            f"nobody in the store at {store.path} has this id, so there is nothing to erase",
-            hint="ids are compared byte for byte, with case and spaces",
-        ) from None
-
-
-def _refuse_open(charges: list[str]) -> None:
-    if charges:
-        raise UseError(
-            f"a run over this store is open ({', '.join(charges)}), and would go on reading the "
-            "text of the person who is erased",
-            hint="stop it, erase, and go on with it with --resume: what it has spent stays spent",
-        )
-
-
-def _require_there(also: tuple[Path, ...]) -> None:
-    for place in also:
-        if not place.exists():
-            raise UseError(f"there is nothing at {place} to look through")
-
-
-def _notes(store: UserStore, member: Member, history: History) -> tuple[str, ...]:
-    notes = []
-    if may_have_returned(store, member.joined):
-        notes.append(
-            "Somebody was erased from the store before your text came, and nobody wrote down who. "
-            "It may have been you, so that all that was released before is counted too."
-        )
-    told = _shown_before_the_last_charge(history)
-    if told:
-        notes.append(
-            f"The operator was shown exact numbers of people's text ({', '.join(sorted(told))}), "
-            "yours perhaps among it. What was released may have been chosen by them, which no "
-            "bound covers."
-        )
-    notes += [
-        "The records that this store was made of, backups, and copies that somebody made lie "
-        "outside of it; whoever keeps them has to erase them there.",
-        "Text of other people that quotes or names you is theirs, and stays.",
+    found = {run.run_id for run in runs}
+    charged = [
+        charge.run_id
+        for charge in history.charges.values()
+        if charge.query_epsilon is None and charge.selection is None and charge.again is None
     ]
-    rule = store.meta.ownership["rule"]
-    if rule != "single":
-        notes.append(
-            "Records with several owners were given to one of them. Those that were given to "
-            "somebody else are not found by your id, and stay."
-        )
-    if Split.TRAIN not in member.splits:
-        return tuple(notes)
-    notes.append(
-        "Differential privacy bounds what anybody can tell from what was released. It is no "
-        "erasure of what a model learned: the bound is what remains."
-    )
-    return tuple(notes)
+    lost = tuple(run for run in (*charged, *history.taken.values()) if run not in found)
+    return Forgotten(statement=statement, removed=tuple(removed), lost_runs=lost)
 
 
-def _shown_before_the_last_charge(history: History) -> set[str]:
-    """What showed exact numbers that may have chosen something which was charged."""
-    charges = history.charges.values()
-    last = max((charge.at for charge in charges), default=0)
-    told = {what for at, what in history.looks if at < last}
-    if any(at < last for at, _ in history.sweeps.values()):
-        told.add("sweep")
-    return told.union(*(history.looked_during(charge) for charge in charges))
+def find_runs(store: Path, history: History, also: Iterable[Path] = ()) -> list[FoundRun]:
+    """The folders of runs that were charged in a store's ledger.
+
+    They are looked for where they were made, beside one another and beside the store (copies lie
+    there, and the winner of a sweep), and anywhere below ``also``.
+    """
+    made = [Path(path) for path in places_of(store, Place.RUN)]
+    beside = {store.absolute().parent, *(path.parent for path in made)}
+    candidates = {path.resolve() for path in made}
+    candidates |= {ledger.parent.resolve() for at in beside for ledger in at.glob(f"*/{LEDGER}")}
+    candidates |= {ledger.parent.resolve() for at in also for ledger in at.rglob(LEDGER)}
+    return [run for path in sorted(candidates) for run in _run_at(path, history)]
+
+
+def _run_at(path: Path, history: History) -> Iterator[FoundRun]:
+    folder = RunFolder(path)
+    try:
+        entries = read_entries(folder.ledger)
+        if not entries or entries[0].get("kind") != "run":
+            return
+        parts = run_lineage(folder.ledger, entries).parts
+    except UseError:  # damaged: it may be anybody's, and is missed among the runs that are known
+        return
+    run_id = str(entries[0]["run_id"])
+    if run_id in history.ids:
+        unclaimed = {part.id for part in parts if isinstance(part, Unclaimed)} & history.ids
+        if entries[0].get("trial"):  # a private selection pays for it
+            unclaimed -= {run_id}
+        yield FoundRun(run_id=run_id, folder=folder, without_privacy=frozenset(unclaimed))

@@ -1,4 +1,7 @@
-r"""Two models on the same people, under pure user-level DP: the mean of each user's difference.
+r"""A model's mean loss, and its difference to the model it began from, under pure user-level DP.
+
+A data set here is one number for each user. Numbers are rounded to a public grid first, and sums
+are of integers: nothing is lost to floating point, and the noise is drawn exactly.
 
 Two noisy means of losses say little about which model is better: each is noised by half the range
 of a loss, and people differ among themselves by more than models do. The difference of a user's two
@@ -34,24 +37,36 @@ from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
 from userdp.data.store import UserStore
-from userdp.data.verify import require_intact
 from userdp.errors import UseError
-from userdp.queries.answers import Question, ask
-from userdp.queries.means import ReleasedMean, count_question, mean_of, sum_question
-from userdp.queries.ownership import require_one_owner
-from userdp.queries.statistics import bounded_sum
+from userdp.queries.statistics import Question, ask, bounded_sum
 from userdp.vocabulary import require_positive
 
 DEFAULT_BOUND = 1.0
 """Nats per token. Fine-tuning moves a user's loss by less than this; a model that is better by more
 is told to be better by this much."""
 STEPS = 2**20
-"""Of the grid, from 0 to the bound."""
-_SQUARE_STEPS = 2**20
+"""Of the grid of differences, from 0 to the bound, and of their squares."""
+GRID = 4096
+"""Steps of the grid of losses per nat."""
 
-_LOSS, _DIFFERENCE, _SQUARES, _COUNT = 2, 3, 1, 2
-"""How ε is shared, in parts of their sum. The difference is what is asked for; the loss tells where
-both models stand; the squares only how far the difference can be trusted."""
+_SHARES = {False: (3, 0, 0, 2), True: (2, 3, 1, 2)}
+"""How ε is shared between the loss, the difference, its squares and the count, in parts of their
+sum, without and with a base model. A mean near a quarter of the bound from its middle, which is
+usual for losses, has its least error near 3:2. The difference is what is asked for; the squares
+tell only how far it can be trusted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleasedMean:
+    """A mean loss that may be published.
+
+    Args:
+        value: in [0, bound], nats per token.
+        standard_error: of the noise only, to first order, computed from released numbers.
+    """
+
+    value: float
+    standard_error: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,40 +87,40 @@ class ReleasedDifference:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReleasedComparison:
+class ReleasedLosses:
     """What may be published of a model and the one that it began from.
 
     Args:
         model: the mean of the model's own losses.
-        difference: see `ReleasedDifference`.
+        difference: to the base model; None where no base model was asked about.
         users: the noisy number of users.
         epsilon: what all of it cost: (ε, 0)-DP per user, add-or-remove.
         query_ids: of its lines in the store ledger.
     """
 
     model: ReleasedMean
-    difference: ReleasedDifference
+    difference: ReleasedDifference | None
     users: int
     epsilon: float
     query_ids: tuple[str, ...]
 
 
-def release_comparison(
+def release_losses(
     store: UserStore,
     model: NDArray[np.float64],
-    base: NDArray[np.float64],
+    base: NDArray[np.float64] | None = None,
     *,
     loss_bound: float,
-    difference_bound: float,
+    difference_bound: float = DEFAULT_BOUND,
     epsilon: float,
     subject: str,
     of: Lineage | None = None,
-) -> ReleasedComparison:
+) -> ReleasedLosses:
     """A model's mean loss, and the mean difference to another model on the same users.
 
     Guarantee: (``epsilon``, 0)-DP per user, add-or-remove, if each number is a function of one
-    user's data and of public or already released values; see the proof above. Of ``epsilon``, 3/8
-    buy the difference, 1/8 its spread, 2/8 the model's loss and 2/8 the number of users.
+    user's data and of public or already released values; see the proof above. Every part is a line
+    in the store's ledger, on the disk before any is drawn; their answers follow there.
 
     Args:
         store: whose users are charged.
@@ -116,8 +131,8 @@ def release_comparison(
         difference_bound: b, a public constant, chosen before any difference is looked at; from 1e-6
             to 1e6.
         epsilon: of all together; finite, > 0, at most 700.
-        subject: what the numbers are; public, for the ledger.
-        of: what the models descend from that the numbers are a function of.
+        subject: of the numbers; public, for the ledger.
+        of: the lineage of the models that the numbers are a function of.
 
     Raises:
         UseError: bad arguments, a damaged store, or records of the store have several owners.
@@ -125,41 +140,27 @@ def release_comparison(
     require_positive("epsilon", epsilon, at_most=700.0)
     require_positive("bound", loss_bound, at_most=1e6)
     require_difference_bound(difference_bound)
-    if len(model) != len(base):
+    if base is not None and len(model) != len(base):
         raise UseError("a difference needs both models' losses of the same users")
-    require_one_owner(store.meta)
-    require_intact(store)
-    part = epsilon / (_LOSS + _DIFFERENCE + _SQUARES + _COUNT)
-    steps = to_steps(model - base, difference_bound)
-    half = _SQUARE_STEPS // 2
-    squares = [round(step * step * _SQUARE_STEPS / STEPS**2) - half for step in steps]
-    loss = sum_question(f"model {subject}", model, bound=loss_bound, epsilon=_LOSS * part)
-    answers, ids = ask(
-        store,
-        [
-            loss,
-            Question(
-                name=f"sum of model less base {subject}",
-                draw=bounded_sum(-STEPS, STEPS, epsilon=_DIFFERENCE * part),
-                held=steps,
-                epsilon=_DIFFERENCE * part,
-            ),
-            Question(
-                name=f"spread of model less base {subject}",
-                draw=bounded_sum(-half, half, epsilon=_SQUARES * part),
-                held=squares,
-                epsilon=_SQUARES * part,
-            ),
-            count_question(subject, len(model), epsilon=_COUNT * part),
-        ],
-        of=of,
-    )
-    losses, total, spread, users = answers
-    return ReleasedComparison(
-        model=mean_of(
-            losses, users, bound=loss_bound, sum_epsilon=_LOSS * part, count_epsilon=_COUNT * part
-        ),
-        difference=_difference(total, spread, users, bound=difference_bound, part=part),
+    parts = _SHARES[base is not None]
+    loss, moved, squared, counted = (epsilon * part / sum(parts) for part in parts)
+    top = max(1, math.floor(loss_bound * GRID))
+    losses = [step - top // 2 for step in to_grid(model, top)]
+    asked = [_sum(f"sum of model {subject}", losses, -(top // 2), top - top // 2, loss)]
+    if base is not None:
+        steps, half = to_steps(model - base, difference_bound), STEPS // 2
+        squares = [round(step * step / STEPS) - half for step in steps]
+        asked += [
+            _sum(f"sum of model less base {subject}", steps, -STEPS, STEPS, moved),
+            _sum(f"spread of model less base {subject}", squares, -half, half, squared),
+        ]
+    asked.append(_sum(f"users of {subject}", [1] * len(model), 0, 1, counted))
+    (total, *pair, users), ids = ask(store, asked, of=of)
+    return ReleasedLosses(
+        model=_mean(total, users, top=top, sum_epsilon=loss, count_epsilon=counted),
+        difference=None
+        if base is None
+        else _difference(*pair, users, bound=difference_bound, prices=(moved, squared, counted)),
         users=max(0, users),
         epsilon=epsilon,
         query_ids=ids,
@@ -175,6 +176,16 @@ def require_difference_bound(bound: float) -> None:
         )
 
 
+def to_grid(numbers: NDArray[np.float64], top: int) -> list[int]:
+    """Losses as whole steps of the grid in [0, ``top``]; one that is not finite is ``top``.
+
+    >>> to_grid(np.array([0.0, 1.0, 1e9, float("nan"), -1.0]), 8192)
+    [0, 4096, 8192, 8192, 0]
+    """
+    steps = np.clip(np.where(np.isfinite(numbers), numbers, np.inf) * GRID, 0, top)
+    return [int(step) for step in np.rint(steps)]
+
+
 def to_steps(differences: NDArray[np.float64], bound: float) -> list[int]:
     """Differences, clipped to [-``bound``, ``bound``], as whole steps of the grid.
 
@@ -186,16 +197,30 @@ def to_steps(differences: NDArray[np.float64], bound: float) -> list[int]:
     return [int(step) for step in steps]
 
 
+def _sum(name: str, held: list[int], least: int, most: int, epsilon: float) -> Question:
+    draw = bounded_sum(least, most, epsilon=epsilon)
+    return Question(name=name, draw=draw, held=held, epsilon=epsilon)
+
+
+def _mean(
+    total: int, users: int, *, top: int, sum_epsilon: float, count_epsilon: float
+) -> ReleasedMean:
+    """Post-processing of the noisy sum about the middle of the range, and of the noisy count."""
+    people, middle = max(1, users), top // 2
+    off = min(max(total / people, -middle), top - middle)
+    noise = math.sqrt(2.0) * math.hypot((top - middle) / sum_epsilon, off / count_epsilon) / people
+    return ReleasedMean(value=(middle + off) / GRID, standard_error=min(noise, top) / GRID)
+
+
 def _difference(
-    total: int, spread: int, users: int, *, bound: float, part: float
+    total: int, spread: int, users: int, *, bound: float, prices: tuple[float, float, float]
 ) -> ReleasedDifference:
     """Post-processing of the three noisy numbers; in units of ``bound`` until the end."""
-    people = max(1, users)
+    (moved, squared, counted), root, people = prices, math.sqrt(2.0), max(1, users)
     mean = min(max(total / STEPS / people, -1.0), 1.0)
-    root = math.sqrt(2.0)
-    noise = math.hypot(root / (_DIFFERENCE * part), mean * root / (_COUNT * part)) / people
-    spread_noise = root / 2 * math.hypot(1 / (_SQUARES * part), 1 / (_COUNT * part)) / people
-    square = spread / _SQUARE_STEPS / people + 0.5 + spread_noise
+    noise = root * math.hypot(1 / moved, mean / counted) / people
+    spread_noise = root / 2 * math.hypot(1 / squared, 1 / counted) / people
+    square = spread / STEPS / people + 0.5 + spread_noise
     variance = min(max(square - mean * mean, 0.0), 1.0 - mean * mean)
     error = math.hypot(noise, math.sqrt(variance / people))
     return ReleasedDifference(

@@ -4,90 +4,185 @@ The mechanisms are those of OpenDP (extra ``queries``): discrete Laplace noise d
 quantile by the exponential mechanism over public candidates. Their privacy maps are asked for the
 ε that they cost, and it must not exceed what was charged.
 
-A data set here is the list of examples per user: adding or removing a user adds or removes one
-number, so OpenDP's symmetric distance between neighbours is 1.
+A data set here is a list of one whole number per user: adding or removing a user adds or removes
+one number, so OpenDP's symmetric distance between neighbours is 1. Several questions together cost
+the sum of their ε (basic composition), and all of them are charged, on the disk, before one is
+answered.
 """
 
 from __future__ import annotations
 
+import math
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.claims.lineage import Lineage
+from userdp.data.meta import StoreMeta
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.verify import require_intact
 from userdp.errors import FailureError, UseError
 from userdp.extras import library
-from userdp.vocabulary import require_count, require_positive
+from userdp.ledger import StoreLedger
+from userdp.vocabulary import Adjacency, require_count, require_positive
 
-_ROUNDING = 1 + 1e-9
+DEFAULT_STATISTICS = ("users", "examples", "median")
+STEPS_PER_DOUBLING = 8
+"""Of the logarithmic grid on which medians of positive numbers stand: within 4.5% of the truth."""
+_LAST_STEP = STEPS_PER_DOUBLING * 20
+"""The grid goes from 2**-20 to 2**20; larger and smaller numbers stand at its ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Statistic:
-    """What is asked.
+class Question:
+    """One number that is asked of the users of a store.
 
     Args:
-        name: "users", "examples" or a quantile of the examples per user, as "p50".
-        quantile: in (0, 1), or None.
+        name: of the statistic; public, for the ledger.
+        draw: a mechanism: from a list of one whole number per user, a noisy answer at ``epsilon``.
+        held: those numbers.
+        epsilon: the price, (ε, 0)-DP per user, add-or-remove.
     """
 
     name: str
-    quantile: float | None = None
+    draw: Any
+    held: list[int]
+    epsilon: float
 
 
-def parse_statistic(name: str) -> Statistic:
-    """A statistic by its name: ``users``, ``examples``, ``median`` or ``p1`` to ``p99``.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """An answer that may be published.
 
-    >>> parse_statistic("median").quantile, parse_statistic("p90").quantile
-    (0.5, 0.9)
+    Args:
+        name: of the statistic.
+        value: the noisy answer.
+        epsilon: its price, (ε, 0)-DP per user, add-or-remove.
+        query_id: of its line in the store ledger.
     """
-    if name in ("users", "examples"):
-        return Statistic(name=name)
-    if name == "median":
-        return Statistic(name=name, quantile=0.5)
-    if name[:1] == "p" and name[1:].isascii() and name[1:].isdigit() and 1 <= int(name[1:]) <= 99:
-        return Statistic(name=name, quantile=int(name[1:]) / 100)
-    raise UseError(
-        f"no statistic is named {name!r}", hint="one of: users, examples, median, p1 to p99"
-    )
+
+    name: str
+    value: int
+    epsilon: float
+    query_id: str
 
 
-def draw(
-    statistic: Statistic, counts: NDArray[np.int64], *, epsilon: float, most_examples: int
-) -> int:
-    """One answer; see `mechanism`. ``counts`` is int64 (users,), examples of each."""
-    return int(mechanism(statistic, epsilon=epsilon, most_examples=most_examples)(counts.tolist()))
+def release(
+    store: UserStore,
+    *,
+    epsilon: float,
+    names: Sequence[str] = DEFAULT_STATISTICS,
+    most_examples: int = 4096,
+) -> list[Release]:
+    """Noisy statistics of the training split, at ``epsilon`` in all.
+
+    Guarantee: all answers together are (``epsilon``, 0)-DP per user, add-or-remove: each takes an
+    equal share. See `ask` for the ledger, where `userdp plan` finds the answers.
+
+    Args:
+        store: whose training users are counted; each user is in one row.
+        epsilon: of all together; finite, > 0, at most 700.
+        names: as for `mechanism`.
+        most_examples: a public bound on a user's examples; a constant, not taken from the data.
+
+    Raises:
+        UseError: bad arguments, or records of the store have several owners.
+    """
+    require_positive("epsilon", epsilon, at_most=700.0)
+    if not names:
+        raise UseError("no statistic is named", hint=_NAMES)
+    held, share = store.split(Split.TRAIN).counts.tolist(), epsilon / len(names)
+    draws = [mechanism(name, epsilon=share, most_examples=most_examples) for name in names]
+    questions = [
+        Question(name=name, draw=draw, held=held, epsilon=share)
+        for name, draw in zip(names, draws, strict=True)
+    ]
+    answers, ids = ask(store, questions)
+    return [
+        Release(name=name, value=value, epsilon=share, query_id=query_id)
+        for name, value, query_id in zip(names, answers, ids, strict=True)
+    ]
 
 
-def mechanism(statistic: Statistic, *, epsilon: float, most_examples: int) -> Any:
-    """What draws answers from the list of examples per user.
+def ask(
+    store: UserStore, questions: Sequence[Question], *, of: Lineage | None = None
+) -> tuple[list[int], tuple[str, ...]]:
+    """The answers, and the ids of their lines in the store's ledger.
+
+    Guarantee: (Σ epsilon, 0)-DP per user by basic composition. A crash between charges and answers
+    leaves all charged. ``of`` is the lineage of the models that the numbers are a function of.
+    """
+    ids = charge(store, [(one.name, one.epsilon) for one in questions], of=of)
+    ledger, answers = StoreLedger(store.path), []
+    for query_id, one in zip(ids, questions, strict=True):
+        answers.append(int(one.draw(one.held)))
+        ledger.answer(query_id, value=answers[-1])
+    return answers, ids
+
+
+def charge(
+    store: UserStore, prices: Sequence[tuple[str, float]], *, of: Lineage | None = None
+) -> tuple[str, ...]:
+    """Charge answers that are yet to be computed, by name and ε: the ids of the ledger's lines.
+
+    Raises:
+        UseError: a damaged store, a spent budget, or records of the store have several owners.
+    """
+    require_one_owner(store.meta)
+    require_intact(store)
+    ledger, base = StoreLedger(store.path), of.plain if of else None
+    ids = tuple(f"query-{secrets.token_hex(8)}" for _ in prices)
+    for query_id, (name, epsilon) in zip(ids, prices, strict=True):
+        state = store.meta.state.id
+        ledger.query(query_id, name=name, pure_epsilon=epsilon, base=base, state=state)
+    return ids
+
+
+def require_one_owner(meta: StoreMeta) -> None:
+    """`UseError` if a record of the store may count for several users: no price per user holds."""
+    adjacency = meta.ownership["adjacency"]
+    if adjacency != Adjacency.ADD_OR_REMOVE:
+        raise UseError(
+            "this store's records have several owners, and its claims stand under "
+            f"{adjacency} adjacency, not under add-or-remove: the numbers of one user say "
+            "something of others there",
+            hint="prepare a store with --owners first",
+        )
+
+
+def mechanism(name: str, *, epsilon: float, most_examples: int) -> Any:
+    """The mechanism that draws a named statistic from the list of examples per user.
 
     Guarantee: (``epsilon``, 0)-DP per user, add-or-remove; each call draws anew and costs anew.
 
-    * users: their number plus discrete Laplace noise of scale 1/ε.
-    * examples: the sum of min(n_u, ``most_examples``) plus noise of scale ``most_examples``/ε.
-    * a quantile: among `candidates`, by the exponential mechanism.
-
     Args:
-        statistic: what is asked.
+        name: ``users``, their number plus discrete Laplace noise of scale 1/ε; ``examples``, the
+            sum of min(n_u, ``most_examples``) plus noise of scale ``most_examples``/ε; ``median``
+            or ``p1`` to ``p99``, a quantile of n_u among `candidates`, by the exponential
+            mechanism.
         epsilon: finite, > 0.
         most_examples: a public bound on n_u, from 1 to 2**30; larger users count as so many.
 
     Source: Dwork and Roth 2014, Sections 3.3 and 3.4; the quantile: Smith 2011.
     """
     require_count("most_examples", most_examples, at_most=2**30)
-    if statistic.quantile is not None:
-        return quantile(candidates(most_examples), at=statistic.quantile, epsilon=epsilon)
-    if statistic.name == "examples":
+    if name == "users":  # each training user has an example at least
+        return bounded_sum(0, 1, epsilon=epsilon)
+    if name == "examples":
         return bounded_sum(0, most_examples, epsilon=epsilon)
-    dp, space = _opendp()
-    counted = space >> dp.t.then_count()
-    return _within(lambda scale: counted >> dp.m.then_laplace(scale=scale), epsilon)
+    levels = {"median": 0.5, **{f"p{percent}": percent / 100 for percent in range(1, 100)}}
+    if name not in levels:
+        raise UseError(f"no statistic is named {name!r}", hint=_NAMES)
+    return quantile(candidates(most_examples), at=levels[name], epsilon=epsilon)
 
 
 def quantile(grid: list[int], *, at: float, epsilon: float) -> Any:
-    """What draws, from a list of one whole number per user, which number of a grid is its quantile.
+    """A mechanism that draws, from one whole number per user, which number of a grid is a quantile.
 
     Guarantee: (``epsilon``, 0)-DP per user, add-or-remove; each call draws anew and costs anew.
 
@@ -99,15 +194,12 @@ def quantile(grid: list[int], *, at: float, epsilon: float) -> Any:
     Source: Smith 2011, by the exponential mechanism; Dwork and Roth 2014, Section 3.4.
     """
     dp, space = _opendp()
-
-    def build(scale: float) -> Any:
-        return space >> dp.m.then_private_quantile(dp.max_divergence(), grid, alpha=at, scale=scale)
-
-    return _within(build, epsilon)
+    make, divergence = dp.m.then_private_quantile, dp.max_divergence()
+    return _within(lambda scale: space >> make(divergence, grid, alpha=at, scale=scale), epsilon)
 
 
 def bounded_sum(least: int, most: int, *, epsilon: float) -> Any:
-    """What draws noisy sums of one whole number per user, each clamped to [``least``, ``most``].
+    """A mechanism that draws noisy sums of one whole number per user, clamped to [least, most].
 
     Guarantee: (``epsilon``, 0)-DP per user, add-or-remove, by discrete Laplace noise of scale
     max(|least|, |most|)/ε; each call draws anew and costs anew.
@@ -127,12 +219,60 @@ def candidates(most_examples: int) -> list[int]:
     >>> candidates(20)
     [1, 2, 3, 4, 6, 8, 12, 16, 20]
     """
-    grid = {most_examples, 1}
-    power = 2
-    while power <= most_examples:
-        grid |= {power, power * 3 // 2}
-        power *= 2
+    powers = [2**exponent for exponent in range(1, 31)]
+    grid = {1, most_examples, *powers, *(power * 3 // 2 for power in powers)}
     return sorted(value for value in grid if value <= most_examples)
+
+
+def draw_medians(values: Mapping[str, NDArray[np.float64]], *, epsilon: float) -> dict[str, float]:
+    """The median of the positive numbers under each name, at ``epsilon`` in all.
+
+    Guarantee: (``epsilon``, 0)-DP per user, add-or-remove, if each array holds at most one number
+    of each user, a function of that user's data, of public values and of coins of its own. Each
+    name takes an equal share, and basic composition adds them. Nothing is charged here: see
+    `charge`, which goes before the numbers are measured.
+
+    Args:
+        values: by name, float64 (users,); one that is not finite counts as the largest.
+        epsilon: as charged.
+
+    Source: Smith 2011; Dwork and Roth 2014, Sections 3.4 and 3.5.1.
+    """
+    grid = list(range(-_LAST_STEP, _LAST_STEP + 1))
+    choose = quantile(grid, at=0.5, epsilon=epsilon / len(values))
+    return {
+        name: 2.0 ** (int(choose(to_steps(numbers))) / STEPS_PER_DOUBLING)
+        for name, numbers in values.items()
+    }
+
+
+def rank_error(*, epsilon: float, names: int) -> float:
+    """How far from the median, in users, each of ``names`` medians stands with 95% probability.
+
+    A score is half the difference of the numbers of users above and below; one user moves it by
+    half, so that the noise on it is exponential of scale 1/ε for each name. A grid point whose
+    score is larger than the least by ln(n/0.05)/ε wins with probability 0.05/n at most, for each of
+    the n points.
+
+    Args:
+        epsilon: of all of them together.
+        names: how many medians.
+
+    Source: Dwork and Roth 2014, Theorem 3.11.
+    """
+    return math.log((2 * _LAST_STEP + 1) / 0.05) * names / epsilon
+
+
+def to_steps(numbers: NDArray[np.float64]) -> list[int]:
+    """Numbers as steps of the logarithmic grid: the nearest to `STEPS_PER_DOUBLING` · log2(x).
+
+    >>> to_steps(np.array([1.0, 2.0, 0.5, 0.0, -3.0, float("inf"), float("nan")]))
+    [0, 8, -8, -160, -160, 160, 160]
+    """
+    positive = np.where(np.isnan(numbers), np.inf, np.maximum(numbers, 0.0))
+    with np.errstate(divide="ignore"):
+        steps = np.clip(STEPS_PER_DOUBLING * np.log2(positive), -_LAST_STEP, _LAST_STEP)
+    return [int(step) for step in np.rint(steps)]
 
 
 def _within(build: Any, epsilon: float) -> Any:
@@ -146,7 +286,7 @@ def _within(build: Any, epsilon: float) -> Any:
         built = build(scale)
         if built.map(1) <= epsilon:
             return built
-        scale *= _ROUNDING
+        scale *= 1 + 1e-9
     raise FailureError(f"no noise scale was found that costs at most epsilon={epsilon}")
 
 
@@ -155,3 +295,6 @@ def _opendp() -> tuple[Any, Any]:
     dp = library("opendp.prelude", extra="queries", what="a private statistic")
     dp.enable_features("contrib")
     return dp, (dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance())
+
+
+_NAMES = "one of: users, examples, median, p1 to p99"

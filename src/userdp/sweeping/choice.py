@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from userdp.claims.lineage import Lineage
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.queries.means import GRID, release_means, to_grid
+from userdp.queries.comparison import GRID, release_losses, to_grid
 from userdp.queries.statistics import bounded_sum
 from userdp.training.losses import paired
 
@@ -73,10 +73,9 @@ def released_score(
     charged = StoreLedger(store.path).charges()
     if any((charge.query_name or "").endswith(subject) for charge in charged):
         return Score(value=None, note="a crash came between its charge and its answer")
-    released = release_means(
-        store, {"model": losses}, bound=bound, epsilon=epsilon, subject=subject, of=of
-    )
-    mean = released.means["model"]
+    mean = release_losses(
+        store, losses, loss_bound=bound, epsilon=epsilon, subject=subject, of=of
+    ).model
     return Score(value=-mean.value, loss=mean.value, error=mean.standard_error)
 
 

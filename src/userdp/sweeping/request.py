@@ -19,7 +19,7 @@ from userdp.plans import Plan, Tuning
 from userdp.plans.origin import in_words, uncovered
 from userdp.plans.proposal import Proposal, as_plan
 from userdp.plans.tuning import divided, selected
-from userdp.queries.ownership import require_one_owner
+from userdp.queries.statistics import require_one_owner
 from userdp.training.config import TrainConfig
 from userdp.training.models import load_model
 from userdp.training.store_facts import require_covered

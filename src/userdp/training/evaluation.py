@@ -17,8 +17,7 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.run import append_release
-from userdp.queries.comparison import DEFAULT_BOUND, release_comparison, require_difference_bound
-from userdp.queries.means import release_means
+from userdp.queries.comparison import DEFAULT_BOUND, release_losses, require_difference_bound
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import evaluate, paired, perplexity, user_losses
 from userdp.training.origin import for_people_of
@@ -137,17 +136,20 @@ def release_evaluation(
     models = released_models(folder, store, with_base=with_base, device=computes)
     Uncounted(progress or NoProgress()).stage("evaluate", None)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
-    asked: dict[str, Any] = {"epsilon": epsilon, "subject": f"loss on {split}", "of": lineage}
-    compared = {}
-    if with_base:
-        both = {"loss_bound": bound, "difference_bound": widest, **asked}
-        released = release_comparison(store, values["model"], values["base"], **both)
-        users, mean, query_ids = released.users, released.model, released.query_ids
+    released = release_losses(
+        store,
+        values["model"],
+        values.get("base"),
+        loss_bound=bound,
+        difference_bound=widest,
+        epsilon=epsilon,
+        subject=f"loss on {split}",
+        of=lineage,
+    )
+    mean, compared = released.model, {}
+    if released.difference is not None:
         difference = asdict(released.difference)
         compared["difference"] = {"user_loss": difference.pop("value"), **difference}
-    else:
-        means = release_means(store, values, bound=bound, **asked)
-        users, mean, query_ids = means.users, means.means["model"], means.query_ids
     measured = {"user_loss": mean.value, "standard_error": mean.standard_error}
     result = {
         "what": "evaluation",
@@ -159,9 +161,9 @@ def release_evaluation(
         "unit": "user",
         "adjacency": "add-or-remove",
         **compared,
-        "released_users": users,
+        "released_users": released.users,
         "model": {**measured, "perplexity": perplexity(mean.value)},
-        "query_ids": list(query_ids),
+        "query_ids": list(released.query_ids),
     }
     append_release(folder.ledger, result)
     return result

@@ -30,7 +30,7 @@ from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
 from userdp.ledger import StoreLedger
 from userdp.plans.norms import GradientNorms, require_told
 from userdp.plans.origin import Provenance
-from userdp.queries.medians import charge_medians, draw_medians, rank_error
+from userdp.queries.statistics import charge, draw_medians, rank_error
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
@@ -59,7 +59,7 @@ def probe_store(
 
     Guarantee: with the source ``DP_RELEASE`` the result is (``epsilon``, 0)-DP per user,
     add-or-remove: each training user is measured by a coin of their own, and the medians are drawn
-    by `userdp.queries.medians`, charged before anything is measured. No other source promises
+    by `userdp.queries.statistics`, charged before anything is measured. No other source promises
     anything.
 
     Args:
@@ -118,7 +118,7 @@ def probe_store(
         require_count("population", population)
         require_told(min(users, population), error := rank_error(epsilon=epsilon, names=len(grid)))
         subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
-        query_id = charge_medians(store, epsilon=epsilon, subject=subject, of=origin)
+        (query_id,) = charge(store, [(subject, epsilon)], of=origin)
         draw = secret_generator()
         # A coin for each user, not a sample of fixed size: whether one is measured depends on no
         # other user.
@@ -139,7 +139,7 @@ def probe_store(
     known: dict[str, Any] = {"model": Path(config.model).name, "source": source}
     if epsilon is not None:
         named = {str(size): column.numpy() for size, column in columns.items()}
-        medians = draw_medians(named, epsilon=epsilon, query_id=query_id).medians
+        medians = draw_medians(named, epsilon=epsilon)
         norms = {size: medians[str(size)] for size in grid}
         # One example's norm is that of G = 1, so that it costs nothing more.
         known |= {"users": users, "example_norm": norms[1], "ledger_line": query_id}

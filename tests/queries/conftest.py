@@ -1,0 +1,30 @@
+"""A store whose ledger each test begins anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.data.corpora import corpus, prepared
+from tests.ledgers import forget
+from userdp.ledger import StoreLedger
+
+pytest.importorskip("opendp", reason="the extra queries is not installed")
+
+
+@pytest.fixture(scope="session")
+def counted(tmp_path_factory):
+    return prepared(corpus(8), tmp_path_factory.mktemp("asked") / "store", held_out_users=0)
+
+
+@pytest.fixture
+def store(counted):
+    forget(counted.path)
+    return counted
+
+
+@pytest.fixture
+def free(store, monkeypatch):
+    """The same store without a line in its ledger for each answer: for many answers."""
+    for name in ("query", "answer"):
+        monkeypatch.setattr(StoreLedger, name, lambda *arguments, **options: None)
+    return store
