@@ -30,6 +30,7 @@ Source: Dwork and Roth 2014, Sections 3.3 and 3.5.1.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,9 +159,11 @@ def release_losses(
     (total, *pair, users), ids = ask(store, asked, of=of)
     return ReleasedLosses(
         model=_mean(total, users, top=top, sum_epsilon=loss, count_epsilon=counted),
-        difference=None
-        if base is None
-        else _difference(*pair, users, bound=difference_bound, prices=(moved, squared, counted)),
+        difference=_difference(
+            (*pair, users), bound=difference_bound, prices=(moved, squared, counted)
+        )
+        if pair
+        else None,
         users=max(0, users),
         epsilon=epsilon,
         query_ids=ids,
@@ -213,10 +216,11 @@ def _mean(
 
 
 def _difference(
-    total: int, spread: int, users: int, *, bound: float, prices: tuple[float, float, float]
+    answers: Sequence[int], *, bound: float, prices: tuple[float, float, float]
 ) -> ReleasedDifference:
     """Post-processing of the three noisy numbers; in units of ``bound`` until the end."""
-    (moved, squared, counted), root, people = prices, math.sqrt(2.0), max(1, users)
+    (total, spread, users), (moved, squared, counted) = answers, prices
+    root, people = math.sqrt(2.0), max(1, users)
     mean = min(max(total / STEPS / people, -1.0), 1.0)
     noise = root * math.hypot(1 / moved, mean / counted) / people
     spread_noise = root / 2 * math.hypot(1 / squared, 1 / counted) / people
