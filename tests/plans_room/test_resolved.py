@@ -14,13 +14,20 @@ from userdp.errors import UseError
 from userdp.plans import Plan
 from userdp.plans.resolved import PlanFields, resolve
 
-CHOSEN = PlanFields(steps=5, cohort_size=10, group_size=4, l2_clip_norm=0.5, noise_multiplier=2.0)
-BUDGET = {"population": 100, "delta": 1e-5}
+CHOSEN = PlanFields(
+    population=100,
+    delta=1e-5,
+    steps=5,
+    cohort_size=10,
+    group_size=4,
+    l2_clip_norm=0.5,
+    noise_multiplier=2.0,
+)
 
 
 def plan_of(**changes: Any) -> Plan:
     """The plan of `CHOSEN` with fields replaced."""
-    plan, by_preset = resolve(None, **BUDGET, chosen=replace(CHOSEN, **changes))
+    plan, by_preset = resolve(None, replace(CHOSEN, **changes))
     assert by_preset is None
     return plan
 
@@ -78,20 +85,17 @@ def test_what_says_nothing_or_the_impossible_is_refused(changes, words):
 
 def test_noise_and_a_budget_for_it_exclude_each_other():
     with pytest.raises(UseError, match="exactly one"):
-        resolve(None, **BUDGET, epsilon=3.0, chosen=CHOSEN)
+        resolve(None, replace(CHOSEN, epsilon=3.0))
 
 
 def test_a_budget_beside_all_numbers_is_met_by_the_least_noise():
-    chosen = replace(CHOSEN, noise_multiplier=None)
-    plan, _ = resolve(None, **BUDGET, epsilon=3.0, chosen=chosen)
+    plan, _ = resolve(None, replace(CHOSEN, noise_multiplier=None, epsilon=3.0))
     assert 2.99 < plan.guarantee().epsilon <= 3.0
     assert (plan.steps, plan.denominator, plan.clip.l2_norm) == (5, 10, 0.5)
 
 
-@pytest.mark.parametrize(
-    "said", [{"epsilon": 3.0}, {"population": 5}, {"delta": 1e-6}, {"chosen": PlanFields(steps=2)}]
-)
+@pytest.mark.parametrize("said", [{"epsilon": 3.0}, {"population": 5}, {"steps": 2}])
 def test_a_plan_says_it_all(said):
     with pytest.raises(UseError, match="a plan says it all"):
-        resolve(uls_plan(), **said)
+        resolve(uls_plan(), PlanFields(**said))
     assert resolve(els_plan()) == (els_plan(), None)

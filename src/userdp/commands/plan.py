@@ -27,7 +27,7 @@ from userdp.plans.proposal import HEADINGS, Proposal, Release, in_cells
 from userdp.queries.statistics import require_one_owner
 from userdp.reporting.table import Table
 from userdp.training.config import TrainConfig
-from userdp.vocabulary import epsilon_up, round_up
+from userdp.vocabulary import epsilon_up, require_count, round_up
 
 
 def plan(
@@ -113,6 +113,7 @@ def plan(
     for file, name in ((out, "plan.json"), (norms_out, "norms.json")):
         if file is not None:
             require_new(Path(file), overwrite=overwrite, name=name)
+    require_count("repeat", repeat)
     meta = read_meta(path := Path(store))
     require_one_owner(meta)
     who = Measure(**read(settings, sections())["measure"])

@@ -107,6 +107,34 @@ def read(given: Sequence[str], sections: Mapping[str, Section]) -> dict[str, dic
     return found
 
 
+def put(
+    found: Mapping[str, dict[str, Any]],
+    sections: Mapping[str, Section],
+    places: Sequence[str],
+    **arguments: Any,
+) -> None:
+    """Set what arguments say: each in the first of these sections that has a field of its name.
+
+    Args:
+        found: what `read` answered; it is changed.
+        sections: that the command knows.
+        places: names of sections.
+        arguments: None says nothing.
+
+    Raises:
+        UseError: none of the sections has such a field.
+    """
+    for name, value in arguments.items():
+        place = next((one for one in places if name in sections[one]), None)
+        if place is None:
+            guess = closest(name, [field for one in places for field in sections[one]])
+            hint = None if guess is None else f"did you mean {guess}?"
+            raise UseError(f"there is no argument {name}", hint=hint)
+        if value is not None:
+            is_path = Path in _kinds(sections[place][name])
+            found[place][name] = Path(value) if is_path else value
+
+
 def _value(setting: Setting, text: str, place: str) -> Any:
     if Path in _kinds(setting):
         return Path(text)

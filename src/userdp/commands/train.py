@@ -6,16 +6,14 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields as fields_of
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from userdp.clip import AdaptiveClipping, Clip
 from userdp.codec import encode
-from userdp.commands.setting import Section, read, samplings, section_of
+from userdp.commands.setting import Section, put, read, samplings, section_of
 from userdp.errors import UseError, warn
-from userdp.hints import closest
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, train_config
 from userdp.vocabulary import delta_up, round_up
 
@@ -25,7 +23,6 @@ if TYPE_CHECKING:  # what the help does not need is imported where it is used
     from userdp.data.store import UserStore
     from userdp.plans import Plan
     from userdp.plans.proposal import Proposal
-    from userdp.plans.resolved import PlanFields
     from userdp.reporting.table import Table
     from userdp.training.dry_run import DryRun
 
@@ -101,59 +98,42 @@ def train(
         Interrupted: by Ctrl-C or SIGTERM; the step that was charged was finished and is in a
             checkpoint, from which ``resume`` goes on.
     """
-    from userdp.claims import claim
     from userdp.commands.progress import shown
-    from userdp.commands.run import Run, opened
+    from userdp.commands.run import Run, claim, opened
     from userdp.data.progress import NoProgress
     from userdp.data.verify import require_intact
-    from userdp.plans.resolved import PlanFields
+    from userdp.ledger import StoreLedger
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
+    from userdp.training.opening import constants_digest
 
-    folder = Path(out)
-    given = read([settings] if isinstance(settings, str) else settings, sections())
-    own = {
-        "model": model,
-        "lora_rank": lora_rank,
-        "learning_rate": learning_rate,
-        "micro_batch": micro_batch,
-        "device": device,
-        "base_of_others": base_of_others or None,
-    }
-    said = fields | {name: one for name, one in own.items() if one is not None}
-    learning, options = _sorted(said, given)
-    if config is not None and learning:
-        raise UseError(
-            f"config says it all: leave {', '.join(learning)} out, or config",
-            hint="dataclasses.replace(config, …) changes a field",
-        )
-    numbers: dict[str, Any] = {
-        "steps": steps,
-        "cohort_size": cohort_size,
-        "group_size": group_size,
-        "l2_clip_norm": l2_clip_norm,
-    }
-    numbers = given["plan"] | {name: one for name, one in numbers.items() if one is not None}
-    chosen, learned = _plan_and_config(
-        plan, folder, config, learning, resume=resume,
-        budget={"epsilon": epsilon, "population": population, "delta": delta},
-        chosen=PlanFields(
-            **numbers,
-            sampling=given["sampling"],
-            clip=given["clip"],
-            adaptation=given["adaptation"],
-        ),
-        plain=given["plain"],
+    known, folder = sections(), Path(out)
+    given = read([settings] if isinstance(settings, str) else settings, known)
+    put(
+        given, known, ("plan",), epsilon=epsilon, population=population, delta=delta, steps=steps,
+        cohort_size=cohort_size, group_size=group_size, l2_clip_norm=l2_clip_norm,
     )  # fmt: skip
-    if options.get("scores") is not None:
-        options["scores"] = Path(options["scores"])
-    run = RunOptions(**options)
+    put(
+        given, known, ("learning", "run"), model=model, lora_rank=lora_rank,
+        learning_rate=learning_rate, micro_batch=micro_batch, device=device,
+        base_of_others=base_of_others or None, **fields,
+    )  # fmt: skip
+    chosen, learned = _resolved(plan, folder, config, given, resume=resume)
+    run = RunOptions(**given["run"])
     people = opened(store, fixed_graph=True)  # the plan is held against its adjacency in training
-    if declare:
-        _declare(people, chosen, learned, run)
-        return {"store": str(people.path), "declared": True}
-    if not resume or isinstance(chosen, PlainPlan):
-        _tell(people, chosen, plan, learned, run)
+    if isinstance(chosen, PlainPlan):
+        if declare:
+            raise UseError("a run without privacy claims nothing: there is nothing to declare")
+        warn(
+            "training without privacy: the people in this store get no protection from this run, "
+            "and no epsilon can be claimed for the store any more."
+        )
+    elif declare or not resume:
+        digest = constants_digest(chosen, encode(learned), people, scores=run.scores)
+        if declare:
+            StoreLedger(people.path).declare(digest)
+            return {"store": str(people.path), "declared": True}
+        _foretell(people, chosen, plan, learned, run, digest)
     with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
         if run.verify:
             world.on_rank_zero(lambda: require_intact(people, quick=False, progress=bar))
@@ -173,8 +153,7 @@ def train(
         return None
     if dry is not None:
         return dry
-    claimed = claim(folder)
-    plain = isinstance(chosen, PlainPlan)
+    claimed, plain = claim(folder), isinstance(chosen, PlainPlan)
     return Run(
         path=folder,
         claim=claimed,
@@ -228,109 +207,78 @@ def in_words(done: Run | DryRun | dict[str, Any]) -> Iterator[Table | str]:
     yield from claim_in_words(done.claim)
 
 
-def _sorted(
-    said: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keywords, and settings behind them: of the configuration, and of the options of a run."""
-    of_learning = {one.name for one in fields_of(TrainConfig)}
-    of_run = {one.name for one in fields_of(RunOptions)}
-    for name in said:
-        if name not in of_learning | of_run:
-            guess = closest(name, of_learning | of_run)
-            raise UseError(
-                f"train has no argument {name}",
-                hint=None if guess is None else f"did you mean {guess}?",
-            )
-    return (
-        dict(given["learning"]) | {name: said[name] for name in said if name in of_learning},
-        dict(given["run"]) | {name: said[name] for name in said if name in of_run},
-    )
-
-
-def _plan_and_config(
+def _resolved(
     plan: AnyPlan | None,
     folder: Path,
     config: TrainConfig | None,
-    learning: dict[str, Any],
+    given: Mapping[str, dict[str, Any]],
     *,
     resume: bool,
-    budget: dict[str, Any],
-    chosen: PlanFields,
-    plain: dict[str, Any],
 ) -> tuple[Plan | PlainPlan, TrainConfig]:
     """What is run and how it learns: as given, or of the run that is resumed."""
     from userdp.commands.progress import say
-    from userdp.ledger import RunFolder
-    from userdp.plans.resolved import resolve
+    from userdp.plans.resolved import PlanFields, resolve
 
-    said = [name for name, value in budget.items() if value is not None] + chosen.given
-    if resume and plan is None and not said and not plain:
-        resolved = _resumed(folder)
-        if config is None and not learning:
-            config = train_config(RunFolder(folder).read_train()["learning"])
+    chosen, learning, plain = PlanFields(**_plan(given)), given["learning"], given["plain"]
+    if config is not None and learning:
+        raise UseError(
+            f"config says it all: leave {', '.join(learning)} out, or config",
+            hint="dataclasses.replace(config, …) changes a field",
+        )
+    resolved: Plan | PlainPlan
+    if resume and plan is None and not chosen.given and not plain:
+        resolved, kept = _begun(folder)
+        config = config if config is not None or learning else kept
     elif isinstance(plan, PlainPlan) or plain:
-        if said or (plan is not None and plain):
-            names = ", ".join(said or ["plan"])
+        if chosen.given or (plan is not None and plain):
+            names = ", ".join(chosen.given or ["plan"])
             raise UseError(f"{names} says nothing in a run without privacy (plain)")
         if plan is None and plain.keys() != {"steps", "batch_size"}:
             raise UseError("a run without privacy needs plain.steps and plain.batch_size")
         resolved = plan if isinstance(plan, PlainPlan) else PlainPlan(**plain)
     else:
         rank = learning.get("lora_rank") if config is None else config.lora_rank
-        resolved, by_preset = resolve(plan, **budget, chosen=chosen, low_rank=rank is not None)
+        resolved, by_preset = resolve(plan, chosen, low_rank=rank is not None)
         if by_preset is not None:
-            own = {*said, *learning} | (set() if config is None else {"learning_rate"})
-            say(by_preset.sentence(own))
+            own = set() if config is None else {"learning_rate"}
+            say(by_preset.sentence({*chosen.given, *learning, *own}))
             learning = {"learning_rate": by_preset.learning_rate} | learning
     return resolved, TrainConfig(**learning) if config is None else config
 
 
-def _resumed(out: Path) -> Plan | PlainPlan:
-    """The plan of the run that is resumed."""
+def _plan(given: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The fields of `PlanFields`."""
+    return given["plan"] | {name: given[name] for name in ("sampling", "clip", "adaptation")}
+
+
+def _begun(out: Path) -> tuple[Plan | PlainPlan, TrainConfig]:
+    """The plan and the configuration of the run that is resumed."""
     from userdp.ledger import RunFolder
     from userdp.plans import Plan
 
     folder = RunFolder(out)
+    options = folder.read_train() if folder.train.exists() else {}
+    learned = train_config(options.get("learning", {}))
     if folder.plan.exists():
-        return Plan.load(folder.plan)
-    plain = folder.read_train().get("plain")
-    if plain is None:
+        return Plan.load(folder.plan), learned
+    if "plain" not in options:
         raise UseError(f"there is no run at {out} to resume", hint="leave out --resume")
-    return PlainPlan(**plain)
+    return PlainPlan(**options["plain"]), learned
 
 
-def _declare(
-    people: UserStore, plan: Plan | PlainPlan, learned: TrainConfig, run: RunOptions
-) -> None:
-    """Record the constants of a run to come: whatever is asked of the store later chose none."""
-    from userdp.ledger import StoreLedger
-    from userdp.training.opening import constants_digest
-
-    if isinstance(plan, PlainPlan):
-        raise UseError("a run without privacy claims nothing: there is nothing to declare")
-    digest = constants_digest(plan, encode(learned), people, scores=run.scores)
-    StoreLedger(people.path).declare(digest)
-
-
-def _tell(
+def _foretell(
     people: UserStore,
-    plan: Plan | PlainPlan,
+    plan: Plan,
     given: AnyPlan | None,
     learned: TrainConfig,
     run: RunOptions,
+    digest: str,
 ) -> None:
     """Before anything is charged: what the claim will be, or that there will be none."""
     from userdp.claims.foreseen import foreseen, foreseen_in_words
     from userdp.commands.progress import say
     from userdp.ledger import StoreLedger
-    from userdp.training.opening import constants_digest
 
-    if isinstance(plan, PlainPlan):
-        warn(
-            "training without privacy: the people in this store get no protection from this run, "
-            "and no epsilon can be claimed for the store any more."
-        )
-        return
     if not plan.sampling.covered:
         warn(
             f"no accountant covers {plan.sampling.words.title}, so no epsilon is claimed for "
@@ -339,11 +287,8 @@ def _tell(
         return
     history = StoreLedger(people.path).history()
     warn_of_delta(plan, given, total=history.total_delta, allowed=run.allow_large_delta)
-    fixed = history.fixed_at(
-        constants_digest(plan, encode(learned), people, scores=run.scores), history.lines
-    )
     base = None if run.base_of_others else learned.model
-    to_come = foreseen(history, plan, base=base, at=fixed)
+    to_come = foreseen(history, plan, base=base, at=history.fixed_at(digest, history.lines))
     if run.slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
         say(f"The model will claim {foreseen_in_words(to_come)}.")
 
@@ -361,9 +306,8 @@ def warn_of_delta(plan: Plan, given: object, *, total: float, allowed: bool) -> 
     from userdp.plans.proposal import declared_users
     from userdp.plans.small_delta import plan_with_small_delta
 
+    users = declared_users(given)
     warn(
-        plan_with_small_delta(
-            plan, users=declared_users(given), total_delta=total, allow_large_delta=allowed
-        ),
+        plan_with_small_delta(plan, users=users, total_delta=total, allow_large_delta=allowed),
         stacklevel=3,
     )

@@ -22,15 +22,19 @@ _OPTIONS = (
     "epsilon", "population", "delta", "steps", "cohort_size", "group_size", "l2_clip_norm",
     "sampling_probability",
 )  # fmt: skip
-_BY_SIZE = ("sampling_probability", "batch_size")
-"""Constants of a sampling that follow from its size and the population."""
+_BY_SIZE = ("sampling_probability", "batch_size", "group_size")
+"""Constants of a sampling that follow from fields of the plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanFields:
-    """Fields of a plan that somebody chose beside the budget.
+    """What somebody chose of a plan: its budget, and single fields in place of the preset's.
 
     Args:
+        epsilon: the budget; > 0.
+        population: the declared nominal number of units that are sampled: of users, or of examples
+            after the cap of G per user. A public constant, never a count of the private data.
+        delta: in (0, 1); of a preset population^-1.1 by default.
         steps: T, noisy updates; physical micro-batches never count.
         cohort_size: M, users expected per step (ULS), or in every step where it is fixed.
         batch_size: B, examples expected per step (ELS).
@@ -46,6 +50,9 @@ class PlanFields:
         adaptation: fields of `userdp.clip.AdaptiveClipping`; any of them makes the clip norm adapt.
     """
 
+    epsilon: float | None = None
+    population: int | None = None
+    delta: float | None = None
     steps: int | None = None
     cohort_size: float | None = None
     batch_size: float | None = None
@@ -74,11 +81,8 @@ _NOTHING = PlanFields()
 
 def resolve(
     plan: Plan | Proposal | str | os.PathLike[str] | None = None,
-    *,
-    epsilon: float | None = None,
-    population: int | None = None,
-    delta: float | None = None,
     chosen: PlanFields = _NOTHING,
+    *,
     low_rank: bool = False,
 ) -> tuple[Plan, Preset | None]:
     """The plan that was given, or the one of a budget and of single fields; and its preset, if any.
@@ -89,27 +93,22 @@ def resolve(
 
     Args:
         plan: as it is, or the file of one.
-        epsilon: the budget; > 0.
-        population: the declared nominal number of units that are sampled: of users, or of examples
-            after the cap of G per user. A public constant, never a count of the private data.
-        delta: in (0, 1); of a preset population^-1.1 by default.
-        chosen: fields that take the place of the preset's.
+        chosen: in place of a plan: a budget, and fields that take the place of the preset's.
         low_rank: adapters are trained, for the preset.
 
     Raises:
         UseError: something is missing, is said twice or says nothing, or next to nothing could be
             learned.
     """
-    budget = {"epsilon": epsilon, "population": population, "delta": delta}
-    said = [name for name, value in budget.items() if value is not None] + chosen.given
     if plan is not None:
-        if said:
+        if chosen.given:
             raise UseError(
-                f"a plan says it all, and {', '.join(map(_spoken, said))} would make it another",
+                f"a plan says it all, and {', '.join(map(_spoken, chosen.given))} would make it "
+                "another",
                 hint="leave that out, or --plan",
             )
         return as_plan(plan), None
-    if not said:
+    if not chosen.given:
         raise UseError(
             "training needs a plan: --epsilon and --population, from which a preset chooses the "
             "rest; or --plan FILE",
@@ -118,42 +117,35 @@ def resolve(
     constants = dict(chosen.sampling)
     sampling = SAMPLINGS[constants.pop("kind", "users")]
     size = _SIZES[sampling.unit]
-    values: dict[str, Any] = {
-        "population": population,
-        size: getattr(chosen, size),
-        "group_size": chosen.group_size,
-        "steps": chosen.steps,
-        "l2_clip_norm": chosen.l2_clip_norm,
-        "delta": delta,
-    }
     for stray in set(_SIZES.values()) - {size}:
         if getattr(chosen, stray) is not None:
             raise UseError(
                 f"{stray} says nothing with sampling {sampling.kind}", hint=f"give {size}"
             )
-    if (chosen.noise_multiplier is None) == (epsilon is None):
+    epsilon, population, noise = chosen.epsilon, chosen.population, chosen.noise_multiplier
+    if (noise is None) == (epsilon is None):
         raise UseError(
             "give exactly one of --epsilon and plan.noise_multiplier: the one determines the other",
             hint="for instance --epsilon 4 --population 20000",
         )
     by_preset = None
     if sampling.kind == "users" and epsilon is not None and population is not None:
-        by_preset = preset(epsilon=epsilon, population=population, delta=delta, low_rank=low_rank)
-        for name, value in values.items():
-            if value is None:
-                values[name] = getattr(by_preset, name)
+        by_preset = preset(
+            epsilon=epsilon, population=population, delta=chosen.delta, low_rank=low_rank
+        )
+    needed = ("population", size, "group_size", "steps", "l2_clip_norm", "delta")
+    values = {name: getattr(chosen, name) for name in needed}
+    values |= {name: getattr(by_preset, name, None) for name in needed if values[name] is None}
     require_said(values, why="a plan needs it")
     result = Plan(
         sampling=sampling.of_size(
             values[size],
             population=values["population"],
             group_size=values["group_size"],
-            **constants_of(sampling, constants, without=("group_size", *_BY_SIZE)),
+            **constants_of(sampling, constants, without=_BY_SIZE),
         ),
         clip=_clip(chosen, values["l2_clip_norm"], sampling),
-        noise=Gaussian(
-            multiplier=1.0 if chosen.noise_multiplier is None else chosen.noise_multiplier
-        ),
+        noise=Gaussian(multiplier=1.0 if noise is None else noise),
         steps=values["steps"],
         population=values["population"],
         budget=Budget(target_delta=values["delta"], target_epsilon=epsilon),
@@ -174,10 +166,7 @@ def constants_of(
         UseError: one without a default is missing, or one was given that the sampling has not.
     """
     known = {one.name: one.default for one in fields(sampling) if one.name not in without}
-    needed = {
-        name: given.get(name, None if default is MISSING else default)
-        for name, default in known.items()
-    }
+    needed = {name: given.get(name) for name, default in known.items() if default is MISSING}
     require_said(needed, why=f"sampling {sampling.kind} needs it")
     if stray := [f"sampling.{name}" for name in given if name not in known]:
         raise UseError(f"{', '.join(stray)} has no meaning with sampling {sampling.kind}")
@@ -194,8 +183,9 @@ def _spoken(name: str) -> str:
     """What sets a field of a plan, in the words of the command line."""
     if name in _OPTIONS:
         return f"--{name.replace('_', '-')}"
-    own = name in PlanFields.__dataclass_fields__ or "." in name
-    return (f"plan.{name}" if "." not in name else name) if own else f"sampling.{name}"
+    if "." in name:
+        return name
+    return f"{'plan' if name in PlanFields.__dataclass_fields__ else 'sampling'}.{name}"
 
 
 def _clip(chosen: PlanFields, l2_norm: float, sampling: type[Sampling]) -> Clip:
