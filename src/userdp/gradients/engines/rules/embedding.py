@@ -11,7 +11,7 @@ from torch import Tensor
 
 from userdp.gradients.engines.layer import Layer, Watcher, apply, stands_in_for
 from userdp.gradients.engines.rules.linear import Ghost
-from userdp.gradients.engines.uses import Dense, Use, wide
+from userdp.gradients.engines.uses import Dense, Use, squares, wide
 
 _PAIRED = 1 << 22
 """Numbers that an inner product of a table's two uses has of several units at a time."""
@@ -34,16 +34,15 @@ class Sparse(Use):
     shape: torch.Size
 
     def squared_norms(self) -> Tensor:
-        return self.sums.double().square().sum((1, 2))
+        return squares(self.sums)
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
-        rows = (self.sums.double() * factors[:, None, None]).flatten(0, 1)
+        rows = (self.sums * factors.to(self.sums.dtype)[:, None, None]).flatten(0, 1)
         tokens = self.tokens.flatten()
-        # A narrow sum rounds at each addition, so it gets one for all units of the pass; and only
-        # the result is rounded, not what is added, on which `engines.rounding` does not count.
-        first = first_places(tokens)
-        rows = torch.zeros_like(rows).index_add_(0, first, rows)
-        total[tokens] = (total[tokens].double() + rows[first]).to(total.dtype)
+        # The units of the pass are added up apart, so that each number of the total gets one
+        # addition: those of the zeros in other places change nothing.
+        rows = torch.zeros_like(rows).index_add_(0, first_places(tokens), rows)
+        total.index_add_(0, tokens, rows.to(total.dtype))
 
     def dense(self) -> Dense:
         units = torch.arange(len(self.tokens), device=self.tokens.device)[:, None]
@@ -63,8 +62,11 @@ class Sparse(Use):
         of their condition: 1e-10 of :math:`\|G\| \|E\|`.
         """
         if isinstance(other, Dense):
-            at = self.tokens[..., None].expand_as(self.sums)
-            return (other.gradients.gather(1, at).double() * self.sums).sum((1, 2))
+            units, vocabulary = other.gradients.shape[:2]
+            begins = vocabulary * torch.arange(units, device=self.tokens.device)
+            at = (self.tokens + begins[:, None]).flatten()
+            rows = other.gradients.flatten(0, 1).index_select(0, at).double()
+            return rows.view_as(self.sums).mul_(self.sums).sum((1, 2))
         if not isinstance(other, Ghost):
             return None
         units, positions, _ = other.left.shape
