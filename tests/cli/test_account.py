@@ -24,7 +24,7 @@ USERS = ["--sampling", "users", "--sampling-probability", "1", *STEPS]
 EXAMPLES = ["--sampling", "examples", "--sampling-probability", "1", "--group-size", "2", *STEPS]
 BATCH = ["--sampling", "fixed-batch", "--set", "sampling.batch_size=2", "--population", "2", *STEPS]
 BUDGET = ["--epsilon", "4"]
-TOGGLES = (["--accountant", "rdp"], ["--curve"], ["--by-examples"], ["--delta", "3e-6"])
+TOGGLES = (["--accountant", "rdp"], ["--curve"], ["--delta", "3e-6"])
 VALUES = {  # each option of a mechanism with a value that no base has
     "--sampling": "users",
     "--sampling-probability": "0.5",
@@ -117,13 +117,16 @@ def test_no_option_is_ignored_beside_a_ledger(kind: str, places, capsys) -> None
 )
 def test_no_option_is_ignored_beside_a_mechanism(base, capsys) -> None:
     whole = [*base, "--noise-multiplier", "3"]
-    toggles = TOGGLES[:3] if base is not BATCH else TOGGLES[:1] + TOGGLES[2:3]  # a slow curve
+    toggles = TOGGLES[:2] if base is not BATCH else TOGGLES[:1]  # a slow curve
     assert require_all_heard(capsys, whole, toggles) >= 2
     first = said(capsys, ["account", *whole])
     calibrated = said(capsys, ["account", *base, *BUDGET])
     assert first is not None
     assert calibrated is not None
+    # A population that bounds no draw is heard in a warning of delta alone.
     for option, value in VALUES.items():
+        if option == "--population" and base is not BATCH:
+            continue
         if not (option == "--sampling" and value in base):
             assert said(capsys, ["account", *with_option(whole, option, value)]) != first, option
         if option != "--noise-multiplier" and not (option == "--sampling" and value in base):
@@ -176,7 +179,7 @@ def test_the_curve_of_a_ledger_is_that_of_its_whole_plan(places, capsys) -> None
 
 def test_what_a_composed_claim_cannot_answer_is_refused_with_a_way_out(places, capsys) -> None:
     for kind in ("two runs", "plain", "query"):
-        for toggle in TOGGLES[:3]:
+        for toggle in TOGGLES[:2]:
             assert userdp(["account", "--ledger", str(places[kind]), *toggle]) == 2
             err = capsys.readouterr().err
             assert "hint: leave them out" in err

@@ -25,6 +25,8 @@ from userdp.reporting.table import Table
 from userdp.sampling import SAMPLINGS, Sampling
 from userdp.vocabulary import PrivacyUnit, delta_up, require_count, round_up
 
+_BELOW = "epsilon_lower_bound"
+"""Of a proof: whether a smaller ε would be too small; for ``--json``."""
 AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadhan", "dp-accounting"]
 
 
@@ -57,8 +59,6 @@ def account(
     epsilon: float | None = None,
     population: int | None = None,
     accountant: AccountantName | None = None,
-    allow_large_delta: bool = False,
-    by_examples: bool = False,
     curve: bool = False,
     proof: bool = False,
     settings: Sequence[str] = (),
@@ -83,8 +83,6 @@ def account(
             and what delta is judged by.
         accountant: contour (certified, exact; the default), or a second opinion. With a ledger: of
             the steps that it charges, in place of the plan's own.
-        allow_large_delta: answer even where delta is not below 1 over the population.
-        by_examples: also the epsilon of users who hold fewer examples than the cap, by contour.
         curve: also the whole delta(epsilon) curve, and the largest true positive rate that any
             attack can have, by contour. With a ledger: where one mechanism is all of the claim.
         proof: also prove the epsilon by ball arithmetic (needs the extra ``proof``): it encloses
@@ -94,32 +92,29 @@ def account(
     Raises:
         UseError: something is missing, is said twice or says nothing.
     """
-    if accountant not in (None, "contour") and (curve or by_examples):
+    if accountant not in (None, "contour") and curve:
         raise UseError(
-            f"--curve and --by-examples are computed by contour, not by --accountant {accountant}",
-            hint="leave --accountant out, or ask for them by themselves",
+            f"--curve is computed by contour, not by --accountant {accountant}",
+            hint="leave --accountant out, or ask for it by itself",
         )
-    chosen, told, claimed = Accountant(accountant or "contour"), dict[str, Any](), None
     constants = read(settings, sections())["sampling"]
-    given = {"sampling_probability": sampling_probability, "group_size": group_size}
-    constants |= {name: value for name, value in given.items() if value is not None}
+    own = {"sampling_probability": sampling_probability, "group_size": group_size}
+    constants |= {name: value for name, value in own.items() if value is not None}
+    law: Sampling | None
+    mechanism: NoisySteps | None
+    claimed, told = None, dict[str, Any]()
     if ledger is not None:
-        beside = (sampling, population, epsilon, noise_multiplier, steps)
-        if constants or any(one is not None for one in beside):
+        beside = (sampling, population, epsilon, noise_multiplier, steps, *constants.values())
+        if any(one is not None for one in beside):
             raise UseError("--ledger says it all: leave the options of a mechanism out")
-        wanted = bool(accountant or curve or by_examples or proof)
-        claimed = _of_ledger(Path(ledger), delta, wanted=wanted)
-        told, priced = claimed.to_dict(), claimed.mechanism
-        law, population = None, None
-        if claimed.plan is not None:
-            law, population = claimed.plan.sampling, claimed.plan.population
-        # The ledger's own δ was judged when its run began: of that there is only a warning.
-        allow_large_delta = allow_large_delta or delta is None
-        delta = float(told["delta"])
+        claimed = _of_ledger(Path(ledger), delta, wanted=bool(accountant or curve or proof))
+        told, mechanism, delta = claimed.to_dict(), claimed.mechanism, claimed.guarantee.delta
+        law = None if claimed.plan is None else claimed.plan.sampling
+        population = None if claimed.plan is None else claimed.plan.population
     else:
         law = _sampling(sampling or "users", constants, population)
         require_said({"steps": steps}, why="epsilon depends on it")
-        priced = law.price(
+        mechanism = law.price(
             Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier),
             Clip(l2_norm=1.0),
             require_count("steps", steps or 0),
@@ -129,48 +124,39 @@ def account(
                 "account needs two of --noise-multiplier, --delta and --epsilon (or --ledger "
                 "PATH): the third is computed"
             )
-        if delta is None:
-            if by_examples or curve or accountant or allow_large_delta:
-                raise UseError("--epsilon with a noise goes with a mechanism and --proof only")
-            assert epsilon is not None
-            return Priced(values=_delta_at(priced, epsilon, proof=proof) | _facts(law, priced))
-    if priced is not None and law is not None and delta and population is not None:
+    if law is not None and population is not None and delta:
         counted = "users" if law.by_user else "examples"
-        warn(
-            require_small_delta(
-                delta, population, counted=counted, allow_large_delta=allow_large_delta
-            )
-        )
-    if epsilon is not None:
-        assert priced is not None
-        priced = calibrate_by(chosen, priced, target_epsilon=epsilon, target_delta=delta)
-        told = {"target_epsilon": epsilon}
-    if accountant is not None or claimed is None:
-        assert priced is not None
-        assert law is not None
-        bracket = epsilon_by(chosen, priced, delta)
-        kept = {name: value for name, value in told.items() if name not in ("epsilon", "delta")}
+        warn(require_small_delta(delta, population, counted=counted, allow_large_delta=True))
+    if mechanism is not None and law is not None and (claimed is None or accountant):
+        chosen = Accountant(accountant or "contour")
+        if delta is None:
+            assert epsilon is not None
+            if curve or accountant:
+                raise UseError("--epsilon with a noise goes with a mechanism and --proof only")
+            return Priced(values=_facts(law, mechanism) | _delta_at(mechanism, epsilon, proof))
+        if epsilon is not None:
+            mechanism = calibrate_by(chosen, mechanism, target_epsilon=epsilon, target_delta=delta)
+            told = {"target_epsilon": epsilon}
+        bracket = epsilon_by(chosen, mechanism, delta)
         told = {
+            **_facts(law, mechanism),
+            **told,
             "epsilon": bracket.upper,
             "epsilon_lower_bound": bracket.lower,
             "delta": delta,
-            **_facts(law, priced),
-            **kept,
             "accountant": bracket.accountant,
             **({"note": bracket.note} if bracket.note else {}),
         }
         if claimed is not None:
             guarantee = replace(
-                claimed.guarantee, epsilon=bracket.upper, accountant=str(bracket.accountant)
+                claimed.guarantee, epsilon=bracket.upper, accountant=bracket.accountant
             )
             claimed = replace(claimed, guarantee=guarantee)
             told["headline"] = claimed.headline
-    if by_examples:
-        told["epsilon_by_examples"] = _by_examples(priced, law, delta)
     if curve:
-        told["curve"] = _curve(priced)
+        told["curve"] = _curve(mechanism)
     if proof:
-        told["proof"] = _proof_of_epsilon(priced, told)
+        told["proof"] = _proof_of_epsilon(mechanism, told)
     return Priced(values=told, claim=claimed)
 
 
@@ -239,21 +225,11 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
     if wanted and claimed.mechanism is None:
         why = "nothing" if math.isinf(claimed.guarantee.epsilon) else claimed.composition
         raise UseError(
-            "--accountant, --curve, --by-examples and --proof ask of one mechanism, and the claim "
+            "--accountant, --curve and --proof ask of one mechanism, and the claim "
             f"of {path} is of {why}",
             hint="leave them out, or name the ledger of a single private run",
         )
     return claimed
-
-
-def _by_examples(mechanism: Any, sampling: Sampling | None, delta: float) -> dict[str, float]:
-    from userdp.accounting.holders import epsilon_by_items
-
-    if sampling is None or sampling.by_user:
-        raise UseError(
-            "--by-examples has no meaning where users are sampled: every user has the same epsilon"
-        )
-    return {str(k): bracket.upper for k, bracket in epsilon_by_items(mechanism, delta).items()}
 
 
 def _curve(mechanism: Any) -> dict[str, list[float]]:
@@ -282,7 +258,7 @@ def _proof_of_epsilon(mechanism: Any, told: Mapping[str, Any]) -> dict[str, Any]
     return prove_epsilon(mechanism, float(told["delta"]), bracket)
 
 
-def _delta_at(mechanism: Any, epsilon: float, *, proof: bool) -> dict[str, Any]:
+def _delta_at(mechanism: Any, epsilon: float, proof: bool) -> dict[str, Any]:
     """δ at a given ε by the contour accountant, and by ball arithmetic where ``proof`` is asked."""
     from userdp.accounting.claims import prove_delta
 
@@ -300,37 +276,26 @@ def in_words(priced: Priced) -> Iterator[Table | str]:
     """Names and values, the claim of a ledger, then lists as tables of their own."""
     told = priced.values
     apart = ("headline", "standing", "epsilon_so_far")
-    single = {
-        name: value
-        for name, value in told.items()
-        if not isinstance(value, dict | list) and name not in apart
-    }
+    nested = {name for name, value in told.items() if isinstance(value, dict | list)}
+    single = [name for name in told if name not in apart and name not in nested]
     yield Table(
-        rows=[(name.replace("_", " "), _shown(name, value)) for name, value in single.items()],
-        strong=[list(single).index("epsilon")],
+        rows=[(name.replace("_", " "), _shown(name, told[name])) for name in single],
+        strong=[single.index("epsilon")],
     )
     if priced.claim is not None:
-        yield ""
         yield from claim_in_words(priced.claim)
     if "proof" in told:
-        yield ""
-        yield _proof(told["proof"])
-    if "epsilon_by_examples" in told:
-        yield ""
-        yield Table(
-            columns=("examples of the user", "epsilon"),
-            rows=[(held, round_up(one)) for held, one in told["epsilon_by_examples"].items()],
-        )
+        proof = [(name, value) for name, value in told["proof"].items() if name != _BELOW]
+        rows = [(name.replace("_", " "), str(value)) for name, value in proof]
+        yield Table(caption="proof by ball arithmetic", rows=rows)
     if "curve" in told:
         curve = told["curve"]
         points = list(zip(curve["epsilon"], curve["delta"], strict=True))[::8]
         rates = zip(curve["false_positive_rate"], curve["largest_true_positive_rate"], strict=True)
-        yield ""
         yield Table(
             columns=("epsilon", "delta"),
             rows=[(round_up(epsilon, 6), delta_up(delta, 4)) for epsilon, delta in points],
         )
-        yield ""
         yield Table(
             columns=("an attack's false positive rate", "its true positive rate, at most"),
             rows=[(f"{false:g}", f"{true:.6f}") for false, true in rates],
@@ -344,21 +309,3 @@ def _shown(name: str, value: Any) -> str:
     if name == "delta":
         return delta_up(float(value), 8)
     return f"{value:.8g}" if isinstance(value, float) else str(value)
-
-
-def _proof(proof: Mapping[str, Any]) -> Table:
-    """The claim, whether it is proven, and the enclosure."""
-    words = {True: "proven", False: "not proven"}
-    rows = [("claim", proof["claim"]), ("proven", words[proof["proven"]])]
-    if "why" in proof:
-        rows.append(("why", str(proof["why"])))
-    if "delta_upper" in proof:
-        rows += [
-            ("delta there", f"{proof['delta_lower']!r} to {proof['delta_upper']!r}"),
-            ("took", f"{proof['seconds']} s at {proof['bits']} bits"),
-            ("what is proven", proof["scope"]),
-        ]
-    if "epsilon_lower_bound" in proof:
-        below = proof["epsilon_lower_bound"]
-        rows.append(("no smaller epsilon", f"{below['claim']}: {words[below['proven']]}"))
-    return Table(caption="proof by ball arithmetic", rows=rows)
