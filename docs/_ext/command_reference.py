@@ -1,19 +1,15 @@
 """The command reference: a page for each command, made from the program itself at each build.
 
-`cyclopts` turns a command's signature and docstring into Markdown; this file writes one page a
-command into ``docs/reference/commands``, which git ignores, so that no page can be out of date.
+This file writes one page a command into ``docs/reference/commands``, which git ignores, so that no
+page can be out of date.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App
 from sphinx.application import Sphinx
-
-_OFF = "[default: False]"
 
 
 def _write(path: Path, text: str) -> None:
@@ -22,39 +18,44 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _pages(app: App) -> dict[str, str]:
-    """The page of each command, by its name.
+def _page(name: str, example: str) -> str:
+    """What a command does, all that it takes, and a line to try."""
+    from userdp import commands
+    from userdp.cli.commands import function_of, options_of
+    from userdp.commands.documented import first_line, paragraphs
 
-    The whole program is written at once and cut: only then do its defaults (no ``--no-flag``) and
-    its name in front of each usage line hold for the commands.
-    """
-    whole: str = app.generate_docs(output_format="markdown", recursive=True)
-    parts = re.split(r"(?m)^## userdp (.+)\n", whole)[1:]
-    pages = {}
-    for name, text in zip(parts[::2], parts[1::2], strict=True):
-        text = text.replace(f" *{_OFF}*", "")  # a flag that is not given is off
-        example = str(app[name].help_epilogue).rpartition("Try: ")[2]
-        shown = f"For example:\n\n```console\n{example}\n```\n"
-        pages[name] = f"# userdp {name}\n{text.rstrip()}\n\n{shown}"
-    return pages
+    options = options_of(name)
+    rows = [f"| `{one.shown}` | {one.told.replace('|', '&#124;')} |" for one in options]
+    if any(one.name == "--set" for one in options):
+        rows.append(
+            f"| `--settings` | lists all that `--set` reaches: `userdp {name} --settings` |"
+        )
+    told = [first_line(commands, name), *paragraphs(function_of(name))]
+    listed = "\n".join(["| | |", "|---|---|", *rows])
+    shown = f"For example:\n\n```console\nuserdp {name} {example}\n```"
+    return "\n\n".join([f"# userdp {name}", *told, listed, shown, ""])
 
 
 def _generate(sphinx: Sphinx) -> None:
     """All pages, before Sphinx looks for sources."""
-    from userdp.cli.commands import build_app
+    from userdp import commands
+    from userdp.cli.commands import COMMANDS
+    from userdp.commands.documented import first_line
 
-    app = build_app()
     folder = Path(sphinx.srcdir) / "reference" / "commands"
     folder.mkdir(parents=True, exist_ok=True)
-    pages = _pages(app)
+    examples = {name: line for of in COMMANDS.values() for name, line in of.items()}
+    files = {name: name.replace(" ", "-") for name in examples}
     for old in folder.glob("*.md"):
-        if old.stem not in (*pages, "index"):
+        if old.stem not in (*files.values(), "index"):
             old.unlink()
-    for name, text in pages.items():
-        _write(folder / f"{name}.md", text)
-    lines = {name: app[name].help.partition("\n")[0] for name in pages}
-    rows = [f"| [`userdp {name}`]({name}.md) | {line} |" for name, line in lines.items()]
-    listed = "\n".join(pages)
+    for name, example in examples.items():
+        _write(folder / f"{files[name]}.md", _page(name, example))
+    rows = [
+        f"| [`userdp {name}`]({file}.md) | {first_line(commands, name)} |"
+        for name, file in files.items()
+    ]
+    listed = "\n".join(files.values())
     _write(
         folder / "index.md",
         "# Commands\n\nEvery command takes `--json` (one JSON object on stdout, errors too; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 COMMANDS = (
@@ -63,38 +63,18 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(word, list(known), n=1)), None)
 
 
+def likely(guess: str | None) -> str:
+    """The beginning of a hint that guesses what was meant."""
+    return "" if guess is None else f"did you mean {guess}? "
+
+
 def one_of(word: str, known: Iterable[str]) -> str:
     """The hint where ``word`` is none of ``known``.
 
     >>> one_of("jsonnl", ["csv", "jsonl"])
     'did you mean jsonl? one of: csv, jsonl'
     """
-    guess = closest(word, known := list(known))
-    return ("" if guess is None else f"did you mean {guess}? ") + f"one of: {', '.join(known)}"
-
-
-def in_shell(text: str, options: Mapping[str, str]) -> str:
-    """A message for who typed a command: what it calls by a field's name becomes the option.
-
-    A name of several words is the option wherever it stands by itself; a name of one word, which
-    may be a word of the sentence, only where it begins the message, or has its value in brackets.
-
-    Args:
-        text: the message.
-        options: name of a field to the command's own option.
-
-    >>> in_shell("lora_rank must be 1 or more", {"lora_rank": "--lora-rank"})
-    '--lora-rank must be 1 or more'
-    >>> in_shell("width (5) must be a multiple of the width of a head", {"width": "learning.width"})
-    'learning.width (5) must be a multiple of the width of a head'
-    """
-    for name, option in options.items():
-        if "_" in name:
-            place = rf"(?<![-\w./\"'`=])(?<!the ){name}(?![\w(/\"'=.-])"
-        else:
-            place = rf"^{name}(?= must\b)|(?:^|(?<=\bof )|(?<=\bmost )){name}(?= \([\d.]+\))"
-        text = re.sub(place, option, text)
-    return text
+    return f"{likely(closest(word, known := list(known)))}one of: {', '.join(known)}"
 
 
 def _as_option(setting: re.Match[str]) -> str:

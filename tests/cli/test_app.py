@@ -2,68 +2,21 @@ import errno
 import json
 import math
 import os
-import subprocess
-import sys
 
 import pytest
 
 from tests.plans import uls_plan
-from tests.speed import fast_then_slow
 from userdp.cli.app import run
-from userdp.cli.commands import build_app
 from userdp.ledger import StoreLedger
 
 MECHANISM = ["--sampling-probability", "0.01", "--steps", "10", "--delta", "1e-6"]
 ULS = ["--sampling", "users", *MECHANISM, "--noise-multiplier", "1"]
-
-IMPORTED = """
-import sys
-from userdp.cli.app import run
-run(sys.argv[1:])
-heavy = {"torch", "transformers", "scipy", "numpy", "matplotlib", "pyarrow", "duckdb", "jinja2"}
-print(sorted(heavy & set(sys.modules)), file=sys.stderr)
-"""
 
 
 def userdp(capsys, *arguments):
     status = run(arguments)
     captured = capsys.readouterr()
     return status, captured.out, captured.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    fast_then_slow([["--help"], ["account", "--help"], ["plan", "--help"], ["train", "--help"]]),
-)
-def test_help_imports_nothing_heavy(arguments):
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True, check=True
-    )
-    assert done.stderr.strip() == "[]"
-    assert "Usage: userdp" in done.stdout
-
-
-@pytest.mark.slow
-def test_account_imports_neither_torch_nor_transformers():
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTED, "account", *ULS, "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "torch" not in done.stderr
-    assert "transformers" not in done.stderr
-    assert json.loads(done.stdout)["accountant"]
-
-
-@pytest.mark.slow
-def test_every_commands_help_ends_in_a_command_one_can_run(capsys):
-    for name in build_app().resolved_commands():
-        if name.startswith("-"):
-            continue
-        status, out, _ = userdp(capsys, name, "--help")
-        assert status == 0
-        assert f"Try: userdp {name}" in out
 
 
 def test_account_prints_every_part_of_the_claim_as_json(capsys):

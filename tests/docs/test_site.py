@@ -11,10 +11,9 @@ import pytest
 
 import userdp
 from tests.docs.site import dead_links
-from userdp.cli.commands import build_app
+from userdp.cli.commands import names, options_of
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = [name for name in build_app() if not name.startswith("-")]
 
 
 def test_twin_dead_links_are_found(tmp_path):
@@ -47,19 +46,11 @@ def test_the_site_builds_without_a_warning_and_no_link_in_it_is_dead(site):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", names())
 def test_each_command_has_a_page_with_all_that_it_takes(site, name):
-    text = (site / "reference" / "commands" / f"{name}.html").read_text(encoding="utf-8")
-    names = {
-        # What has only a place among the words is shown by its name in capitals: RUN, STORE.
-        option
-        for argument in build_app()[name].assemble_argument_collection()
-        if argument.show
-        for option in argument.names
-        if option not in argument.negatives
-    }
-    assert names
-    assert [option for option in sorted(names) if option not in text] == []
+    page = site / "reference" / "commands" / f"{name.replace(' ', '-')}.html"
+    text = page.read_text(encoding="utf-8")
+    assert [option.name for option in options_of(name) if option.name not in text] == []
 
 
 @pytest.mark.slow

@@ -3,55 +3,101 @@
 from __future__ import annotations
 
 import json as json_library
+import math
 import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Drawn
 
-from userdp.commands.progress import stderr
-from userdp.errors import Interrupted, UserdpWarning
-from userdp.files import finite
-from userdp.reporting.table import Table
+from userdp.claims import Claim
+from userdp.claims.headline import printed_in_words, so_far_in_words
+from userdp.commands.answer import Part, plain
+from userdp.commands.progress import say
+from userdp.errors import Interrupted, UserdpError, UserdpWarning
+from userdp.reporting.parts import parts_of_claim
+from userdp.reporting.table import MISSING, Table, table_of
+from userdp.vocabulary import delta_up, round_up
 
-if TYPE_CHECKING:
-    from userdp.cli.failures import Failure
-
+_FOR_WHOM = {
+    True: "Operator-only: exact facts about people and their text, which no epsilon covers.",
+    False: "May be handed on: epsilon covers it.",
+}
 stdout = Console(highlight=False)
 
 
 def answer_of(result: Any, command: ModuleType, *, json: bool) -> int:
     """Print what a function of `userdp.commands` returned, and return the exit status.
 
-    Its module says it in words; the values and the exit status are the result's own, or its module
-    has them too. Nothing is printed of None: another process says it.
+    Its module may say it in words, as `Part` each; otherwise the values are shown by their names.
+    Nothing is printed of None: another process says it.
     """
     if result is None:
         return 0
-    status = getattr(result, "status", 0)
-    status = command.status(result) if hasattr(command, "status") else status
-    if not json:
-        return show(command.in_words(result), status=status)
-    told = getattr(result, "to_dict", None)
-    values = result if isinstance(result, Mapping) else told() if told else command.to_dict(result)
-    sys.stdout.write(json_library.dumps(finite(values), allow_nan=False) + "\n")
-    return int(status)
+    values = plain(getattr(command, "to_dict", plain)(result))
+    if json:
+        sys.stdout.write(json_library.dumps(values, allow_nan=False) + "\n")
+    else:
+        show(command.in_words(result) if hasattr(command, "in_words") else [values])
+        if type(mine := values.get("operator_only")) is bool:
+            show([_FOR_WHOM[mine]])
+    return int(False in (values.get("ok"), values.get("passed")))
 
 
-def show(parts: Iterable[Table | str], *, status: int = 0, console: Console = stdout) -> int:
-    """Print sentences and tables, and return the exit status."""
+def show(parts: Iterable[Part], *, console: Console = stdout) -> None:
+    """Print the parts of an answer."""
     for part in parts:
-        if isinstance(part, Table):
-            console.print(_drawn(part))
-        else:  # a terminal's own line breaks would cut words
+        if isinstance(part, str):  # a terminal's own line breaks would cut words
             console.print(part, soft_wrap=not console.is_terminal, markup=False)
-    return status
+        elif isinstance(part, Table):
+            console.print(_drawn(part))
+        else:
+            show(_simpler(part), console=console)
+
+
+def _simpler(part: Any, caption: str = "") -> Iterator[Table | str]:
+    """A claim, or values by their names, as sentences and tables."""
+    if isinstance(part, Claim):
+        told = (f"Claim: {part.headline}", so_far_in_words(part), printed_in_words(part))
+        yield from (f"{words}." for words in told if words is not None)
+        yield from filter(None, [parts_of_claim(part)])
+    elif isinstance(part, Mapping):
+        inner = {key: one for key, one in part.items() if _is_nested(one)}
+        rows = [(_heading(key), _cell(key, part[key])) for key in part if key not in inner]
+        yield Table(rows=rows, caption=caption)
+        for key, one in inner.items():
+            yield from _simpler(one, _heading(key))
+    else:
+        readers = {_heading(key): lambda row, key=key: _cell(key, row[key]) for key in part[0]}
+        yield table_of(part, readers, caption=caption)
+
+
+def _is_nested(value: Any) -> bool:
+    listed = isinstance(value, list | tuple) and bool(value) and isinstance(value[0], Mapping)
+    return listed or isinstance(value, Mapping | Claim)
+
+
+def _heading(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _cell(key: str, value: Any) -> str:
+    """A value for people; ε and δ are rounded up."""
+    if value is None or isinstance(value, bool):
+        return MISSING if value is None else "yes" if value else "no"
+    if key in ("epsilon", "delta"):
+        return (round_up if key == "epsilon" else delta_up)(float(value))
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or MISSING
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _drawn(table: Table) -> Drawn:
@@ -66,47 +112,35 @@ def _drawn(table: Table) -> Drawn:
     )
     headings = table.columns or [""] * len(table.numeric)
     for heading, numeric in zip(headings, table.numeric, strict=True):
-        result.add_column(
-            escape(heading),
-            justify="right" if numeric and table.columns else "left",
-            style="bold" if heading and heading == table.key else "",
-            overflow="fold",
-        )
+        style = "bold" if heading and heading == table.key else ""
+        side = "right" if numeric and table.columns else "left"
+        result.add_column(escape(heading), justify=side, style=style, overflow="fold")  # type: ignore[arg-type]
     for number, row in enumerate(table.rows):
         result.add_row(*map(escape, row), style="bold" if number in table.strong else None)
-        if number in table.breaks:
-            result.add_row()
     return result
 
 
-def fail(failure: Failure, *, json: bool) -> int:
+def fail(failure: UserdpError, *, json: bool) -> int:
     """Print why a command failed, and return its exit status.
 
     Under ``--json`` it is an object on stdout, where who asked for one reads.
     """
+    told = {"error": failure.message, "hint": failure.hint, "status": failure.exit_status}
     if json:
-        sys.stdout.write(json_library.dumps(failure.plain) + "\n")
-        return failure.status
-    stderr.print(f"[bold red]error:[/] {escape(failure.error)}", soft_wrap=True)
+        sys.stdout.write(json_library.dumps(told) + "\n")
+        return failure.exit_status
+    say(f"error: {failure.message}")
     if failure.hint:
-        stderr.print(f"[bold]hint:[/] {escape(failure.hint)}", soft_wrap=True)
-    return failure.status
+        say(f"hint: {failure.hint}")
+    return failure.exit_status
 
 
-def show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def show_warning(message: Warning | str, *others: Any, **options: Any) -> None:
     """As `warnings.showwarning`: ours in the words of the command line, others as they are."""
     if isinstance(message, UserdpWarning):
-        stderr.print(f"[bold yellow]warning:[/] {escape(message.message)}", soft_wrap=True)
+        say(f"warning: {message.message}")
     else:
-        text = warnings.formatwarning(message, category, filename, lineno, line)
-        (file or sys.stderr).write(text)
+        sys.stderr.write(warnings.formatwarning(message, *others[:3]))
 
 
 _RESUMED = ("train", "tune", "federate")

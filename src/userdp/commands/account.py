@@ -14,8 +14,8 @@ from userdp.accounting.mechanisms import NoisySteps
 from userdp.claims import Claim
 from userdp.clip import Clip
 from userdp.codec import encode
+from userdp.commands.answer import Part
 from userdp.commands.setting import Section, read, samplings
-from userdp.commands.words import claim_in_words
 from userdp.errors import UseError, warn
 from userdp.hints import one_of
 from userdp.noise import Gaussian
@@ -272,7 +272,7 @@ def _delta_at(mechanism: Any, epsilon: float, proof: bool) -> dict[str, Any]:
     }
 
 
-def in_words(priced: Priced) -> Iterator[Table | str]:
+def in_words(priced: Priced) -> Iterator[Part]:
     """Names and values, the claim of a ledger, then lists as tables of their own."""
     told = priced.values
     apart = ("headline", "standing", "epsilon_so_far")
@@ -283,7 +283,7 @@ def in_words(priced: Priced) -> Iterator[Table | str]:
         strong=[single.index("epsilon")],
     )
     if priced.claim is not None:
-        yield from claim_in_words(priced.claim)
+        yield priced.claim
     if "proof" in told:
         proof = [(name, value) for name, value in told["proof"].items() if name != _BELOW]
         rows = [(name.replace("_", " "), str(value)) for name, value in proof]

@@ -11,7 +11,7 @@ from typing import Any
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import Claim
 from userdp.claims import claim as claim_at
-from userdp.commands.words import claim_in_words
+from userdp.commands.answer import Part
 from userdp.data.meta import read_meta
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -106,7 +106,7 @@ def budget(
 _BAR = 40
 
 
-def in_words(view: BudgetView) -> Iterator[Table | str]:
+def in_words(view: BudgetView) -> Iterator[Part]:
     """What was fixed, what was spent of it when and on what, and what is left."""
     seen = view.overview
     yield _total(seen)
@@ -129,7 +129,7 @@ def in_words(view: BudgetView) -> Iterator[Table | str]:
             f"{round_up(buys.epsilon)}."
         )
     if view.claim is not None:
-        yield from claim_in_words(view.claim)
+        yield view.claim
     yield "Operator-only: this says when people's text was trained on, and on what."
 
 

@@ -23,10 +23,11 @@ def paragraphs(thing: Any) -> list[str]:
 
 
 def first_line(room: ModuleType, name: str) -> str:
-    """The first line of the docstring of the function that a module of ``room`` is named after.
+    """The first line of the docstring of a command, the function that a module is named after.
 
     It is read from the text, so that a list of commands imports none of them.
     """
+    name = name.split()[-1]
     text = (resources.files(room) / f"{name}.py").read_text(encoding="utf-8")
     found = re.search(rf'(?m)^def {name}\((?:.|\n)*?:\n    """(.+)$', text)
     return found[1].removesuffix('"""') if found else ""

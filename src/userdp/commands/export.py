@@ -19,8 +19,8 @@ from userdp.claims.headline import why_nothing
 from userdp.claims.inheritance import run_lineage
 from userdp.claims.signing import Signer
 from userdp.claims.verify import released_digests, verify_run
+from userdp.commands.answer import Part
 from userdp.commands.run import Place, path_of
-from userdp.commands.words import claim_in_words
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder
 from userdp.ledger.folder import LEDGER
@@ -34,7 +34,6 @@ from userdp.reporting.model_card import (
     render_model_card,
 )
 from userdp.reporting.run_facts import RunFacts, read_run
-from userdp.reporting.table import Table
 from userdp.version import __version__
 
 REPORT = "report.html"
@@ -267,9 +266,9 @@ def _state(target: Path, claim: Claim, signer: Signer | None) -> None:
         files.write_file(target / ENVELOPE, signer.sign(payload))
 
 
-def in_words(exported: Exported) -> Iterator[Table | str]:
+def in_words(exported: Exported) -> Iterator[Part]:
     """The claim, what was written, and how to check it."""
-    yield from claim_in_words(exported.claim)
+    yield exported.claim
     yield f"Export: {exported.path}, {len(exported.files)} files."
     if exported.signed_by is None:
         yield "It is not signed, so that nobody vouches for it: --sign KEY."

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from userdp.codec import encode
+from userdp.commands.answer import Part
 from userdp.commands.progress import say, shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.commands.source_options import source_options
-from userdp.commands.words import claim_in_words
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import InputOptions, open_source
@@ -219,7 +219,7 @@ def _run(
     return Federated(folder=folder, plan=plan, claim=claim_of(folder), measured=measured)
 
 
-def in_words(federated: Federated) -> Iterator[Any]:
+def in_words(federated: Federated) -> Iterator[Part]:
     """The plan, the claim, and how the model does."""
     plan, claimed, exact = federated.plan, federated.claim, federated.measured
     noise = plan.local.noise.multiplier if isinstance(plan.local, Plan) else 0.0
@@ -233,7 +233,7 @@ def in_words(federated: Federated) -> Iterator[Any]:
             "(docs/federated.md)."
         )
     if claimed is not None:
-        yield from claim_in_words(claimed.claim)
+        yield claimed.claim
         yield (
             f"{claimed.subject_steps} planned local steps of the silos that may hold a subject are "
             f"in it, {'all' if claimed.complete else 'not all'} of which ran."

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.members import write_statement
+from userdp.commands.members import person, write_statement
 from userdp.commands.progress import shown
-from userdp.commands.words import person
 from userdp.data.progress import Progress
 from userdp.errors import UseError
 from userdp.files import require_new

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.words import for_whom, person
+from userdp.commands.words import for_whom
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, require_new, write_file
@@ -107,6 +108,23 @@ def members(
 def write_statement(path: Path, made: Statement) -> None:
     """Write what a person can be told, for nobody but the operator to read."""
     write_file(path, "\n\n".join([*made.lines(), ""]).encode(), mode=OPERATOR_FILE)
+
+
+def person(user: str) -> str:
+    """The id that ``user`` stands for; "-" stands for the first line of standard input.
+
+    What is typed on a command line stands in the list of processes, where everybody on the machine
+    may read it, and in the shell's history. Standard input does not.
+    """
+    if user != "-":
+        return user
+    line = sys.stdin.readline()
+    if not line.strip():
+        raise UseError(
+            "--user - reads an id from standard input, and nothing came there",
+            hint="type the id and a new line, or pass a file of it: userdp ... --user - < FILE",
+        )
+    return line.removesuffix("\n").removesuffix("\r")
 
 
 def in_words(found: Members) -> Iterator[Table | str]:

@@ -11,13 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
 from tqdm.auto import tqdm
 
 from userdp.data.progress import Note, Progress
-
-stderr = Console(stderr=True, highlight=False)
-"""The one console for all that is no result."""
 
 _SECONDS = 30.0
 """Between two lines where nothing can be redrawn."""
@@ -40,8 +36,7 @@ def shown(progress: Progress | None = None) -> Iterator[Progress]:
 
 def say(message: str) -> None:
     """A sentence on stderr, above the bar if there is one."""
-    with tqdm.external_write_mode(file=sys.stderr):
-        stderr.print(message, soft_wrap=True, markup=False)
+    tqdm.write(message, file=sys.stderr)
 
 
 class StageBar:

@@ -9,12 +9,11 @@ from typing import Any
 
 from userdp.claims import Claim
 from userdp.claims import claim as claim_at
+from userdp.commands.answer import Part
 from userdp.commands.run import Place, folder_of
-from userdp.commands.words import claim_in_words
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.budget import cost_of
 from userdp.ledger.ending import Ended, end_early
-from userdp.reporting.table import Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,9 +88,9 @@ def settle(run: Place) -> Settled:
     )
 
 
-def in_words(settled: Settled) -> Iterator[Table | str]:
+def in_words(settled: Settled) -> Iterator[Part]:
     """What the run cost, and what the store's people were charged in all."""
     yield str(settled)
     yield "The run is closed: no folder of it goes on."
     yield f"The store at {settled.ended.store}:"
-    yield from claim_in_words(settled.store_claim)
+    yield settled.store_claim

@@ -18,12 +18,12 @@ from userdp.training.config import PlainPlan, RunOptions, TrainConfig, train_con
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:  # what the help does not need is imported where it is used
+    from userdp.commands.answer import Part
     from userdp.commands.run import Run
     from userdp.data.progress import Progress
     from userdp.data.store import UserStore
     from userdp.plans import Plan
     from userdp.plans.proposal import Proposal
-    from userdp.reporting.table import Table
     from userdp.training.dry_run import DryRun
 
     AnyPlan = Plan | Proposal | PlainPlan | str | os.PathLike[str]
@@ -178,10 +178,9 @@ def sections() -> dict[str, Section]:
     }
 
 
-def in_words(done: Run | DryRun | dict[str, Any]) -> Iterator[Table | str]:
+def in_words(done: Run | DryRun | dict[str, Any]) -> Iterator[Part]:
     """What the run claims, and where its model is."""
     from userdp.commands.run import Run
-    from userdp.commands.words import claim_in_words
     from userdp.reporting.table import Table
 
     if isinstance(done, dict):
@@ -204,7 +203,7 @@ def in_words(done: Run | DryRun | dict[str, Any]) -> Iterator[Table | str]:
         ],
         strong=[0],
     )
-    yield from claim_in_words(done.claim)
+    yield done.claim
 
 
 def _resolved(

@@ -11,14 +11,13 @@ from typing import Any
 from userdp.claims import Claim, claim
 from userdp.claims.exported import is_exported, verify_export
 from userdp.claims.verify import is_model, is_run, verify_model, verify_run
+from userdp.commands.answer import Part
 from userdp.commands.progress import shown
-from userdp.commands.words import claim_in_words
 from userdp.data.meta import is_store
 from userdp.data.progress import Progress
 from userdp.data.verify import verify_store
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.reporting.table import Table
 from userdp.vocabulary import round_up
 
 
@@ -115,7 +114,7 @@ def verify(
     )
 
 
-def in_words(found: Verified) -> Iterator[Table | str]:
+def in_words(found: Verified) -> Iterator[Part]:
     """What differs; or what is claimed."""
     yield from found.problems
     if found.problems:
@@ -123,7 +122,7 @@ def in_words(found: Verified) -> Iterator[Table | str]:
         return
     yield from found.said
     if found.claim is not None:
-        yield from claim_in_words(found.claim)
+        yield found.claim
 
 
 def _of_export(path: Path, *, key: Path | None) -> Verified:
