@@ -45,8 +45,8 @@ def test_infinite_epsilon_is_valid_json(capsys, tmp_path):
 
 def test_flags_override_the_config_file(capsys, tmp_path):
     config = tmp_path / "userdp.toml"
-    config.write_text(
-        '[account]\nsampling = "users"\nsampling_probability = 0.01\nsteps = 10\n'
+    config.write_text(  # with the byte-order mark that some editors write
+        '\ufeff[account]\nsampling = "users"\nsampling_probability = 0.01\nsteps = 10\n'
         "delta = 1e-6\nnoise_multiplier = 1.0\n"
     )
     status, out, _ = userdp(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, normalizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, write_jsonl
 from tests.data.sources.test_corpora import CHAT, CHATML
 from userdp.data.prepare import append_records, prepare_store
-from userdp.data.records import TARGET, Drop, ExampleDrop, Record
+from userdp.data.progress import NoProgress
+from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
@@ -40,9 +43,39 @@ def test_the_loss_counts_the_assistants_tokens_only(tmp_path):
     store = store_of(tmp_path / "store", open_source([str(file)], kind="conversations"))
     assert store.meta.loss_mask
     rows = all_rows(store)
-    assert words(rows.tokens[rows.targets]) == "Because.\n\n<|endoftext|>So.\n\n<|endoftext|>"
+    assert words(rows.tokens[rows.targets]) == " Because.\n\n<|endoftext|> So.\n\n<|endoftext|>"
     assert "User: Why?" in words(rows.tokens[~rows.targets])
     assert verify_store(store.path).ok
+
+
+def test_a_conversation_has_the_tokens_that_transformers_makes_of_it(tmp_path):
+    """SentencePiece writes a blank before each text: of pieces there would be one before each."""
+    letters = models.BPE(unk_token="<unk>")
+    tokenizer = Tokenizer(letters)
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.train_from_iterator(
+        ["good morning to all", "[INST] what is it [/INST] said nothing"] * 20,
+        trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>", "<s>", "</s>"]),
+    )
+    template = (
+        "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}"
+        "[INST] {{ m['content'] }} [/INST]{% else %} {{ m['content'] }}{{ eos_token }}"
+        "{% endif %}{% endfor %}"
+    )
+    named = {"bos_token": "<s>", "eos_token": "</s>"}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named, chat_template=template)
+    talk = [{"role": "user", "content": "good morning"},
+            {"role": "assistant", "content": "said nothing"}]  # fmt: skip
+    options = SourceOptions(chat_template=template, special_tokens=tuple(named.items()))
+    file = write_jsonl(tmp_path / "a.jsonl", [{"user": "u", "messages": talk}])
+    (record,) = open_source([str(file)], options=options).records(Tally(), NoProgress())
+    own = StoreTokenizer.from_bytes(tokenizer.to_str().encode(), where=tmp_path)
+    ids, targets = own.encode_pieces(record.text.decode(), record.pieces)
+    assert ids == fast.apply_chat_template(talk, tokenize=True, return_dict=False)
+    counted = [token for token, target in zip(ids, targets, strict=True) if target]
+    assert "".join(map(tokenizer.id_to_token, counted)) == "[/INST]▁said▁nothing</s>"
 
 
 def test_special_tokens_of_the_template_are_such_and_those_people_wrote_are_plain(tmp_path):
@@ -61,7 +94,7 @@ def test_special_tokens_of_the_template_are_such_and_those_people_wrote_are_plai
 
 
 def test_examples_without_a_target_are_counted_and_left_out(tmp_path):
-    text = "question " * 40 + "answer"
+    text = "question" * 40 + "\n\nanswer"
     pieces = ((len(text) - 6, 0), (len(text), TARGET))
     answered = Record(b"u", text.encode(), 0, pieces=pieces)
     other = Record(b"u", b"plain", 1, pieces=((5, 0),))

@@ -165,7 +165,7 @@ def _section(path: Path, command: str) -> Mapping[str, Any]:
     """A command's section; what is no configuration, or would never be read, is refused."""
     hint = "it is a TOML file with a section for each command, as [train]"
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        told = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UseError(f"--config {path}: {error.strerror}", hint=hint) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -15,7 +15,7 @@ from userdp.commands.progress import say, shown
 from userdp.commands.run import Place, folder_of, opened
 from userdp.commands.words import for_whom
 from userdp.data.progress import Progress
-from userdp.data.sources.table import GENERATED
+from userdp.data.sources.rows import GENERATED
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.verbatim import longest_copies

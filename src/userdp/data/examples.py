@@ -17,7 +17,6 @@ from userdp.data.hashing import user_hash
 from userdp.data.meta import MIN_SEQ_LEN, StoreMeta
 from userdp.data.records import (
     BLOCK,
-    MARKUP,
     TARGET,
     Drop,
     ExampleDrop,
@@ -315,16 +314,14 @@ def _tokens_of_pieces(
     marks: list[int] = []
     sizes = []
     for text, packed in zip(values_of(block["text"]), values_of(block["pieces"]), strict=True):
-        content, before, begin, kind = text.decode(), len(ids), 0, TARGET
-        for end, kind in pieces_of(packed) or [(len(content), TARGET)]:
-            new = tokenizer.encode_piece(content[begin:end], markup=bool(kind & MARKUP))
-            ids += new
-            marks += [kind & TARGET] * len(new)
-            begin = end
+        content = text.decode()
+        new, kinds = tokenizer.encode_pieces(content, pieces_of(packed) or [(len(content), TARGET)])
         last = tokenizer.end_of_text_id
-        if last is not None and (len(ids) == before or ids[-1] != last):
-            ids.append(last)
-            marks.append(kind & TARGET)
-        sizes.append(len(ids) - before)
+        if last is not None and new[-1:] != [last]:
+            new.append(last)
+            kinds.append(kinds[-1] if kinds else TARGET)
+        ids += new
+        marks += kinds
+        sizes.append(len(new))
     tokens = np.array(ids, dtype=tokenizer.dtype)
     return tokens, np.array(sizes, dtype=np.int64), np.array(marks, dtype=np.uint8)

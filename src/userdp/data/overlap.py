@@ -267,9 +267,9 @@ def provenance_of(out: Path) -> Path:
 
 def _lines(path: Path, progress: Progress) -> Iterator[_Document]:
     from userdp.data.sources import SourceOptions
-    from userdp.data.sources.jsonl import build
+    from userdp.data.sources.table import build_jsonl
 
-    table = build([str(path)], SourceOptions())
+    table = build_jsonl([str(path)], SourceOptions())
     progress.stage("filtering", table.size)
     for row in chain.from_iterable(table.rows(progress)):
         yield {} if isinstance(row, Drop) else row

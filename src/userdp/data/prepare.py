@@ -23,7 +23,7 @@ from userdp.data.ownership import Owners, first_owner_facts, greedy_facts, settl
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Tally, in_blocks
 from userdp.data.sources import Source, user_is
-from userdp.data.sources.table import FileTable, Several, with_lost
+from userdp.data.sources.table import FileTable, with_lost
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
@@ -206,9 +206,8 @@ def _fill(
 
             with SparkJob(folder, memory_limit=memory_limit, progress=progress) as job:
                 if not is_sorted:
-                    tables = () if bound is not None else _tables(source)
-                    if tables:
-                        job.read(tables, tally)
+                    if isinstance(source, FileTable) and bound is None:
+                        job.read(source, tally)
                     else:
                         job.add(blocks())
                     keep(job.files)
@@ -302,13 +301,6 @@ def _key(
         return None
     whole = [__version__, _BOOT.read_text(), signature, bound, held_out_users, str(engine)]
     return sha256(json.dumps(whole).encode()).hexdigest()
-
-
-def _tables(source: Source) -> Sequence[FileTable]:
-    """The source as tables that may be read in pieces; none where it must be read in order."""
-    if isinstance(source, Several):
-        return source.parts
-    return (source,) if isinstance(source, FileTable) else ()
 
 
 def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:

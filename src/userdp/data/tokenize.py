@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
+from userdp.data.records import MARKUP, TARGET
 from userdp.errors import UseError, in_short
 from userdp.strict_json import parse
 
@@ -151,12 +152,44 @@ class StoreTokenizer:
         """The same with another end-of-text token: a store's own, as its files do not tell it."""
         return replace(self, end_of_text_id=end_of_text_id)
 
-    def encode_piece(self, text: str, *, markup: bool) -> list[int]:
-        """The tokens of a piece of a conversation; in ``markup`` special tokens are such."""
-        encoder = self.markup_encoder if markup else self.encoder
+    def encode_pieces(
+        self, text: str, pieces: Sequence[tuple[int, int]]
+    ) -> tuple[list[int], list[int]]:
+        """The tokens of a conversation, and for each whether the loss counts it.
+
+        They are those of the whole text, as `transformers` makes them. Only where a person's text
+        spells a special token is each piece encoded by itself, so that the token is plain there.
+
+        Args:
+            text: of the conversation.
+            pieces: `Record.pieces`.
+        """
+        ends, kinds = (np.array(column) for column in zip(*pieces, strict=True))
         with _without_words():
-            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
-        return ids
+            whole = self.markup_encoder.encode(text, add_special_tokens=False)
+        first, last = np.array(whole.offsets, dtype=np.int64).reshape(-1, 2).T
+        begin = np.searchsorted(ends, np.minimum(first, len(text) - 1), side="right")
+        end = np.searchsorted(ends, np.maximum(last - 1, first).clip(max=len(text) - 1), "right")
+        special = {
+            i for i, one in self.markup_encoder.get_added_tokens_decoder().items() if one.special
+        }
+        plain = ~(kinds[begin] & kinds[end] & MARKUP).astype(bool)
+        suspects = [
+            number for number in np.flatnonzero(plain).tolist() if whole.ids[number] in special
+        ]
+        if not any(_spelt(text, whole, number) for number in suspects):
+            return whole.ids, ((kinds[begin] | kinds[end]) & TARGET).tolist()
+        ids: list[int] = []
+        marks: list[int] = []
+        at = 0
+        for stop, kind in pieces:
+            encoder = self.markup_encoder if kind & MARKUP else self.encoder
+            with _without_words():
+                new = encoder.encode(text[at:stop], add_special_tokens=False).ids
+            ids += new
+            marks += [kind & TARGET] * len(new)
+            at = stop
+        return ids, marks
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Each text's tokens, the end-of-text token last where the tokenizer has one."""
@@ -193,6 +226,12 @@ class StoreTokenizer:
         with _without_words():
             encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+
+def _spelt(text: str, encoding: Any, number: int) -> bool:
+    """Whether the text spells a token by its name; the token of what is unknown stands for more."""
+    first, last = encoding.offsets[number]
+    return bool(text[first:last].strip().casefold() == encoding.tokens[number].casefold())
 
 
 def _unpickled(

@@ -13,10 +13,10 @@ import pytest
 
 from tests.data.corpora import write_jsonl
 from tests.data.sources.fixtures import mail, pairs, read, write_csv, write_leaf
-from userdp.data.chat import ChatTemplate
 from userdp.data.progress import NoProgress
 from userdp.data.records import Drop, Tally
 from userdp.data.sources import SourceOptions, memory
+from userdp.data.sources.conversations import ChatTemplate
 from userdp.errors import UseError
 
 LINE = b"From x@example.org Mon May 14 16:39:00 2001\n"
@@ -139,9 +139,9 @@ def test_a_template_may_mark_the_assistants_turns_and_move_the_systems_message()
         "{% endfor %}"
     )
     talk = [("system", "S"), ("user", "U"), ("assistant", "A")]
-    assert marked.render(talk).text == "SUA"
+    assert marked.render(talk)[0] == "SUA"
     moved = ChatTemplate("{% for m in messages[1:] + messages[:1] %}{{ m.content }};{% endfor %}")
-    assert moved.render(talk).text == "U;A;S;"
+    assert moved.render(talk)[0] == "U;A;S;"
 
 
 def test_one_json_array_is_refused_with_the_way_out(tmp_path):

@@ -15,7 +15,7 @@ from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Query
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.sources import SourceOptions, open_source
-from userdp.data.sources.table import GENERATED
+from userdp.data.sources.rows import GENERATED
 from userdp.data.tokenize import StoreTokenizer
 
 MODEL = "userdp 1"

@@ -23,6 +23,5 @@ def session(tmp_path_factory):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Shards and parts so small that small corpora have several."""
-    monkeypatch.setattr(job, "_SHARD_BYTES", 20_000)
+    """Parts so small that small corpora have several."""
     monkeypatch.setattr(job, "_LEAST_PART_BYTES", 5000)

@@ -39,11 +39,17 @@ def rows(users: int) -> list[dict[str, str]]:
 
 
 def mixed(folder: Path, users: int = 60) -> Path:
-    """JSON Lines with everything that is dropped, and records of several owners."""
+    """Files of JSON Lines with everything that is dropped, and records of several owners."""
     good: list[object] = rows(users)
     for place, odd in enumerate(UNUSABLE * 5):
         good.insert(place * 7 % len(good), odd)
-    return write_jsonl(folder / "mixed.jsonl", good)
+    place = folder / "mixed"
+    place.mkdir()
+    for number in range(4):
+        write_jsonl(
+            place / f"{number}.jsonl", good[number * len(good) // 4 : (number + 1) * len(good) // 4]
+        )
+    return place
 
 
 def made(source, out: Path, engine: str, **options: object) -> dict[str, object]:
@@ -186,14 +192,14 @@ def test_twin_records_that_come_otherwise_give_another_store(
 
 
 @pytest.mark.slow
-def test_twin_a_shard_that_is_lost_breaks_the_books(session, small, tmp_path, monkeypatch):
+def test_twin_a_file_that_is_lost_breaks_the_books(session, small, tmp_path, monkeypatch):
     """Its records are counted as read, and stored nowhere."""
     source = open_source([str(mixed(tmp_path))])
 
     read = job.SparkJob.read
 
-    def losing(self, tables, tally):
-        read(self, tables, tally)
+    def losing(self, table, tally):
+        read(self, table, tally)
         self.files[len(self.files) // 2].unlink()
 
     monkeypatch.setattr(job.SparkJob, "read", losing)
@@ -251,7 +257,7 @@ def test_a_spark_that_fails_leaves_no_store(session, tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_ORDER", ("nothing",))
     with pytest.raises(FailureError, match="Spark failed"):
         made(source, tmp_path / "store", "spark")
-    assert [path.name for path in tmp_path.iterdir()] == ["mixed.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mixed"]
 
 
 def test_a_path_that_spark_cannot_read_is_refused(tmp_path):
@@ -264,9 +270,3 @@ def test_without_java_the_way_out_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(UseError, match="needs Java"):
         job.SparkJob(tmp_path)
-
-
-def test_a_shard_has_fewer_rows_than_its_numbers_have_room_for():
-    """A file of a shard's bytes has fewer lines; a compressed file of 2**40 lines is not likely."""
-    assert job._SHARD_BYTES < job._MOST_ROWS
-    assert job._MOST_ROWS * 2**22 < 2**63

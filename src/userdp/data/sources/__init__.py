@@ -8,10 +8,11 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from userdp.data.sources import csv, folder, parquet
 from userdp.data.sources.base import (
     InputOptions,
     Source,
@@ -21,7 +22,7 @@ from userdp.data.sources.base import (
     matching,
 )
 from userdp.data.sources.conversations import as_conversations, is_conversation
-from userdp.data.sources.table import PROVENANCE, FileTable, Several
+from userdp.data.sources.table import FORMS, PROVENANCE, FileTable, open_tables
 from userdp.data.splits import SplitRule
 from userdp.errors import UseError, kind_of, warn
 from userdp.hints import one_of
@@ -35,31 +36,29 @@ class Kind:
     """A kind of source.
 
     Args:
-        module: with a dot before it, of this folder; it has ``build(paths, options)``.
+        module: with a dot before it, of this folder.
+        build: the name of its function of ``(paths, options)`` that gives the source.
         user_is: what names the user of a record, in words; ``{field}`` is the field of a table.
         told_by: the name of the module's function that says whether a path looks like this kind;
             or the suffixes of its files; nothing: the operator has to name the kind.
-        deep: also folders within folders are looked into.
-        table: files of these kinds may be mixed.
         split: the papers' own.
     """
 
     module: str
+    build: str = "build"
     user_is: str = _FIELD
     told_by: str | tuple[str, ...] = ()
-    deep: bool = False
-    table: bool = False
     split: SplitRule = SplitRule.HASH
 
-    def build(self, paths: list[str], options: SourceOptions, **more: Any) -> Source:
+    def open(self, paths: list[str], options: SourceOptions) -> Source:
         """The source for ``paths``; `UseError` if they or the options cannot be used."""
-        source: Source = self._function("build")(paths, options, **more)
+        source: Source = self._function(self.build)(paths, options)
         return source
 
     def matches(self, path: Path) -> bool:
         """Whether an existing ``path`` looks like this kind; cheap, never raises."""
         if isinstance(self.told_by, tuple):
-            return holds(path, self.told_by, deep=self.deep)
+            return holds(path, self.told_by)
         return bool(self._function(self.told_by)(path))
 
     def _function(self, name: str) -> Any:
@@ -70,8 +69,8 @@ _SENDER = "the address of a message's sender"
 _DOMAIN = "the registered domain of the field '{field}'"
 
 KINDS = {
-    "mbox": Kind(module=".mail", user_is=_SENDER, told_by="is_mbox"),
-    "maildir": Kind(module=".mail", user_is=_SENDER, told_by="is_maildir"),
+    "mbox": Kind(module=".mail", build="build_mbox", user_is=_SENDER, told_by="is_mbox"),
+    "maildir": Kind(module=".mail", build="build_maildir", user_is=_SENDER, told_by="is_maildir"),
     "git": Kind(module=".git", user_is="the address of a commit's author", told_by="matches"),
     "hf": Kind(module=".memory", told_by="is_saved"),
     "stackoverflow": Kind(
@@ -80,24 +79,29 @@ KINDS = {
         told_by="matches",
         split=SplitRule.GIVEN,
     ),
-    "parquet": Kind(module=".parquet", told_by=(".parquet", ".pq"), deep=True, table=True),
-    "csv": Kind(module=".csv", told_by=(".csv", ".csv.gz", ".tsv", ".tsv.gz"), table=True),
-    "c4": Kind(module=".web", user_is=_DOMAIN, told_by="is_c4", split=SplitRule.FIRST_PART),
+    "parquet": Kind(module=".table", build="build_parquet", told_by=parquet.SUFFIXES),
+    "csv": Kind(module=".table", build="build_csv", told_by=csv.SUFFIXES),
+    "c4": Kind(
+        module=".web",
+        build="build_c4",
+        user_is=_DOMAIN,
+        told_by="is_c4",
+        split=SplitRule.FIRST_PART,
+    ),
     "leaf": Kind(module=".leaf", user_is="the user that LEAF's files name", told_by="matches"),
-    "jsonl": Kind(module=".jsonl", told_by="matches", table=True),
+    "jsonl": Kind(module=".table", build="build_jsonl", told_by="is_jsonl"),
     "folder": Kind(
         module=".folder",
         user_is="the file: each document is a user of its own",
-        told_by=(".txt", ".text", ".md", ".rst", ".tex", ".org"),
-        deep=True,
+        told_by=folder.SUFFIXES,
     ),
-    "ccnews": Kind(module=".web", user_is=_DOMAIN, split=SplitRule.FIRST_PART),
+    "ccnews": Kind(
+        module=".web", build="build_ccnews", user_is=_DOMAIN, split=SplitRule.FIRST_PART
+    ),
     "conversations": Kind(module=".conversations"),
     "docstrings": Kind(module=".docstrings", user_is="the module that holds a docstring"),
 }
 """In the order in which a kind is inferred."""
-
-_OF_A_MODULE_OF_SEVERAL = ("mbox", "maildir", "c4", "ccnews")
 
 __all__ = ["KINDS", "InputOptions", "Kind", "Source", "SourceOptions", "open_source", "user_is"]
 
@@ -129,7 +133,7 @@ def open_source(
         raise UseError(f"no source is named {kind!r}", hint=one_of(kind, KINDS))
     options = options or SourceOptions()
     here = [local for path in paths for local in _local(path)]
-    source = _recognised(here, options) if kind is None else _build(kind, here, options)
+    source = _recognised(here, options) if kind is None else KINDS[kind].open(here, options)
     if options.max_users is not None and not source.public:
         raise UseError(
             "max_users is for public sources alone: which users are kept would depend on who "
@@ -138,11 +142,6 @@ def open_source(
         )
     _tell_of_others(here, source)
     return source
-
-
-def _build(kind: str, paths: list[str], options: SourceOptions) -> Source:
-    more = {"kind": kind} if kind in _OF_A_MODULE_OF_SEVERAL else {}
-    return KINDS[kind].build(paths, options, **more)
 
 
 def _local(path: str) -> list[str]:
@@ -173,17 +172,16 @@ def _recognised(paths: list[str], options: SourceOptions) -> Source:
         raise UseError("no input: neither a PATH nor a --source is given", hint="name a file")
     names = [path for name in paths for path in _existing(name)]
     told = {name: [k for k in KINDS if KINDS[k].matches(Path(name))] for name in names}
-    shared = [kind for kind in KINDS if all(kind in own for own in told.values())]
-    if shared and not KINDS[shared[0]].table:
-        return _build(shared[0], paths, options)
-    if parts := _parts(told):
-        return _tables(parts, options)
+    shared = next((kind for kind in KINDS if all(kind in own for own in told.values())), None)
+    if shared is not None and shared not in FORMS:
+        return KINDS[shared].open(paths, options)
+    if all(any(kind in FORMS for kind in own) for own in told.values()):
+        return _or_conversations(open_tables(paths, options), options)
     if all(told.values()):
         each = "; ".join(f"{name}: {own[0]}" for name, own in told.items())
-        tables = ", ".join(kind for kind in KINDS if KINDS[kind].table)
         raise UseError(
             f"files of these kinds are not read together ({each}): only tables are, which are "
-            f"{tables}",
+            f"{', '.join(FORMS)}",
             hint="prepare one kind, then add each other with --append",
         )
     raise UseError(
@@ -202,30 +200,14 @@ def _existing(name: str) -> list[str]:
     return paths
 
 
-def _parts(told: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Each kind of table with its paths, in their order; nothing where a path is no table.
-
-    A folder that holds files of several kinds stands once for each.
-    """
-    kinds: list[tuple[str, str]] = []
-    for name, every in told.items():
-        own = [kind for kind in every if KINDS[kind].table]
-        if not own:
-            return []
-        kinds += [(kind, name) for kind in (own if Path(name).is_dir() else own[:1])]
-    runs = groupby(kinds, key=lambda part: part[0])
-    return [(kind, [name for _, name in run]) for kind, run in runs]
-
-
-def _tables(parts: list[tuple[str, list[str]]], options: SourceOptions) -> Source:
-    """The tables of ``parts``, as conversations where their first records are such.
+def _or_conversations(table: FileTable, options: SourceOptions) -> FileTable:
+    """The table, read as conversations where its first records are such.
 
     What is told is the *form* of the files (suffixes, names of fields), which counts as public, as
     the options of the command do. So it must not hang on one person's record: where the first
     records do not agree, nothing is told, and the operator says it.
     """
-    tables = [one for k, names in parts if isinstance(one := _build(k, names, options), FileTable)]
-    files = islice((file for table in tables for file in table.each()), _FILES_LOOKED_AT)
+    files = islice(table.each(), _FILES_LOOKED_AT)
     told = {is_conversation(row, options) for file in files for row in file.first_fields()}
     if {True, False} <= told:
         raise UseError(
@@ -234,24 +216,20 @@ def _tables(parts: list[tuple[str, list[str]]], options: SourceOptions) -> Sourc
             hint="prepare them apart: --source conversations drops and counts what has no turns, "
             "--source jsonl (or parquet, or csv) what has no text",
         )
-    if True in told:
-        tables = [as_conversations(table, options) for table in tables]
-    return tables[0] if len(tables) == 1 else Several.of(tables)
+    return as_conversations(table, options) if True in told else table
 
 
 def _tell_of_others(paths: Iterable[str], source: Source) -> None:
     """Warn of files in a folder that was named which the source does not read."""
     read = {*source.files}
-    if not read:
-        return
-    for folder in filter(Path.is_dir, map(Path, paths)):
+    for place in filter(Path.is_dir, map(Path, paths)) if read else ():
         others = [
             file
-            for file in files_in(folder, deep=True)
+            for file in files_in(place)
             if file not in read and not file.name.endswith(PROVENANCE)
         ]
         if others:
             warn(
-                f"{len(others)} of the files in {folder} are not read: the kind {source.kind} "
-                "has other names, or does not look into folders within folders"
+                f"{len(others)} of the files in {place} are not read: the kind {source.kind} has "
+                "other names"
             )

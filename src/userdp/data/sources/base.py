@@ -67,7 +67,7 @@ class SourceOptions(InputOptions):
 
     Args:
         chat_template: Jinja text of a tokenizer's chat template; None: the default of
-            `userdp.data.chat`.
+            `userdp.data.sources.conversations`.
         special_tokens: what the template writes for ``bos_token``, ``eos_token`` and so on.
     """
 
@@ -161,16 +161,14 @@ class FileSource(Source):
             progress.at(done)
 
 
-def expand(
-    paths: Sequence[str], *, suffixes: tuple[str, ...], what: str, deep: bool = False
-) -> tuple[Path, ...]:
+def expand(paths: Sequence[str], *, suffixes: tuple[str, ...], what: str) -> tuple[Path, ...]:
     """The files that ``paths`` stand for, in their order.
 
     Args:
-        paths: files, folders (their files in the order of names) or glob patterns.
+        paths: files, folders (their files and those of folders within, in the order of names) or
+            glob patterns.
         suffixes: what the name of a file in a folder must end in, in lower case or capitals.
         what: the kind in words, for messages.
-        deep: also look into folders within folders.
 
     Raises:
         UseError: nothing is named, nothing is there, or a folder holds no such file.
@@ -181,7 +179,7 @@ def expand(
     for name in paths:
         path = Path(name)
         if path.is_dir():
-            matches = [one for one in files_in(path, deep=deep) if is_named(one, suffixes)]
+            matches = [one for one in files_in(path) if is_named(one, suffixes)]
             if not matches:
                 raise UseError(
                     f"the folder {path} holds no {what}",
@@ -197,11 +195,11 @@ def expand(
     return tuple(files)
 
 
-def files_in(folder: Path, *, deep: bool) -> list[Path]:
-    """The files of a folder by name, without hidden ones and those that editors leave."""
+def files_in(folder: Path) -> list[Path]:
+    """All files below a folder by name, without hidden ones and those that editors leave."""
     return sorted(
         entry
-        for entry in (folder.rglob("*") if deep else folder.iterdir())
+        for entry in folder.rglob("*")
         if not any(part.startswith((".", "~$")) for part in entry.relative_to(folder).parts)
         if entry.is_file()
     )
@@ -212,9 +210,9 @@ def is_named(path: Path, suffixes: tuple[str, ...]) -> bool:
     return path.name.lower().endswith(suffixes)
 
 
-def holds(path: Path, suffixes: tuple[str, ...], *, deep: bool = False) -> bool:
-    """Whether a file, or one in a folder, is named so."""
-    files = files_in(path, deep=deep) if path.is_dir() else [path]
+def holds(path: Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file, or one below a folder, is named so."""
+    files = files_in(path) if path.is_dir() else [path]
     return any(is_named(file, suffixes) for file in files)
 
 

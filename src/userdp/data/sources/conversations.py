@@ -13,33 +13,49 @@ that ``--source conversations`` need not be said.
 
 The user is the person whose data it is, of the field ``--user``. A conversation is one record,
 written with the tokenizer's chat template (``tokenizer_config.json`` or ``chat_template.jinja``
-beside ``tokenizer.json``), else with the default of `userdp.data.chat`. The store gets a loss mask:
-the loss counts the assistant's tokens only.
+beside ``tokenizer.json``), else with `_DEFAULT_TEMPLATE`. The store gets a loss mask: the loss
+counts the assistant's contents and what ends the assistant's turn.
+
+The template is applied to place-holders in place of the messages' contents, and these are put in
+afterwards. So nobody's text can open a role or end a turn: what the template wrote is markup, in
+which special tokens are such; what people wrote is plain text throughout (also where it spells
+``<|im_end|>``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import importlib
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from userdp.data.chat import ChatTemplate, Message
-from userdp.data.records import Drop, Record
+from userdp.data.records import MARKUP, TARGET, Drop, Record
 from userdp.data.sources.base import InputOptions, SourceOptions
-from userdp.data.sources.parquet import build_table
 from userdp.data.sources.rows import Parser, Row, owners_of
-from userdp.data.sources.table import FileTable
+from userdp.data.sources.table import FileTable, open_tables
+from userdp.errors import UseError
 
 _SHAREGPT = "conversations"
 """ShareGPT's field of the messages, each of which says whom it is ``from`` and its ``value``."""
-
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant"}
 """ShareGPT's names of who speaks, and those that chat templates know."""
+_ASSISTANT = ("assistant", "model", "gpt", "bot")
+_DEFAULT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}: "
+    "{{ message['content'] }}\n\n{% endfor %}"
+)
+"""``User: …``, a blank line, ``Assistant: …``, a blank line; used where a tokenizer has none."""
+_OPEN, _CLOSE = "\ue000", "\ue001"
+_PLACE = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+_GENERATION = re.compile(r"(\{%[-+]?\s*)(end)?generation(?=\s*[-+]?%\})")
+Message = tuple[str, str]
+Pieces = tuple[tuple[int, int], ...]
 
 
 def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
-    return as_conversations(build_table(paths, options), options)
+    return as_conversations(open_tables(paths, options), options)
 
 
 def as_conversations(table: FileTable, options: SourceOptions) -> FileTable:
@@ -96,30 +112,33 @@ class _ConversationParser:
         if isinstance(owners, Drop):
             return owners
         messages = self._messages(row)
-        if isinstance(messages, Drop):
-            return messages
-        rendered = self.template.render(messages)
+        rendered = messages if isinstance(messages, Drop) else self.template.render(messages)
         if isinstance(rendered, Drop):
             return rendered
+        text, pieces = rendered
         try:
-            return Record(owners[0], rendered.text.encode(), order, pieces=rendered.pieces)
+            return Record(owners[0], text.encode(), order, pieces=pieces)
         except UnicodeEncodeError:
             return Drop.INVALID_UTF8
 
     def _messages(self, row: Row) -> list[Message] | Drop:
         held = row.get(self.options.messages)
         held = row.get(_SHAREGPT) if held is None else held
-        prompt, completion = row.get(self.options.prompt), row.get(self.options.completion)
         if held is None:
-            both = (_string(prompt), _string(completion))
-            if both[0] is None or both[1] is None:
+            prompt, completion = row.get(self.options.prompt), row.get(self.options.completion)
+            question, answer = _string(prompt), _string(completion)
+            if question is None or answer is None:
                 return Drop.NO_TEXT_FIELD if completion is None else Drop.NOT_TEXT
-            return [("user", both[0]), ("assistant", both[1])]
+            return [("user", question), ("assistant", answer)]
         if not isinstance(held, list):
             return Drop.NOT_TEXT
-        turns = [_turn(message) for message in held]
-        wrong = next((turn for turn in turns if isinstance(turn, Drop)), None)
-        return wrong or [turn for turn in turns if not isinstance(turn, Drop)] or Drop.EMPTY_TEXT
+        turns: list[Message] = []
+        for message in held:
+            turn = _turn(message)
+            if isinstance(turn, Drop):
+                return turn
+            turns.append(turn)
+        return turns or Drop.EMPTY_TEXT
 
 
 def _turn(message: Any) -> Message | Drop:
@@ -148,3 +167,92 @@ def _string(value: Any) -> str | None:
         except UnicodeDecodeError:
             return None
     return value if isinstance(value, str) else None
+
+
+class ChatTemplate:
+    """A tokenizer's chat template, or the default.
+
+    Args:
+        source: Jinja text; None: `_DEFAULT_TEMPLATE`. Rendered in a sandbox.
+        special_tokens: variables of the template, as ``("eos_token", "</s>")``.
+    """
+
+    def __init__(
+        self, source: str | None = None, special_tokens: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self._made_of = (source, tuple(special_tokens))
+        sandbox = importlib.import_module("jinja2.sandbox")
+        self._errors: type[Exception] = importlib.import_module("jinja2").TemplateError
+        environment = sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals["raise_exception"] = self._refuse
+        environment.globals["strftime_now"] = lambda form: ""
+        self._variables: dict[str, Any] = dict(special_tokens)
+        self._specials = sorted((token for _, token in special_tokens if token), key=len)[::-1]
+        try:
+            # `transformers` marks the assistant's turns by tags of its own, which write nothing.
+            plain = _GENERATION.sub(_without_meaning, source or _DEFAULT_TEMPLATE)
+            self._template = environment.from_string(plain)
+        except self._errors as error:
+            raise UseError(f"the chat template cannot be read: {error}") from error
+
+    def __reduce__(self) -> tuple[type[ChatTemplate], tuple[Any, ...]]:
+        """Pickled as what it is made of: what Jinja compiles cannot be."""
+        return ChatTemplate, self._made_of
+
+    def _refuse(self, message: str) -> None:
+        raise importlib.import_module("jinja2").TemplateRuntimeError(message)
+
+    def render(self, messages: Sequence[Message]) -> tuple[str, Pieces] | Drop:
+        """The text of a conversation of (role, content), and its `Record.pieces`.
+
+        A conversation that the template refuses (say, two turns of one role), or of which it
+        leaves a message out, is a drop; one without an assistant's turn also.
+        """
+        if not any(role in _ASSISTANT for role, _ in messages):
+            return Drop.NO_ANSWER
+        held = [
+            {"role": role, "content": f"{_OPEN}{number}{_CLOSE}"}
+            for number, (role, _) in enumerate(messages)
+        ]
+        try:
+            text = self._template.render(
+                messages=held, add_generation_prompt=False, tools=None, **self._variables
+            )
+        except (self._errors, TypeError, ValueError, KeyError, AttributeError):
+            return Drop.BAD_TEMPLATE
+        first, *rest = _PLACE.split(text)  # markup, number, markup, number, ..., markup
+        order = [int(number) for number in rest[::2]]  # a template may move the system's message
+        if sorted(order) != list(range(len(messages))):
+            return Drop.BAD_TEMPLATE
+        parts = [(first, MARKUP)]
+        for number, after in zip(order, rest[1::2], strict=True):
+            role, content = messages[number]
+            target = TARGET if role in _ASSISTANT else 0
+            end = self._end_of_turn(after) if target else 0
+            parts += [(content, target), (after[:end], MARKUP | target), (after[end:], MARKUP)]
+        whole, pieces = "", []
+        for part, kind in parts:
+            if part:
+                whole += part
+                pieces.append((len(whole), kind))
+        return whole, tuple(pieces)
+
+    def _end_of_turn(self, markup: str) -> int:
+        """How much of the markup after an assistant's content ends that turn.
+
+        Up to the end of the first special token, if it comes before anything else but blanks;
+        else the blanks.
+        """
+        blanks = len(markup) - len(markup.lstrip())
+        rest = markup[blanks:]
+        for token in self._specials:
+            if rest.startswith(token):
+                return blanks + len(token)
+        named = re.match(r"<[|/]?[\w|/-]+>", rest)
+        return blanks + named.end() if named else blanks
+
+
+def _without_meaning(tag: re.Match[str]) -> str:
+    return f"{tag[1]}{'endif' if tag[2] else 'if true'}"

@@ -21,97 +21,80 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from itertools import islice, tee
 from pathlib import Path
 from typing import IO
 
-from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions, expand, read_text
-from userdp.data.sources.rows import Row, plain_parser
-from userdp.data.sources.table import FileTable
+from userdp.data.sources.base import SourceOptions, read_text
+from userdp.data.sources.rows import Row
 from userdp.errors import UseError
 
+WHAT = "CSV files"
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 _BLOCK = 1024
 _LONGEST_FIELD = 2**30
 
 
-def build(paths: list[str], options: SourceOptions) -> FileTable:
-    """The source for files, folders and patterns ``paths``."""
-    files = expand(paths, suffixes=SUFFIXES, what="CSV files")
-    return _CsvFiles(
-        kind="csv", paths=files, parser=plain_parser(options),
-        escape=options.csv_escape, quotes=not options.csv_no_quotes,
+def rows(
+    path: Path, fields: Collection[str], options: SourceOptions
+) -> Iterator[tuple[list[Row | Drop], int]]:
+    """The rows of a file in blocks, each with the bytes of the file that are read by then."""
+    with read_text(path, what=WHAT) as (content, place):
+        each = _rows(path, content, fields, options)
+        while block := list(islice(each, _BLOCK)):
+            yield block, place()
+
+
+def _rows(
+    path: Path, content: IO[bytes], fields: Collection[str], options: SourceOptions
+) -> Iterator[Row | Drop]:
+    cells = _cells(path, content, options)
+    _, header = next(cells, (0, list[str]()))
+    for name in fields:
+        if header.count(name) > 1:
+            raise UseError(
+                f"{path} has {header.count(name)} columns named {name!r}: which one is meant "
+                "cannot be told",
+                hint="rename one in the header",
+            )
+    for line, row in cells:
+        if len(row) == len(header):
+            yield dict(zip(header, row, strict=True))
+        elif "".join(row).strip():
+            raise _no_fit(path, line, f"has {len(row)} fields, and the header {len(header)}")
+        else:
+            yield Drop.BLANK_LINE
+
+
+def _cells(
+    path: Path, content: IO[bytes], options: SourceOptions
+) -> Iterator[tuple[int, list[str]]]:
+    """The header and all rows after it as lists of cells, each with its first line's number."""
+    csv.field_size_limit(_LONGEST_FIELD)
+    # Bytes that are not UTF-8 become surrogates, which no encoder takes: the row is counted.
+    text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
+    delimiter = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
+    framed = _framed(delimiter, escape=options.csv_escape)
+    given, seen = tee(text)
+    reader = csv.reader(
+        given, strict=True, delimiter=delimiter, escapechar="\\" if options.csv_escape else None,
+        quoting=csv.QUOTE_NONE if options.csv_no_quotes else csv.QUOTE_MINIMAL,
     )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _CsvFiles(FileTable):
-    """CSV and TSV files.
-
-    Args:
-        escape: a backslash takes the character after it as it is.
-        quotes: quotation marks enclose fields.
-    """
-
-    escape: bool = False
-    quotes: bool = True
-
-    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
-        """The rows of all files; see `TableSource.rows`."""
-        for path, before in self.each_file(progress):
-            with read_text(path, what="CSV") as (content, place):
-                rows = self._rows(path, content)
-                while block := list(islice(rows, _BLOCK)):
-                    yield block
-                    progress.at(before + place())
-
-    def _rows(self, path: Path, content: IO[bytes]) -> Iterator[Row | Drop]:
-        rows = self._cells(path, content)
-        _, header = next(rows, (0, list[str]()))
-        for name in self.parser.fields:
-            if header.count(name) > 1:
-                raise UseError(
-                    f"{path} has {header.count(name)} columns named {name!r}: which one is meant "
-                    "cannot be told",
-                    hint="rename one in the header",
-                )
-        for line, row in rows:
-            if len(row) == len(header):
-                yield dict(zip(header, row, strict=True))
-            elif "".join(row).strip():
-                raise _no_fit(path, line, f"has {len(row)} fields, and the header {len(header)}")
-            else:
-                yield Drop.BLANK_LINE
-
-    def _cells(self, path: Path, content: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
-        """The header and all rows after it as lists of cells, each with its first line's number."""
-        csv.field_size_limit(_LONGEST_FIELD)
-        # Bytes that are not UTF-8 become surrogates, which no encoder takes: the row is counted.
-        text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
-        delimiter = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
-        framed = _framed(delimiter, escape=self.escape)
-        given, seen = tee(text)
-        reader = csv.reader(
-            given, strict=True, delimiter=delimiter, escapechar="\\" if self.escape else None,
-            quoting=csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE,
-        )  # fmt: skip
-        before = 0
-        try:
-            for row in reader:
-                lines = "".join(islice(seen, reader.line_num - before))
-                # The library takes a mark inside an unquoted field, as in `a, "b`, as it is.
-                quoted = self.quotes and '"' in "".join(row)
-                if quoted and not framed.fullmatch(lines):
-                    raise _no_fit(path, before + 1, "has a quotation mark inside an unquoted field")
-                yield before + 1, row
-                before = reader.line_num
-        except csv.Error as error:
-            what = f"has an open or a stray quotation mark ({error})"
-            raise _no_fit(path, before + 1, what) from None
+    before = 0
+    try:
+        for row in reader:
+            lines = "".join(islice(seen, reader.line_num - before))
+            # The library takes a mark inside an unquoted field, as in `a, "b`, as it is.
+            quoted = not options.csv_no_quotes and '"' in "".join(row)
+            if quoted and not framed.fullmatch(lines):
+                raise _no_fit(path, before + 1, "has a quotation mark inside an unquoted field")
+            yield before + 1, row
+            before = reader.line_num
+    except csv.Error as error:
+        what = f"has an open or a stray quotation mark ({error})"
+        raise _no_fit(path, before + 1, what) from None
 
 
 def _framed(delimiter: str, *, escape: bool) -> re.Pattern[str]:

@@ -29,7 +29,7 @@ SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
 
 def build(paths: list[str], options: SourceOptions) -> _Folder:
     """The source for folders and files ``paths``."""
-    expand(paths, suffixes=SUFFIXES, what="documents", deep=True)
+    expand(paths, suffixes=SUFFIXES, what="documents")
     return _Folder(paths=tuple(Path(name) for name in paths))
 
 
@@ -68,7 +68,7 @@ class _Folder(Source):
     def _files(self) -> list[tuple[str, Path]]:
         unit_of: dict[Path, str] = {}
         for path in self.paths:
-            for file in expand([str(path)], suffixes=SUFFIXES, what="documents", deep=True):
+            for file in expand([str(path)], suffixes=SUFFIXES, what="documents"):
                 unit = file.relative_to(path) if path.is_dir() else Path(file.name)
                 unit_of.setdefault(file, unit.as_posix())
         units = list(unit_of.values())

@@ -24,37 +24,18 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO
 
-from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import (
-    SourceOptions,
-    beginning,
-    expand,
-    holds,
-    is_gzip,
-    is_named,
-    read_text,
-)
-from userdp.data.sources.rows import Row, plain_parser
-from userdp.data.sources.table import FileTable
+from userdp.data.sources.base import SourceOptions, beginning, holds, is_named, read_text
+from userdp.data.sources.rows import Row
 from userdp.errors import UseError
 
+WHAT = "JSON Lines"
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 _BLOCK = 2**18
 _decode = json.JSONDecoder().raw_decode
-
-
-def build(
-    paths: list[str], options: SourceOptions, *, suffixes: tuple[str, ...] = SUFFIXES
-) -> FileTable:
-    """The source for files, folders (of files that end in ``suffixes``) and patterns ``paths``."""
-    files = expand(paths, suffixes=suffixes, what="JSON Lines")
-    return _JsonLines(kind="jsonl", paths=files, parser=plain_parser(options), several_owners=True)
 
 
 def matches(path: Path) -> bool:
@@ -64,65 +45,21 @@ def matches(path: Path) -> bool:
     return is_named(path, SUFFIXES) or beginning(path).lstrip().startswith(b"{")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _JsonLines(FileTable):
-    """Files of JSON Lines, plain or gzip, told apart by their first bytes.
-
-    Args:
-        lines: of one plain file: only the lines that begin at these bytes, from the first on and
-            before the second; None: all.
-    """
-
-    lines: tuple[int, int] | None = None
-
-    def shards(self, size: int) -> Iterator[FileTable]:
-        """Plain files in pieces; what is compressed is read from its beginning, so as a whole."""
-        for one in self.each():
-            (path,) = one.paths
-            if is_gzip(path):
-                yield one
-                continue
-            for begin in range(0, max(path.stat().st_size, 1), size):
-                yield replace(self, paths=(path,), lines=(begin, begin + size))
-
-    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
-        """The object of each line; see `TableSource.rows`."""
-        for path, before in self.each_file(progress):
-            first = beginning(path).lstrip().split(b"\n", 1)[0].strip()
-            if first == b"[" or first.startswith(b"[{"):
-                raise UseError(
-                    f"{path} is one JSON array, and no line is a JSON object by itself",
-                    hint="split it into lines: jq -c '.[]' FILE > FILE.jsonl",
-                )
-            with read_text(path, what="JSON Lines") as (content, place):
-                for block in _blocks(content) if self.lines is None else _part(content, self.lines):
-                    yield [_parse(line) for line in _lines(block)]
-                    progress.at(before + place())
-
-
-def _blocks(content: IO[bytes]) -> Iterator[bytes]:
-    """Blocks of whole lines of a file, without the mark that may stand before the first."""
-    mark = codecs.BOM_UTF8
-    while block := content.read(_BLOCK) + content.readline():
-        yield block.removeprefix(mark)
-        mark = b""
-
-
-def _part(content: IO[bytes], lines: tuple[int, int]) -> Iterator[bytes]:
-    """Blocks of the lines that begin at the bytes from ``lines[0]`` to before ``lines[1]``."""
-    at, end = lines
-    mark = b"" if at else codecs.BOM_UTF8
-    if at:  # a line that begins before is the part's before; it may end right here
-        content.seek(at - 1)
-        at += len(content.readline()) - 1
-    while at < end:
-        # Up to the last byte before the end, whose line is the last one that begins before it.
-        block = content.read(min(_BLOCK, end - 1 - at)) + content.readline()
-        if not block:
-            return
-        at += len(block)
-        yield block.removeprefix(mark)
-        mark = b""
+def rows(
+    path: Path, fields: Collection[str], options: SourceOptions
+) -> Iterator[tuple[list[Row | Drop], int]]:
+    """The object of each line, in blocks, each with the bytes of the file that are read by then."""
+    first = beginning(path).lstrip().split(b"\n", 1)[0].strip()
+    if first == b"[" or first.startswith(b"[{"):
+        raise UseError(
+            f"{path} is one JSON array, and no line is a JSON object by itself",
+            hint="split it into lines: jq -c '.[]' FILE > FILE.jsonl",
+        )
+    with read_text(path, what=WHAT) as (content, place):
+        mark = codecs.BOM_UTF8  # may stand before the first line
+        while block := content.read(_BLOCK) + content.readline():
+            yield [_parse(line) for line in _lines(block.removeprefix(mark))], place()
+            mark = b""
 
 
 def _lines(block: bytes) -> list[str | None]:

@@ -29,7 +29,7 @@ from userdp.errors import UseError, kind_of
 
 def build(paths: list[str], options: SourceOptions) -> _Leaf:
     """The source for files and folders ``paths``."""
-    return _Leaf(paths=expand(paths, suffixes=(".json",), what="LEAF files", deep=True))
+    return _Leaf(paths=expand(paths, suffixes=(".json",), what="LEAF files"))
 
 
 def matches(path: Path) -> bool:

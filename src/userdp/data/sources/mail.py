@@ -106,11 +106,13 @@ _FRAME = re.compile(rb"^>(>*From )|^\r?\n\Z", re.MULTILINE)
 """What writers of mbox add to a message: a mark of quotation, and an empty line at the end."""
 
 
-def build(paths: list[str], options: SourceOptions, *, kind: str) -> MailSource:
-    """The source of kind "mbox" for files, folders and patterns, or "maildir" for folders."""
-    if kind == "mbox":
-        files = expand(paths, suffixes=SUFFIXES, what="mbox files")
-        return _Mbox(paths=files, options=options)
+def build_mbox(paths: list[str], options: SourceOptions) -> MailSource:
+    """The source for files, folders and patterns of mbox."""
+    return _Mbox(paths=expand(paths, suffixes=SUFFIXES, what="mbox files"), options=options)
+
+
+def build_maildir(paths: list[str], options: SourceOptions) -> MailSource:
+    """The source for folders with one message per file."""
     if not paths:
         raise UseError("no input: name a folder of mail", hint="give a PATH")
     for name in paths:

@@ -16,7 +16,7 @@ memory; no code of a data set is run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,39 @@ from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.conversations import conversation_parser, is_conversation
 from userdp.data.sources.parquet import batch_rows, wanted_columns
-from userdp.data.sources.rows import Row, plain_parser
-from userdp.data.sources.table import GENERATED, TableSource, provenance
+from userdp.data.sources.rows import GENERATED, Row, plain_parser
+from userdp.data.sources.table import TableSource, provenance
 from userdp.errors import UseError, kind_of
 from userdp.extras import library
 
 _BATCH = 2**13
 _MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryTable(TableSource):
+    """Rows that a program holds.
+
+    Args:
+        tables: see `table_source`; read one after another.
+        origin: what is told of where they are from.
+    """
+
+    tables: tuple[Any, ...]
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """The fields, and where the tables are from."""
+        return {"fields": list(self.parser.fields), **self.origin}
+
+    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
+        """The rows; see `TableSource.rows`."""
+        done = 0
+        for table in self.tables:
+            for rows in _batches(table, self.parser.fields):
+                yield rows
+                done += len(rows)
+                progress.at(done)
 
 
 def table_source(table: Any, options: SourceOptions, *, kind: str | None = None) -> MemoryTable:
@@ -70,10 +96,54 @@ def table_source(table: Any, options: SourceOptions, *, kind: str | None = None)
     columns = {str(name) for name in column_names(table)}
     if kind == "conversations" or is_conversation(columns, options):
         parser = conversation_parser(options)
-        return MemoryTable(kind="conversations", parser=parser, loss_mask=True, table=table)
-    return MemoryTable(
-        kind="memory", parser=plain_parser(options), several_owners=True, table=table
+        return MemoryTable(kind="conversations", parser=parser, loss_mask=True, tables=(table,))
+    parser = plain_parser(options)
+    return MemoryTable(kind="memory", parser=parser, several_owners=True, tables=(table,))
+
+
+def is_saved(path: Path) -> bool:
+    """Whether it is a folder that ``save_to_disk`` of `datasets` wrote."""
+    return path.is_dir() and any((path / name).is_file() for name in _MARKS)
+
+
+def build(paths: list[str], options: SourceOptions) -> MemoryTable:
+    """The source of kind "hf" for data sets of the hub, by name, or in folders.
+
+    Names on the hub are public, and told; folders are not.
+    """
+    if not paths:
+        raise UseError("no input: name a data set of the hub, or a folder", hint="give a PATH")
+    split = options.dataset_split
+    tables = tuple(_opened(name, split) for name in paths)
+    first = table_source(tables[0], options)
+    hub = [name for name in paths if not Path(name).exists()]
+    return replace(
+        first,
+        kind="conversations" if first.loss_mask else "hf",
+        tables=tables,
+        origin={"dataset_split": split, "hub": hub, **provenance(map(Path, paths))},
     )
+
+
+def _opened(name: str, split: str) -> Any:
+    """A split of a data set; that of a hub is streamed, and no code of it is run."""
+    datasets = library("datasets", extra="hf", what="reading Hugging Face data sets")
+    dataset, _, config = name.partition(":")
+    try:
+        if not Path(name).exists():
+            return datasets.load_dataset(dataset, config or None, split=split, streaming=True)
+        data = datasets.load_from_disk(name)
+    except (OSError, ValueError) as error:
+        raise UseError(
+            f"the data set {name} cannot be read: {kind_of(error)}",
+            hint="a folder must be what `save_to_disk` wrote; a name must be on the hub",
+        ) from error
+    if isinstance(data, dict) and split not in data:
+        raise UseError(
+            f"{name} has no split {split!r}; splits there: {', '.join(data)}",
+            hint="give --dataset-split",
+        )
+    return data[split] if isinstance(data, dict) else data
 
 
 def _is_transformed(table: Any) -> bool:
@@ -92,39 +162,16 @@ def column_names(table: Any) -> list[Any]:
     return list(table[0]) if isinstance(table, list) and table and table[0] else []
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryTable(TableSource):
-    """Rows that a program holds.
-
-    Args:
-        table: see `table_source`.
-    """
-
-    table: Any
-
-    def facts(self) -> dict[str, Any]:
-        """The fields."""
-        return {"fields": list(self.parser.fields)}
-
-    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
-        """The rows; see `TableSource.rows`."""
-        done = 0
-        for rows in self._batches():
-            yield rows
-            done += len(rows)
-            progress.at(done)
-
-    def _batches(self) -> Iterator[list[Row | Drop]]:
-        if _is_transformed(self.table) or _kind(self.table) not in _COLUMNS:
-            yield from _rows_of_dicts(self.table)
-            return
-        for part in _COLUMNS[_kind(self.table)](self.table, self.parser.fields):
-            if not isinstance(part, pa.Table):
-                yield from _rows_of_dicts(part)
-                continue
-            names = wanted_columns(part.schema, self.parser.fields, where="the table")
-            for batch in part.select(names).to_batches(max_chunksize=_BATCH):
-                yield batch_rows(batch)
+def _batches(table: Any, fields: tuple[str, ...]) -> Iterator[list[Row | Drop]]:
+    if _is_transformed(table) or _kind(table) not in _COLUMNS:
+        yield from _rows_of_dicts(table)
+        return
+    for part in _COLUMNS[_kind(table)](table, fields):
+        if not isinstance(part, pa.Table):
+            yield from _rows_of_dicts(part)
+            continue
+        names = wanted_columns(part.schema, fields, where="the table")
+        yield from map(batch_rows, part.select(names).to_batches(max_chunksize=_BATCH))
 
 
 def _rows_of_dicts(table: Iterable[Any]) -> Iterator[list[Row | Drop]]:
@@ -162,74 +209,3 @@ _COLUMNS: dict[str, Callable[[Any, tuple[str, ...]], Iterable[Any]]] = {
     "pyarrow.Table": lambda table, fields: [table],
 }
 """What has columns, by its name, as Arrow tables; no library is imported for its own sake."""
-
-
-def is_saved(path: Path) -> bool:
-    """Whether it is a folder that ``save_to_disk`` of `datasets` wrote."""
-    return path.is_dir() and any((path / name).is_file() for name in _MARKS)
-
-
-def build(paths: list[str], options: SourceOptions) -> TableSource:
-    """The source of kind "hf" for data sets of the hub, by name, or in folders."""
-    if not paths:
-        raise UseError("no input: name a data set of the hub, or a folder", hint="give a PATH")
-    opened = [_opened(name, options.dataset_split) for name in paths]
-    parts = tuple(table_source(one, options) for one in opened)
-    names, split = tuple(paths), options.dataset_split
-    first = parts[0]
-    return _HubTables(
-        kind="conversations" if first.loss_mask else "hf",
-        parser=first.parser,
-        several_owners=first.several_owners,
-        loss_mask=first.loss_mask,
-        parts=parts,
-        names=names,
-        split=split,
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _HubTables(TableSource):
-    """Data sets of Hugging Face, one after another.
-
-    Args:
-        parts: the data sets.
-        names: folders, or names on the hub.
-        split: where a data set has several.
-    """
-
-    parts: tuple[MemoryTable, ...]
-    names: tuple[str, ...]
-    split: str
-
-    def facts(self) -> dict[str, Any]:
-        """The fields and the split; names on the hub are public, folders are not told."""
-        hub = [name for name in self.names if not Path(name).exists()]
-        told = provenance(Path(name) for name in self.names)
-        return {"fields": list(self.parser.fields), "dataset_split": self.split, "hub": hub, **told}
-
-    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
-        """The rows of all data sets; see `TableSource.rows`."""
-        for part in self.parts:
-            yield from part.rows(progress)
-
-
-def _opened(name: str, split: str) -> Any:
-    """A split of a data set; that of a hub is streamed, and no code of it is run."""
-    datasets = library("datasets", extra="hf", what="reading Hugging Face data sets")
-    dataset, _, config = name.partition(":")
-    try:
-        if not Path(name).exists():
-            return datasets.load_dataset(dataset, config or None, split=split, streaming=True)
-        data = datasets.load_from_disk(name)
-    except (OSError, ValueError) as error:
-        raise UseError(
-            f"the data set {name} cannot be read: {kind_of(error)}",
-            hint="a folder must be what `save_to_disk` wrote; a name must be on the hub",
-        ) from error
-    if isinstance(data, dict) and split not in data:
-        raise UseError(
-            f"{name} has no split {split!r}; splits there: {', '.join(data)}",
-            hint="give --dataset-split",
-        )
-    return data[split] if isinstance(data, dict) else data

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from difflib import get_close_matches
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -13,6 +14,8 @@ from userdp.data.sources.base import SourceOptions
 from userdp.errors import UseError
 
 Row = dict[str, Any]
+GENERATED = "generated_by"
+"""The field of a generated record that names the model that wrote it."""
 
 
 class Parser(Protocol):
@@ -192,3 +195,20 @@ def plain_parser(options: SourceOptions) -> PlainParser:
         date=options.date,
         held_out_from=parse_day(options.held_out_from),
     )
+
+
+def told(names: Iterable[str], wanted: Collection[str]) -> str:
+    """Names of fields, for a message: those that look like one, or resemble what was asked for.
+
+    A table without a header has somebody's record in its place, which no message quotes.
+
+    >>> told(["user", "body", "Dear Ann"], ["text"])
+    "'user', 'body', and others that do not look like names"
+    """
+    known = [str(name) for name in names]
+    near = {one for word in wanted for one in get_close_matches(word, known, cutoff=0.8)}
+    shown = [repr(name) for name in known if name.isidentifier() or name in near]
+    if len(shown) < len(known):
+        others = "and others that do not look like names"
+        shown.append(others if shown else "none that looks like one")
+    return ", ".join(shown) or "none"

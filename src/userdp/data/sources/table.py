@@ -8,27 +8,28 @@ brought into another format, and whose provenance was lost, is still noticed.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from types import ModuleType
+from typing import Any
 
 from userdp.codec import decode
-from userdp.data.progress import NoProgress, Note, Progress
+from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import FileSource, Source
-from userdp.data.sources.rows import Parser, PlainParser, Row
+from userdp.data.sources import csv, jsonl, parquet
+from userdp.data.sources.base import FileSource, Source, SourceOptions, expand, is_named
+from userdp.data.sources.rows import GENERATED, Parser, PlainParser, Row, plain_parser, told
 from userdp.errors import UseError
 from userdp.files import read_json
 
+FORMS: Mapping[str, ModuleType] = {"jsonl": jsonl, "csv": csv, "parquet": parquet}
+"""The kinds of file that hold rows: each module has ``WHAT``, ``SUFFIXES`` and ``rows``."""
 _ROWS_LOOKED_AT = 100
 PROVENANCE = ".provenance.json"
 """How the name of a file ends that says where the text beside it is from."""
-GENERATED = "generated_by"
-"""The field of a generated record that names the model that wrote it."""
 WRITERS = "text_written_by"
 """The fact of a source: the models whose lineage its files' provenance tells."""
 _NO_ROWS = (Drop.BLANK_LINE, Drop.INVALID_JSON, Drop.NOT_AN_OBJECT)
@@ -59,10 +60,9 @@ class TableSource(Source):
         return (row.keys() for row in block[:_ROWS_LOOKED_AT] if not isinstance(row, Drop))
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The records of all rows; see `Source.records`."""
-        read, drops = tally.records_read, tally.drops.copy()
+        """The records of all rows; see `Source.records`. ``tally`` is of this source only."""
         yield from self.part(tally, progress)
-        self.require_fields(tally.records_read - read, tally.drops - drops)
+        self.require_fields(tally)
 
     def part(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """What `records` gives, for a table that may be a part of one."""
@@ -82,15 +82,11 @@ class TableSource(Source):
                 else:
                     yield record
 
-    def require_fields(self, read: int, drops: Counter[str]) -> None:
-        """`UseError` if no row came of what there was, or none had a field that is required.
-
-        Args:
-            read: records that were read of this table.
-            drops: those of them that were dropped, by reason.
-        """
-        rows = read - sum(drops[one] for one in _NO_ROWS)
-        if read and not rows:
+    def require_fields(self, tally: Tally) -> None:
+        """`UseError` if no row came of what was read, or none had a field that is required."""
+        drops = tally.drops
+        rows = tally.records_read - sum(drops[one] for one in _NO_ROWS)
+        if tally.records_read and not rows:
             raise UseError(
                 "no line is a JSON object",
                 hint="expected one object per line; a JSON array must be split into lines",
@@ -110,9 +106,17 @@ class TableSource(Source):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileTable(TableSource, FileSource):
-    """A table in files."""
+    """Tables in files, one after another; all rows are read by the same parser.
+
+    Args:
+        paths: of the files.
+        forms: of each file, how its rows are read: of `FORMS`.
+        options: see there.
+    """
 
     paths: tuple[Path, ...]
+    forms: tuple[str, ...]
+    options: SourceOptions
 
     def facts(self) -> dict[str, Any]:
         """The fields, the number of files and bytes, and what is said of where the text is from."""
@@ -120,16 +124,22 @@ class FileTable(TableSource, FileSource):
         return {"fields": list(self.parser.fields), **FileSource.facts(self), **origin}
 
     def each(self) -> Iterator[FileTable]:
-        """Each file by itself."""
-        return (replace(self, paths=(path,)) for path in self.paths)
+        """Each file by itself, which another process may read."""
+        for path, form in zip(self.paths, self.forms, strict=True):
+            yield replace(self, paths=(path,), forms=(form,))
 
-    def shards(self, size: int) -> Iterator[FileTable]:
-        """Parts that other processes may read: one after another they give the rows of the whole.
+    def first_fields(self) -> Iterator[Collection[str]]:
+        """The columns of the first file, or the fields of its first rows."""
+        names = parquet.names(self.paths[0]) if self.forms[0] == "parquet" else None
+        return TableSource.first_fields(self) if names is None else iter([names])
 
-        Args:
-            size: about how many bytes of a file a part has, where its kind can be read in parts.
-        """
-        return self.each()
+    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
+        """The rows of all files; see `TableSource.rows`."""
+        fields = self.parser.fields
+        for form, (path, before) in zip(self.forms, self.each_file(progress), strict=True):
+            for rows, read in FORMS[form].rows(path, fields, self.options):
+                yield rows
+                progress.at(before + read)
 
     def signature(self) -> str | None:
         """See `Source.signature`."""
@@ -140,102 +150,44 @@ class FileTable(TableSource, FileSource):
         return repr((replace(self, paths=()), files))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Several(Source):
-    """Tables of files of mixed kinds, one after another; all rows are read by the same parser.
+def open_tables(
+    paths: Sequence[str],
+    options: SourceOptions,
+    *,
+    form: str | None = None,
+    more: tuple[str, ...] = (),
+) -> FileTable:
+    """The source for files, folders and patterns ``paths``.
 
     Args:
-        parts: at least one; of equal `FileTable.loss_mask`.
-        kind: the kinds that there are, as "csv+jsonl".
-        several_owners: whether a record of any part may name several.
-        loss_mask: whether they are conversations.
+        paths: see `expand`.
+        options: see there.
+        form: of all files; None: each by its name, and JSON Lines where that says nothing.
+        more: suffixes of further files of a folder that are read.
     """
-
-    parts: tuple[FileTable, ...]
-    kind: str
-    several_owners: bool
-    loss_mask: bool
-
-    @classmethod
-    def of(cls, parts: Sequence[FileTable]) -> Self:
-        """These tables as one."""
-        return cls(
-            parts=tuple(parts),
-            kind="+".join(sorted({part.kind for part in parts})),
-            several_owners=any(part.several_owners for part in parts),
-            loss_mask=parts[0].loss_mask,
-        )
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files, as they lie on disk."""
-        return sum(part.size for part in self.parts)
-
-    @property
-    def files(self) -> list[Path]:
-        """Those of all parts."""
-        return [file for part in self.parts for file in part.files]
-
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The records of all parts; see `Source.records`."""
-        before = 0
-        for part in self.parts:
-            yield from part.records(tally, _After(progress, before))
-            before += part.size
-
-    def facts(self) -> dict[str, Any]:
-        """Those of all parts: the fields, the number of files and bytes, and where text is from.
-
-        Guarantee: what any part says of its text's provenance is said of the whole.
-        """
-        merged: dict[str, Any] = {}
-        for name, value in chain.from_iterable(part.facts().items() for part in self.parts):
-            so_far = merged.get(name)
-            if isinstance(value, list):
-                merged[name] = [*(so_far or ()), *(x for x in value if x not in (so_far or ()))]
-            else:  # the numbers of files and bytes
-                merged[name] = value + (so_far or 0)
-        return merged
-
-    def signature(self) -> str | None:
-        """Those of all parts; see `Source.signature`."""
-        each = [part.signature() for part in self.parts]
-        return None if None in each else repr(each)
+    read = list(FORMS.values()) if form is None else [FORMS[form]]
+    suffixes = (*(suffix for one in read for suffix in one.SUFFIXES), *more)
+    what = " or ".join(one.WHAT for one in read)
+    files = expand(paths, suffixes=suffixes, what=what)
+    forms = tuple(form or _form_of(path) for path in files)
+    return FileTable(
+        kind="+".join(sorted(set(forms))),
+        paths=files,
+        forms=forms,
+        options=options,
+        parser=plain_parser(options),
+        several_owners=set(forms) != {"csv"},  # whose cells hold no lists
+    )
 
 
-class _After(NoProgress):
-    """Progress of one part, told as that of the whole."""
-
-    def __init__(self, progress: Progress, before: int) -> None:
-        self._progress, self._before = progress, before
-
-    def stage(
-        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
-    ) -> None:
-        """Begin the stage."""
-        self._progress.stage(name, total, unit=unit, note=note)
-
-    def at(self, done: int) -> None:
-        """The whole stands further."""
-        self._progress.at(self._before + done)
+is_jsonl = jsonl.matches
+build_jsonl = partial(open_tables, form="jsonl")
+build_csv = partial(open_tables, form="csv")
+build_parquet = partial(open_tables, form="parquet")
 
 
-def told(names: Iterable[str], wanted: Collection[str]) -> str:
-    """Names of fields, for a message: those that look like one, or resemble what was asked for.
-
-    A table without a header has somebody's record in its place, which no message quotes.
-
-    >>> told(["user", "body", "Dear Ann"], ["text"])
-    "'user', 'body', and others that do not look like names"
-    """
-    known = [str(name) for name in names]
-    near = {one for word in wanted for one in get_close_matches(word, known, cutoff=0.8)}
-    shown = [name for name in known if name.isidentifier() or name in near]
-    words = [repr(name) for name in shown]
-    if len(words) < len(known):
-        others = "and others that do not look like names"
-        words.append(others if words else "none that looks like one")
-    return ", ".join(words) or "none"
+def _form_of(path: Path) -> str:
+    return next((name for name, form in FORMS.items() if is_named(path, form.SUFFIXES)), "jsonl")
 
 
 def provenance(paths: Iterable[Path]) -> dict[str, Any]:
@@ -262,8 +214,7 @@ def _said_beside(path: Path) -> dict[str, Any]:
         beside = path.with_name(f"{name}{PROVENANCE}")
         if beside.is_file():
             said = read_json(beside, what="what is said of a text")
-            hints: dict[str, Any] = {GENERATED: str, "lineage": dict[str, Any]}
-            for field, hint in hints.items():
+            for field, hint in ((GENERATED, str), ("lineage", dict[str, Any])):
                 if field in said:
                     decode(hint, said[field], what=f"{field} in {beside}")
             return said

@@ -9,6 +9,7 @@ grouping sorts bytes whatever they say, and `TokenRows` turns the characters bac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -46,10 +47,13 @@ class TokenRows(StoreTokenizer):
         values = {one.name: getattr(tokenizer, one.name) for one in fields(tokenizer)}
         return cls(**{**values, "end_of_text_id": None})
 
-    def encode_piece(self, text: str, *, markup: bool) -> list[int]:
-        """The tokens that the characters of ``text`` stand for."""
-        ids: list[int] = tokens_of(text).tolist()
-        return ids
+    def encode_pieces(
+        self, text: str, pieces: Sequence[tuple[int, int]]
+    ) -> tuple[list[int], list[int]]:
+        """The tokens that the characters of ``text`` stand for, and the kind of each."""
+        ends, kinds = zip(*pieces, strict=True)
+        marks = np.repeat(kinds, np.diff(ends, prepend=0))
+        return tokens_of(text).tolist(), (marks & TARGET).tolist()
 
     def _ids(self, texts: Any) -> list[list[int]]:
         return [tokens_of(text).tolist() for text in texts]
@@ -86,7 +90,7 @@ def build(table: Any, *, user: str, labels: bool, vocab_size: int) -> MemoryTabl
         parser=_TokenParser(user=user, labels=labels, vocab_size=vocab_size),
         several_owners=True,
         loss_mask=labels,
-        table=table,
+        tables=(table,),
     )
 
 

@@ -14,25 +14,24 @@ carries; no network is used.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from userdp.data.records import Drop
-from userdp.data.sources import jsonl
 from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.parquet import build_table
 from userdp.data.sources.rows import plain_parser
-from userdp.data.sources.table import FileTable
+from userdp.data.sources.table import FileTable, open_tables
 from userdp.extras import library
 
 
-def build(paths: list[str], options: SourceOptions, *, kind: str) -> FileTable:
-    """The source of kind "c4" or "ccnews": JSON Lines or Parquet with a URL per record."""
+def _build(paths: list[str], options: SourceOptions, *, kind: str) -> FileTable:
     named = replace(options, user=options.url)
     # C4 names its files *.json.gz though they are JSON Lines.
-    table = build_table(paths, named, suffixes=(*jsonl.SUFFIXES, ".json", ".json.gz"))
-    parser = replace(plain_parser(named), user_of=BaseDomain())
-    return replace(table, kind=kind, parser=parser)
+    table = open_tables(paths, named, more=(".json", ".json.gz"))
+    return replace(table, kind=kind, parser=replace(plain_parser(named), user_of=BaseDomain()))
+
+
+build_c4, build_ccnews = partial(_build, kind="c4"), partial(_build, kind="ccnews")
 
 
 def is_c4(path: Path) -> bool:

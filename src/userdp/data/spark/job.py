@@ -47,14 +47,13 @@ from userdp.errors import FailureError, UseError, UserdpError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SHARD_BYTES = 2**26
 _PART_BYTES, _LEAST_PART_BYTES = 2**25, 2**21
 """Of working files, which are compressed: some 100 MB of text, and 6 MB."""
 _PARTS_PER_CORE = 4
 """So that cores wait little for the last part."""
 _BY, _ORDER = ("user",), ("user", "place")
 _MOST_ROWS = 2**40
-"""Of a shard: its number and a row's number in it make one number that orders all records."""
+"""Of a file: its number and a row's number in it make one number that orders all records."""
 _FILE_BYTES = 2**28
 """Before compression."""
 _RECORDS_AT_ONCE = 2**12
@@ -128,29 +127,25 @@ class SparkJob(AbstractContextManager["SparkJob"]):
         except pa.ArrowException as error:
             raise failure(error) from error
 
-    def read(self, tables: Sequence[FileTable], tally: Tally) -> None:
-        """Take in the records of ``tables``, a shard a task.
+    def read(self, table: FileTable, tally: Tally) -> None:
+        """Take in the records of a table, a file a task.
 
-        Guarantee: the books, and what is refused with which words, are those of reading the tables
+        Guarantee: the books, and what is refused with which words, are those of reading the files
         one after another. A record goes to its first owner. Files are found from where this process
         is now, wherever Spark was started, and told of by their absolute paths.
         """
         # Spark's Java stays in the folder that it began in, and so do those that it starts: there
         # they would find another file of that name, or none.
-        found = [replace(one, paths=tuple(path.absolute() for path in one.paths)) for one in tables]
-        shards = [(n, shard) for n, one in enumerate(found) for shard in one.shards(_SHARD_BYTES)]
+        table = replace(table, paths=tuple(path.absolute() for path in table.paths))
+        files = list(table.each())
         with told():
-            numbers = self._spark.range(0, len(shards), 1, numPartitions=len(shards))
+            numbers = self._spark.range(0, len(files), 1, numPartitions=len(files))
         self._progress.stage("reading", None)
-        books = self._run(numbers, _reading([shard for _, shard in shards], self._records))
-        for number, table in enumerate(found):
-            own = Tally()
-            for (of, _), book in zip(shards, books, strict=True):
-                if of == number:
-                    own.add(book["tally"])
-                    _raise(book)
-            table.require_fields(own.records_read, own.drops)
-            tally.add(own.facts())
+        books = self._run(numbers, _reading(files, self._records))
+        for book in books:
+            tally.add(book["tally"])
+            _raise(book)
+        table.require_fields(tally)
         written = {name for book in books for name in book["files"]}
         for file in self.files:
             if file.name not in written:  # of an attempt that failed
@@ -192,21 +187,21 @@ class SparkJob(AbstractContextManager["SparkJob"]):
             return [json.loads(row[0]) for row in rows.mapInArrow(task, _RESULT).collect()]
 
 
-def _reading(shards: Sequence[FileTable], folder: Path) -> Callable[[_Batches], _Batches]:
-    """What reads the shards whose numbers it is given into ``folder``."""
+def _reading(files: Sequence[FileTable], folder: Path) -> Callable[[_Batches], _Batches]:
+    """What reads the files whose numbers it is given into ``folder``."""
 
     def task(batches: _Batches) -> _Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                tally, files, error = Tally(), list[str](), None
-                records = shards[number].part(tally, NoProgress())
-                if shards[number].several_owners:
+                tally, written, error = Tally(), list[str](), None
+                records = files[number].part(tally, NoProgress())
+                if files[number].several_owners:
                     records = first_owners(records, tally)
                 try:
-                    files = _write_records(folder, in_blocks(records, first=number * _MOST_ROWS))
+                    written = _write_records(folder, in_blocks(records, first=number * _MOST_ROWS))
                 except UserdpError as refused:
                     error = refused
-                yield _result(error, files=files, tally=tally.facts())
+                yield _result(error, files=written, tally=tally.facts())
 
     return task
 
