@@ -6,14 +6,17 @@ claim what the plan says. For the audit's tests and its study; nothing of the pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from torch import Tensor
 
-from userdp.auditing.extra_run import Sabotage
+from userdp.auditing import extra_run
+from userdp.auditing.observer import watch
 from userdp.gradients import ClippedSum, NoiseSource
 from userdp.sampling.coins import poisson_indices
 from userdp.training.private_run import PrivateRun
@@ -46,6 +49,22 @@ class ReusedWithin(NoiseSource):
             NoiseSource(unsafe_noise_seed=seed).add_({name: tensor}, noise_std)
 
 
+Sabotage = Callable[[PrivateRun], None]
+
+
+@contextmanager
+def broken(sabotage: Sabotage) -> Iterator[None]:
+    """Extra runs are broken, below what the observer sees."""
+
+    def watch_broken(run: PrivateRun, *arguments: Any) -> Any:
+        sabotage(run)
+        return watch(run, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extra_run, "watch", watch_broken)
+        yield
+
+
 Draws = Callable[[int, float, np.random.Generator], Iterator[NDArray[np.int64]]]
 """Of the units that there are, with which probability, from which generator: those of each step."""
 
@@ -60,14 +79,6 @@ def _shuffled_draws(total: int, probability: float, draw: np.random.Generator) -
         yield np.sort(chosen)
 
 
-def _draws_of_fixed_size(
-    total: int, probability: float, draw: np.random.Generator
-) -> Iterator[Any]:
-    """Batches of a fixed size, drawn afresh at each step."""
-    while True:
-        yield np.sort(draw.choice(total, max(1, round(probability * total)), replace=False))
-
-
 def _draws_twice_as_often(
     total: int, probability: float, draw: np.random.Generator
 ) -> Iterator[Any]:
@@ -76,23 +87,21 @@ def _draws_twice_as_often(
         yield poisson_indices(draw, total, min(1.0, 2 * probability))
 
 
-def _with_noise(source: Callable[[], NoiseSource]) -> Sabotage:
-    def broken(run: PrivateRun) -> None:
+def with_noise(source: Callable[[], NoiseSource]) -> Sabotage:
+    def sabotage(run: PrivateRun) -> None:
         run.mechanism.noise = source()
 
-    return broken
+    return sabotage
 
 
-def _with_draws(draws: Draws) -> Sabotage:
-    def broken(run: PrivateRun) -> None:
+def with_draws(draws: Draws) -> Sabotage:
+    def sabotage(run: PrivateRun) -> None:
         """The run draws other units, and records what it was to draw."""
-        sampling = run.plan.sampling
+        sampling, sampler = run.plan.sampling, run.mechanism.sampler
         total = sampling.total_units(run.mechanism.collator.counts)
-        run.mechanism.sampler._draws = draws(
-            total, sampling.chance(total), run.mechanism.sampler._generator
-        )
+        sampler._draws = draws(total, sampling.chance(total), sampler._generator)
 
-    return broken
+    return sabotage
 
 
 def not_clipped(run: PrivateRun) -> None:
@@ -108,21 +117,9 @@ def not_clipped(run: PrivateRun) -> None:
     run.mechanism.engine = twice  # type: ignore[assignment]
 
 
-under_noised = _with_noise(lambda: ScaledNoise(0.1))
-noiseless = _with_noise(lambda: ScaledNoise(0.001))
-reused = _with_noise(Reused)
-reused_within = _with_noise(ReusedWithin)
-shuffled = _with_draws(_shuffled_draws)
-fixed_size = _with_draws(_draws_of_fixed_size)
-twice_as_often = _with_draws(_draws_twice_as_often)
-
-BROKEN: Mapping[str, Sabotage] = {
-    "ten times too little noise": under_noised,
-    "shuffled batches": shuffled,
-    "noise re-used at every step": reused,
-    "noise shared by tensors": reused_within,
-    "twice the clip norm": not_clipped,
-    "batches of a fixed size": fixed_size,
-    "twice the sampling probability": twice_as_often,
-    "a thousandth of the noise": noiseless,
-}
+under_noised = with_noise(lambda: ScaledNoise(0.1))
+noiseless = with_noise(lambda: ScaledNoise(0.001))
+reused = with_noise(Reused)
+reused_within = with_noise(ReusedWithin)
+shuffled = with_draws(_shuffled_draws)
+twice_as_often = with_draws(_draws_twice_as_often)

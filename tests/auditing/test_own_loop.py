@@ -49,11 +49,3 @@ def test_a_loops_run_is_attacked_and_not_repeated(store, tmp_path):
     assert audit_run(run, store, repeat=False, **SMALL)["inference"] is not None
     with pytest.raises(UseError, match="no reference run like it"):
         audit_run(run, store, repeat=False, references=2, **SMALL)
-
-
-@pytest.mark.slow
-def test_a_loop_whose_base_is_gone_is_not_compared_with_another_model(store, tmp_path):
-    model = toy_model(store)
-    trained(model, store, tmp_path / "run", toy.audit_plan(steps=2))
-    with pytest.raises(UseError, match="made in memory"):
-        audit_run(tmp_path / "run", store, repeat=False, **SMALL)

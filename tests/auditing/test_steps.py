@@ -5,7 +5,7 @@ import pytest
 
 from tests.auditing.toy import audit_plan
 from userdp.auditing.observer import Observed
-from userdp.auditing.steps import LEVEL, audit_steps, participation_checks
+from userdp.auditing.steps import LEVEL, audit_steps
 from userdp.codec import encode
 
 PLAN = audit_plan(steps=30)
@@ -42,10 +42,6 @@ def less_noise(seen):
     seen.noise = [noise * 0.9 for noise in seen.noise]
 
 
-def more_noise(seen):
-    seen.noise = [noise * 1.1 for noise in seen.noise]
-
-
 def uniform(seen):
     draw = np.random.default_rng(1)
     seen.noise = [draw.uniform(-(3**0.5), 3**0.5, 640).astype(np.float32) for _ in range(30)]
@@ -53,10 +49,6 @@ def uniform(seen):
 
 def one_pair(seen):
     seen.noise[17] = seen.noise[4]
-
-
-def opposite(seen):
-    seen.noise[9] = -seen.noise[3]
 
 
 def tensors_alike(seen):
@@ -79,14 +71,6 @@ def shuffled(seen):
     seen.cohorts = list(np.concatenate(passes))
 
 
-def same_cohort(seen):
-    seen.cohorts = [seen.cohorts[0]] * 30
-
-
-def one_user_always(seen):
-    seen.cohorts = [np.union1d(cohort, np.arange(6)) for cohort in seen.cohorts]
-
-
 def unclipped(seen):
     seen.moves = [0.9, 1.001]
 
@@ -95,16 +79,12 @@ def unclipped(seen):
     ("break_", "name"),
     [
         (less_noise, "noise scale"),
-        (more_noise, "noise scale"),
         (uniform, "noise shape"),
         (one_pair, "noise repeated between steps"),
-        (opposite, "noise repeated between steps"),
         (tensors_alike, "noise repeated within a step"),
         (twice_as_many, "number drawn"),
         (fixed_size, "size of draws"),
         (shuffled, "participation"),
-        (same_cohort, "participation"),
-        (one_user_always, "participation"),
         (unclipped, "sensitivity"),
     ],
 )
@@ -132,12 +112,6 @@ def test_the_stated_power_is_what_happens():
     assert part_flagged((1 + ratio) / 2) < 0.7
 
 
-def test_the_bound_by_less_noise_is_above_the_claim():
-    seen = right(3)
-    seen.noise = [noise / 10 for noise in seen.noise]
-    assert audit_steps(seen, PLAN, worst_move=0.99).epsilon_lower > PLAN.guarantee().epsilon
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_is_flagged(value):
     seen = right(3)
@@ -158,8 +132,3 @@ def test_the_false_alarms_of_all_checks_add_up():
     alone = audit_steps(seen, PLAN, worst_move=0.99)
     assert alone.false_alarm == pytest.approx(5 * LEVEL + 1e-3)
     assert sum(check.p_value is None for check in alone.checks) == 3
-
-
-def test_when_everybody_joins_every_step_there_is_nothing_to_see():
-    checks = participation_checks([np.arange(20)] * 5, population=20, probability=1.0)
-    assert not any(check.flagged for check in checks)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.auditing.broken_runs import BROKEN, Draws
+from tests.auditing.broken_runs import broken, shuffled, with_draws
 from tests.auditing.toy import CONFIG, audit_store
 from tests.ledgers import forget
 from tests.plans import plan_of_size
@@ -142,19 +142,6 @@ def test_a_store_outside_the_bounds_is_refused_before_any_charge(store, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def with_draws(draws: Draws):
-    """A run that draws otherwise than its ledger says."""
-
-    def broken(run) -> None:
-        sampling = run.plan.sampling
-        total = sampling.total_units(run.mechanism.collator.counts)
-        run.mechanism.sampler._draws = draws(
-            total, sampling.chance(total), run.mechanism.sampler._generator
-        )
-
-    return broken
-
-
 def coins(total, probability, generator):
     while True:
         yield poisson_indices(generator, total, probability)
@@ -175,11 +162,12 @@ def test_the_audit_passes_a_right_run_and_catches_other_draws(store, tmp_path, k
     train(store, mine, CONFIG, out=tmp_path / "run")
     asked = {"inference": False, "canaries": 16}
     assert audit_run(tmp_path / "run", store, **asked)["passed"]
-    broken = with_draws(coins if kind in FIXED else uncut)
-    found = audit_run(tmp_path / "run", store, sabotage=broken, **asked)
+    with broken(with_draws(coins if kind in FIXED else uncut)):
+        found = audit_run(tmp_path / "run", store, **asked)
     assert "steps: bounds of draws" in found["flagged"]
     if kind in FIXED:
-        found = audit_run(tmp_path / "run", store, sabotage=BROKEN["shuffled batches"], **asked)
+        with broken(shuffled):
+            found = audit_run(tmp_path / "run", store, **asked)
         assert "steps: participation" in found["flagged"]
 
 

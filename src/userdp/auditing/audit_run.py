@@ -9,7 +9,7 @@ from typing import Any
 
 from userdp import files
 from userdp.auditing.canaries import clean_folder
-from userdp.auditing.extra_run import ExtraRun, Sabotage, extra_run
+from userdp.auditing.extra_run import ExtraRun, extra_run
 from userdp.auditing.inference import fresh_text, user_inference
 from userdp.auditing.references import calibrated, per_token, reference_scores
 from userdp.claims import Claim, claim
@@ -42,7 +42,6 @@ def audit_run(
     confidence: float = 0.95,
     device: str = AUTO,
     progress: Progress | None = None,
-    sabotage: Sabotage | None = None,
 ) -> dict[str, Any]:
     """Attack a finished run, and repeat it once with canaries under observation.
 
@@ -61,7 +60,6 @@ def audit_run(
         confidence: of the canaries' bound.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many steps of the extra run are done.
-        sabotage: FOR TESTS, see `extra_run`.
 
     Returns:
         ``claimed_epsilon``, ``delta``, ``inference`` (a `Roc`), ``references`` (how
@@ -140,7 +138,6 @@ def audit_run(
             confidence=confidence,
             device=device,
             progress=progress,
-            sabotage=sabotage,
         )
     proven = None if again is None else max(again.bound.epsilon_lower, again.steps.epsilon_lower)
     flagged = [] if again is None else contradictions(again, held)

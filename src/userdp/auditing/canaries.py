@@ -51,9 +51,9 @@ class Canaries:
         return Units.from_flat(self.rows.reshape(-1), length * offsets, offsets)
 
 
-def make_canaries(store: UserStore, count: int, *, unsafe_seed: int | None = None) -> Canaries:
+def make_canaries(store: UserStore, count: int) -> Canaries:
     """``count`` canaries of the length of the store's examples; coins tossed."""
-    draw, tokens = secret_generator(unsafe_seed), np.arange(store.meta.vocab_size)
+    draw, tokens = secret_generator(), np.arange(store.meta.vocab_size)
     allowed = tokens[tokens != store.meta.end_of_text_id]
     return Canaries(
         rows=draw.choice(allowed, (count, store.meta.seq_len)),
@@ -61,9 +61,7 @@ def make_canaries(store: UserStore, count: int, *, unsafe_seed: int | None = Non
     )
 
 
-def copy_with(
-    store: UserStore, canaries: Canaries, out: Path, *, items: int, unsafe_seed: int | None = None
-) -> UserStore:
+def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) -> UserStore:
     """The training split of ``store`` less some users, with the canaries that are in, at ``out``.
 
     Who is left out, and how many, does not depend on the coins: if each canary that comes in drove
@@ -76,7 +74,6 @@ def copy_with(
         out: a new folder.
         items: how often a canary's example stands in its part of the copy: more than once under
             example sampling, where a user of many equal examples is the worst case.
-        unsafe_seed: FOR TESTS.
 
     Raises:
         UseError: too few training users to make room.
@@ -88,8 +85,7 @@ def copy_with(
             "run would be another one",
             hint="give fewer --canaries",
         )
-    order = secret_generator(None if unsafe_seed is None else unsafe_seed + 1)
-    kept = np.sort(order.permutation(len(split.counts))[leave:])
+    kept = np.sort(secret_generator().permutation(len(split.counts))[leave:])
     with copied(store, out) as copy:
         for number in np.flatnonzero(canaries.included):
             tokens = np.tile(canaries.rows[number], items)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +26,9 @@ from userdp.training.losses import build_loss
 from userdp.training.models import load_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.private import make_private
-from userdp.training.private_run import PrivateRun
 from userdp.training.run_models import model_to_train
 
 _MOST_BYTES = 1 << 28  # of memory for the canaries' directions
-
-Sabotage = Callable[[PrivateRun], None]
-"""FOR TESTS: breaks a run that has not begun, below what the observer sees."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +64,6 @@ def extra_run(
     confidence: float = 0.95,
     device: str = AUTO,
     progress: Progress | None = None,
-    sabotage: Sabotage | None = None,
-    unsafe_seed: int | None = None,
 ) -> ExtraRun:
     """Train once more by ``plan`` with canaries among the users, and judge what was seen.
 
@@ -87,8 +80,6 @@ def extra_run(
         confidence: of the canaries' bound.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many steps are done.
-        sabotage: FOR TESTS.
-        unsafe_seed: FOR TESTS: of coins and canaries (never of the run's sampler or noise).
 
     Raises:
         UseError: the store is too small for so many canaries, or training refuses.
@@ -97,11 +88,11 @@ def extra_run(
     """
     begin, computes = time.monotonic(), choose_device(device)
     shown = progress or NoProgress()
-    made = make_canaries(store, canaries, unsafe_seed=unsafe_seed)
+    made = make_canaries(store, canaries)
     units = made.units()
     with scratch(place) as work:
         items, folder = plan.sampling.items, work / "store"
-        copy = copy_with(store, made, folder, items=items, unsafe_seed=unsafe_seed)
+        copy = copy_with(store, made, folder, items=items)
         model = model_to_train(load_model(config, copy), config).to(computes)
         optimizer, average = build_optimizer(model, config), build_average(model, config)
         before = _losses(model, units)
@@ -120,8 +111,6 @@ def extra_run(
                 allow_large_delta=True,  # the audited run's own affair
             ),
         ) as run:
-            if sabotage is not None:
-                sabotage(run)
             gradients = clipped_gradients(run, units)
             directions = Directions(gradients, count=canaries, most_bytes=_MOST_BYTES)
             seen = watch(run, directions)
