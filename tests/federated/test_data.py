@@ -1,29 +1,20 @@
 """Silos' items: where they come from, how they are spread and capped; and the models on them."""
 
-import json
 from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 
-from papers.images import ImageNetwork, digits
-from tests.federated.characters import CHARACTERS, CharacterLSTM, character_tokenizer
-from tests.federated.plans import CNN, NUMBERS, plan
+from tests.federated.plans import NUMBERS, plan
 from tests.federated.toys import images
-from userdp.data.progress import NoProgress
-from userdp.data.records import Record, Tally
-from userdp.data.sources import open_source
+from userdp.data.records import Record
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 from userdp.federated.data import HELD_OUT, make_store, places, spread
 from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import PLAN_FILE, STORE, LanguageModel
 from userdp.federated.silo import Silo
-from userdp.federated.simulation import all_units
-from userdp.gradients import Units, get_engine
 
 USERS = [f"user {number}".encode() for number in range(40)]
 
@@ -85,11 +76,6 @@ def test_broken_twin_one_stream_of_coins_moves_other_peoples_items():
     assert any(everybody[order] != coin for order, coin in fewer.items())
 
 
-def test_a_silo_without_subjects_is_refused():
-    with pytest.raises(UseError, match="has no subjects"):
-        spread(images(1)[:2], silos=3, most=3)
-
-
 def test_a_fifth_of_each_silos_items_is_held_out(tmp_path):
     records = [Record(b"s%d" % (n % 50), b"1 2 3", n) for n in range(1000)]
     make_store(records, tmp_path / "store", tokenizer=NUMBERS, seq_len=65)
@@ -98,90 +84,6 @@ def test_a_fifth_of_each_silos_items_is_held_out(tmp_path):
     assert held + train == 1000
     assert abs(held - HELD_OUT * 1000) < 60
     assert store.path.stat().st_mode & 0o777 == 0o700
-
-
-def test_made_up_hands_are_the_same_each_time_and_differ_between_subjects():
-    pytest.importorskip("sklearn", reason="the extra `federated` is not installed")
-    one, again = (digits(subjects=4, items_per_subject=5, seed=3) for _ in range(2))
-    assert one == again
-    rows = np.array([record.text.replace(b":", b"").split() for record in one], dtype=int)
-    assert rows[:, 1:].min() >= 0
-    assert rows[:, 1:].max() <= 255
-    assert set(rows[:, 0]) <= set(range(10))
-    assert len({record.user for record in one}) == 4
-
-
-def test_leafs_images_become_integer_tokens(tmp_path):
-    pixels = {"user_data": {"w": {"x": [[0, 1, 0.5, 0]] * 9, "y": [61] * 9}}}
-    (tmp_path / "image.json").write_text(json.dumps(pixels))
-    source = open_source([str(tmp_path / "image.json")])
-    records = list(source.records(Tally(), NoProgress()))
-    make_store(records, tmp_path / "store", tokenizer=NUMBERS, seq_len=5)
-    units = all_units(UserStore.open(tmp_path / "store").split(Split.TRAIN))
-    assert {tuple(row) for row in units.input_ids.tolist()} == {(61, 0, 255, 128, 0)}
-
-
-def test_numbers_that_are_none_are_one_token():
-    tokens = NUMBERS.encode(["12: 255 0", "256 x -1 1.5"])
-    assert tokens == [[12, 255, 0], [256] * 4]
-
-
-def test_characters_are_tokens():
-    (tokens,) = character_tokenizer().encode([" a\né☃"])
-    assert tokens == [CHARACTERS.index(c) + 1 for c in " a\n"] + [0, 0]
-
-
-def test_the_network_is_leafs_at_leafs_size():
-    """Caldas et al. 2018: 32 and 64 channels of 5 x 5, 2,048 hidden units, 62 classes."""
-    with torch.device("meta"):
-        model = ImageNetwork(side=28, classes=62, width=32)
-    sizes = [sum(p.numel() for p in part.parameters()) for part in model.children()]
-    assert sizes == [832, 51264, 64 * 49 * 2048 + 2048, 2048 * 62 + 62]
-
-
-CHARACTER_TOKENIZER = character_tokenizer()
-LSTM = CharacterLSTM(
-    width=6,
-    seq_len=10,
-    tokenizer_sha256=CHARACTER_TOKENIZER.sha256,
-    vocab_size=CHARACTER_TOKENIZER.vocab_size,
-)
-
-
-def units_of(texts, tokenizer):
-    rows = tokenizer.encode(texts)
-    return Units.from_rows([[row] for row in rows])
-
-
-TEXTS = ["To be, or ", "not to be:", "that", "is the que"]
-
-
-@pytest.mark.parametrize(
-    ("spec", "units"),
-    [
-        (LSTM, units_of(TEXTS, CHARACTER_TOKENIZER)),
-        (CNN, units_of([r.text.decode() for r in images(3)], NUMBERS)),
-    ],
-)
-def test_the_fast_engine_adds_up_what_the_reference_does(spec, units):
-    model, loss = build_model(spec)
-    fast, slow = (
-        get_engine(name)(model, loss, units, l2_clip_norm=0.3).value
-        for name in ("auto", "reference")
-    )
-    for name, value in slow.items():
-        assert torch.allclose(fast[name], value, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("spec", [CNN, LSTM])
-def test_equal_specs_give_equal_weights_and_what_is_padded_does_not_count(spec):
-    one, two = (weights_of(build_model(spec)[0]) for _ in range(2))
-    assert all((one[name] == two[name]).all() for name in one)
-    model, loss = build_model(spec)
-    row = torch.tensor([[5, 6, 7, 8]])
-    other = torch.tensor([[5, 6, 7, 9]])
-    three = torch.tensor([3])
-    assert torch.equal(loss(model, row, three), loss(model, other, three))
 
 
 def language_silo(tmp_path, **changes):
@@ -203,17 +105,6 @@ def test_silos_of_text_train_a_new_language_model(tmp_path):
     update = language_silo(tmp_path, model="new", layers=1, width=8, heads=2)
     assert "transformer.wte.weight" in update
     assert Counter(bool((part != 0).any()) for part in update.values())[True] == len(update)
-
-
-def test_a_model_that_cannot_read_the_stores_tokens_is_refused(tmp_path):
-    other = character_tokenizer()
-    spec = LanguageModel(
-        tokenizer_sha256=other.sha256, vocab_size=other.vocab_size, seq_len=8, model="bundled"
-    )
-    plan(model=spec).save(tmp_path / PLAN_FILE)
-    make_store([Record(b"a", b"to be", 0)], tmp_path / STORE, tokenizer=other, seq_len=8)
-    with pytest.raises(UseError, match="different tokenizers"):
-        Silo(tmp_path, 0)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """The apps over a grid in this process: what is sent, who may fail, and what is refused."""
 
-import shutil
-
 import numpy as np
 import pytest
 
@@ -14,17 +12,15 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
 from tests.federated.plans import NUMBERS, plan
-from tests.federated.toys import image, images, store_of
-from userdp.data.records import Record
+from tests.federated.toys import images
 from userdp.errors import FailureError, UseError
 from userdp.federated import flower
 from userdp.federated import rounds as rounds_module
 from userdp.federated.flower import ARRAYS, CONFIG, REFUSALS, client_app, serve
 from userdp.federated.models import build_model, weights_of
-from userdp.federated.plan import STORE
 from userdp.federated.rounds import aggregate, load_weights, read_rounds
 from userdp.federated.silo import silo_folder
-from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
+from userdp.federated.simulation import claim_of, make_federation, run_in_process
 from userdp.ledger.journal import read_entries
 
 
@@ -194,22 +190,6 @@ def test_a_server_that_restarts_goes_on_after_its_last_saved_round(tmp_path, mon
     assert claim_of(folder).complete  # round 2 was charged once
 
 
-@pytest.mark.slow
-def test_bad_labels_and_subjects_over_the_cap_in_one_silo_are_seen_by_nobody(tmp_path):
-    """Every silo says hello and answers every round, as if those items were not there."""
-    made = plan(sampling_probability=1.0)
-    folder = federation(tmp_path, made)
-    place, draw = silo_folder(folder, 1) / STORE, np.random.default_rng(0)
-    shutil.rmtree(place)
-    spoilt = [Record(b"a", image(10, draw), n) for n in range(2)]
-    store_of(spoilt + [Record(b"b", image(1, draw), n) for n in range(9)], place, 65)
-    run(folder, HereGrid(folder, 3))
-    assert [r["replied"] for r in read_rounds(folder)] == [[0, 1, 2]] * 2
-    assert all(not r["refusals"] for r in read_rounds(folder))
-    told = measure(folder, made)
-    assert told["items_left_out_by_the_cap"] >= 6
-
-
 def test_a_silo_of_another_federation_is_refused_at_the_start(tmp_path):
     folder = federation(tmp_path, plan())
     other = federation(tmp_path / "other", plan(rounds=5))
@@ -259,12 +239,6 @@ def test_updates_that_are_no_updates_are_left_out_of_the_mean():
     after, good, bad = aggregate(weights, updates)
     assert (after["w"].tolist(), good, bad) == ([4.0, 4.0], (0, 3), (1, 2))
     assert aggregate(weights, {})[0] is weights
-
-
-def test_silos_without_subjects_are_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(UseError, match="has no subjects"):
-        make_federation(tmp_path / "f", plan(), images(1)[:2], tokenizer=NUMBERS)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_in_this_process_the_same_steps_are_charged(tmp_path):

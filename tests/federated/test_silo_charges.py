@@ -63,7 +63,7 @@ def test_invariant_12_a_silos_store_is_charged_with_its_whole_plan_before_its_fi
     assert (charge.steps, charge.settled) == (2 * len(numbers), True)
 
 
-def test_a_server_that_asks_for_more_rounds_than_the_plan_is_refused(tmp_path):
+def test_a_server_that_asks_for_more_rounds_or_out_of_turn_is_refused(tmp_path):
     here = silo(tmp_path, toy_plan(), items(COUNTS))
     for number in (1, 2):
         here.run_round(number, ZERO)
@@ -71,14 +71,10 @@ def test_a_server_that_asks_for_more_rounds_than_the_plan_is_refused(tmp_path):
         with pytest.raises(FailureError, match=r"the server asks for round|the plan has 2"):
             here.run_round(number, ZERO)
     assert here.run.done == 4
-
-
-def test_a_server_that_asks_a_silo_out_of_turn_is_refused(tmp_path):
     made = toy_plan(silos=6, silos_per_round=2, rounds=9)
     number = next(r for r in range(1, 10) if 0 not in made.schedule(r))
-    here = silo(tmp_path, made, items(COUNTS))
     with pytest.raises(FailureError, match="does not run by"):
-        here.run_round(number, ZERO)
+        silo(tmp_path / "other", made, items(COUNTS)).run_round(number, ZERO)
 
 
 def test_a_server_that_restarts_gets_the_same_update_again_and_nothing_is_charged(tmp_path):
@@ -114,13 +110,6 @@ def test_a_run_of_another_federation_is_refused_at_the_start(tmp_path):
             silo(tmp_path, other, items(COUNTS), index=index)
     with pytest.raises(UseError, match="no silo 3"):
         silo(tmp_path / "b", toy_plan(), items(COUNTS), index=3)
-
-
-def test_a_silo_works_in_one_process_at_a_time(tmp_path):
-    here, other = (silo(tmp_path, toy_plan(), items(COUNTS)) for _ in range(2))
-    here.run_round(1, ZERO)
-    with pytest.raises(FailureError, match="in use by another process"):
-        other.run_round(2, ZERO)
 
 
 def test_invariant_8_a_federations_claim_is_its_whole_plans_whatever_ran(tmp_path):
@@ -173,11 +162,3 @@ def test_the_core_reads_the_ledgers_of_silos_like_any_others(tmp_path, algorithm
     own = claim(tmp_path / "run" / "ledger.jsonl")
     assert own.complete
     assert own.guarantee == claim(tmp_path / "store").guarantee == made.of_silo(0).guarantee()
-
-
-def test_an_edited_silo_ledger_is_refused(tmp_path):
-    silo(tmp_path, toy_plan(), items(COUNTS)).run_round(1, ZERO)
-    path = tmp_path / "run" / "ledger.jsonl"
-    path.write_text(path.read_text().replace('"noise_std":0.5', '"noise_std":0.9'))
-    with pytest.raises(UseError, match="edited"):
-        federation_claim(toy_plan(), [tmp_path / "run"])

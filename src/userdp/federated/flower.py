@@ -44,6 +44,8 @@ from userdp.files import write_file
 
 APP_FOLDER = "app"
 ARRAYS, CONFIG = "arrays", "config"
+ROUND_TIMEOUT, WAIT_TIMEOUT = 3600.0, 600.0
+"""Seconds, where an app's configuration does not say them."""
 REFUSALS = ("another federation", "another model", "not in the plan", "failed")
 
 _log = logging.getLogger(__name__)
@@ -141,13 +143,7 @@ def describe(weights: Weights) -> str:
     return ";".join(f"{name}{list(weights[name].shape)}" for name in sorted(weights))
 
 
-def server_app(
-    folder: Path | None = None,
-    *,
-    round_timeout: float = 3600.0,
-    wait_timeout: float = 600.0,
-    progress: Progress | None = None,
-) -> ServerApp:
+def server_app(folder: Path | None = None, *, progress: Progress | None = None) -> ServerApp:
     """The app of a federation's server.
 
     A server that was stopped goes on after its last saved round: silos answer a round that they
@@ -156,8 +152,6 @@ def server_app(
     Args:
         folder: holds the plan; weights are written there. None: the run's configuration says it
             as ``folder``, and may set ``round-timeout`` and ``wait-timeout`` in seconds.
-        round_timeout: how long to wait for a round's updates; who is later is left out.
-        wait_timeout: how long to wait for all silos before the first round.
         progress: is told how many rounds are done.
     """
     app = ServerApp()
@@ -168,8 +162,8 @@ def server_app(
         serve(
             grid,
             folder or Path(str(config["folder"])),
-            round_timeout=float(config.get("round-timeout", round_timeout)),
-            wait_timeout=float(config.get("wait-timeout", wait_timeout)),
+            round_timeout=float(config.get("round-timeout", ROUND_TIMEOUT)),
+            wait_timeout=float(config.get("wait-timeout", WAIT_TIMEOUT)),
             progress=progress,
         )
 
@@ -185,6 +179,13 @@ def serve(
     progress: Progress | None = None,
 ) -> None:
     """Run a federation's rounds over a grid of silos.
+
+    Args:
+        grid: of Flower.
+        folder: holds the plan; weights are written there.
+        round_timeout: seconds to wait for a round's updates; who is later is left out.
+        wait_timeout: seconds to wait for all silos before the first round.
+        progress: is told how many rounds are done.
 
     Raises:
         UseError: a silo has another plan or another model; before the first round.
@@ -326,14 +327,12 @@ server = server_app()
 '''
 
 
-def write_app(folder: Path, *, round_timeout: float = 3600.0, wait_timeout: float = 600.0) -> Path:
+def write_app(folder: Path) -> Path:
     """Write the app of a federation's folder that ``flwr run`` sends to a SuperLink: its folder.
 
     Args:
         folder: made by `userdp.federated.simulation.make_federation`; the server's machine reads
             the plan there and writes the weights there.
-        round_timeout: seconds to wait for a round's updates.
-        wait_timeout: seconds to wait for all silos before the first round.
     """
     app = folder / APP_FOLDER
     package = app / "federation_app"
@@ -342,8 +341,8 @@ def write_app(folder: Path, *, round_timeout: float = 3600.0, wait_timeout: floa
     project = template.format(
         digest=FederationPlan.load(folder / PLAN_FILE).digest[:16],
         folder=json.dumps(str(folder.resolve())),
-        round_timeout=float(round_timeout),
-        wait_timeout=float(wait_timeout),
+        round_timeout=ROUND_TIMEOUT,
+        wait_timeout=WAIT_TIMEOUT,
     )
     write_file(app / "pyproject.toml", project.encode())
     write_file(package / "__init__.py", b'"""A federation of userdp."""\n')

@@ -6,17 +6,15 @@ from functools import lru_cache, singledispatch
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from userdp.errors import UseError
 from userdp.federated.plan import LanguageModel, ModelSpec
+from userdp.federated.rounds import Weights, misfits
 from userdp.gradients import Loss, causal_lm_loss, trainable_parameters
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.models import NEW, new_model, read_model, resolve
-
-Weights = dict[str, NDArray[np.float32]]
 
 
 @singledispatch
@@ -73,23 +71,11 @@ def put_weights(model: nn.Module, weights: Weights) -> None:
         UseError: names, shapes or dtypes are another model's, or a number is not finite.
     """
     parameters = trainable_parameters(model)
-    require_same_model({name: tuple(p.shape) for name, p in parameters.items()}, weights)
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
-
-
-def require_same_model(shapes: dict[str, tuple[int, ...]], weights: Weights) -> None:
-    """`UseError` unless ``weights`` has these names and shapes, in float32, all finite."""
-    theirs = {name: tuple(array.shape) for name, array in weights.items()}
-    if theirs != shapes:
-        off = sorted(
-            name for name in shapes.keys() | theirs.keys() if shapes.get(name) != theirs.get(name)
-        )
+    if off := misfits(weights, {name: tuple(p.shape) for name, p in parameters.items()}):
         raise UseError(
             f"the weights are another model's: they differ in {', '.join(off[:5])}",
             hint="every silo and the server need the same federation plan and the same base model",
         )
-    for name, array in weights.items():
-        if array.dtype != np.float32 or not bool(np.isfinite(array).all()):
-            raise UseError(f"the weights {name} are not finite float32 numbers")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))

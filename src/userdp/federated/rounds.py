@@ -29,6 +29,18 @@ Ask = Callable[[int, tuple[int, ...], Weights], Answers]
 MODEL_FILE, ROUNDS_FILE = "model.safetensors", "rounds.jsonl"
 
 
+def misfits(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """What is missing, of another shape, not float32 or not finite; empty for a right update."""
+
+    def fits(name: str) -> bool:
+        array = weights.get(name)
+        if array is None or tuple(array.shape) != shapes.get(name):
+            return False
+        return array.dtype == np.float32 and bool(np.isfinite(array).all())
+
+    return sorted(name for name in shapes.keys() | weights.keys() if not fits(name))
+
+
 def aggregate(
     weights: Weights, updates: Mapping[int, Weights]
 ) -> tuple[Weights, tuple[int, ...], tuple[int, ...]]:
@@ -39,23 +51,17 @@ def aggregate(
 
     Source: Marathe et al. 2023, Algorithms 1 to 3 (server loop).
     """
-    good: list[int] = []
-    bad: list[int] = []
-    for silo in sorted(updates):
-        update = updates[silo]
-        fits = update.keys() == weights.keys() and all(
-            update[name].shape == weights[name].shape and bool(np.isfinite(update[name]).all())
-            for name in weights
-        )
-        (good if fits else bad).append(silo)
+    shapes = {name: array.shape for name, array in weights.items()}
+    good = tuple(silo for silo in sorted(updates) if not misfits(updates[silo], shapes))
+    bad = tuple(silo for silo in sorted(updates) if silo not in good)
     if not good:
-        return weights, (), tuple(bad)
+        return weights, good, bad
     mean = {
         name: np.mean([updates[silo][name] for silo in good], axis=0, dtype=np.float64)
         for name in weights
     }
     added = {name: (weights[name] + mean[name]).astype(np.float32) for name in weights}
-    return added, tuple(good), tuple(bad)
+    return added, good, bad
 
 
 def run_rounds(

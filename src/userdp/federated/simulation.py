@@ -11,7 +11,7 @@ import numpy as np
 from userdp.data.progress import Progress
 from userdp.data.records import Record
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.federated.claim import FederationClaim, federation_claim
@@ -21,7 +21,6 @@ from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan
 from userdp.federated.rounds import MODEL_FILE, Answers, Weights, load_weights, run_rounds
 from userdp.federated.silo import Silo, silo_folder
 from userdp.files import operator_folder, read_json, whole_folder, write_file, write_json
-from userdp.gradients import Units
 from userdp.interrupts import held
 from userdp.plans import Plan
 from userdp.training.devices import AUTO, choose_device
@@ -147,11 +146,3 @@ def measure(folder: Path, plan: FederationPlan, *, device: str = AUTO) -> dict[s
         "held_out_items": items,
         "items_left_out_by_the_cap": over,
     }
-
-
-def all_units(split: StoreSplit) -> Units:
-    """Every item of a split, each a unit. Operator-only."""
-    users = np.repeat(np.arange(len(split.counts)), split.counts)
-    examples = np.arange(len(users)) - np.repeat(split.counts.cumsum() - split.counts, split.counts)
-    rows = split.gather(users, examples)
-    return Units.from_flat(rows.tokens, rows.offsets, np.arange(len(users) + 1), rows.targets)
