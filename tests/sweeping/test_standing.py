@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from userdp.commands.tune import how_surely, with_error
+from userdp.commands.tune import how_surely
 from userdp.sweeping.choice import (
     Score,
     exact_score,
@@ -73,12 +73,6 @@ def test_losses_are_kept_for_the_operator_only(tmp_path):
 )
 def test_it_is_said(near, words):
     assert words in how_surely(near, 2)
-
-
-def test_numbers_stand_with_their_errors():
-    assert with_error(7.5, 0.02) == "7.5000 ± 0.0200"
-    assert with_error(0.1, None, "+") == "+0.1000"
-    assert with_error(None, None) == ""
 
 
 @pytest.mark.slow

@@ -21,12 +21,9 @@ from userdp.hints import one_of
 from userdp.noise import Gaussian
 from userdp.plans.resolved import constants_of, require_said
 from userdp.plans.small_delta import require_small_delta
-from userdp.reporting.table import Table
 from userdp.sampling import SAMPLINGS, Sampling
-from userdp.vocabulary import PrivacyUnit, delta_up, require_count, round_up
+from userdp.vocabulary import PrivacyUnit, require_count
 
-_BELOW = "epsilon_lower_bound"
-"""Of a proof: whether a smaller ε would be too small; for ``--json``."""
 AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadhan", "dp-accounting"]
 
 
@@ -276,36 +273,17 @@ def in_words(priced: Priced) -> Iterator[Part]:
     """Names and values, the claim of a ledger, then lists as tables of their own."""
     told = priced.values
     apart = ("headline", "standing", "epsilon_so_far")
-    nested = {name for name, value in told.items() if isinstance(value, dict | list)}
-    single = [name for name in told if name not in apart and name not in nested]
-    yield Table(
-        rows=[(name.replace("_", " "), _shown(name, told[name])) for name in single],
-        strong=[single.index("epsilon")],
-    )
+    yield {
+        name: value
+        for name, value in told.items()
+        if name not in apart and not isinstance(value, dict | list)
+    }
     if priced.claim is not None:
         yield priced.claim
     if "proof" in told:
-        proof = [(name, value) for name, value in told["proof"].items() if name != _BELOW]
-        rows = [(name.replace("_", " "), str(value)) for name, value in proof]
-        yield Table(caption="proof by ball arithmetic", rows=rows)
+        yield told["proof"]
     if "curve" in told:
         curve = told["curve"]
-        points = list(zip(curve["epsilon"], curve["delta"], strict=True))[::8]
-        rates = zip(curve["false_positive_rate"], curve["largest_true_positive_rate"], strict=True)
-        yield Table(
-            columns=("epsilon", "delta"),
-            rows=[(round_up(epsilon, 6), delta_up(delta, 4)) for epsilon, delta in points],
-        )
-        yield Table(
-            columns=("an attack's false positive rate", "its true positive rate, at most"),
-            rows=[(f"{false:g}", f"{true:.6f}") for false, true in rates],
-        )
-
-
-def _shown(name: str, value: Any) -> str:
-    """A value for people: ε and δ rounded up."""
-    if name == "epsilon":
-        return round_up(float(value), 6)
-    if name == "delta":
-        return delta_up(float(value), 8)
-    return f"{value:.8g}" if isinstance(value, float) else str(value)
+        for names in (("epsilon", "delta"), ("false_positive_rate", "largest_true_positive_rate")):
+            points = list(zip(*(curve[name] for name in names), strict=True))
+            yield [dict(zip(names, one, strict=True)) for one in points[:: 1 + len(points) // 9]]

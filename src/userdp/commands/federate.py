@@ -221,12 +221,14 @@ def _run(
 
 def in_words(federated: Federated) -> Iterator[Part]:
     """The plan, the claim, and how the model does."""
-    plan, claimed, exact = federated.plan, federated.claim, federated.measured
-    noise = plan.local.noise.multiplier if isinstance(plan.local, Plan) else 0.0
-    yield (
-        f"{plan.algorithm}: {plan.silos} silos, {plan.rounds} rounds of {plan.local.steps} local "
-        f"steps, noise multiplier {noise:.4g}."
-    )
+    plan, claimed = federated.plan, federated.claim
+    yield {
+        "algorithm": plan.algorithm,
+        "silos": plan.silos,
+        "rounds": plan.rounds,
+        "local_steps": plan.local.steps,
+        "noise_multiplier": plan.local.noise.multiplier if isinstance(plan.local, Plan) else None,
+    }
     if federated.app is not None:
         yield (
             f"Flower app: {federated.app}, for `flwr run`; give each silo its own folder "
@@ -238,6 +240,6 @@ def in_words(federated: Federated) -> Iterator[Part]:
             f"{claimed.subject_steps} planned local steps of the silos that may hold a subject are "
             f"in it, {'all' if claimed.complete else 'not all'} of which ran."
         )
-    if exact is not None:
-        words = ", ".join(f"{name.replace('_', ' ')} {one:.4g}" for name, one in exact.items())
-        yield f"Operator-only, exact, not differentially private: {words}."
+    if federated.measured is not None:
+        yield federated.measured
+        yield "Operator-only, exact, not differentially private."

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from userdp.claims.foreseen import foreseen, foreseen_in_words
+from userdp.commands.answer import Part
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.data.meta import StoreMeta, read_meta
@@ -23,9 +24,8 @@ from userdp.ledger.overview import share_of
 from userdp.plans.norms import GradientNorms
 from userdp.plans.origin import Provenance
 from userdp.plans.planner import MOST_NOISE, Request, propose
-from userdp.plans.proposal import HEADINGS, Proposal, Release, in_cells
+from userdp.plans.proposal import Proposal, Release
 from userdp.queries.statistics import require_one_owner
-from userdp.reporting.table import Table
 from userdp.training.config import TrainConfig
 from userdp.vocabulary import epsilon_up, require_count, round_up
 
@@ -216,46 +216,30 @@ def sections() -> dict[str, Section]:
     return {"measure": section_of(Measure)}
 
 
-def in_words(proposal: Proposal) -> Iterator[Table | str]:
+def in_words(proposal: Proposal) -> Iterator[Part]:
     """The plan, its claim, what it was chosen from and beside what, for the terminal."""
-    frozen, rows, claim = proposal.plan, proposal.rows(), proposal.prediction["claim"]
+    frozen, series = proposal.plan, proposal.series
     yield proposal.reason
-    yield Table(
-        columns=HEADINGS,
-        rows=[in_cells(row) for row in rows],
-        strong=[number for number, row in enumerate(rows) if row["chosen"]],
-    )
-    yield f"{foreseen_in_words(claim)}, add-or-remove"
-    yield (
-        f"clip norm {frozen.clip.l2_norm:.4g}, sampling probability "
-        f"{frozen.denominator / frozen.population:.4g} of {frozen.population:,} declared "
-        f"{'users' if frozen.sampling.by_user else 'examples'}, noise {frozen.noise_std:.4g} on "
-        "the sum"
-    )
-    if proposal.series is not None:
+    yield proposal.rows()
+    yield f"{foreseen_in_words(proposal.prediction['claim'])}, add-or-remove"
+    yield {
+        "clip_norm": frozen.clip.l2_norm,
+        "sampling_probability": frozen.denominator / frozen.population,
+        f"declared_{'users' if frozen.sampling.by_user else 'examples'}": frozen.population,
+        "noise_std_of_the_sum": frozen.noise_std,
+        "chosen_from": proposal.basis,
+    }
+    if series is not None:
         yield (
-            f"Declared in the store's ledger: {proposal.series.in_words}, epsilon "
-            f"{round_up(proposal.series.guarantee().epsilon)} for all of them together (one alone: "
+            f"Declared in the store's ledger: {series.in_words}, epsilon "
+            f"{round_up(series.guarantee().epsilon)} for all of them together (one alone: "
             f"{round_up(frozen.guarantee().epsilon)}). Retrain by the calendar, never by counts; "
             "clip norm, learning rate and model may change, sampling, noise, steps and population "
             "may not"
         )
     if (cost := proposal.prediction.get("cost")) is not None:
         yield f"PREDICTED for {cost['hardware']}, not measured (figures: {cost['figures']})"
-        yield Table(
-            columns=("method", "seconds a step", "to plain", "GB a device", "device hours"),
-            rows=[
-                (
-                    row["method"],
-                    f"{row['seconds']:.3g}",
-                    f"{row['ratio']:.2f}",
-                    f"{row['memory'] / 1e9:.3g}" + ("" if row["fits"] else " (does not fit)"),
-                    f"{row['device_hours']:.3g}",
-                )
-                for row in cost["methods"]
-            ],
-        )
-    yield f"chosen from {proposal.basis}"
+        yield cost["methods"]
     yield from (f"note: {note}" for note in proposal.notes)
     yield "Run it: userdp train STORE --out RUN --plan FILE, with the file of --out"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from userdp.codec import encode
 from userdp.commands.setting import Section, put, read, samplings, section_of
 from userdp.errors import UseError, warn
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, train_config
-from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:  # what the help does not need is imported where it is used
     from userdp.commands.answer import Part
@@ -181,29 +179,18 @@ def sections() -> dict[str, Section]:
 def in_words(done: Run | DryRun | dict[str, Any]) -> Iterator[Part]:
     """What the run claims, and where its model is."""
     from userdp.commands.run import Run
-    from userdp.reporting.table import Table
 
-    if isinstance(done, dict):
+    if isinstance(done, Run):
+        told = done.to_dict()
+        names = (
+            "epsilon delta unit adjacency sampling accountant algorithm steps seconds model ledger"
+        )
+        yield {name: told[name] for name in names.split()}
+        yield done.claim
+    elif isinstance(done, dict):
         yield "Recorded in the store's ledger: nothing that is asked of it later chose this run."
-        return
-    if not isinstance(done, Run):
+    else:
         yield str(done)
-        return
-    result = done.to_dict()
-    epsilon = float(result["epsilon"])
-    names = ("unit", "adjacency", "sampling", "accountant", "algorithm", "steps")
-    yield Table(
-        rows=[
-            ("epsilon", "none" if math.isinf(epsilon) else round_up(epsilon)),
-            ("delta", delta_up(result["delta"])),
-            *((name, str(result[name])) for name in names if result[name] is not None),
-            ("minutes", f"{result['seconds'] / 60:.1f}"),
-            ("model", result["model"]),
-            ("ledger", result["ledger"]),
-        ],
-        strong=[0],
-    )
-    yield done.claim
 
 
 def _resolved(

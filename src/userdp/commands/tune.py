@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from userdp.commands.answer import Part
 from userdp.commands.progress import shown
 from userdp.commands.run import opened
 from userdp.commands.setting import Section, read, section_of
@@ -19,11 +19,9 @@ from userdp.ledger import StoreLedger
 from userdp.plans import Plan
 from userdp.plans.preset import preset
 from userdp.plans.proposal import Proposal, as_plan
-from userdp.reporting.table import Table, table_of
 from userdp.sweeping.request import TuningMode, build_request, grid, repetitions_of
 from userdp.sweeping.runs import Tuned, run_sweep
 from userdp.training.config import OptimizerName, RunOptions, TrainConfig
-from userdp.vocabulary import delta_up, round_up
 
 AnyPlan = Plan | Proposal | str | os.PathLike[str]
 _ONE_RUNS = ("sharded", "verify", "scores", "base_of_others", "charge_again", "slot", "device")
@@ -148,47 +146,25 @@ def sections() -> dict[str, Section]:
     }
 
 
-def in_words(tuned: Tuned) -> Iterator[Table | str]:
+def in_words(tuned: Tuned) -> Iterator[Part]:
     """The trials, which one won and how surely, and what it claims."""
-    result = tuned.to_dict()
-    if result["operator_only"]:
-        yield "Operator-only: the losses are exact numbers about people's text.\n"
+    told = tuned.to_dict()
     if tuned.trials:
-        yield _trials(result["trials"])
+        yield [
+            {name: value for name, value in one.items() if name != "run"} for one in tuned.trials
+        ]
         yield how_surely(tuned.inside_the_noise, len(tuned.trials))
-    rows = [("chosen by", result["chosen_by"])]
+    names = ("chosen_by", "winner", "score", "score_error", "epsilon", "delta", "store_epsilon")
+    yield {name: told[name] for name in names if name in told} | (tuned.settings or {})
     if tuned.winner is None:
-        rows.append(("winner", "none: no candidate was drawn, so nothing was trained"))
+        yield "No candidate was drawn, so that nothing was trained."
     else:
-        rows.append(("winner", result["winner"]))
-        rows += [(name.replace("_", " "), str(one)) for name, one in result["settings"].items()]
-        if not tuned.trials and tuned.score is not None:
-            rows.append(
-                ("score", f"{with_error(tuned.score.value, tuned.score.error)} (its noise)")
-            )
-        rows += [("epsilon", _claimed(result["epsilon"])), ("delta", delta_up(result["delta"]))]
-        told = ("unit", "adjacency", "accountant", "composition")
-        rows += [(name, str(result[name])) for name in told]
-    rows.append(("the store's epsilon", _claimed(result["store_epsilon"])))
-    yield Table(rows=rows, strong=[n for n, row in enumerate(rows) if row[0] == "epsilon"])
-    if tuned.winner is not None:
-        yield f"Claim: {result['headline']}."
-    if result["tuning"] == TuningMode.PRIVATE_SELECTION:
+        yield f"Claim: {told['headline']}."
+    if tuned.request.mode is TuningMode.PRIVATE_SELECTION:
         yield (
             "Only winner/ may be handed on: the other trials, their number, and how long all of "
             "it took are for the operator only."
         )
-
-
-def _claimed(epsilon: float) -> str:
-    return "none" if math.isinf(epsilon) else round_up(epsilon)
-
-
-def with_error(value: float | None, error: float | None, sign: str = "") -> str:
-    """A number with its standard error."""
-    if value is None:
-        return ""
-    return f"{value:{sign}.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
 def how_surely(near: Sequence[int], trials: int) -> str:
@@ -201,20 +177,4 @@ def how_surely(near: Sequence[int], trials: int) -> str:
         f"The winner is inside the noise: trial {', '.join(map(str, near))} "
         f"{'is' if len(near) == 1 else 'are'} behind it by less than two standard errors, so that "
         "another draw could have chosen differently."
-    )
-
-
-def _trials(trials: Sequence[dict[str, Any]]) -> Table:
-    """The trials, with the settings that differ between them."""
-    varied = ("algorithm", "l2_clip_norm", "learning_rate", "optimizer")
-    names = [name for name in varied if len({trial[name] for trial in trials}) > 1]
-    return table_of(
-        trials,
-        {
-            "trial": "trial",
-            **{name.replace("_", " "): name for name in names},
-            "loss per user": lambda one: with_error(one["loss"], one["standard_error"]),
-            "behind the winner": lambda one: with_error(one["behind"], one["behind_error"], "+"),
-            "note": lambda one: one["note"] or "",
-        },
     )

@@ -140,10 +140,10 @@ class Proposal:
         return {**values, "budget": values["budget"] | shares, "basis": self.basis}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One a candidate; ``to_best`` is its noise beside the least."""
-        plan, cells = self.plan, self.candidates
-        best = min(cell.noise_std for cell in cells.values())
-        chosen = (plan.algorithm, plan.sampling.group_size, plan.noise.multiplier)
+        """One a candidate: M users a step, or B examples; ``to_best`` is its noise by the least."""
+        best = min(cell.noise_std for cell in self.candidates.values())
+        plan = self.plan
+        own = (plan.algorithm, plan.sampling.group_size, plan.noise.multiplier)
         return [
             {
                 "candidate": name,
@@ -152,17 +152,20 @@ class Proposal:
                 "noise_multiplier": cell.noise_multiplier,
                 "noise_std": cell.noise_std,
                 "to_best": cell.noise_std / best,
-                "chosen": chosen == (cell.algorithm, cell.group_size, cell.noise_multiplier),
+                "chosen": own == (cell.algorithm, cell.group_size, cell.noise_multiplier),
             }
-            for name, cell in cells.items()
+            for name, cell in self.candidates.items()
         ]
 
     def _repr_html_(self) -> str:
         rows = self.rows()
         return html_of(
             self.reason,
-            [in_cells(row) for row in rows],
-            columns=HEADINGS,
+            [
+                [f"{one:.4g}" if isinstance(one, float) else str(one) for one in row.values()]
+                for row in rows
+            ],
+            columns=[name.replace("_", " ") for name in rows[0]],
             strong=[number for number, row in enumerate(rows) if row["chosen"]],
             below=(f"Chosen from {self.basis}.", *self.notes),
         )
@@ -171,22 +174,6 @@ class Proposal:
         """Write as JSON, whole or not at all; for its owner only where it holds private numbers."""
         mode = OPERATOR_FILE if self.operator_only else SHAREABLE_FILE
         write_json(path, self.to_dict(), mode=mode)
-
-
-HEADINGS = ("", "G", "M or B", "sigma", "noise", "to best")
-"""M users a step, or B examples; ``noise`` is on each coordinate of one step's mean gradient."""
-
-
-def in_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """A row of `Proposal.rows` as words, under `HEADINGS`."""
-    return (
-        row["candidate"],
-        str(row["group_size"]),
-        f"{row['units']:.5g}",
-        f"{row['noise_multiplier']:.4g}",
-        f"{row['noise_std']:.4g}",
-        f"{row['to_best']:.3f}",
-    )
 
 
 def declared_users(given: object) -> int | None:
