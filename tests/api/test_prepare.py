@@ -1,7 +1,6 @@
 """`userdp.prepare` makes the same store of the same records, however a program holds them."""
 
 import json
-from contextlib import nullcontext
 
 import datasets
 import pandas as pd
@@ -67,15 +66,9 @@ def kinds(store):
     return {condition.kind for condition in claim(store).conditions}
 
 
-@pytest.mark.parametrize("broken", [False, True], ids=["right", "broken twin"])
-def test_a_store_that_is_prepared_anew_keeps_its_ledger_and_is_no_copy(
-    charged, monkeypatch, broken
-):
-    """The ledger's file is linked to the new folder, which changes its time."""
-    if broken:
-        monkeypatch.setattr("userdp.commands.prepare.linked_anew", lambda store: nullcontext())
+def test_a_store_that_is_prepared_anew_keeps_its_ledger_and_is_no_copy(charged):
     userdp.prepare(ROWS[:9], out=charged, overwrite=True, **FIELDS)
-    assert kinds(charged) == ({ConditionKind.COPY} if broken else set())
+    assert kinds(charged) == set()
     assert len(claim(charged).parts) == 1
 
 

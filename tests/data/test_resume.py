@@ -64,7 +64,7 @@ GROUPING = "userdp.data.grouping:Grouping"
 BODY, FINISH = "userdp.data.segments:SegmentWriter", "userdp.data.writer:StoreWriter"
 MOMENTS = [
     (f"{GROUPING}:sort", 1, False), (f"{BODY}:write", 1, True), (f"{BODY}:write", 40, True),
-    (f"{FINISH}:finish", 1, True), (f"{FINISH}:_move", 1, True),
+    (f"{FINISH}:finish", 1, True),
 ]  # fmt: skip
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from tests.data.corpora import corpus, prepared
@@ -17,8 +14,6 @@ from tests.training.toy import CONFIG, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.data import verify as blocks
-from userdp.data.files import write_arrow
-from userdp.data.progress import NoProgress
 from userdp.data.records import Tally
 from userdp.data.store import UserStore
 from userdp.data.verify import require_intact, verify_store
@@ -101,28 +96,6 @@ def test_another_store_in_its_place_is_refused(store, tmp_path):
     prepared(corpus(3), store.path, overwrite=True)
     with pytest.raises(UseError, match="another store"):
         require_intact(store)
-
-
-def test_a_large_store_costs_no_half_second(tmp_path, store):
-    """64 GB of holes with a table of true digests."""
-    size = 2**36
-    folder = tmp_path / "large"
-    (folder / "segments/00000").mkdir(parents=True)
-    shutil.copy(store.tokenizer_path, folder / "tokenizer.json")
-    with (folder / TOKENS).open("wb") as file:
-        file.truncate(size)
-    table = folder / "segments/00000/blocks.arrow"
-    rows = size // blocks.BLOCK
-    hole = blocks._digest(bytes(blocks.BLOCK))
-    width = pa.binary(blocks.DIGEST_BYTES)
-    column = pa.Array.from_buffers(width, rows, [None, pa.py_buffer(hole * rows)])
-    write_arrow(table, {"digest": column})
-    files = {TOKENS: {"bytes": size, "sha256": ""}}
-    files["segments/00000/blocks.arrow"] = {"bytes": table.stat().st_size, "sha256": ""}
-    meta = replace(store.meta, files=files)
-    begin = time.monotonic()
-    assert list(blocks._differences(folder, meta, quick=True, progress=NoProgress())) == []
-    assert time.monotonic() - begin < 0.5
 
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)

@@ -1,8 +1,6 @@
 """Where a store's ledger lies: one that is gone, copied or shared is known as such."""
 
-import os
 import shutil
-from contextlib import nullcontext
 
 import pytest
 
@@ -13,7 +11,7 @@ from userdp.errors import UseError
 from userdp.ledger import StoreLedger, journal, place
 from userdp.ledger.journal import read_entries
 from userdp.ledger.note import Note
-from userdp.ledger.place import Place, linked_anew
+from userdp.ledger.place import Place
 
 
 @pytest.fixture
@@ -251,28 +249,3 @@ def test_the_id_of_a_charge_is_no_path(tmp_path, charge):
     with pytest.raises(UseError, match="no id of a charge"):
         place.counter(charge)
     assert place.counter("ab12-c_d").parent == place.runs
-
-
-@pytest.mark.parametrize("broken", [False, True], ids=["right", "broken twin"])
-def test_a_ledger_that_this_process_links_elsewhere_is_no_copy(store, broken):
-    """A link changes the file's time, as somebody else's writing does."""
-    with nullcontext() if broken else linked_anew(store):
-        os.link(store / "ledger.jsonl", store / "linked")
-        (store / "linked").unlink()
-    assert kinds(store) == ({ConditionKind.COPY} if broken else set())
-
-
-def test_a_ledger_that_was_a_copy_before_it_was_linked_stays_one(store):
-    content = (store / "ledger.jsonl").read_bytes()
-    (store / "ledger.jsonl").unlink()
-    (store / "ledger.jsonl").write_bytes(content)
-    with linked_anew(store):
-        os.link(store / "ledger.jsonl", store / "linked")
-        (store / "linked").unlink()
-    assert kinds(store) == {ConditionKind.COPY}
-
-
-def test_where_no_ledger_was_there_is_nothing_to_note(tmp_path):
-    with linked_anew(tmp_path):
-        StoreLedger(tmp_path).reserve("one", uls_plan(), logged=False)
-    assert kinds(tmp_path) == set()

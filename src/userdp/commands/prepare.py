@@ -24,7 +24,7 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError, warn
 from userdp.interrupts import held, told
 from userdp.ledger import StoreLedger
-from userdp.ledger.place import Place, linked_anew
+from userdp.ledger.place import Place
 from userdp.reporting.table import Table
 
 REQUIRED = "required"
@@ -137,7 +137,7 @@ def prepare(
         )
     was = _identity(place)
     left = told(lambda: _left(place, was), resume=False)
-    with left, linked_anew(place), shown(progress) as bar:
+    with left, shown(progress) as bar:
         write(
             records,
             place,

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,10 @@ def clear(folder: Path, meta: StoreMeta) -> None:
     """Remove from a store's folder what ``meta`` does not name; call it under the lock."""
     sweep(folder)
     for entry in _unnamed(folder, meta):
-        shutil.rmtree(entry, ignore_errors=True)
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def finish_erasure(folder: Path, meta: StoreMeta) -> None:
@@ -116,14 +120,11 @@ def finish_erasure(folder: Path, meta: StoreMeta) -> None:
 
 
 def _unnamed(folder: Path, meta: StoreMeta) -> list[Path]:
-    segments = {meta.segment_folder(number) for number in range(meta.segments)}
-    index = {layout.segment_name(meta.generation)} if meta.generation >= 0 else set()
-    return [
-        entry
-        for name, named in ((layout.SEGMENTS, segments), (layout.INDEX, index))
-        for entry in (folder / name).iterdir()
-        if entry.name not in named
-    ]
+    segments = folder / layout.SEGMENTS
+    named = {segments / meta.segment_folder(number) for number in range(meta.segments)}
+    named |= {index_folder(folder, meta), folder / meta.tokenizer}
+    there = (segments.iterdir(), (folder / layout.INDEX).iterdir(), folder.glob("tokenizer.json*"))
+    return [entry for entry in chain.from_iterable(there) if entry not in named]
 
 
 @contextmanager

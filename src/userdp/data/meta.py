@@ -5,7 +5,8 @@ A store is a folder::
     STORE/
       meta.json               `StoreMeta`: version, totals, drops, hashes, checksums, sources;
                               it names the generation of the index that counts
-      tokenizer.json          the tokenizer, byte for byte as it was given
+      tokenizer.json          the tokenizer, byte for byte as it was given (``tokenizer.json.N``
+                              where generation N brought another one)
       index/00000/            one folder per generation; the last two are kept
         users.arrow           hash: fixed-size binary(16); records: int64, stored records;
                               chains: fixed-size binary(96), see `userdp.data.index`.
@@ -22,7 +23,7 @@ A store is a folder::
       …/blocks.arrow          in each of these folders: digest, fixed-size binary(16), of every
                               256 KiB of its other files; see `userdp.data.verify`
       ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
-                              written by `userdp.ledger`, kept when the store is overwritten
+                              written by `userdp.ledger`, stays when the store is overwritten
       ledger.json             0600: where that ledger is, how far it was written, and when
       places.jsonl            0600: folders of runs and files of scores, see `userdp.data.places`
       runs/                   0700: of each run, its attempts and a lock
@@ -45,8 +46,9 @@ then, to its content hash, the one that would have been prepared without them.
 examples lie after the training ones.
 
 **Atomicity.** A new store is an append to an empty one, in a hidden folder beside its place, which
-is synced and then renamed. A kill at any moment leaves no store or the old one. What ``meta.json``
-does not name is what a killed run left; the next change removes it.
+is synced and then renamed. One that replaces another is the next generation in the same folder. A
+kill at any moment leaves no store, the old one or the new one. What ``meta.json`` does not name is
+what a killed run left; the next change removes it.
 
 **What is private.** All of it except ``tokenizer.json`` and ``store_id``: token data, ids, counts
 and also ``content_sha256``, which is an exact function of everybody's text (whoever holds all of
@@ -206,6 +208,11 @@ class StoreMeta:
     def state(self) -> State:
         """What the store holds now."""
         return self.states[-1]
+
+    @property
+    def tokenizer(self) -> str:
+        """The name of the tokenizer's file in the store."""
+        return next(name for name in self.files if name.startswith(TOKENIZER))
 
     def segment_folder(self, number: int) -> str:
         """The name of a segment's folder."""

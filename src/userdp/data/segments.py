@@ -184,7 +184,7 @@ class SegmentWriter:
         if self._segment is not None and self._segment.tokens >= self._segment_tokens:
             self.close()
         if self._segment is None:
-            place = self.folder / layout.SEGMENTS / layout.segment_name(self.segments)
+            place = self.folder / layout.SEGMENTS / self.meta.segment_folder(self.segments)
             self._segment = SegmentFiles(place, self.meta)
             self.segments += 1
         self._span(split, self._segment.examples, len(lengths))
@@ -222,7 +222,7 @@ class SegmentWriter:
         self._records += index.records
         self._chains += map(bytearray, index.chains)
         for segment in sorted((part / layout.SEGMENTS).iterdir()):
-            segment.rename(self.folder / layout.SEGMENTS / layout.segment_name(self.segments))
+            segment.rename(self.folder / layout.SEGMENTS / self.meta.segment_folder(self.segments))
             self.segments += 1
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class UserStore:
     @property
     def tokenizer_path(self) -> Path:
         """The copy of tokenizer.json that the tokens were made with."""
-        return self.path / layout.TOKENIZER
+        return self.path / self.meta.tokenizer
 
     @property
     def users(self) -> int:

@@ -12,7 +12,7 @@ which catches an index that was altered together with its checksum.
 from __future__ import annotations
 
 import hashlib
-import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,6 @@ _DIGEST = pa.binary(DIGEST_BYTES)
 MOST_BLOCKS = 128
 """32 MiB: a smaller store is read whole. Damage to a share f of all blocks is found with
 probability 1 - (1 - f)^128: 0.998 for a twentieth."""
-_SECONDS = 0.3
-"""Reading stops then, on a disk that takes long to find 128 places."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,18 +115,21 @@ def require_intact(
     Raises:
         UseError: something is not what was written, or another store lies there now.
     """
-    path, meta, now = store.path, store.meta, read_meta(store.path)
-    if now.generation == meta.generation and now.store_id != meta.store_id:
-        raise UseError(
-            f"another store lies at {path} than the one that was opened: its people would be "
-            "charged for what others wrote",
-            hint="open it again",
-        )
+    path, meta = store.path, store.meta
     # Where somebody was erased, or people were appended twice, since the store was opened, files
     # that it was opened with are gone by right, perhaps while they were looked at: then those are
     # asked for that lie there now. The bytes of people's text are among them as they were.
-    while wrong := _wrong(path, meta, quick=quick, progress=progress or NoProgress()):
+    while True:
+        wrong = _wrong(path, meta, quick=quick, progress=progress or NoProgress())
         now = read_meta(path)
+        if now.states[: len(meta.states)] != meta.states:
+            raise UseError(
+                f"another store lies at {path} than the one that was opened: its people would be "
+                "charged for what others wrote",
+                hint="open it again",
+            )
+        if wrong is None:
+            return
         if now.generation == meta.generation:
             raise UseError(
                 f"the store at {path} is not what was written: {wrong}. People would be charged "
@@ -174,29 +175,25 @@ def _differences(path: Path, meta: StoreMeta, *, quick: bool, progress: Progress
 
 def _other_blocks(path: Path, meta: StoreMeta, here: dict[str, Any]) -> Iterator[str]:
     """Files with a block, of those drawn, that is not what was written."""
-    if digest_of_file(path / layout.TOKENIZER) != meta.tokenizer_sha256:
-        yield f"{layout.TOKENIZER} has other content"
-    blocks = {name: -(-facts["bytes"] // BLOCK) for name, facts in sorted(meta.files.items())}
-    sealed = [name for name in blocks if f"{Path(name).parent}/{layout.BLOCKS}" in here]
-    names = [name for name in sealed if Path(name).name != layout.BLOCKS]
-    ends = np.cumsum([blocks[name] for name in names])
-    total = int(ends[-1]) if names else 0
-    first_of_folder: dict[Path, int] = {}
-    for name, end in zip(names, ends.tolist(), strict=True):
-        first_of_folder.setdefault(Path(name).parent, end - blocks[name])
-    stop = time.monotonic() + _SECONDS
-    for block in sorted(SystemRandom().sample(range(total), min(total, MOST_BLOCKS))):
-        number = int(np.searchsorted(ends, block, side="right"))
-        name, folder = names[number], Path(names[number]).parent
+    if digest_of_file(path / meta.tokenizer) != meta.tokenizer_sha256:
+        yield f"{meta.tokenizer} has other content"
+    places: list[tuple[str, int, int]] = []  # a file, a block of it, and that block's digest
+    digests: Counter[Path] = Counter()  # of each folder, in the order in which `seal` took them
+    for name, facts in sorted(meta.files.items()):
+        folder = Path(name).parent
+        if name.endswith(layout.BLOCKS) or f"{folder}/{layout.BLOCKS}" not in here:
+            continue
+        blocks = -(-facts["bytes"] // BLOCK)
+        places += [(name, block, digests[folder] + block) for block in range(blocks)]
+        digests[folder] += blocks
+    for name, block, digest in SystemRandom().sample(places, min(len(places), MOST_BLOCKS)):
         if name not in here:
             continue
-        written = read_table(path / folder / layout.BLOCKS, {"digest": _DIGEST})["digest"]
+        sealed = read_table((path / name).with_name(layout.BLOCKS), {"digest": _DIGEST})["digest"]
         with (path / name).open("rb") as file:
-            file.seek((block - int(ends[number]) + blocks[name]) * BLOCK)
-            if _digest(file.read(BLOCK)) != written[block - first_of_folder[folder]].as_py():
+            file.seek(block * BLOCK)
+            if _digest(file.read(BLOCK)) != sealed[digest].as_py():
                 yield f"{name} has other content"
-        if time.monotonic() > stop:
-            return
 
 
 def _digest(block: bytes) -> bytes:

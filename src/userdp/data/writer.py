@@ -1,17 +1,17 @@
 """Write a user store: all of it, or nothing. A new store is an append to an empty one.
 
-A new store is written into a hidden folder ``.NAME.partial-…`` beside its place; one that it
-replaces is moved to ``.NAME.old-…`` meanwhile. Both hold people's text, so whoever makes the next
-store, or erases somebody from this one, removes what a killed process left of them.
+A new store is written into a hidden folder ``.NAME.partial-…`` beside its place, and renamed. One
+that replaces another is the next generation in the same folder, of which nobody is in the one
+before; so its privacy ledger stays where it is.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -29,8 +29,7 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import seal
 from userdp.errors import UseError
-from userdp.files import in_the_way, operator_folder, sync, write_file, write_json
-from userdp.interrupts import held
+from userdp.files import in_the_way, sync, write_file, write_json
 
 
 class StoreWriter(SegmentWriter):
@@ -67,34 +66,35 @@ class StoreWriter(SegmentWriter):
             seq_len: most tokens of an example.
             fractions: of held-out users and held-out examples.
             loss_mask: whether each write brings targets.
-            overwrite: replace the store that lies at ``out``; its privacy ledger is carried over,
-                since the people stay charged for what was released.
+            overwrite: replace the store that lies at ``out``; its privacy ledger stays, since the
+                people stay charged for what was released.
             segment_tokens: a new segment begins once one holds this many.
 
         Raises:
-            UseError: something lies at ``out`` and ``overwrite`` is false, or it is not a store.
+            UseError: something lies at ``out`` and ``overwrite`` is false, it is not a store, or
+                another process changes it.
         """
         place = out.absolute()
         _remove_abandoned(place)
         _require_free(place, overwrite=overwrite)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        folder = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
-        folder.mkdir(mode=0o700)
-        lock = lock_of(folder)
-        assert lock is not None, "nobody else knows the name of this folder"
+        folder = place
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            folder = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
+            folder.mkdir(mode=0o700)
+        lock = require_lock(folder)
         try:
-            for name in (layout.SEGMENTS, layout.INDEX):
-                (folder / name).mkdir()
-            write_file(folder / layout.TOKENIZER, tokenizer.content)
+            with suppress(UseError):  # nothing is there yet, or a store of another version
+                clear(folder, read_meta(folder))
+            meta = _of_nobody(folder, tokenizer, seq_len, fractions, loss_mask)
+            if not (folder / meta.tokenizer).exists():
+                write_file(folder / meta.tokenizer, tokenizer.content)
         except BaseException:  # the disk is full
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder != place:
+                shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
             raise
-        meta = _empty(tokenizer, seq_len=seq_len, fractions=fractions, loss_mask=loss_mask)
-        return cls(
-            folder, lock, meta, tokenizer,
-            place=place, overwrite=overwrite, segment_tokens=segment_tokens,
-        )  # fmt: skip
+        return cls(folder, lock, meta, tokenizer, place, known=None, segment_tokens=segment_tokens)
 
     @classmethod
     def append(cls, store: Path, *, segment_tokens: int = layout.SEGMENT_TOKENS) -> Self:
@@ -117,14 +117,15 @@ class StoreWriter(SegmentWriter):
         read_meta(folder)
         lock = require_lock(folder)
         try:
-            meta = read_meta(folder)
-            UserStore.open(folder, fixed_graph=True).user_ids()
+            opened = UserStore.open(folder, fixed_graph=True)
+            opened.user_ids()
+            meta = opened.meta
             clear(folder, meta)
-            tokenizer = StoreTokenizer.load(folder / layout.TOKENIZER).with_end(meta.end_of_text_id)
+            words = StoreTokenizer.load(opened.tokenizer_path).with_end(meta.end_of_text_id)
+            known = index_folder(folder, meta).resolve()
             return cls(
-                folder, lock, meta, tokenizer,
-                place=folder, overwrite=False, segment_tokens=segment_tokens,
-            )  # fmt: skip
+                folder, lock, meta, words, folder, known=known, segment_tokens=segment_tokens
+            )
         except BaseException:
             os.close(lock)
             raise
@@ -135,18 +136,16 @@ class StoreWriter(SegmentWriter):
         lock: int,
         meta: StoreMeta,
         tokenizer: StoreTokenizer,
-        *,
         place: Path,
-        overwrite: bool,
+        *,
+        known: Path | None,
         segment_tokens: int,
     ) -> None:
-        self.place, self.tokenizer = place, tokenizer
-        self._lock, self._overwrite = lock, overwrite
-        is_new = meta.generation < 0
-        self.known = None if is_new else index_folder(folder, meta).resolve()
-        known = Known(self.known)
-        first, size = meta.segments, segment_tokens
-        super().__init__(folder, meta, known, first_segment=first, segment_tokens=size)
+        self.place, self.tokenizer, self.known = place, tokenizer, known
+        self._lock = lock
+        super().__init__(
+            folder, meta, Known(known), first_segment=meta.segments, segment_tokens=segment_tokens
+        )
 
     def finish(
         self, *, source: dict[str, Any], tally: Tally, ownership: dict[str, Any] | None = None
@@ -170,49 +169,30 @@ class StoreWriter(SegmentWriter):
             drops=dict(sorted((Counter(old.drops) + tally.drops).items())),
             example_drops=dict(sorted((Counter(old.example_drops) + tally.example_drops).items())),
             segments=self.segments,
+            revisions={n: r for n, r in old.revisions.items() if int(n) < self.segments},
             ownership=ownership or old.ownership,
             states=(*old.states, State(id=store_id, kind=kind, segments=self.segments)),
         )
-        new = [layout.segment_name(number) for number in range(old.segments, self.segments)]
-        with held() as signals:  # between the two renames of `_move` no store is at its place
-            self.meta = write_generation(
-                self.folder, meta, index, segments=new, records_read=tally.records_read
-            )
-            if self.folder != self.place:
-                self._move()
-            signals.finished()
+        new = [meta.segment_folder(number) for number in range(old.segments, self.segments)]
+        self.meta = write_generation(
+            self.folder, meta, index, segments=new, records_read=tally.records_read
+        )
+        if self.folder != self.place:
+            _require_free(self.place, overwrite=False)
+            self.folder.rename(self.place)
+            sync(self.place.parent)
         return self.meta
-
-    def _move(self) -> None:
-        """Put the new store into its place, and the old one away."""
-        place = self.place
-        _require_free(place, overwrite=self._overwrite)
-        if not place.exists():
-            self.folder.rename(place)
-            sync(place.parent)
-            return
-        old = place.with_name(f".{place.name}.old-{secrets.token_hex(4)}")
-        lock = os.open(place, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until an append to the old store is done
-            _keep_ledger(place, self.folder)
-            place.rename(old)
-        finally:
-            os.close(lock)
-        self.folder.rename(place)
-        sync(place.parent)
-        _keep_ledger(old, place)
-        shutil.rmtree(old, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.abandon()
-        if self.folder == self.place:
-            clear(self.folder, self.meta)
-        else:
+        if self.folder != self.place:
             shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            with suppress(UseError):  # a store of another version, which was to be replaced
+                clear(self.folder, read_meta(self.folder))
         os.close(self._lock)
 
 
@@ -305,29 +285,8 @@ def _require_free(out: Path, *, overwrite: bool) -> None:
         raise in_the_way(out, "a store")
 
 
-def _keep_ledger(old: Path, new: Path) -> None:
-    """Let a new store share the old one's privacy ledger, the same file on disk.
-
-    The people whose data it is stay charged; a run that is writing to it loses nothing.
-    """
-    kept = [old / name for name in (layout.LEDGER, layout.LEDGER_PLACE, layout.PLACES)]
-    for path in (*kept, *(old / layout.LEDGER_RUNS).glob("*")):
-        place = new / path.relative_to(old)
-        if path.exists() and not place.exists():
-            if place.parent != new:
-                operator_folder(place.parent)
-            place.hardlink_to(path)
-    sync(new)
-
-
 def _remove_abandoned(place: Path) -> None:
-    """Bring back a store that was moved aside and not yet replaced; remove what was half made."""
-    for old in place.parent.glob(f".{place.name}.old-*"):
-        if not place.exists():
-            old.rename(place)
-        else:
-            _keep_ledger(old, place)
-            shutil.rmtree(old, ignore_errors=True)
+    """Remove new stores that were begun for ``place`` and are not being written any more."""
     for folder in place.parent.glob(f".{place.name}.partial-*"):
         lock = lock_of(folder)
         if lock is not None:  # else a living process has it
@@ -335,10 +294,31 @@ def _remove_abandoned(place: Path) -> None:
             os.close(lock)
 
 
-def _empty(
-    tokenizer: StoreTokenizer, *, seq_len: int, fractions: tuple[float, float], loss_mask: bool
+def _of_nobody(
+    folder: Path,
+    tokenizer: StoreTokenizer,
+    seq_len: int,
+    fractions: tuple[float, float],
+    loss_mask: bool,
 ) -> StoreMeta:
-    """The facts about a store of nobody, which a new store is an append to."""
+    """The facts about a store of nobody, which a new store is an append to.
+
+    No file that it will name is there yet: generation and revisions go on from what ``folder``
+    holds, and a tokenizer that differs from the one there has another name.
+    """
+    names: dict[str, list[str]] = {}
+    for name in (layout.SEGMENTS, layout.INDEX):
+        (folder / name).mkdir(exist_ok=True)
+        names[name] = sorted(one.name for one in (folder / name).iterdir())
+    generation = max((int(one) for one in names[layout.INDEX]), default=-1)
+    file = layout.TOKENIZER
+    if (folder / file).exists() and (folder / file).read_bytes() != tokenizer.content:
+        file = f"{layout.TOKENIZER}.{generation + 1}"
+    revisions: dict[str, int] = {}
+    for one in names[layout.SEGMENTS]:
+        number, _, revision = one.partition(".")
+        number = str(int(number))
+        revisions[number] = max(revisions.get(number, 0), int(revision or 0) + 1)
     return StoreMeta(
         format_version=layout.FORMAT_VERSION,
         store_id="",
@@ -354,11 +334,10 @@ def _empty(
         drops={},
         example_drops={},
         totals={"records_read": 0},
-        generation=-1,
+        generation=generation,
         segments=0,
         loss_mask=loss_mask,
         ownership={"rule": "single", "adjacency": "add-or-remove"},
-        files={layout.TOKENIZER: {"bytes": len(tokenizer.content), "sha256": tokenizer.sha256}},
-        revisions={},
-        states=(),
+        files={file: {"bytes": len(tokenizer.content), "sha256": tokenizer.sha256}},
+        revisions=revisions,
     )

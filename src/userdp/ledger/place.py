@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,21 +178,6 @@ class Place:
         note = Note.of(self.ledger)
         self._keep(note if note.bytes else None)
 
-    def as_noted(self) -> Note | None:
-        """The file as it is now; None where it is not the one that was noted last."""
-        with self._locked(fcntl.LOCK_SH):
-            self._read()
-            notes = self._notes()
-            same = notes and not any(note.differs(self.ledger) for note in notes)
-            return Note.of(self.ledger) if same else None
-
-    def note_again(self, before: Note) -> None:
-        """`settle`, if this is the file that ``before`` is of, and it begins with all it held."""
-        with self._locked(fcntl.LOCK_EX):
-            self._read()
-            if self.ledger.stat().st_ino == before.inode and before.begins(self.ledger):
-                self.settle()
-
     def _differs(self, begun_as: str) -> bool:
         """Whether the ledger of this id is not the file that was noted."""
         # A kill right after the first line leaves no note of the file, and the id still tells.
@@ -273,22 +258,3 @@ def _put_back(ledger: Path) -> UseError:
         "not hold what these people were charged since",
         hint="prepare the store again; what was trained before is then not in its claims",
     )
-
-
-@contextmanager
-def linked_anew(store: Path) -> Iterator[None]:
-    """Let this process link the ledger's file into a new store's folder and unlink it in the old.
-
-    Both change its time. What was the noted file still is it afterwards, if it begins with all that
-    it held: one that was exchanged or put back meanwhile is not noted.
-
-    Args:
-        store: its folder, before and after; none is linked where there is no store yet.
-    """
-    before = Place(store).as_noted() if (store / LEDGER).exists() else None
-    try:
-        yield
-    finally:
-        if before is not None and (store / LEDGER).exists():
-            with suppress(UseError):  # whoever opens the store next is told
-                Place(store).note_again(before)
