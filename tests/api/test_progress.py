@@ -23,14 +23,14 @@ def told(monkeypatch, capsys):
     return lambda: capsys.readouterr().err
 
 
-def test_a_line_tells_the_step_the_time_left_and_epsilon(told):
+def test_a_line_tells_the_step_and_the_time_left(told):
     with shown() as bar:
-        bar.stage("train", 4, unit="step", note=lambda done: f"epsilon {done} of 4 reserved")
+        bar.stage("train", 4, unit="step")
         bar.at(0)
         bar.at(1)
     line = told().splitlines()[-1]
     assert line.startswith("train: step 1 of 4, ")
-    assert line.endswith("left, epsilon 1 of 4 reserved")
+    assert line.endswith(" left")
 
 
 def test_each_drawing_is_a_line_of_its_own_where_nothing_can_be_redrawn(told):

@@ -6,7 +6,6 @@ import pytest
 
 from userdp.errors import UseError
 from userdp.plans.proposal import PrivacyBudget, Release
-from userdp.plans.small_delta import delta_for
 
 
 def release(epsilon: float) -> Release:
@@ -55,11 +54,3 @@ def test_a_split_that_forgets_a_release_is_caught():
 def test_a_budget_that_leaves_nothing_or_means_nothing_is_refused(changes):
     with pytest.raises(UseError):
         PrivacyBudget(**{"epsilon": 1.0, "delta": 1e-6, **changes})
-
-
-def test_delta_is_the_papers():
-    """Section 5: Stack Overflow 1.13e-9; and CC-News 2.92e-8 with ten times its examples."""
-    assert delta_for(135_818_730) == pytest.approx(1.13e-9, rel=5e-3)
-    assert delta_for(7_082_410) == pytest.approx(2.92e-8, rel=5e-3)
-    with pytest.raises(UseError, match="delta"):
-        delta_for(50)

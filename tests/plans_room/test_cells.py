@@ -34,22 +34,6 @@ def problem(**changes) -> Problem:
     return Problem(**{**values, **changes})
 
 
-def rdp_sigma(probability: float, steps: int, epsilon: float, delta: float) -> float:
-    """The least σ by Rényi divergences: another accountant, and a bisection of its own."""
-    low, high = 1e-2, 1e3
-    while high / low > 1 + 3e-3:
-        middle = math.sqrt(low * high)
-        spent = rdp.epsilon(
-            delta,
-            sampling_probability=probability,
-            noise_multiplier=middle,
-            group_size=1,
-            steps=steps,
-        ).upper
-        low, high = (low, middle) if spent <= epsilon else (middle, high)
-    return high
-
-
 def brute_force(p: Problem, sigma) -> tuple[float, int, float]:
     """The least L σ / M over every whole G, and some M from the largest down."""
     best = (math.inf, 0, 0.0)
@@ -79,24 +63,6 @@ def test_the_optimum_is_that_of_a_brute_force_over_all_cells(budget, population,
     assert found.group_size == group_size
     assert found.units == pytest.approx(size)
     assert table.calibrations <= budget  # and never M below B / G
-
-
-@pytest.mark.slow
-def test_another_accountant_agrees_on_the_optimum():
-    """Rényi noise is a little more everywhere, and least at the same cell or as good as."""
-    p = problem(budget=4, population=100)
-    cache: dict[float, float] = {}
-
-    def sigma(q: float) -> float:
-        if q not in cache:
-            cache[q] = rdp_sigma(q, p.steps, 4.0, 1e-6)
-        return cache[q]
-
-    noise, _, _ = brute_force(p, sigma)
-    cell, _ = optimum(p)
-    assert cell.noise_std < noise
-    at_ours = cell.norm * sigma(cell.sampling_probability) / cell.units
-    assert at_ours <= noise * 1.02
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -143,10 +109,6 @@ def test_the_cohort_never_exceeds_the_population_and_compute_never_the_budget():
         assert cell.compute <= 640 * (1 + 1e-12)
         assert cell.sampling_probability <= 1
     assert computed[0].units == 100
-    with pytest.raises(UseError, match="gradients a step"):
-        p.of_users(64, 20.0)
-    with pytest.raises(UseError, match="cohort_size"):
-        p.of_users(1, 101.0)
 
 
 def test_algorithm_3_by_hand():
@@ -198,12 +160,6 @@ def test_sigma_is_computed_once_within_budget_and_rises_with_the_cohort():
         assert 4.0 <= spent < 6.5  # Rényi is above the exact answer, and not by much
 
 
-def test_what_no_noise_reaches_is_said():
-    table = NoiseTable(target_epsilon=1e-9, target_delta=1e-12)
-    with pytest.raises(UseError, match="no noise multiplier"):
-        table.sigma(1.0, 1000)
-
-
 def els_problem(**changes) -> Problem:
     values = {
         "table": NoiseTable(target_epsilon=2.0, target_delta=1e-5),
@@ -231,21 +187,9 @@ def test_every_els_cell_is_within_the_budget_and_barely(group_size):
     assert cell.compute == 32
 
 
-def test_els_of_one_example_a_user_needs_the_noise_of_uls():
-    """With G = 1 an example is a user (Charles et al. 2024, Theorem 2)."""
-    found = els_problem()
-    assert found.of_examples(1).noise_multiplier == found.of_users(1).noise_multiplier
-
-
 def test_the_denominator_of_els_is_declared_and_at_most_users_times_the_cap():
     assert els_problem().of_examples(3).population == 600
     assert els_problem(population_examples=500).of_examples(3).population == 500
     assert els_problem(population_examples=500).of_examples(2).population == 400
     assert els_problem(budget=201.0).of_examples(1) is None
     assert els_problem(budget=201.0).of_examples(2) is not None
-
-
-@pytest.mark.parametrize("median", [0, -1, 10**7])
-def test_a_median_that_is_no_group_size_is_refused(median):
-    with pytest.raises(UseError, match="group_size"):
-        els_problem().of_examples(median)

@@ -72,28 +72,9 @@ def test_norms_that_cannot_be_are_refused(changes):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"schema": "userdp.norms/9"},
-        {"source": "somewhere"},
-        {"user_norms": {"one": 1.0}},
-        {"user_norms": {"1": "nan"}},
-        {"user_norms": [1.0]},
-        {"user_norms": {"1": 1.0, "2.5": 1.0}},
-        {"user_norms": None},
-        {"more": 1},
-    ],
+    "changes", [{"source": "somewhere"}, {"user_norms": {"1": "nan"}}, {"more": 1}]
 )
 def test_a_file_that_holds_no_norms_is_bad_use(tmp_path, norms, changes):
     (tmp_path / "norms.json").write_text(json.dumps({**encode(norms), **changes}))
     with pytest.raises(UseError):
         GradientNorms.load(tmp_path / "norms.json")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "null"])
-def test_what_is_no_json_object_is_bad_use(tmp_path, text):
-    (tmp_path / "norms.json").write_text(text)
-    with pytest.raises(UseError, match="gradient norms"):
-        GradientNorms.load(tmp_path / "norms.json")
-    with pytest.raises(UseError, match="gradient norms"):
-        GradientNorms.load(tmp_path / "nowhere.json")

@@ -13,11 +13,11 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from userdp.data.progress import Note, Progress
+from userdp.data.progress import Progress
 
 _SECONDS = 30.0
 """Between two lines where nothing can be redrawn."""
-_NUMBERS = "{n_fmt} of {total_fmt}, {elapsed} so far, {remaining} left{postfix}"
+_NUMBERS = "{n_fmt} of {total_fmt}, {elapsed} so far, {remaining} left"
 _NO_NUMBERS = "{desc}: {elapsed} so far"
 
 
@@ -47,17 +47,13 @@ class StageBar:
 
     def __init__(self) -> None:
         self._bar: Any = None
-        self._note: Note | None = None
 
-    def stage(
-        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
-    ) -> None:
+    def stage(self, name: str, total: int | None, *, unit: str = "") -> None:
         """A new bar; the one before stands where it ended."""
         self.close()
         redraws = sys.stderr.isatty() or "ipykernel" in sys.modules
         counted = f"{{desc}}: {{percentage:3.0f}}%|{{bar}}| {_NUMBERS}"
         lines = f"{{desc}}: {unit + ' ' if unit else ''}{_NUMBERS}"
-        self._note = note
         self._bar = tqdm(
             total=total,
             desc=name,
@@ -74,8 +70,6 @@ class StageBar:
             return
         if not self._bar.n:
             self._bar.initial = self._bar.n = self._bar.last_print_n = done
-        if self._note is not None and (words := self._note(done)):
-            self._bar.set_postfix_str(words, refresh=False)
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:

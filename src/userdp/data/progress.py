@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
-
-Note: TypeAlias = Callable[[int], str]
-"""Words to show beside a number of units done; asked for only when they are shown."""
+from typing import Protocol
 
 
 class Progress(Protocol):
     """What long operations call; `userdp.commands.progress` shows it."""
 
-    def stage(
-        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
-    ) -> None:
+    def stage(self, name: str, total: int | None, *, unit: str = "") -> None:
         """Begin a new stage.
 
         Args:
             name: of the stage, such as "train".
             total: how many units it has; None if that is unknown, or nobody may see it.
             unit: one of them in a word, such as "step"; without it only the fraction is told.
-            note: what else is to be shown.
         """
 
     def at(self, done: int) -> None:
@@ -31,9 +24,7 @@ class Progress(Protocol):
 class NoProgress:
     """Tells nobody."""
 
-    def stage(
-        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
-    ) -> None:
+    def stage(self, name: str, total: int | None, *, unit: str = "") -> None:
         """Do nothing."""
 
     def at(self, done: int) -> None:
@@ -50,8 +41,6 @@ class Uncounted(NoProgress):
     def __init__(self, to: Progress) -> None:
         self._to = to
 
-    def stage(
-        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
-    ) -> None:
+    def stage(self, name: str, total: int | None, *, unit: str = "") -> None:
         """Begin the stage, of unknown size."""
         self._to.stage(name, None)

@@ -161,8 +161,6 @@ class Problem:
     def __post_init__(self) -> None:
         require_count("steps", self.steps, at_most=10**9)
         require_count("population", self.population)
-        if self.population_examples is not None:
-            require_count("population_examples", self.population_examples)
         if not 1 <= self.budget < math.inf:
             raise UseError(
                 f"budget must be finite and at least 1, got {self.budget!r}: a step computes at "
@@ -184,19 +182,8 @@ class Problem:
         return self.table.sigma(min(cohort_size / self.population, 1.0), self.steps)
 
     def of_users(self, group_size: int, cohort_size: float | None = None) -> Cell:
-        """ULS with (G, M); with the largest M allowed where none is given.
-
-        Raises:
-            UseError: G M exceeds the budget, M the population, either is out of range, or no noise
-                keeps it within the privacy budget.
-        """
+        """ULS with (G, M), within budget and population; with the largest M where none is given."""
         size = self.cohort_size(group_size) if cohort_size is None else cohort_size
-        require_positive("cohort_size", size, at_most=float(self.population))
-        if group_size * size > self.budget * (1 + 1e-12):
-            raise UseError(
-                f"group size {group_size} times cohort size {size:g} is "
-                f"{group_size * size:g} gradients a step, and the budget is {self.budget:g}"
-            )
         norm = self.norms.user_norm(group_size)
         return self._cell("ULS", group_size, size, self.population, self.sigma(size), norm)
 

@@ -19,7 +19,6 @@ from userdp.errors import FailureError, UseError, warn
 from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
-from userdp.plans.step import Spent
 from userdp.training.averaging import build_average
 from userdp.training.checkpoints import Checkpoints
 from userdp.training.config import (
@@ -213,9 +212,7 @@ def train(
                 log.write("evaluation", {"step": step, **found})
 
             shown = progress or NoProgress()
-            priced = isinstance(plan, Plan) and plan.sampling.covered and options.slot is None
-            spent = Spent(plan).words if isinstance(plan, Plan) and priced else None
-            shown.stage("train", plan.steps, unit="step", note=spent)
+            shown.stage("train", plan.steps, unit="step")
             shown.at(run.done)
             if evaluates and not run.done:
                 evaluate_now(0)
