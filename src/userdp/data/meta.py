@@ -212,7 +212,7 @@ class StoreMeta:
     @property
     def tokenizer(self) -> str:
         """The name of the tokenizer's file in the store."""
-        return next(name for name in self.files if name.startswith(TOKENIZER))
+        return next((name for name in self.files if name.startswith(TOKENIZER)), TOKENIZER)
 
     def segment_folder(self, number: int) -> str:
         """The name of a segment's folder."""
