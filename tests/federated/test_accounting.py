@@ -17,7 +17,6 @@ from papers.published import (
     paper_noise,
 )
 from tests.federated.plans import PRIVATE, constants, plan
-from tests.speed import fast_then_slow
 from userdp.accounting import binomial_steps
 from userdp.codec import decode, encode
 from userdp.data.selection import fixed_selection
@@ -67,24 +66,6 @@ def test_one_step_is_the_mixture_of_the_table_by_quadrature(algorithm):
     for epsilon in (0.1, 1.0, 2.0):
         truth = one_step_delta(*mixture(algorithm, p, k), sigma, epsilon)
         assert mechanism.delta(epsilon).upper == pytest.approx(truth, rel=1e-5, abs=1e-12)
-
-
-@pytest.mark.parametrize("algorithm", fast_then_slow(PRIVATE))
-def test_many_steps_agree_with_dp_accounting(algorithm):
-    pytest.importorskip("dp_accounting")
-    from dp_accounting import dp_event
-    from dp_accounting.pld import PLDAccountant
-
-    p, k, sigma, steps = 0.1, 4, 3.0, 20
-    ours = subject_mechanism(
-        algorithm, sampling_probability=p, group_size=k, noise_multiplier=sigma, steps=steps
-    )
-    shifts, weights = mixture(algorithm, p, k)
-    event = dp_event.SelfComposedDpEvent(
-        dp_event.MixtureOfGaussiansDpEvent(sigma, shifts, list(weights)), steps
-    )
-    theirs = PLDAccountant(value_discretization_interval=5e-3).compose(event).get_epsilon(1e-5)
-    assert ours.epsilon(1e-5).upper == pytest.approx(theirs, rel=5e-3)
 
 
 def test_a_silo_replaced_whole_is_a_gaussian_of_mu_2_root_steps_over_sigma():

@@ -34,37 +34,6 @@ def problem(**changes) -> Problem:
     return Problem(**{**values, **changes})
 
 
-def brute_force(p: Problem, sigma) -> tuple[float, int, float]:
-    """The least L σ / M over every whole G, and some M from the largest down."""
-    best = (math.inf, 0, 0.0)
-    for group_size in range(1, math.floor(p.budget) + 1):
-        if group_size > p.norms.largest_group_size:
-            break
-        most = min(p.budget / group_size, p.population)
-        for share in (1.0, 0.5):
-            size = most * share
-            noise = p.norms.user_norm(group_size) * sigma(size / p.population) / size
-            best = min(best, (noise, group_size, size))
-    return best
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("budget", "population", "epsilon", "steps"),
-    [(8, 200, 1.0, 50), (10, 20, 4.0, 200)],
-)
-def test_the_optimum_is_that_of_a_brute_force_over_all_cells(budget, population, epsilon, steps):
-    table = NoiseTable(target_epsilon=epsilon, target_delta=1e-6)
-    p = problem(table=table, budget=budget, population=population, steps=steps)
-    fresh = NoiseTable(target_epsilon=epsilon, target_delta=1e-6)
-    noise, group_size, size = brute_force(p, lambda q: fresh.sigma(q, steps))
-    found, _ = optimum(p)
-    assert found.noise_std == pytest.approx(noise, rel=1e-4)
-    assert found.group_size == group_size
-    assert found.units == pytest.approx(size)
-    assert table.calibrations <= budget  # and never M below B / G
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_no_formula_for_sigma_hides_the_optimum(seed):
     """Any σ that rises with q, steps and plateaus included; norms that rise in between."""

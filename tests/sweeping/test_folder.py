@@ -42,22 +42,6 @@ def test_a_sweep_is_closed_from_its_first_moment_but_for_its_winner(
     assert {name.split("/")[0] for name in open_to_others(out)} == {"winner"}
 
 
-@pytest.mark.slow
-def test_a_folder_that_was_there_is_closed_when_a_sweep_begins_in_it_and_not_before(
-    store, tmp_path
-):
-    out, other = tmp_path / "sweep", tmp_path / "mine"
-    for folder in (out, other):
-        folder.mkdir()
-        folder.chmod(0o755)
-    (other / "letter.txt").write_text("not a sweep")
-    with pytest.raises(UseError, match="holds no tuning"):
-        swept(store, other, "non-private")
-    assert stat.S_IMODE(other.stat().st_mode) == 0o755
-    swept(store, out, "non-private")
-    assert stat.S_IMODE(out.stat().st_mode) == 0o700
-
-
 @pytest.mark.parametrize("how", ["added", "changed"])
 def test_what_was_put_into_a_trials_model_does_not_come_with_the_winner(tmp_path, how):
     """Only the files that the trial released are copied; a changed one ends the copy."""

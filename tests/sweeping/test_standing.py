@@ -11,8 +11,6 @@ from userdp.commands.tune import how_surely
 from userdp.sweeping.choice import (
     Score,
     exact_score,
-    selection_error,
-    selection_score,
     standings,
 )
 from userdp.sweeping.folder import SweepFolder
@@ -73,11 +71,3 @@ def test_losses_are_kept_for_the_operator_only(tmp_path):
 )
 def test_it_is_said(near, words):
     assert words in how_surely(near, 2)
-
-
-@pytest.mark.slow
-def test_the_noise_of_a_selection_s_score_is_as_told():
-    pytest.importorskip("opendp", reason="the extra queries is not installed")
-    losses = np.array([1.0, 2.0])
-    drawn = [selection_score(losses, epsilon=0.5, bound=4.0) for _ in range(600)]
-    assert 0.85 < np.std(drawn) / selection_error(epsilon=0.5, bound=4.0) < 1.15

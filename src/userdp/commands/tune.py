@@ -17,8 +17,8 @@ from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan
-from userdp.plans.preset import preset
 from userdp.plans.proposal import Proposal, as_plan
+from userdp.plans.resolved import PlanFields, resolve
 from userdp.sweeping.request import TuningMode, build_request, grid, repetitions_of
 from userdp.sweeping.runs import Tuned, run_sweep
 from userdp.training.config import OptimizerName, RunOptions, TrainConfig
@@ -93,27 +93,28 @@ def tune(
     given = read([settings] if isinstance(settings, str) else settings, sections())
     several = isinstance(plan, Sequence) and not isinstance(plan, str)
     plans: list[Any] = list(cast("Sequence[AnyPlan]", plan)) if several else [plan]
-    budget = (epsilon, population, delta, score_epsilon, loss_bound)
-    said = [*plans, *learning_rate, *l2_clip_norm, *optimizer, *settings]
-    said += [one for one in (*budget, mean_trials, distribution, config) if one is not None]
-    request = None
-    if tuning is None and not resume:
-        raise UseError(
-            "a tuning needs --tuning by name: what the winner claims depends on how it is chosen",
-            hint="non-private, composition or private-selection; see `userdp tune --help`",
-        )
-    if tuning is None and said:
-        raise UseError(
-            "--resume goes on with what the tuning began with: these options would be ignored",
-            hint="give --resume alone, or all of the options once more",
-        )
-    if tuning is not None:
+    if tuning is None:
+        numbers = (epsilon, population, delta, score_epsilon, loss_bound, mean_trials)
+        said = [one for one in (*numbers, distribution, config) if one is not None]
+        if not resume:
+            raise UseError(
+                "a tuning needs --tuning by name: what the winner claims depends on how it is "
+                "chosen",
+                hint="non-private, composition or private-selection; see `userdp tune --help`",
+            )
+        if said or any(map(len, (plans, learning_rate, l2_clip_norm, optimizer, settings))):
+            raise UseError(
+                "--resume goes on with what the tuning began with: these options would be ignored",
+                hint="give --resume alone, or all of the options once more",
+            )
+        request = None
+    else:
         learned = TrainConfig(**given["learning"]) if config is None else config
         if not plans and epsilon is not None and population is not None:
-            low_rank = learned.lora_rank is not None
-            chosen = preset(epsilon=epsilon, population=population, delta=delta, low_rank=low_rank)
-            plans, learning_rate = [chosen.plan()], learning_rate or (chosen.learning_rate,)
-            epsilon = None  # the plan's own
+            budget = PlanFields(epsilon=epsilon, population=population, delta=delta)
+            made, by_preset = resolve(None, budget, low_rank=learned.lora_rank is not None)
+            plans, epsilon = [made], None  # the plan's own
+            learning_rate = learning_rate or (by_preset.learning_rate,) if by_preset else ()
         elif not plans or population is not None or delta is not None:
             raise UseError(
                 "a tuning needs a plan, or the budget of one",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 import os
@@ -15,7 +14,8 @@ from userdp.accounting.repetitions import PoissonNumber, Repetitions, TruncatedN
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.plans import Plan, Tuning
+from userdp.extras import library
+from userdp.plans import FixedGrid, Plan, Tuning
 from userdp.plans.origin import in_words, uncovered
 from userdp.plans.proposal import Proposal, as_plan
 from userdp.plans.tuning import divided, selected
@@ -67,18 +67,24 @@ class SweepRequest:
     """A tuning, fixed before the first run; kept in its folder, and what a resumed one must equal.
 
     Args:
-        mode: how the best is chosen.
         candidates: the grid, in order; plans have their final noise.
         split: whose loss is the score.
         loss_bound: in nats per token; larger losses count as so much in a DP score.
         tuning: what the winner claims; None where its choice is not private.
     """
 
-    mode: TuningMode
     candidates: tuple[Candidate, ...]
     split: Split
     loss_bound: float
-    tuning: Tuning | None
+    tuning: Tuning | None = None
+
+    @property
+    def mode(self) -> TuningMode:
+        """How the best is chosen."""
+        if self.tuning is None:
+            return TuningMode.NON_PRIVATE
+        fixed = isinstance(self.tuning, FixedGrid)
+        return TuningMode.COMPOSITION if fixed else TuningMode.PRIVATE_SELECTION
 
     @property
     def in_words(self) -> str:
@@ -170,15 +176,13 @@ def build_request(
         if candidate.config.selection.scored:
             raise UseError("a tuning scores no examples: no selection by perplexity")
     load_model(candidates[0].config, store)  # one that does not fit must cost nothing
-    bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
-    request = SweepRequest(
-        mode=mode, candidates=candidates, split=split, loss_bound=bound, tuning=None
-    )
     if mode is not TuningMode.PRIVATE_SELECTION and repetitions is not None:
         raise UseError(
             f"--tuning {mode} tries the whole grid: a random number of candidates says nothing",
             hint="leave --mean-trials and --distribution out, or use --tuning private-selection",
         )
+    bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
+    request = SweepRequest(candidates=candidates, split=split, loss_bound=bound)
     if mode is TuningMode.NON_PRIVATE:
         if any(value is not None for value in (epsilon, score_epsilon, loss_bound)):
             raise UseError(
@@ -187,29 +191,31 @@ def build_request(
                 hint="leave them out, or choose another --tuning",
             )
         return request
-    _require_scores(store, bound)
+    require_positive("the loss bound", bound, at_most=1e6)
+    require_one_owner(store.meta)
+    library("opendp", extra="queries", what="a DP score")
     plans = tuple(candidate.plan for candidate in candidates)
-    total = epsilon
-    if total is None:
-        total = min(plan.budget.target_epsilon or plan.guarantee().epsilon for plan in plans)
-    given = {"epsilon": total, "delta": min(plan.budget.target_delta for plan in plans)}
+    if epsilon is None:
+        epsilon = min(plan.budget.target_epsilon or plan.guarantee().epsilon for plan in plans)
+    delta = min(plan.budget.target_delta for plan in plans)
+    tuning: Tuning
     if mode is TuningMode.COMPOSITION:
-        score = SCORES_SHARE * total / len(plans) if score_epsilon is None else score_epsilon
-        tuning: Tuning = divided(plans, score_epsilon=score, **given)
-        noisy = tuning.plans
+        score = SCORES_SHARE * epsilon / len(plans) if score_epsilon is None else score_epsilon
+        tuning = divided(plans, epsilon=epsilon, delta=delta, score_epsilon=score)
+        priced = dict(zip(plans, tuning.plans, strict=True))
     elif repetitions is None:
         raise UseError(
             "a private selection needs the mean of its random number of candidates",
             hint="give --mean-trials 8",
         )
     else:
-        score = SCORE_SHARE * total if score_epsilon is None else score_epsilon
+        score = SCORE_SHARE * epsilon if score_epsilon is None else score_epsilon
         distinct = tuple(dict.fromkeys(plans))
-        tuning = selected(distinct, score_epsilon=score, repetitions=repetitions, **given)
-        noise = dict(zip(distinct, tuning.plans, strict=True))
-        noisy = tuple(noise[plan] for plan in plans)
-    chosen = zip(candidates, noisy, strict=True)
-    tuned = tuple(replace(candidate, plan=plan) for candidate, plan in chosen)
+        tuning = selected(
+            distinct, epsilon=epsilon, delta=delta, score_epsilon=score, repetitions=repetitions
+        )
+        priced = dict(zip(distinct, tuning.plans, strict=True))
+    tuned = tuple(replace(one, plan=priced[one.plan]) for one in candidates)
     return replace(request, tuning=tuning, candidates=tuned)
 
 
@@ -235,11 +241,3 @@ def repetitions_of(
     if distribution == "poisson":
         return PoissonNumber(mu=mean)
     return TruncatedNegativeBinomial.of_mean(mean, eta=laws[distribution or "logarithmic"])
-
-
-def _require_scores(store: UserStore, bound: float) -> None:
-    """DP scores can be drawn here; said before anything is charged."""
-    require_positive("the loss bound", bound, at_most=1e6)
-    require_one_owner(store.meta)
-    if importlib.util.find_spec("opendp") is None:
-        raise UseError("DP scores need the library `opendp`", hint="pip install 'userdp[queries]'")
