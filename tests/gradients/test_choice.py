@@ -106,7 +106,7 @@ def test_the_question_holds_one_sum_at_a_time():
         return found
 
     assert agrees(Layers(), sums=watched)
-    assert len(alive) == 6  # of two shapes: with masks, and in two forms without
+    assert len(alive) == 4  # of two shapes, in two forms
     assert not any(alive)
 
 

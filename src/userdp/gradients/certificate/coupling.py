@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -165,7 +166,7 @@ class _Question:
         """Losses of some rows, and the gradient of their weighted sum; None if it says nothing."""
         only_losses = not self._gradients
         try:
-            with torch.set_grad_enabled(self._gradients), _NoOtherProcess(sharded=only_losses):
+            with torch.set_grad_enabled(self._gradients), _no_other_process(sharded=only_losses):
                 losses = row_losses(self._loss, self._model, *units.cut())
                 # The engines refuse other losses in words of their own.
                 if not isinstance(losses, Tensor) or losses.shape != units.lengths.shape:
@@ -182,6 +183,11 @@ class _Question:
             torch.zeros_like(p) if g is None else g.to_dense()
             for p, g in zip(self._parameters, gradients, strict=True)
         ]
+
+
+def _no_other_process(*, sharded: bool) -> AbstractContextManager[Any]:
+    joined = dist.is_available() and dist.is_initialized()
+    return _NoOtherProcess(sharded=sharded) if joined else nullcontext()
 
 
 class _NoOtherProcess(TorchDispatchMode):

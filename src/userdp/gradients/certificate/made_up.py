@@ -42,17 +42,6 @@ EQUAL = Shape((1, 2), (5, 5, 5))
 """Rows without padding, for code that takes another branch there."""
 
 
-def large(rows: int, width: int) -> Shape:
-    """Rows of one unit, (at least 2) as many and (at least 8) as long; the first one is short.
-
-    >>> large(4, 16)
-    Shape(rows=(4,), lengths=(5, 16, 15, 5))
-    """
-    count, most = max(rows, 2), max(width, 8)
-    lengths = [most if row == 1 else 2 + (5 * row + 3) % (most - 1) for row in range(count)]
-    return Shape((count,), tuple(lengths))
-
-
 CANNOT_RUN = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AssertionError)
 """What code raises on rows that it was not written for: another width, another vocabulary.
 

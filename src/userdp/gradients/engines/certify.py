@@ -45,7 +45,6 @@ from userdp.gradients.certificate.made_up import (
     Shape,
     circumstances,
     failed,
-    large,
     made_up,
 )
 from userdp.gradients.certificate.places import CONSTANT, FIRST, Place
@@ -216,10 +215,11 @@ def _squares(tape: Tape, units: Units) -> Tensor:
 
 
 def _made_up(task: Task, shape: PassShape) -> Units:
-    """One unit more than the pass has places, of rows as long as fit, and of shorter ones."""
-    rows = (shape.units + 1) * shape.rows
-    lengths = (min(length, shape.width) for length in large(rows, shape.width).lengths[:rows])
-    wanted = Shape((shape.rows,) * (shape.units + 1), tuple(lengths))
+    """One unit more than the pass has places, of rows of many lengths, the second one whole."""
+    most, count = max(shape.width, 8), shape.units + 1
+    lengths = [2 + (5 * row + 3) % (most - 1) for row in range(count * shape.rows)]
+    lengths[1] = most
+    wanted = Shape((shape.rows,) * count, tuple(min(one, shape.width) for one in lengths))
     return made_up(task.model, wanted, masked=task.masked, device=task.units.lengths.device)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -46,6 +47,10 @@ division would go to the wrong rows. One of its passes has a place that is nobod
 _PLACES = 2
 """Units of a pass. Of each, gradients of half of the parameters are formed: the question must not
 be what decides how much memory training needs."""
+
+_SMALL = 1e-3
+"""The clip norm: the gradient of nearly every model is larger, and what is not clipped is compared
+as it is."""
 
 _CLOSE = 1e-4
 """Relative, of a unit's contribution. A rule that is wrong for a layout is off by far more."""
@@ -117,14 +122,15 @@ def disagreement(
     task: Task,
     *,
     sums: Callable[[Task, Forms], ClippedSum] = sum_of_passes,
-    gradient: Callable[[Task], list[Tensor]] = reference.gradient_of,
+    gradient: Callable[[Task], list[Tensor]] = lambda task: reference.mean_gradient(task)[0],
     square: Callable[[Iterable[Tensor]], float] = squared_norm,
 ) -> str | None:
     """Why units of this model may not share passes; None where they may.
 
     Asked once of each model, loss (with a mask and without) and set of trainable parameters, on
-    ragged units of two shapes: in the model's own mode for a certificate, and without dropout for
-    equal sums, each parameter's norms once from formed gradients and once from Gram matrices.
+    ragged units of two shapes: in the model's own mode for a certificate, and there for equal sums
+    too (where coins are thrown, without dropout), each parameter's norms once from formed gradients
+    and once from Gram matrices.
 
     Args:
         task: whose model is asked, at the weights at which it will compute; none of its rows is.
@@ -136,15 +142,14 @@ def disagreement(
     known = _known.of(task.model, task.loss)
     if key in known:
         return known[key]
-    device = next(iter(task.parameters.values())).device
-    found = None
+    found, device = None, task.units.lengths.device
     with known_randomness("made-up rows"):
         for shape in _PROBES:
             probe = Task(
                 model=task.model,
                 loss=task.loss,
                 units=made_up(task.model, shape, masked=task.masked, device=device),
-                l2_clip_norm=1.0,
+                l2_clip_norm=_SMALL,
                 micro_batch=_PLACES * shape.rows[0],
                 parts=1,
             )
@@ -165,28 +170,31 @@ def _disagreement(
     gradient: Callable[[Task], list[Tensor]],
     square: Callable[[Iterable[Tensor]], float],
 ) -> str | None:
-    """`disagreement` on these rows. One gradient at a time, not beside the next unit's."""
+    """`disagreement` on these rows. One gradient and one sum at a time, not beside the next one."""
+    close = _CLOSE_IN_FEW_BITS if any(map(is_narrow, probe.dtypes)) else _CLOSE
+    first, other = both_forms(probe.parameters)
     each = [probe.but(units=probe.units.select(at, at + 1)) for at in range(len(probe.units))]
-    if probe.model.training:
-        sums(probe, None)
-    with evaluating(probe.model):
-        norms = torch.tensor([math.sqrt(square(gradient(one))) for one in each]).double()
-        bound = float(norms.min()) / 2
-        if not 1e-6 < bound < 1e15 or not bool(norms.isfinite().all()):
-            return SAYS_NOTHING
-        task = probe.but(l2_clip_norm=bound)
-        close = _CLOSE_IN_FEW_BITS if any(map(is_narrow, task.dtypes)) else _CLOSE
-        for form in both_forms(task.parameters):
-            ours = sums(task, form)
-            larger = ours.norms / norms
-            factors = clip_factors(ours.norms.square(), l2_clip_norm=task.aim).tolist()
-            for factor, one in zip(factors, each, strict=True):
-                for value, part in zip(ours.value.values(), gradient(one), strict=True):
+    ours, begun = sums(probe, first), GeneratorStates.read()
+    gradient(each[0])
+    drew = GeneratorStates.read() != begun
+    with evaluating(probe.model) if drew else nullcontext():
+        for form in (first, other):
+            if drew or form is not first:
+                del ours
+                ours = sums(probe, form)
+            factors = clip_factors(ours.norms.square(), l2_clip_norm=probe.aim).tolist()
+            agree, least = True, probe.l2_clip_norm
+            for one, told, factor in zip(each, ours.norms.tolist(), factors, strict=True):
+                alone = gradient(one)
+                norm = math.sqrt(square(alone))
+                if not 1e-6 < norm < 1e15:
+                    return SAYS_NOTHING
+                agree &= 1 - close <= told / norm <= 1 + close + _LARGER
+                for value, part in zip(ours.value.values(), alone, strict=True):
                     value.sub_(part, alpha=factor)
-            apart = math.sqrt(square(ours.value.values()))
-            del ours, value, part  # not beside the next one
-            norms_agree = ((larger >= 1 - close) & (larger <= 1 + close + _LARGER)).all()
-            if not (bool(norms_agree) and apart <= 2 * close * bound):
+                del alone, value, part  # not beside the next one
+                least = min(least, norm)
+            if not (agree and math.sqrt(square(ours.value.values())) <= 2 * close * least):
                 return "some layer's per-unit rule and plain autograd disagree on made-up rows"
     return None
 

@@ -106,11 +106,6 @@ def count_failed(task: Task, total: ClippedSum, unit: int, error: Exception) -> 
     total.norms[unit] = total.losses[unit] = torch.nan
 
 
-def gradient_of(task: Task) -> list[Tensor]:
-    """The mean gradient of the one unit of ``task``."""
-    return mean_gradient(task)[0]
-
-
 def mean_gradient(task: Task) -> tuple[list[Tensor], float]:
     """The mean of one unit's gradients, each row's clipped before if asked; and the mean loss."""
     input_ids, lengths, targets = task.units.cut()
