@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from papers.drawing import Figure, Row, draw_table
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
 from userdp.data.scores import read_scores
-from userdp.data.selections import build_selector, select_once
+from userdp.data.selection import build_selector, select_once
 from userdp.data.splits import Split
 from userdp.data.statistics import describe, describe_counts
 from userdp.data.store import UserStore
@@ -145,11 +145,10 @@ def charles_table_2(stores: Mapping[str, Path], *, rules: OverlapRules | None = 
         (text for store in opened.values() for split in Split for text in texts(store, split)),
         rules or OverlapRules(),
     )
-    told: list[OverlapCounts] = []
+    counts = OverlapCounts()
     documents = ({"text": text} for text in texts(corpus, Split.TRAIN))
-    for _ in remove_overlap(documents, private, counts=told.append):
+    for _ in remove_overlap(documents, private, counts=counts):
         pass
-    (counts,) = told
     return [
         {
             "dataset": PUBLIC,

@@ -43,8 +43,6 @@ BYTES = [
     b"[" * 3000,
 ]
 
-ROLES = ["user", "assistant", "system", "", None, 3]
-
 
 def deep(levels: int) -> str:
     return '{"user": "u", "text": ' + '{"a":' * levels + "1" + "}" * levels + "}"

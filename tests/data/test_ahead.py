@@ -46,11 +46,3 @@ def test_an_error_comes_out_where_its_item_stands(where):
     with pytest.raises(OSError, match="the disk"):
         seen.extend(n for n, _ in ahead(function, items()))
     assert seen == [0, 1, 2] if where == "function" else seen == [0, 1]
-
-
-def test_few_results_are_held_and_no_thread_is_left():
-    made: list[int] = []
-    for taken, (n, _) in enumerate(ahead(made.append, iter(range(100)))):
-        assert taken == n
-        assert len(made) <= taken + 2
-    assert not any(thread.name.startswith("ahead") for thread in threading.enumerate())

@@ -15,13 +15,10 @@ from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
 from userdp.data import meta as layout
 from userdp.data.prepare import append_records
 from userdp.data.records import Record
-from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.verify import verify_store
 from userdp.data.writer import StoreWriter
 from userdp.errors import UseError
-
-NO_SPLIT = {"held_out_users": 0.2, "held_out_examples": 0.0}
 
 
 def halves(texts, seed=0):
@@ -166,32 +163,6 @@ def test_a_kill_while_appending_leaves_the_old_store_or_the_new_one(tmp_path):
     assert all(sound == "True" for _, sound in states)
 
 
-def damaged(path):
-    """Ways to damage a store; each yields what `verify` should say."""
-    tokens = path / layout.SEGMENTS / "00000" / layout.TOKENS
-    spans = path / layout.INDEX / "00000" / layout.SPANS
-    for file, words in ((tokens, "other content"), (spans, "other content")):
-        content = file.read_bytes()
-        place = len(content) // 2
-        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        yield words
-        file.write_bytes(content[:-1])
-        yield "bytes, and had"
-        file.unlink()
-        yield "is missing"
-        file.write_bytes(content)
-
-
-def test_verify_names_each_damage(tmp_path):
-    store = prepared(corpus(6), tmp_path / "store")
-    assert verify_store(store.path).ok
-    for words in damaged(store.path):
-        found = verify_store(store.path)
-        assert not found.ok
-        assert words in found.problems[0]
-    assert verify_store(store.path).ok
-
-
 def test_verify_catches_an_index_altered_together_with_its_checksum(tmp_path):
     store = prepared(corpus(6), tmp_path / "store", held_out_users=0, held_out_examples=0)
     other = prepared(corpus(6, seed=9), tmp_path / "other", held_out_users=0, held_out_examples=0)
@@ -201,22 +172,3 @@ def test_verify_catches_an_index_altered_together_with_its_checksum(tmp_path):
     (other.path / layout.META).write_text(json.dumps(changed))
     assert "content hash" in verify_store(other.path).problems[0]
     assert verify_store(other.path, quick=True).ok
-
-
-def test_verify_works_without_the_user_ids(tmp_path):
-    store = prepared(corpus(6), tmp_path / "store")
-    next(store.path.rglob(layout.USER_IDS)).unlink()
-    assert verify_store(store.path).ok
-
-
-def test_a_split_of_an_appended_store_keeps_a_users_examples_in_order(tmp_path):
-    store = prepared({b"u": ["first text", "second text"]}, tmp_path / "s", held_out_users=0,
-                     held_out_examples=0)  # fmt: skip
-    append(store.path, {b"u": ["third text"], b"a": ["before it"]})
-    now = UserStore.open(store.path)
-    whole = prepared({b"u": ["first text", "second text", "third text"], b"a": ["before it"]},
-                     tmp_path / "w", held_out_users=0, held_out_examples=0)  # fmt: skip
-    for user in range(2):
-        count = whole.split(Split.TRAIN).counts[user]
-        rows = [s.split(Split.TRAIN).gather([user] * count, range(count)) for s in (now, whole)]
-        assert rows[0].tokens.tolist() == rows[1].tokens.tolist()

@@ -182,13 +182,6 @@ def test_what_was_made_elsewhere_goes_too(tmp_path):
     assert bytes_of(run) == {run / "ledger.jsonl": b"", run / "audit" / "audit.json": b"{}"}
 
 
-def test_a_reader_goes_on_while_a_person_is_erased(tmp_path):
-    store = prepared(corpus(8), tmp_path / "store")
-    seen = view(store)
-    erase(store.path, store.user_ids()[1])
-    assert view(store) == seen
-
-
 def test_one_change_at_a_time(tmp_path):
     store = prepared(corpus(5), tmp_path / "store")
     with StoreWriter.append(store.path), pytest.raises(UseError, match="another process"):

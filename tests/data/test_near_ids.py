@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import unicodedata
 
 import pytest
 
 from tests.data.corpora import ListSource, interleaved, prepared, write_jsonl
 from userdp.cli.app import run
-from userdp.data import near_ids, writer
-from userdp.data.grouping import GroupingEngine
-from userdp.data.near_ids import near_colliding, near_hint
-from userdp.data.prepare import append_records, prepare_store
-from userdp.data.store import UserStore
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.near_ids import near_colliding
+from userdp.data.prepare import append_records
 
 COMPOSED, DECOMPOSED = (unicodedata.normalize(form, "Zoë") for form in ("NFC", "NFD"))
 PAIRS = {
@@ -84,20 +79,6 @@ def test_an_append_counts_new_users_against_old_ones(tmp_path):
     assert meta.totals["near_colliding_users"] == 2
 
 
-@pytest.mark.slow
-def test_spark_counts_the_same(tmp_path):
-    pytest.importorskip("pyspark", reason="the extra spark is not installed")
-    if shutil.which("java") is None:
-        pytest.skip("Spark needs Java")
-    meta = prepare_store(
-        ListSource(interleaved({b"Ann": [TEXT], b"ann": [TEXT], b"bob": [TEXT]})),
-        tmp_path / "store",
-        tokenizer=StoreTokenizer.load(None),
-        engine=GroupingEngine.SPARK,
-    )
-    assert meta.totals["near_colliding_users"] == 2
-
-
 def test_the_operator_is_told_how_many_and_what_to_do_but_never_who(tmp_path, capsys):
     rows = [{"user": name, "text": TEXT} for name in ("Xaver", "xaver", "bob")]
     source = write_jsonl(tmp_path / "mail.jsonl", rows)
@@ -111,29 +92,3 @@ def test_the_operator_is_told_how_many_and_what_to_do_but_never_who(tmp_path, ca
     assert run(["store", "stats", str(store), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["near_colliding_users"], found["operator_only"]) == (2, True)
-
-
-def test_nothing_is_said_where_nobody_is_near_or_nobody_counted(tmp_path, capsys):
-    assert near_hint(0) is None
-    store = stored(tmp_path, ["ann", "bob"])
-    assert run(["store", "stats", str(store.path)]) == 0
-    assert "warning" not in capsys.readouterr().out
-    meta = json.loads((store.path / "meta.json").read_text())
-    del meta["totals"]["near_colliding_users"]  # as an older userdp wrote it
-    (store.path / "meta.json").write_text(json.dumps(meta))
-    assert run(["store", "stats", str(store.path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["near_colliding_users"] is None
-    assert UserStore.open(store.path).users == 2
-
-
-def test_twin_a_count_of_equal_ids_would_see_none_of_them(monkeypatch):
-    monkeypatch.setattr(near_ids, "near_key", lambda user: user)
-    seen = [near_colliding([a.encode(), b.encode()]) for a, b in PAIRS.values()]
-    assert sum(seen) == 0
-
-
-def test_twin_a_count_of_the_new_users_alone_is_caught(tmp_path, monkeypatch):
-    store = stored(tmp_path, ["Ann", "bob"])
-    monkeypatch.setattr(writer, "near_colliding", lambda ids: near_colliding([b"ann"]))
-    meta = append_records(ListSource(interleaved({b"ann": [TEXT]})), store.path)
-    assert meta.totals["near_colliding_users"] != 2

@@ -14,6 +14,7 @@ from userdp.data.overlap import (
     OverlapCounts,
     OverlapRules,
     PrivateTexts,
+    PublicCorpus,
     filter_file,
     jaccard,
     ngrams,
@@ -22,7 +23,6 @@ from userdp.data.overlap import (
 from userdp.data.prepare import prepare_store
 from userdp.data.sources import open_source
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 
 pytest.importorskip("datasketch", reason="the extra dedup is not installed")
 RULES = OverlapRules()
@@ -58,14 +58,6 @@ def test_near_duplicates_go_and_others_stay_by_the_exact_similarity():
     assert 40 < len(left) < 100
 
 
-def test_candidates_without_the_verifying_stage_would_remove_more(monkeypatch):
-    """The twin: what the hashing proposes is not all near-duplicate."""
-    private = PrivateTexts(PRIVATE, RULES)
-    near = [edited(PRIVATE[n], 5, seed=n) for n in range(60)]
-    asked = [private.ask(t) for t in near]
-    assert sum(candidate for candidate, _ in asked) > sum(verified for _, verified in asked)
-
-
 def test_listed_sites_and_urls_go_and_each_stage_is_counted():
     pytest.importorskip("tldextract", reason="the extra web is not installed")
     documents = [
@@ -76,16 +68,18 @@ def test_listed_sites_and_urls_go_and_each_stage_is_counted():
         {"text": text(2003)},
         {"text": None},
     ]
-    told: list[OverlapCounts] = []
-    left = list(remove_overlap(
-        documents, PrivateTexts(PRIVATE, RULES), domains=frozenset([b"stackoverflow.com"]),
-        urls=frozenset(["https://news.example.org/listed"]), counts=told.append,
-    ))  # fmt: skip
+    counts = OverlapCounts()
+    listed = PublicCorpus(
+        domains=frozenset([b"stackoverflow.com"]),
+        urls=frozenset(["https://news.example.org/listed"]),
+    )
+    private = PrivateTexts(PRIVATE, RULES)
+    left = list(remove_overlap(documents, private, listed, counts=counts))
     assert left == [documents[3], documents[4]]
-    assert told == [OverlapCounts(
+    assert counts == OverlapCounts(
         documents=6, without_text=1, candidates=1, after_duplicates=4, after_sites=2
-    )]  # fmt: skip
-    assert (told[0].near_duplicates, told[0].on_sites) == (1, 2)
+    )
+    assert (counts.near_duplicates, counts.on_sites) == (1, 2)
 
 
 @pytest.mark.pitfall(number=29)
@@ -123,9 +117,3 @@ def test_a_filtered_corpus_is_its_operators_alone_from_its_first_moment(
     with made_with(0o022, monkeypatch):
         filter_file(public, tmp_path / "out" / name, private, private_content="x")
     assert open_to_others(tmp_path / "out") == {f"{name}.provenance.json"}
-
-
-@pytest.mark.parametrize("similarity", [0, -1, 1.1, float("nan")])
-def test_a_similarity_out_of_range_is_refused(similarity):
-    with pytest.raises(UseError, match="similarity"):
-        OverlapRules(similarity=similarity)

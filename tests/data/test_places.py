@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from userdp.data.places import Place, places_of, remember
+from userdp.data.files import Place, places_of, remember
 from userdp.errors import UseError
 
 

@@ -26,7 +26,7 @@ from tests.data.corpora import (
 )
 from userdp.data.grouping import Grouping
 from userdp.data.prepare import prepare_store
-from userdp.data.records import Drop, Record, Tally
+from userdp.data.records import Drop, Record
 from userdp.data.selection import FixedSelection
 from userdp.data.sources import open_source
 from userdp.data.splits import Split
@@ -327,11 +327,3 @@ def test_real_text_is_stored_whole(tmp_path, name, users):
     for user in some:
         kept = [e for s in Split for e in seen[user.encode()].get(str(s), [])]
         assert Counter(kept) == Counter(plain_examples(expected[user], 128))
-
-
-def test_a_tally_names_the_reason():
-    tally = Tally()
-    tally.read(2)
-    tally.drop(Drop.NO_USER)
-    with pytest.raises(FailureError, match="2 records read, 0 stored and 1 dropped"):
-        tally.balance()

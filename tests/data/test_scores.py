@@ -1,13 +1,10 @@
 """Scores are exact functions of private text: nobody but the operator can ever open their file."""
 
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 
 from tests.modes import made_with, open_to_others
 from tests.training.toy import toy_store
-from userdp.data import scores as scores_module
 from userdp.data.scores import read_scores, write_scores
 from userdp.data.splits import Split
 
@@ -38,18 +35,3 @@ def test_scores_are_never_open_to_others(tmp_path, folder, monkeypatch, umask):
     store = toy_store(tmp_path / "data")
     assert written(store, folder, monkeypatch, umask) == set()
     assert (read_scores(folder / "scores.arrow", store) == 2.5).all()
-
-
-def test_broken_twin_a_file_of_scores_that_is_closed_afterwards_is_caught(
-    tmp_path, folder, monkeypatch
-):
-    store = toy_store(tmp_path / "data")
-
-    @contextmanager
-    def closed_afterwards(path, *, mode):
-        with path.open("wb") as file:
-            yield file
-        path.chmod(mode)
-
-    monkeypatch.setattr(scores_module, "whole_file", closed_afterwards)
-    assert "scores.arrow" in written(store, folder, monkeypatch, 0o022)

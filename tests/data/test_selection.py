@@ -81,22 +81,6 @@ def test_invariant_11_a_users_selection_does_not_depend_on_the_other_users():
     assert chosen(split, 8) == [chosen(one, 8)[0] for one in alone]
 
 
-def test_selections_nest_as_group_size_grows():
-    split = users([100, 37])
-    for small, large in zip(chosen(split, 5), chosen(split, 20), strict=True):
-        assert large[:5] == small
-
-
-def test_users_under_the_cap_keep_all_in_order():
-    assert chosen(users([3, 1]), 3) == [[0, 1, 2], [0]]
-
-
-def test_what_is_over_the_cap_is_counted():
-    counts, selection = fixed_selection(users([10, 2, 5]), 4)
-    assert counts.tolist() == [4, 2, 4]
-    assert selection.left_out == 7
-
-
 def test_selections_are_the_same_on_every_machine():
     # Made by this function, userdp 0.1.0: a change would silently re-draw every user's examples.
     assert chosen(users([10, 1000]), 4) == GOLDEN

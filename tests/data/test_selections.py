@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.data.corpora import corpus, prepared
-from userdp.data import selections
+from userdp.data import selection as selections
 from userdp.data.scores import read_scores, write_scores
-from userdp.data.selections import Strategy, build_selector, select_once
+from userdp.data.selection import Strategy, build_selector, select_once
 from userdp.errors import UseError
 
 G = 3

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.corpora import corpus, prepared
-from userdp.data.statistics import QUANTILES, describe, describe_counts
+from userdp.data.statistics import QUANTILES, describe_counts
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60))
@@ -29,11 +26,3 @@ def test_quantiles_and_histogram_are_those_of_the_sorted_counts(counts):
 def test_a_split_without_users_has_no_quantiles():
     empty = describe_counts(np.array([], dtype=np.int64), tokens=0)
     assert (empty.users, empty.examples_per_user, empty.histogram) == (0, {}, ())
-
-
-def test_statistics_of_a_store_say_that_they_are_operator_only(tmp_path):
-    store = prepared(corpus(20), tmp_path / "store")
-    told = describe(store).to_dict()
-    assert told["operator_only"] is True
-    assert sum(split["examples"] for split in told["splits"].values()) == told["examples"]
-    json.dumps(told, allow_nan=False)

@@ -108,18 +108,6 @@ def test_the_content_hash_does_not_depend_on_segments_but_on_every_token(stores,
     assert other.meta.content_sha256 not in hashes
 
 
-def test_segments_are_many_when_small(stores):
-    counts = [len(list((store.path / layout.SEGMENTS).iterdir())) for store, _ in stores]
-    assert counts[0] > counts[1] > counts[2] == 1
-
-
-def test_columns_are_views_of_the_memory_map(stores):
-    for segment in stores[2][0]._segments:
-        assert not segment.tokens.flags.owndata
-        assert not segment.tokens.flags.writeable
-        assert segment.tokens.dtype == np.uint16
-
-
 def test_a_store_works_without_its_user_ids(tmp_path):
     store = prepared(corpus(5), tmp_path / "store")
     ids = store.user_ids()
@@ -198,8 +186,3 @@ def test_a_damaged_store_is_refused(tmp_path, name):
     refused(store.path, "damaged")
     shutil.rmtree(store.path / layout.SEGMENTS)
     refused(store.path, "damaged")
-
-
-def test_an_unknown_split_is_refused(stores):
-    with pytest.raises(UseError, match="no split is named 'test'"):
-        stores[0][0].split("test")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.make_tokenizer import END_OF_TEXT, train_tokenizer
+from scripts.make_tokenizer import END_OF_TEXT
 from userdp.data.examples import cut_records
 from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
 from userdp.errors import UseError
@@ -67,15 +67,6 @@ def test_the_bundled_tokenizer_is_what_the_design_says():
     assert (tokenizer.vocab_size, tokenizer.end_of_text_id, tokenizer.dtype) == (4096, 0, "uint16")
 
 
-def test_padding_and_truncation_of_a_tokenizer_are_ignored(tmp_path):
-    tokenizer = StoreTokenizer.load().encoder
-    tokenizer.enable_padding(length=50)
-    tokenizer.enable_truncation(4)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    text = "neither padded nor cut, however many tokens it has"
-    assert StoreTokenizer.load(tmp_path).encode([text]) == StoreTokenizer.load().encode([text])
-
-
 def test_the_end_of_text_named_in_the_config_is_taken(tmp_path):
     raw = json.loads(BUNDLED_TOKENIZER.read_bytes())
     (tmp_path / "tokenizer.json").write_text(json.dumps(raw))
@@ -93,17 +84,3 @@ def test_what_is_no_tokenizer_is_refused(tmp_path, content):
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(UseError, match="not a tokenizer"):
         StoreTokenizer.load(tmp_path)
-
-
-def test_a_missing_tokenizer_is_refused(tmp_path):
-    with pytest.raises(UseError, match="no tokenizer at"):
-        StoreTokenizer.load(tmp_path / "nowhere")
-
-
-def test_training_gives_the_same_vocabulary_twice_with_every_byte():
-    texts = ["public text, public words", "words and words"] * 5
-    first, second = (train_tokenizer(texts, vocab_size=270) for _ in range(2))
-    assert first.to_str() == second.to_str()
-    assert first.get_vocab_size() <= 270
-    assert first.token_to_id(END_OF_TEXT) == 0
-    assert first.decode(first.encode("ÿ\x00日").ids) == "ÿ\x00日"

@@ -162,9 +162,3 @@ def test_readers_of_an_overwritten_store_keep_what_they_opened(tmp_path):
     before = store.split("train").gather([0], [0]).tokens.tolist()
     prepared(corpus(9, seed=3), tmp_path / "store", overwrite=True)
     assert store.split("train").gather([0], [0]).tokens.tolist() == before
-
-
-def test_a_dangling_link_at_the_stores_place_is_left_alone(tmp_path):
-    (tmp_path / "store").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UseError, match="not a user store"):
-        prepared(corpus(2), tmp_path / "store")

@@ -193,13 +193,13 @@ def read_store(folder: Path) -> None:
 
 
 def make_scores(folder: Path) -> None:
-    from userdp.data.places import Place, remember
+    from userdp.data.files import Place, remember
 
     remember(folder, Place.RUN, folder / "run")
 
 
 def read_scores(folder: Path) -> None:
-    from userdp.data.places import Place, places_of
+    from userdp.data.files import Place, places_of
 
     for place in Place:
         assert all(isinstance(one, str) for one in places_of(folder, place))

@@ -17,7 +17,7 @@ from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as command
 from userdp.data import meta as layout
-from userdp.data.places import Place, places_of, remember
+from userdp.data.files import Place, places_of, remember
 from userdp.data.prepare import append_records
 from userdp.data.scores import read_scores, write_scores
 from userdp.data.splits import Split

@@ -16,7 +16,7 @@ KILLS = textwrap.dedent(
     import numpy as np
     from tests.kills import every_kill
     from tests.data.corpora import ListSource, corpus, interleaved, prepared
-    from userdp.data.places import Place, remember
+    from userdp.data.files import Place, remember
     from userdp.data.prepare import append_records
     from userdp.data.scores import write_scores
     from userdp.data.store import UserStore

@@ -13,7 +13,13 @@ from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.commands.source_options import source_options
 from userdp.data.meta import read_meta
-from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file, provenance_of
+from userdp.data.overlap import (
+    OverlapRules,
+    PrivateTexts,
+    PublicCorpus,
+    filter_file,
+    provenance_of,
+)
 from userdp.data.progress import Progress
 from userdp.data.records import Tally
 from userdp.data.sources import InputOptions, Source, open_source
@@ -93,11 +99,10 @@ def dedup(
             corpus,
             place,
             texts,
+            PublicCorpus(
+                text=public_text_field, url=public_url_field, domains=domains, urls=listed
+            ),
             private_content=name,
-            domains=domains,
-            urls=listed,
-            text_field=public_text_field,
-            url_field=public_url_field,
             progress=bar,
         )
     return {

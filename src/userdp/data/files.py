@@ -1,6 +1,10 @@
 """Files and folders of a store: tables of Arrow over a memory map, the lock, and what is left over.
 
 All tables are written once and synced; nothing counts until ``meta.json`` names it.
+
+``places.jsonl`` (0600) says where else the store's text left something: the folders of its runs,
+and files of scores. It has a line for each, written when it is made, so that an erasure finds them.
+What was moved since is not found: its operator names it.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,10 +23,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from userdp.codec import decode
 from userdp.data import meta as layout
 from userdp.data.meta import StateKind, StoreMeta, read_meta
 from userdp.errors import UseError, kind_of
-from userdp.files import sweep
+from userdp.files import append_line, sweep, sync
+from userdp.strict_json import parse
 
 
 def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> None:
@@ -161,3 +168,57 @@ def lock_of(folder: Path) -> int | None:
         os.close(lock)
         return None
     return lock
+
+
+class Place(StrEnum):
+    """What lies at a place."""
+
+    RUN = "run"
+    SCORES = "scores"
+
+
+def remember(store: Path, place: Place, path: Path) -> None:
+    """Note that something made of the store's text lies at ``path``; on the disk once it is made.
+
+    Args:
+        store: the store's folder.
+        place: what it is.
+        path: where it will lie.
+    """
+    known = str(path.resolve())
+    if known not in places_of(store, place):
+        append_line(store / layout.PLACES, {"kind": str(place), "path": known})
+        sync(store / layout.PLACES)
+
+
+def places_of(store: Path, place: Place) -> list[str]:
+    """The places of a kind that were noted, whether or not anything is there now.
+
+    Raises:
+        UseError: a line is damaged.
+    """
+    try:
+        lines = (store / layout.PLACES).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    found: list[str] = []
+    for line in lines:
+        kind, path = _noted(store, line)
+        if kind == place and path not in found:
+            found.append(path)
+    return found
+
+
+def _noted(store: Path, line: bytes) -> tuple[str, str]:
+    """Kind and path of what a line notes; an empty kind where it notes nothing."""
+    try:
+        values = decode(dict[str, str], parse(line), what="a line")
+        return values["kind"], values["path"]
+    except (ValueError, KeyError) as error:
+        if not line.endswith(b"}"):  # a crash cut it short, before anything was made there
+            return "", ""
+        raise UseError(
+            f"{store / layout.PLACES} is damaged: an erasure would not find all that was made of "
+            "a person's text",
+            hint="put back the file that was there",
+        ) from error

@@ -25,7 +25,7 @@ A store is a folder::
       ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
                               written by `userdp.ledger`, stays when the store is overwritten
       ledger.json             0600: where that ledger is, how far it was written, and when
-      places.jsonl            0600: folders of runs and files of scores, see `userdp.data.places`
+      places.jsonl            0600: folders of runs and files of scores, see `userdp.data.files`
       runs/                   0700: of each run, its attempts and a lock
 
 All tables are Arrow IPC files of one record batch, uncompressed, so that each column is one

@@ -59,6 +59,22 @@ class OverlapRules:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PublicCorpus:
+    """How documents of the public corpus are read, and which sites are removed.
+
+    Args:
+        text, url: the fields of a document.
+        domains: registered domains to remove, as b"stackoverflow.com".
+        urls: URLs to remove.
+    """
+
+    text: str = "text"
+    url: str = "url"
+    domains: frozenset[bytes] = frozenset()
+    urls: frozenset[str] = frozenset()
+
+
+@dataclass(kw_only=True, slots=True)
 class OverlapCounts:
     """Documents after each stage: Charles et al. 2024, Table 2. Operator-only.
 
@@ -70,11 +86,11 @@ class OverlapCounts:
         after_sites: left once listed domains and URLs were removed too.
     """
 
-    documents: int
-    without_text: int
-    candidates: int
-    after_duplicates: int
-    after_sites: int
+    documents: int = 0
+    without_text: int = 0
+    candidates: int = 0
+    after_duplicates: int = 0
+    after_sites: int = 0
 
     @property
     def near_duplicates(self) -> int:
@@ -155,104 +171,70 @@ def jaccard(one: frozenset[bytes], other: frozenset[bytes]) -> float:
 def remove_overlap(
     documents: Iterable[_Document],
     private: PrivateTexts,
+    public: PublicCorpus | None = None,
     *,
-    domains: frozenset[bytes] = frozenset(),
-    urls: frozenset[str] = frozenset(),
-    text_field: str = "text",
-    url_field: str = "url",
-    counts: Callable[[OverlapCounts], None] | None = None,
+    counts: OverlapCounts | None = None,
 ) -> Iterator[_Document]:
     """The documents that do not overlap, in their order.
 
     Args:
-        documents: of the public corpus; a text in ``text_field``, perhaps a URL in ``url_field``.
-            One without a text is left out and counted.
+        documents: of the public corpus. One without a text is left out and counted.
         private: the private records.
-        domains: registered domains to remove, as b"stackoverflow.com".
-        urls: URLs to remove.
-        text_field: of a document.
-        url_field: of a document.
-        counts: is told the counts once all is read.
+        public: see there.
+        counts: are counted on as documents are read.
     """
-    domain_of = _domains() if domains else None
-    read = without_text = candidates = unique = kept = 0
+    public, counts = public or PublicCorpus(), counts or OverlapCounts()
+    domain_of = _domains() if public.domains else None
     for document in documents:
-        read += 1
-        text = document.get(text_field)
+        counts.documents += 1
+        text, url = document.get(public.text), document.get(public.url)
         if not isinstance(text, str):
-            without_text += 1
+            counts.without_text += 1
             continue
         candidate, duplicate = private.ask(text)
-        candidates += candidate
+        counts.candidates += candidate
         if duplicate:
             continue
-        unique += 1
-        url = document.get(url_field)
+        counts.after_duplicates += 1
         if isinstance(url, str) and (
-            url in urls or (domain_of is not None and domain_of(url) in domains)
+            url in public.urls or (domain_of is not None and domain_of(url) in public.domains)
         ):
             continue
-        kept += 1
+        counts.after_sites += 1
         yield document
-    if counts is not None:
-        counts(
-            OverlapCounts(
-                documents=read,
-                without_text=without_text,
-                candidates=candidates,
-                after_duplicates=unique,
-                after_sites=kept,
-            )
-        )
 
 
 def filter_file(
-    public: Path,
+    source: Path,
     out: Path,
     private: PrivateTexts,
+    public: PublicCorpus | None = None,
     *,
     private_content: str,
-    domains: frozenset[bytes] = frozenset(),
-    urls: frozenset[str] = frozenset(),
-    text_field: str = "text",
-    url_field: str = "url",
     progress: Progress | None = None,
 ) -> OverlapCounts:
     """`remove_overlap` from JSON Lines to JSON Lines (gzip if named so), with its provenance.
 
     Args:
-        public: the corpus.
+        source: the corpus.
         out: the filtered one, mode 0600; written whole or not at all, its provenance first.
         private: the private records.
+        public: see `remove_overlap`.
         private_content: a name for them, such as the ``store_id`` of their store; is published.
-        domains: see `remove_overlap`.
-        urls: see `remove_overlap`.
-        text_field: see `remove_overlap`.
-        url_field: see `remove_overlap`.
         progress: is told how many bytes are read.
     """
-    progress = progress or NoProgress()
-    told: list[OverlapCounts] = []
+    public, counts = public or PublicCorpus(), OverlapCounts()
     # Which documents are left is an exact function of the private text: the operator's alone.
     with whole_file(out, mode=OPERATOR_FILE) as file:
         with gzip.open(file, "wb") if out.name.endswith(".gz") else nullcontext(file) as sink:
-            kept = remove_overlap(
-                _lines(public, progress),
-                private,
-                domains=domains,
-                urls=urls,
-                text_field=text_field,
-                url_field=url_field,
-                counts=told.append,
-            )
-            for document in kept:
+            documents = _lines(source, progress or NoProgress())
+            for document in remove_overlap(documents, private, public, counts=counts):
                 sink.write(json.dumps(document, ensure_ascii=True).encode() + b"\n")
-        (counts,) = told
         provenance = {
             "private_data": private_content,
             "rules": asdict(private.rules),
-            "domains_removed": len(domains),
-            "urls_removed": len(urls),
+            "domains_removed": len(public.domains),
+            "urls_removed": len(public.urls),
             "warning": "which documents are left depends on the private data: a base model trained "
             "on them depends on it too, and no epsilon of a fine-tuning run covers that",
         }

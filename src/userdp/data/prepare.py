@@ -246,50 +246,42 @@ def _kept_records(
         The folder; whether sorted records of an earlier call lie there, which ``tally`` counts
         then; and what says that they do now, in which files.
     """
-    folder = records_folder(place)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    state = folder / _STATE
+    place = records_folder(place)
+    place.mkdir(mode=0o700, exist_ok=True)
+    folder, state = place / "files", place / _STATE
 
     def keep(files: Sequence[Path]) -> None:
         if key is not None:
             sizes = {str(file.relative_to(folder)): file.stat().st_size for file in files}
             write_json(state, {"key": key, "sizes": sizes, "tally": tally.facts()})
 
-    with locked(folder):
-        found = _state(folder, key)
-        if found is None:
+    with locked(place):
+        kept = _kept(place, key)
+        if kept is None:
             state.unlink(missing_ok=True)
-            _empty(folder)
-        else:
-            tally.add(found["tally"])
-        try:
-            yield folder, found is not None, keep
-        except KeyboardInterrupt:
-            if not state.exists():
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
-        except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        else:
+            tally.add(kept["tally"])
+        interrupted = False
+        try:
+            yield folder, kept is not None, keep
+        except KeyboardInterrupt:
+            interrupted = state.exists()
             raise
-        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            if not interrupted:
+                shutil.rmtree(place, ignore_errors=True)
 
 
-def _state(folder: Path, key: str | None) -> dict[str, Any] | None:
-    """What `_kept_records` keeps in ``folder``, if it is of this key and its files are there."""
+def _kept(place: Path, key: str | None) -> dict[str, Any] | None:
+    """What `_kept_records` noted in ``place``, if it is of this key and its files are there."""
     try:
-        state: dict[str, Any] = parse((folder / _STATE).read_bytes())
-        sizes = {name: (folder / name).stat().st_size for name in state["sizes"]}
+        state: dict[str, Any] = parse((place / _STATE).read_bytes())
+        sizes = {name: (place / "files" / name).stat().st_size for name in state["sizes"]}
     except (OSError, ValueError):
         return None
     return state if state["key"] == key and state["sizes"] == sizes else None
-
-
-def _empty(folder: Path) -> None:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
 
 
 def _key(

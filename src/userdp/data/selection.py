@@ -1,30 +1,52 @@
-r"""Which examples of a user train: at most G, fixed once, for example-level sampling (ELS).
+"""Which examples of a user a step uses (ULS), or the whole run (ELS): the strategies of Chua et al.
 
-Charles et al. 2024, Algorithm 1, caps each user at G examples before training begins. Here user
-u's capped examples are the first min(n_u, G) of a permutation of that user's n_u examples, keyed
-by the user's hash (`userdp.data.hashing`) and a public salt.
+======================  ==========================================================================
+`Strategy`              at most G of a user's examples
+======================  ==========================================================================
+``RANDOM``              ULS: drawn anew each step, without replacement; ELS: by the user's hash
+``LONGEST``             most tokens first
+``SHORTEST``            fewest tokens first
+``HIGHEST_PERPLEXITY``  greatest score first; scores from `userdp.data.scores`
+``LOWEST_PERPLEXITY``   least score first
+``RANDOM_CHUNK``        G chunks of ``seq_len`` tokens from random places of all of the user's
+                        tokens, crossing the borders of records; ULS alone
+``RESAMPLED``           random, and users of fewer than G are filled up by drawing with replacement:
+                        the baseline of their paper, where every user has exactly k; ULS alone
+======================  ==========================================================================
 
-Guarantee (invariant 11): user u's selection is a function of that user's id, n_u and G. Adding or
-removing another user, or giving users other indices, changes nothing of it. The selection is
-public randomness: it amplifies nothing, and no privacy claim rests on it.
+Users of fewer than G examples give what they have (but under ``RESAMPLED``): nothing is padded.
 
-The permutation is computed element by element, with no table: memory is O(users) and mapping a
-batch costs time in proportion to the batch.
+Guarantee (invariant 11): what is chosen of a user depends on that user's examples and scores, the
+user's hash, and randomness that no data decides; ties go by the hash of (user, example). Scores
+must come from a model of public data: then the user-level sensitivity of a step is untouched.
+
+Example-level sampling caps each user at G examples before training begins (Charles et al. 2024,
+Algorithm 1). Under ``RANDOM`` user u's are the first min(n_u, G) of a permutation of that user's
+n_u examples, keyed by the user's hash (`userdp.data.hashing`) and a public salt. It is computed
+element by element, with no table: memory is O(users), and mapping a batch costs time in proportion
+to the batch. The selection is public randomness: it amplifies nothing, and no privacy claim rests on it.
+
+Source: Chua et al. 2024, Sections 4.1 and 5.1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.data.hashing import mix64
+from userdp.data.store import StoreSplit, TokenRows, require_places
+from userdp.data.strategy import Strategy
+from userdp.errors import UseError
 from userdp.vocabulary import require_count
 
 _ROUNDS = 32
 _SALT = np.uint64(0x7573657264700001)
+_BLOCK = 2**21
+_GREATEST = (Strategy.LONGEST, Strategy.HIGHEST_PERPLEXITY)
 
 
 class Counted(Protocol):
@@ -36,29 +58,6 @@ class Counted(Protocol):
     def user_hashes(self) -> NDArray[np.uint64]: ...
 
 
-def require_places(
-    users: ArrayLike, places: ArrayLike, counts: NDArray[np.int64], *, what: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Both as int64, else `IndexError`.
-
-    Args:
-        users: int64 (rows,), each in [0, len(counts)).
-        places: int64 (rows,), each in [0, counts[user]).
-        counts: int64 (users,).
-        what: a place is, for the message.
-    """
-    user, place = np.asarray(users, dtype=np.int64), np.asarray(places, dtype=np.int64)
-    if user.shape != place.shape or user.ndim != 1:
-        raise IndexError(
-            f"users and {what}s must be of one length, got shapes {user.shape} and {place.shape}"
-        )
-    if user.size and not (user.min() >= 0 and user.max() < len(counts)):
-        raise IndexError(f"a user index is outside [0, {len(counts)})")
-    if not np.all((place >= 0) & (place < counts[user])):
-        raise IndexError(f"a {what} is outside its user's [0, count)")
-    return user, place
-
-
 @dataclass(frozen=True, slots=True)
 class FixedSelection:
     """At most ``group_size`` examples per user, the same at every step. See `fixed_selection`.
@@ -68,12 +67,17 @@ class FixedSelection:
         counts: int64 (users,), examples kept: min(n_u, G).
         full_counts: int64 (users,), n_u.
         user_hashes: uint64 (users, 2).
+        ranked: int64 (counts.sum(),), the chosen examples, user after user, best first; None:
+            they are chosen by the user's hash.
+        starts: int64 (users,), where each user's begin in ``ranked``.
     """
 
     group_size: int
     counts: NDArray[np.int64]
     full_counts: NDArray[np.int64]
     user_hashes: NDArray[np.uint64]
+    ranked: NDArray[np.int64] | None = None
+    starts: NDArray[np.int64] | None = None
 
     @property
     def left_out(self) -> int:
@@ -91,11 +95,14 @@ class FixedSelection:
             IndexError: a rank or user is out of range.
         """
         user, rank = require_places(users, ranks, self.counts, what="rank")
+        if self.ranked is not None and self.starts is not None:
+            chosen: NDArray[np.int64] = self.ranked[self.starts[user] + rank]
+            return chosen
         examples = rank.copy()
         over = np.flatnonzero(self.full_counts[user] > self.group_size)
         if over.size:
-            chosen = user[over]
-            examples[over] = permute(rank[over], self.full_counts[chosen], self.user_hashes[chosen])
+            own = user[over]
+            examples[over] = permute(rank[over], self.full_counts[own], self.user_hashes[own])
         return examples
 
 
@@ -140,3 +147,199 @@ def permute(
         coin = mix64(step ^ second ^ mix64(np.maximum(place, partner)))
         place = np.where(coin >> np.uint64(63), partner, place)
     return place.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedRows:
+    """What a step trains on.
+
+    Args:
+        rows: tokens, and targets where the store has a loss mask.
+        offsets: int64 (users + 1,); the k-th drawn user's rows are offsets[k]:offsets[k + 1].
+    """
+
+    rows: TokenRows
+    offsets: NDArray[np.int64]
+
+
+class Selector(Protocol):
+    """Per step, for user-level sampling."""
+
+    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
+        """The rows of ``users``: int64 (cohort,), each in [0, len(counts)); none twice.
+
+        Guarantee: the rows of a user depend on that user and on ``generator`` alone; each user
+        gives at most G rows. Cost follows the rows.
+        """
+
+
+def select_once(
+    split: StoreSplit,
+    group_size: int,
+    *,
+    strategy: Strategy = Strategy.RANDOM,
+    scores: NDArray[np.float32] | None = None,
+) -> tuple[NDArray[np.int64], FixedSelection]:
+    """The selection of example-level sampling: the capped counts, and the map from rank to example.
+
+    Args:
+        split: of the store.
+        group_size: G, at least 1.
+        strategy: all but ``RANDOM_CHUNK`` and ``RESAMPLED``, which have no fixed examples.
+        scores: float32 (examples,), for the perplexity strategies; see `userdp.data.scores`.
+
+    Returns:
+        As `fixed_selection`: int64 (users,) of min(n_u, G) for a sampler; and the map.
+
+    Source: Charles et al. 2024, Algorithm 1 (the cap); Chua et al. 2024, Section 4.1.
+    """
+    if strategy.per_step_only:
+        raise UseError(
+            f"the selection {strategy} draws anew at each step, and example-level sampling fixes "
+            "each user's examples once",
+            hint="use it with user-level sampling",
+        )
+    counts, selection = fixed_selection(split, group_size)
+    if strategy is Strategy.RANDOM:
+        return counts, selection
+    ranked = _ranked(split, counts, strategy, _require_scores(split, strategy, scores))
+    return counts, replace(selection, ranked=ranked, starts=np.cumsum(counts) - counts)
+
+
+def build_selector(
+    split: StoreSplit,
+    group_size: int,
+    *,
+    strategy: Strategy = Strategy.RANDOM,
+    seq_len: int | None = None,
+    scores: NDArray[np.float32] | None = None,
+) -> Selector:
+    """The selector of user-level sampling.
+
+    Args:
+        split: of the store.
+        group_size: G, at least 1.
+        strategy: which.
+        seq_len: tokens of a chunk, for ``RANDOM_CHUNK``; the store's ``meta.seq_len``.
+        scores: float32 (examples,), for the perplexity strategies.
+    """
+    cap = require_count("group_size", group_size)
+    if strategy is Strategy.RANDOM_CHUNK:
+        if seq_len is None:
+            raise UseError("random chunks need seq_len", hint="the store's own is meta.seq_len")
+        return _ChunkSelector(split, cap, require_count("seq_len", seq_len, at_least=2))
+    if strategy in (Strategy.RANDOM, Strategy.RESAMPLED):
+        return _DrawnSelector(split, cap, strategy is Strategy.RESAMPLED)
+    _, ranked = select_once(split, cap, strategy=strategy, scores=scores)
+    return _RankedSelector(split, ranked)
+
+
+@dataclass(frozen=True, slots=True)
+class _DrawnSelector:
+    """Examples drawn anew each step. See `Selector`."""
+
+    split: StoreSplit
+    group_size: int
+    fill_up: bool = False
+
+    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
+        """Uniform without replacement; filled up with replacement where asked."""
+        drawn = np.asarray(users, dtype=np.int64)
+        parts = [self._of(int(count), generator) for count in self.split.counts[drawn]]
+        sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        examples = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+        return SelectedRows(self.split.gather(np.repeat(drawn, sizes), examples), _offsets(sizes))
+
+    def _of(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        if count > self.group_size:
+            return generator.choice(count, self.group_size, replace=False, shuffle=False)
+        own = np.arange(count)
+        if not self.fill_up:
+            return own
+        return np.append(own, generator.integers(0, count, self.group_size - count))
+
+
+@dataclass(frozen=True, slots=True)
+class _RankedSelector:
+    """The same examples of a user at each step. See `Selector`."""
+
+    split: StoreSplit
+    selection: FixedSelection
+
+    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
+        """The best by rank; draws nothing."""
+        drawn = np.asarray(users, dtype=np.int64)
+        sizes = self.selection.counts[drawn]
+        user, offsets = np.repeat(drawn, sizes), _offsets(sizes)
+        ranks = np.arange(len(user)) - np.repeat(offsets[:-1], sizes)
+        return SelectedRows(self.split.gather(user, self.selection.map(user, ranks)), offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkSelector:
+    """Random chunks of all of a user's tokens. See `Selector`.
+
+    A user of at most ``seq_len`` tokens gives one row with all of them, since every chunk of it
+    would be the same. Else a chunk begins anywhere that leaves it whole.
+    """
+
+    split: StoreSplit
+    group_size: int
+    seq_len: int
+
+    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
+        """``group_size`` chunks of each user, at independent places."""
+        drawn = np.asarray(users, dtype=np.int64)
+        spare = np.maximum(self.split.token_counts[drawn] - self.seq_len, 0)
+        sizes = np.where(spare == 0, 1, self.group_size)
+        starts = generator.integers(0, np.repeat(spare, sizes) + 1)
+        rows = self.split.gather_tokens(np.repeat(drawn, sizes), starts, self.seq_len)
+        return SelectedRows(rows, _offsets(sizes))
+
+
+def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def _require_scores(
+    split: StoreSplit, strategy: Strategy, scores: NDArray[np.float32] | None
+) -> NDArray[np.float32] | None:
+    if not strategy.scored:
+        return None
+    examples = int(split.counts.sum())
+    if scores is None or scores.shape != (examples,):
+        got = "there are none" if scores is None else "these are of another number"
+        raise UseError(
+            f"the selection {strategy} needs a score for each example, and {got}",
+            hint="userdp store score STORE --out scores.arrow, then --set run.scores=scores.arrow",
+        )
+    return scores
+
+
+def _ranked(
+    split: StoreSplit,
+    kept: NDArray[np.int64],
+    strategy: Strategy,
+    scores: NDArray[np.float32] | None,
+) -> NDArray[np.int64]:
+    """The best ``kept[u]`` examples of each user, users in blocks, so that memory is bounded."""
+    ends = np.cumsum(split.counts)
+    out, first = [np.zeros(0, dtype=np.int64)], 0
+    while first < len(kept):
+        base = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, base + _BLOCK, side="right")))
+        counts = split.counts[first:last]
+        user = np.repeat(np.arange(first, last), counts)
+        example = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+        if scores is None:
+            key = split.lengths(user, example).astype(np.float64)
+        else:
+            key = scores[base : base + len(user)].astype(np.float64)
+        key = -key if strategy in _GREATEST else key
+        key[np.isnan(key)] = np.inf  # a score that could not be computed comes last
+        hashes = split.user_hashes[user]
+        tie = mix64(hashes[:, 0] ^ mix64(example.astype(np.uint64) + hashes[:, 1]))
+        order = np.lexsort((tie, key, user))
+        out.append(example[order][example < np.repeat(kept[first:last], counts)])
+        first = last
+    return np.concatenate(out)

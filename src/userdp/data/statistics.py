@@ -47,8 +47,7 @@ class SplitStatistics:
 class StoreStatistics:
     """A store in numbers; operator-only.
 
-    ``near_colliding_users`` is as `near_ids.near_colliding` counts; None where the store was
-    prepared before that was counted.
+    ``near_colliding_users`` is as `near_ids.near_colliding` counts.
     """
 
     records_read: int
@@ -56,7 +55,7 @@ class StoreStatistics:
     drops: dict[str, int]
     example_drops: dict[str, int]
     users: int
-    near_colliding_users: int | None
+    near_colliding_users: int
     examples: int
     tokens: int
     seq_len: int
@@ -70,22 +69,17 @@ class StoreStatistics:
 
 def describe(store: UserStore) -> StoreStatistics:
     """The exact counts of ``store``. Reads the span index, no tokens."""
-    totals = store.meta.totals
+    meta = store.meta
+    totals = {name: value for name, value in meta.totals.items() if name != "splits"}
+    tokens = meta.totals["splits"]
     return StoreStatistics(
-        records_read=totals["records_read"],
-        records_stored=totals["records_stored"],
-        drops=store.meta.drops,
-        example_drops=store.meta.example_drops,
-        users=totals["users"],
-        near_colliding_users=totals.get("near_colliding_users"),
-        examples=totals["examples"],
-        tokens=totals["tokens"],
-        seq_len=store.meta.seq_len,
-        vocab_size=store.meta.vocab_size,
+        **totals,
+        drops=meta.drops,
+        example_drops=meta.example_drops,
+        seq_len=meta.seq_len,
+        vocab_size=meta.vocab_size,
         splits={
-            str(name): describe_counts(
-                store.split(name).counts, tokens=totals["splits"][str(name)]["tokens"]
-            )
+            str(name): describe_counts(store.split(name).counts, tokens=tokens[name]["tokens"])
             for name in Split
         },
     )
@@ -97,23 +91,16 @@ def describe_counts(counts: NDArray[np.int64], *, tokens: int) -> SplitStatistic
     >>> describe_counts(np.array([1, 2, 3, 40]), tokens=99).histogram
     ((1, 1, 1), (2, 3, 2), (4, 7, 0), (8, 15, 0), (16, 31, 0), (32, 63, 1))
     """
-    if len(counts) == 0:
-        return SplitStatistics(
-            users=0,
-            examples=0,
-            tokens=tokens,
-            examples_per_user={},
-            mean_examples_per_user=None,
-            histogram=(),
-        )
-    levels = np.quantile(counts, list(QUANTILES.values()), method="inverted_cdf").astype(np.int64)
+    levels: list[float] = []
+    if len(counts):
+        levels = np.quantile(counts, [*QUANTILES.values()], method="inverted_cdf").tolist()
     bins = np.bincount(np.frexp(counts.astype(np.float64))[1] - 1)
     return SplitStatistics(
         users=len(counts),
         examples=int(counts.sum()),
         tokens=tokens,
-        examples_per_user=dict(zip(QUANTILES, levels.tolist(), strict=True)),
-        mean_examples_per_user=float(counts.mean()),
+        examples_per_user=dict(zip(QUANTILES, map(int, levels), strict=False)),
+        mean_examples_per_user=float(counts.mean()) if len(counts) else None,
         histogram=tuple(
             (2**power, 2 ** (power + 1) - 1, int(users)) for power, users in enumerate(bins)
         ),

@@ -16,7 +16,6 @@ from userdp.data.files import finish_erasure, index_folder, read_columns
 from userdp.data.index import SPAN_KINDS, Index, read_hashes, read_ids
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.segments import Segment
-from userdp.data.selection import require_places
 from userdp.data.splits import Split
 from userdp.errors import UseError
 
@@ -346,6 +345,29 @@ class StoreSplit:
             span[several] = after - 1
         row = self._span_start[span] + (number - self._span_first[span])
         return self._span_segment[span], row
+
+
+def require_places(
+    users: ArrayLike, places: ArrayLike, counts: NDArray[np.int64], *, what: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Both as int64, else `IndexError`.
+
+    Args:
+        users: int64 (rows,), each in [0, len(counts)).
+        places: int64 (rows,), each in [0, counts[user]).
+        counts: int64 (users,).
+        what: a place is, for the message.
+    """
+    user, place = np.asarray(users, dtype=np.int64), np.asarray(places, dtype=np.int64)
+    if user.shape != place.shape or user.ndim != 1:
+        raise IndexError(
+            f"users and {what}s must be of one length, got shapes {user.shape} and {place.shape}"
+        )
+    if user.size and not (user.min() >= 0 and user.max() < len(counts)):
+        raise IndexError(f"a user index is outside [0, {len(counts)})")
+    if not np.all((place >= 0) & (place < counts[user])):
+        raise IndexError(f"a {what} is outside its user's [0, count)")
+    return user, place
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Strategy(StrEnum):
-    """See `userdp.data.selections`."""
+    """See `userdp.data.selection`."""
 
     RANDOM = "random"
     LONGEST = "longest"

@@ -15,8 +15,7 @@ from pathlib import Path
 from userdp.claims.inheritance import run_lineage
 from userdp.claims.parts import Unclaimed
 from userdp.data.erasure import erase_user
-from userdp.data.files import locked
-from userdp.data.places import Place, places_of
+from userdp.data.files import Place, locked, places_of
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.data.writer import remove_leftovers

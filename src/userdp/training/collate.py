@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from userdp.data.ahead import ahead
 from userdp.data.scores import digest_of_scores, read_scores
-from userdp.data.selection import FixedSelection
-from userdp.data.selections import RankedSelection, Selector, build_selector, select_once
+from userdp.data.selection import FixedSelection, Selector, build_selector, select_once
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.data.strategy import Strategy
@@ -75,7 +74,7 @@ class Collator:
             longest one is that was drawn would decide in what passes all are computed
             (`userdp.gradients.Units`).
         plan: only its sampling is read.
-        options: the selection (`userdp.data.selections`), with its scores and test seeds.
+        options: the selection (`userdp.data.selection`), with its scores and test seeds.
 
     Attributes:
         counts: int64 (users,), how many a sampler may draw of each user.
@@ -105,7 +104,7 @@ class Collator:
             scores = read_scores(options.scores, store)
         self._split, self._width = store.split(Split.TRAIN), store.meta.seq_len
         self._group_size = plan.sampling.group_size
-        self._selection: FixedSelection | RankedSelection | None = None
+        self._selection: FixedSelection | None = None
         self._selector: Selector | None = None
         self.counts = self._split.counts
         by_user = plan.sampling.by_user

@@ -74,7 +74,7 @@ class PrivateOptions:
 
     Args:
         engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
-        selection: which of a user's examples train, see `userdp.data.selections`; fixed once for
+        selection: which of a user's examples train, see `userdp.data.selection`; fixed once for
             ELS, anew per step for ULS where it draws. A resumed run must share it.
         scores: the file of `userdp.training.scores`, for the perplexity selections alone.
         exact_log: whether `Step.operator` holds exact numbers (losses, norms, counts). A loop that

@@ -36,8 +36,8 @@ from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.payers import payer_of
 from userdp.claims.weights import digest_of
 from userdp.codec import digest, encode
+from userdp.data.files import Place, remember
 from userdp.data.meta import StateKind, read_meta
-from userdp.data.places import Place, remember
 from userdp.data.scores import digest_of_scores
 from userdp.data.store import UserStore
 from userdp.data.verify import require_intact

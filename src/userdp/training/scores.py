@@ -1,4 +1,4 @@
-"""Perplexity of each training example under a model of public data, for `userdp.data.selections`.
+"""Perplexity of each training example under a model of public data, for `userdp.data.selection`.
 
 A user's selection may depend only on that user's text and on public data (invariant 11), so the
 model must not have been trained on the store: its scores would let one user's text decide which
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from userdp.codec import canonical
-from userdp.data.places import Place, remember
+from userdp.data.files import Place, remember
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.scores import write_scores
 from userdp.data.splits import Split

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -121,15 +120,3 @@ def test_the_standard_library_has_the_topics_of_pydoc(monkeypatch):
 def test_a_package_that_is_not_installed_is_refused(name):
     with pytest.raises(UseError, match="no installed package"):
         read(name)
-
-
-@pytest.mark.parametrize("most", [0, -3])
-def test_max_users_out_of_range_is_refused(most):
-    with pytest.raises(UseError, match="max_users"):
-        read("rich", max_users=most)
-
-
-def test_nothing_of_the_machine_is_in_the_facts(package):
-    source = open_source([package], kind="docstrings")
-    assert str(Path(__file__).parent) not in str(source.facts())
-    assert source.facts() == {"packages": {package: None}, "max_users": None}

@@ -18,7 +18,7 @@ import userdp.data.sources.rows as rows_module
 from tests.data.fuzz import TEXTS, USERS, deep
 from userdp.data.progress import NoProgress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources import SourceOptions, jsonl, open_source, parquet
+from userdp.data.sources import SourceOptions, jsonl, open_source
 from userdp.data.sources.rows import is_from
 from userdp.errors import UseError
 
@@ -249,48 +249,6 @@ def some_odd_file_differs(tmp_path) -> bool:
     return any(b"\0" not in content and differs(path) for content in odd_files(path))
 
 
-def broken_parsers():
-    """Parsers of a line that are nearly right, by what is wrong with them."""
-    decode = json.JSONDecoder().raw_decode
-
-    def lax_end(line):
-        try:
-            value, _ = decode(line.decode().strip())
-        except UnicodeDecodeError:
-            return Drop.INVALID_UTF8
-        except (ValueError, RecursionError):
-            return Drop.INVALID_JSON if line.strip() else Drop.BLANK_LINE
-        return value if isinstance(value, dict) else Drop.NOT_AN_OBJECT
-
-    def any_blank(line):
-        try:
-            return object_of(line.decode().strip().encode(), first=False)
-        except UnicodeDecodeError:
-            return Drop.INVALID_UTF8
-
-    def strict(line):
-        if b"NaN" in line or b"Infinity" in line:  # as RFC 8259 and fast parsers say
-            return Drop.INVALID_JSON
-        return object_of(line, first=False)
-
-    def first_key(line):
-        row = object_of(line, first=False)
-        if isinstance(row, Drop):
-            return row
-        pairs = json.loads(line, object_pairs_hook=list)
-        return dict(reversed(pairs))
-
-    return {"lax end": lax_end, "any blank": any_blank, "strict": strict, "first key": first_key}
-
-
-@pytest.mark.parametrize("name", broken_parsers())
-def test_a_parser_that_reads_a_line_otherwise_is_caught(tmp_path, monkeypatch, name):
-    broken = broken_parsers()[name]
-    parse = lambda line: Drop.INVALID_UTF8 if line is None else broken(line.encode())  # noqa: E731
-    monkeypatch.setattr(jsonl, "_parse", parse)
-    assert some_odd_file_differs(tmp_path)
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -356,14 +314,3 @@ def test_parquet_columns_of_any_type(tmp_path):
         assert not differs(path, kind="parquet", **options), names
         read += not isinstance(outcome(path, kind="parquet", **options), str)
     assert read > 50
-
-
-def test_a_column_read_with_its_dictionary_instead_of_its_values_is_caught(tmp_path, monkeypatch):
-    path = tmp_path / "a.parquet"
-    users = pa.array(["ana", "ben", "ana"]).dictionary_encode()
-    pq.write_table(pa.table({"user": users, "text": ["x", "y", "z"]}), path)
-    assert not differs(path, kind="parquet")
-    values = parquet.column_values
-    indices = lambda one: values(one.indices if pa.types.is_dictionary(one.type) else one)  # noqa: E731
-    monkeypatch.setattr(parquet, "column_values", indices)
-    assert differs(path, kind="parquet")

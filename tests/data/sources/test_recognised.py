@@ -60,12 +60,6 @@ def test_conversations_need_no_option(tmp_path, write, suffix, rows, text):
     assert tally.drops == {}
 
 
-def test_a_long_first_conversation_is_recognised_too(tmp_path):
-    long = json.loads(json.dumps(MESSAGES))
-    long[0]["messages"][0]["content"] = "why " * 200_000
-    assert read(write_jsonl(tmp_path / "a.jsonl", long))[0].loss_mask
-
-
 def test_a_csv_of_prompts_and_answers_is_a_conversation(tmp_path):
     source, records, _ = read(csv(tmp_path / "a.csv", PROMPTS))
     assert source.loss_mask
