@@ -24,7 +24,8 @@ Example-level sampling caps each user at G examples before training begins (Char
 Algorithm 1). Under ``RANDOM`` user u's are the first min(n_u, G) of a permutation of that user's
 n_u examples, keyed by the user's hash (`userdp.data.hashing`) and a public salt. It is computed
 element by element, with no table: memory is O(users), and mapping a batch costs time in proportion
-to the batch. The selection is public randomness: it amplifies nothing, and no privacy claim rests on it.
+to the batch. The selection is public randomness: it amplifies nothing, and no privacy claim rests
+on it.
 
 Source: Chua et al. 2024, Sections 4.1 and 5.1.
 """

@@ -302,30 +302,34 @@ class StoreSplit:
         lengths: NDArray[np.int64],
     ) -> TokenRows:
         """The tokens of pieces of segments, one after another."""
-        offsets = _starts(lengths)
-        numbers = np.unique(segment).tolist()
-        if not numbers:
-            dtype = self._segments[0].tokens.dtype if self._segments else np.dtype(np.uint16)
-            masked = bool(self._segments) and self._segments[0].targets is not None
-            return TokenRows(np.empty(0, dtype), offsets, np.empty(0, bool) if masked else None)
-        order = slice(None) if len(numbers) == 1 else np.argsort(segment, kind="stable")
-        parts = [slice(None) if len(numbers) == 1 else segment == number for number in numbers]
-        columns: list[NDArray[Any] | None] = []
-        for name in ("tokens", "targets"):
-            held = [getattr(self._segments[number], name) for number in numbers]
-            if held[0] is None:
-                columns.append(None)
-                continue
-            flat = [_pieces(h, begins[p], lengths[p]) for h, p in zip(held, parts, strict=True)]
-            if len(flat) == 1:
-                columns.append(flat[0])
-                continue
-            begin = np.empty(len(lengths), dtype=np.int64)  # of each piece, segment by segment
-            begin[order] = _starts(lengths[order])[:-1]
-            columns.append(_pieces(np.concatenate(flat), begin, lengths))
-        tokens, targets = columns
-        assert tokens is not None
-        return TokenRows(tokens, offsets, None if targets is None else targets.view(np.bool_))
+        tokens, targets = (
+            self._column(name, segment, begins, lengths) for name in ("tokens", "targets")
+        )
+        return TokenRows(
+            np.empty(0, np.uint16) if tokens is None else tokens,
+            _starts(lengths),
+            None if targets is None else targets.view(np.bool_),
+        )
+
+    def _column(
+        self,
+        name: str,
+        segment: NDArray[np.int32],
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> NDArray[Any] | None:
+        """What `_copy` gives of one column of the segments; None where they have none."""
+        held = [getattr(one, name) for one in self._segments]
+        if not held or held[0] is None:
+            return None
+        values = np.empty(int(lengths.sum()), held[0].dtype)
+        for number in np.unique(segment).tolist():
+            here = segment == number
+            part = _pieces(held[number], begins[here], lengths[here])
+            if len(part) == len(values):
+                return part
+            values[np.repeat(here, lengths)] = part
+        return values
 
     def lengths(self, users: ArrayLike, examples: ArrayLike) -> NDArray[np.int64]:
         """int64 (rows,): tokens of each example; reads no tokens. Arguments as in `gather`."""

@@ -28,8 +28,6 @@ BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "to
 
 LONG_TEXT = 2**20
 _LOOK = 2**12
-_MOST_TOKENS = 2**24
-"""Sixty times the largest vocabularies there are."""
 _SPACE = re.compile(r"\s")
 
 _END_OF_TEXT = (
@@ -116,12 +114,6 @@ class StoreTokenizer:
                 f"{where} is not a tokenizer.json: {in_short(error)}",
                 hint="save a trained one with `tokenizer.save(path)` of the `tokenizers` library",
             ) from error
-        if size > _MOST_TOKENS:  # the library makes room for all lower numbers, and may abort
-            raise UseError(
-                f"the tokenizer at {where} has a token of number {size - 1}; userdp reads fewer "
-                f"than {_MOST_TOKENS}",
-                hint="give a trained one, whose tokens are numbered from 0",
-            )
         encoder.no_padding()
         encoder.no_truncation()
         markup_encoder = Tokenizer.from_str(encoder.to_str())

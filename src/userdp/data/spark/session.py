@@ -81,10 +81,6 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     with _own_python(), quiet(), told():
         own = builder.getOrCreate()
-    with suppress(AttributeError):  # where pyspark calls it otherwise, a traceback is printed
-        # When Java is killed, the reader of its counters would print one beside our error.
-        counters: Any = own.sparkContext._accumulatorServer
-        counters.handle_error = _say_nothing  # of this one object: no other may fall silent
     try:
         yield _with_ours(own)
     except BaseException:
@@ -140,10 +136,6 @@ def _own_python() -> Iterator[None]:
         yield
     finally:
         del os.environ["PYSPARK_PYTHON"]
-
-
-def _say_nothing(request: Any, client: Any) -> None:
-    """In place of a traceback on stderr."""
 
 
 def _is_configured() -> bool:
