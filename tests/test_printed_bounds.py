@@ -100,7 +100,7 @@ def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
     out = StringIO()
     priced = Priced(values={"epsilon": 1.0, "delta": 1.0000000049e-6})
     show(in_words(priced), console=Console(file=out))
-    assert "1.0000001e-06" in out.getvalue()
+    assert "1.00001e-06" in out.getvalue()
     run = SimpleNamespace(name="run", plan=uls_plan(target_delta=AWKWARD), settings={})
     shown = {name: values for name, *values, _ in constants_of([run]).rows}
     assert shown["target δ"] == ["1.00001·10⁻⁶"]

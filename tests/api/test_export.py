@@ -284,13 +284,6 @@ def test_a_second_file_of_the_same_weights_is_refused(run, tmp_path, capsys):
     assert MARK in refused(run, tmp_path / "shared", capsys)
 
 
-def test_a_line_of_the_ledger_that_nothing_here_knows_is_not_handed_on(run, tmp_path, capsys):
-    from userdp.ledger.journal import append_entries
-
-    append_entries(run / "ledger.jsonl", lambda entries: [{"kind": "note", "text": MARK}])
-    assert "unknown kind" in refused(run, tmp_path / "shared", capsys)
-
-
 def test_a_torn_line_of_the_ledger_does_not_leave(run, tmp_path):
     with (run / "ledger.jsonl").open("a") as ledger:
         ledger.write('{"kind": "note", "' + MARK)

@@ -72,8 +72,8 @@ def test_each_stage_is_counted_and_the_rest_is_kept_as_it_was(corpus, capsys):
 def test_the_table_shows_what_each_stage_left(corpus, capsys):
     assert dedup(corpus, "--out", str(corpus / "clean.jsonl")) == 0
     printed = capsys.readouterr().out
-    assert "near-duplicates (1 candidates)" in printed
-    assert "operator-only" in printed.replace("\n", " ")
+    assert "near duplicates " in printed
+    assert "Operator-only" in printed
 
 
 def test_what_is_told_of_a_stores_records_is_a_look_at_it(corpus, tmp_path):

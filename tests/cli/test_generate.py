@@ -23,7 +23,7 @@ def run(store, tmp_path, capsys):  # noqa: F811
 def generate(capsys, *arguments) -> tuple[int, dict, str]:
     status = userdp(["generate", *map(str, arguments)])
     said = capsys.readouterr()
-    return status, json.loads(said.out) if said.out.startswith("{") else {}, said.err
+    return status, json.loads(said.out) if said.out.startswith("{") else {}, said.out + said.err
 
 
 def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys, tmp_path):

@@ -22,7 +22,6 @@ WRITERS = {
     "score --out": "store score STORE --out FILE.arrow",
     "dedup --out": "store dedup PUBLIC --private PUBLIC --out FILE.jsonl",
     "budget --plot": "store budget STORE --plot FILE.png",
-    "audit --plot": "audit STORE --store STORE --plot FILE.png",
 }
 
 

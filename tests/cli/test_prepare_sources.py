@@ -113,12 +113,12 @@ def test_append_adds_to_a_store_and_verify_says_so(tmp_path, capsys):
     assert run(["prepare", str(first), "--out", str(store), "--held-out-users", "0"]) == 0
     assert run(["prepare", str(second), "--out", str(store), "--append", "--json"]) == 0
     assert UserStore.open(store).users == 2
-    assert verify(store).status == 0
+    assert not verify(store).problems
     assert run(["prepare", str(second), "--out", str(store), "--append", "--overwrite"]) == 2
     tokens = next(store.rglob("tokens.arrow"))
     tokens.write_bytes(tokens.read_bytes()[:-1])
     capsys.readouterr()
-    assert verify(store).status == 1
+    assert verify(store).problems
     assert not verify(store).to_dict()["ok"]
 
 
@@ -180,4 +180,4 @@ def test_files_of_mixed_kinds_are_one_store(tmp_path, capsys):
     assert run([*line, "--out", str(tmp_path / "s"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["totals"]["records_stored"] == 2
     assert UserStore.open(tmp_path / "s").users == 2
-    assert verify(tmp_path / "s").status == 0
+    assert not verify(tmp_path / "s").problems

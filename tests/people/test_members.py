@@ -39,11 +39,11 @@ def grown(tmp_path):
 
 def test_each_user_pays_for_what_came_since_they_joined(grown):
     found = userdp.members(grown)
-    told = [(one.users, len(one.charges)) for one in found.intakes]
+    told = [(one["users"], one["charges"]) for one in found.joined]
     assert told == [(6, 2), (1, 1), (1, 0)]
-    totals = [one.total and one.total.guarantee.epsilon for one in found.intakes]
-    assert totals == [pytest.approx(2 * EPSILON), pytest.approx(EPSILON), None]
-    assert [(one.run_id, state) for one, state in found.charges] == [("first", 1), ("second", 2)]
+    totals = [one["epsilon"] for one in found.joined]
+    assert totals == [pytest.approx(2 * EPSILON), pytest.approx(EPSILON), 0]
+    assert [tuple(one.values()) for one in found.charges] == [("first", 1), ("second", 2)]
     assert ("members" in {what for _, what in StoreLedger(grown).history().looks}) is True
 
 
@@ -59,7 +59,7 @@ def test_who_is_in_a_store_is_a_look_even_before_anything_was_charged(tmp_path, 
 
 def test_a_charge_of_an_unknown_state_counts_for_everybody(grown):
     StoreLedger(grown).reserve("another store's", PLAN)
-    assert [len(one.charges) for one in userdp.members(grown).intakes] == [3, 2, 1]
+    assert [one["charges"] for one in userdp.members(grown).joined] == [3, 2, 1]
 
 
 def test_joining_later_and_writing_more_makes_nobody_younger(grown):
@@ -150,7 +150,7 @@ def test_who_comes_after_an_erasure_may_have_been_there_before(grown):
     statement = userdp.members(grown, user="late").statement
     assert [one.id for one in statement.releases] == ["first", "second"]
     assert "may have been you" in " ".join(statement.notes)
-    assert [len(one.charges) for one in userdp.members(grown).intakes] == [2, 1, 0, 2]
+    assert [one["charges"] for one in userdp.members(grown).joined] == [2, 1, 0, 2]
 
 
 def test_further_charges_of_a_run_are_one_release(tmp_path):
@@ -163,7 +163,7 @@ def test_further_charges_of_a_run_are_one_release(tmp_path):
 
 def test_a_store_without_charges_says_so(tmp_path):
     store = prepared(corpus(3), tmp_path / "store")
-    assert [one.total for one in userdp.members(store).intakes] == [None]
+    assert [one["epsilon"] for one in userdp.members(store).joined] == [0]
 
 
 def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):

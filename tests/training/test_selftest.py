@@ -78,7 +78,7 @@ def test_a_failure_names_the_invariant_and_the_engine(small: str, monkeypatch) -
     found = command.selftest(config=replace(CONFIG, model=small))
     words = " ".join(part for part in command.in_words(found) if isinstance(part, str))
     assert "Invariant 3 does not hold (reference)" in words
-    assert command.status(found) == 1
+    assert not found["passed"]
     assert found["invariants"] == {"3": False, "5": True}
     failed = {row["check"] for row in found["checks"] if not row["passed"]}
     assert failed == {"engine", "sensitivity"}

@@ -29,6 +29,7 @@ _FOR_WHOM = {
     True: "Operator-only: exact facts about people and their text, which no epsilon covers.",
     False: "May be handed on: epsilon covers it.",
 }
+_SHARES = ("share", "spent", "share_given_back", "better_for")
 stdout = Console(highlight=False)
 
 
@@ -55,8 +56,12 @@ def show(parts: Iterable[Part], *, console: Console = stdout) -> None:
     for part in parts:
         if isinstance(part, str):  # a terminal's own line breaks would cut words
             console.print(part, soft_wrap=not console.is_terminal, markup=False)
-        elif isinstance(part, Table):
+        elif isinstance(part, Table) and part.columns:
             console.print(_drawn(part))
+        elif isinstance(part, Table):  # names and values, which are long at times
+            width = max(len(name) for name, *_ in part.rows)
+            lines = ["  ".join([name.ljust(width), *more]) for name, *more in part.rows]
+            show([part.caption] * bool(part.caption) + lines, console=console)
         else:
             show(_simpler(part), console=console)
 
@@ -70,11 +75,13 @@ def _simpler(part: Any, caption: str = "") -> Iterator[Table | str]:
     elif isinstance(part, Mapping):
         inner = {key: one for key, one in part.items() if _is_nested(one)}
         rows = [(_heading(key), _cell(key, part[key])) for key in part if key not in inner]
-        yield Table(rows=rows, caption=caption)
+        if rows:
+            yield Table(rows=rows, caption=caption)
         for key, one in inner.items():
             yield from _simpler(one, _heading(key))
     else:
-        readers = {_heading(key): lambda row, key=key: _cell(key, row[key]) for key in part[0]}
+        keys = dict.fromkeys(key for row in part for key in row if not _is_nested(row[key]))
+        readers = {_heading(key): lambda row, key=key: _cell(key, row.get(key)) for key in keys}
         yield table_of(part, readers, caption=caption)
 
 
@@ -91,6 +98,8 @@ def _cell(key: str, value: Any) -> str:
     """A value for people; ε and δ are rounded up."""
     if value is None or isinstance(value, bool):
         return MISSING if value is None else "yes" if value else "no"
+    if key in _SHARES:
+        return f"{100 * value:.1f} %"
     if key in ("epsilon", "delta"):
         return (round_up if key == "epsilon" else delta_up)(float(value))
     if isinstance(value, float):
@@ -102,19 +111,12 @@ def _cell(key: str, value: Any) -> str:
 
 def _drawn(table: Table) -> Drawn:
     """A table for the terminal: numbers on the right, what matters most in bold."""
-    result = Drawn(
-        title=escape(table.caption) or None,
-        title_justify="left",
-        show_header=bool(table.columns),
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
-    headings = table.columns or [""] * len(table.numeric)
-    for heading, numeric in zip(headings, table.numeric, strict=True):
-        style = "bold" if heading and heading == table.key else ""
-        side = "right" if numeric and table.columns else "left"
-        result.add_column(escape(heading), justify=side, style=style, overflow="fold")  # type: ignore[arg-type]
+    result = Drawn(title=escape(table.caption) or None, box=None, pad_edge=False)
+    result.title_justify, result.padding = "left", (0, 2, 0, 0)
+    for heading, numeric in zip(table.columns, table.numeric, strict=True):
+        style = "bold" if heading == table.key else ""
+        side: Any = "right" if numeric else "left"
+        result.add_column(escape(heading), justify=side, style=style, overflow="fold")
     for number, row in enumerate(table.rows):
         result.add_row(*map(escape, row), style="bold" if number in table.strong else None)
     return result

@@ -7,10 +7,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from userdp.claims import Claim
 from userdp.reporting.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Part: TypeAlias = str | Table | Claim | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """What an answer in words is made of: a sentence, a table, a claim, named values, or rows."""
@@ -24,6 +27,16 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
         return _fields(self)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What it holds of several things, a row each."""
+        return []
+
+    def to_pandas(self) -> pd.DataFrame:
+        """`rows` as a data frame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
 
 
 def plain(value: Any) -> Any:

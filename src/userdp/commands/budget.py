@@ -11,19 +11,17 @@ from typing import Any
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import Claim
 from userdp.claims import claim as claim_at
-from userdp.commands.answer import Part
+from userdp.commands.answer import Answer, Part, plain
 from userdp.data.meta import read_meta
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.overview import Overview, Spent, overview
+from userdp.ledger.overview import Overview, overview
 from userdp.reporting.budget_picture import draw
 from userdp.reporting.drawing import require_drawing_place
-from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import delta_up, epsilon_up, round_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BudgetView:
+class BudgetView(Answer):
     """A store's ledger as people read it. Operator-only: it says when people were trained on.
 
     Args:
@@ -38,12 +36,8 @@ class BudgetView:
 
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp store budget --json`` prints."""
-        values = asdict(self.overview)
-        return {
-            "store": str(self.store),
-            **values,
-            "claim": None if self.claim is None else self.claim.to_dict(),
-        }
+        told = {"store": self.store, "operator_only": True, **asdict(self.overview)}
+        return {key: plain(one) for key, one in (told | {"claim": self.claim}).items()}
 
 
 def budget(
@@ -103,71 +97,18 @@ def budget(
     return view
 
 
-_BAR = 40
-
-
 def in_words(view: BudgetView) -> Iterator[Part]:
     """What was fixed, what was spent of it when and on what, and what is left."""
-    seen = view.overview
-    yield _total(seen)
-    if seen.spent is not None:
-        full = min(_BAR, round(_BAR * seen.spent))
-        bar = "█" * full + "░" * (_BAR - full)
-        yield f"{bar} {100 * seen.spent:.1f} % spent, {100 * max(0.0, 1 - seen.spent):.1f} % left"
-    for words in seen.series:
-        yield f"Series: {words}."
-    if seen.lines:
-        yield ""
-        yield _table(seen)
-        yield ""
-    if seen.buys is not None:
-        buys = seen.buys
+    if view.overview.epsilon is None:
         yield (
-            f"What is left would buy {buys.runs:,} more "
-            f"{'run' if buys.runs == 1 else 'runs'} like the last ({buys.like}), or one such run "
-            f"with noise multiplier {buys.noise_multiplier:.4g}, whose own epsilon is "
-            f"{round_up(buys.epsilon)}."
-        )
-    if view.claim is not None:
-        yield view.claim
-    yield "Operator-only: this says when people's text was trained on, and on what."
-
-
-def _total(seen: Overview) -> str:
-    if seen.epsilon is None or seen.delta is None:
-        return (
             "No total was fixed for this store: prices add up, and what was chosen after earlier "
             "releases is what was spent so far. A new store may have one: userdp store budget "
             "STORE --epsilon E --delta D"
         )
-    words = (
-        f"Budget for the store's life: epsilon {epsilon_up(seen.epsilon)} at delta "
-        f"{delta_up(seen.delta)}"
-    )
-    if seen.order is None:
-        return f"{words}, by adding up."
-    since = f", opened {_date(seen.opened)}" if seen.opened else ""
-    return f"{words}, by a Rényi filter of order {seen.order:g}{since}."
-
-
-def _table(seen: Overview) -> Table:
-    return table_of(
-        seen.lines,
-        {
-            "When (UTC)": lambda one: None if one.when is None else _date(one.when),
-            "What": lambda one: one.what,
-            "State": lambda one: one.state,
-            "Paid by": lambda one: one.paid_by,
-            "Its own ε": lambda one: round_up(one.epsilon),
-            "δ": lambda one: delta_up(one.delta),
-            "Share": _share,
-        },
-    )
-
-
-def _share(line: Spent) -> str | None:
-    return None if line.share is None else f"{100 * line.share:.1f} %"
-
-
-def _date(when: str) -> str:
-    return when[:16].replace("T", " ")
+    told = view.to_dict()
+    lines = [{key: line[key] for key in line if key != "id"} for line in told.pop("lines")]
+    yield {key: one for key, one in told.items() if key != "claim"}
+    if lines:
+        yield lines
+    if view.claim is not None:
+        yield view.claim

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from userdp.commands.answer import Part
+from userdp.commands.prepare import source_options
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
-from userdp.commands.source_options import source_options
 from userdp.data.meta import read_meta
 from userdp.data.overlap import (
     OverlapRules,
@@ -26,7 +27,6 @@ from userdp.data.sources import InputOptions, Source, open_source
 from userdp.errors import UseError
 from userdp.files import require_new
 from userdp.ledger import StoreLedger
-from userdp.reporting.table import Table, table_of
 
 
 def dedup(
@@ -124,23 +124,10 @@ def sections() -> dict[str, Section]:
     return {"rules": section_of(OverlapRules), "input": section_of(InputOptions)}
 
 
-def in_words(result: Mapping[str, Any]) -> Iterator[Table | str]:
+def in_words(result: Mapping[str, Any]) -> Iterator[Part]:
     """What each stage removed."""
-    read_, without = result["documents"], result["without_text"]
-    candidates = f"near-duplicates ({result['candidates']:,} candidates)"
-    yield table_of(
-        (
-            ("documents read", None, read_),
-            ("without a text", without, read_ - without),
-            (candidates, result["near_duplicates"], result["after_duplicates"]),
-            ("listed sites and URLs", result["on_sites"], result["after_sites"]),
-        ),
-        {"stage": lambda one: one[0], "removed": lambda one: one[1], "left": lambda one: one[2]},
-    )
-    yield (
-        f"{result['out']}, against {result['private_records']:,} private records. What is left "
-        "depends on them, and no epsilon of a run covers that. Counts are operator-only."
-    )
+    yield result
+    yield "What is left depends on the private records, and no epsilon of a run covers that."
 
 
 def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:

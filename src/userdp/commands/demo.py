@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from userdp.clip import Clip
+from userdp.commands.answer import Part
 from userdp.commands.progress import say
 from userdp.data.splits import Split
 from userdp.errors import UseError, warn
 from userdp.files import in_the_way, write_json
-from userdp.ledger import RunFolder
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
-from userdp.reporting.table import Table, table_of
 from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.training.config import TrainConfig
-from userdp.vocabulary import delta_up, round_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +88,6 @@ DEMO = Recipe(
 )
 
 MARKER = "demo.json"
-_PARTS = ("store", "report.html", "report-public.html")
 
 
 def demo(*, out: str | os.PathLike[str], overwrite: bool = False) -> dict[str, Any]:
@@ -121,9 +118,9 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     from userdp.ledger import StoreLedger
     from userdp.training.models import BASE_MODEL, BUNDLED, NEW
 
-    begun, names = time.monotonic(), [name for name, _ in recipe.plans]
-    _make_place(out, names, overwrite=overwrite)
-    config = recipe.config
+    begun, config = time.monotonic(), recipe.config
+    folders = {name: out / name for name, _ in recipe.plans}
+    _make_place(out, [*folders.values()], overwrite=overwrite)
     if config.model == BUNDLED and not (BASE_MODEL / "model.safetensors").exists():
         warn("no bundled base model here: training begins from random weights: losses stay high")
         config = replace(config, model=NEW)
@@ -144,83 +141,58 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
         math.fsum(price.epsilon for price in prices), math.fsum(price.delta for price in prices)
     )
     for name, plan in recipe.plans:
-        userdp.train(store, plan, out=out / name, config=config, declare=True)
+        userdp.train(store, plan, out=folders[name], config=config, declare=True)
     for name, plan in recipe.plans:
         say(f"2/4 train: {plan.algorithm} from the base model, {plan.steps} steps")
-        userdp.train(store, plan, out=out / name, config=config)
+        userdp.train(store, plan, out=folders[name], config=config)
     say("3/4 evaluate: both models and the base model on held-out users")
-    runs, base = [], None
+    sizes, runs = store.meta.totals["splits"]["train"], []
     for name, plan in recipe.plans:
-        measured = userdp.evaluate(
-            out / name, store=store, split=[Split.HELD_OUT_USERS], base=base is None
-        )
-        (losses,) = measured.splits
-        if base is None:
-            base = losses["base"]
-        else:  # all runs begin from one model: it is measured once
-            RunFolder(out / name).log({"kind": "final evaluation", "of": "base", **base})
-        sizes = store.meta.totals["splits"]["train"]
+        measured = userdp.evaluate(folders[name], store=store, split=[Split.HELD_OUT_USERS])
         runs.append(
             {
-                "run": str(out / name),
+                "run": str(folders[name]),
                 "algorithm": plan.algorithm,
                 "users": sizes["users"],
                 "examples": sizes["examples"],
-                **userdp.claim(out / name).to_dict(),
-                "loss_before": base["loss"],
-                "loss_after": losses["model"]["loss"],
+                **userdp.claim(folders[name]).to_dict(),
+                "loss_before": measured.splits[0]["base"]["loss"],
+                "loss_after": measured.splits[0]["model"]["loss"],
             }
         )
     say("4/4 report: the claim, its assumptions, the curves")
-    folders = [out / name for name in names]
-    userdp.report(folders, out=out / "report-public.html", public=True)
-    userdp.report(folders, out=out / "report.html")
+    pages = {"public_report": out / "report-public.html", "report": out / "report.html"}
+    for kind, page in pages.items():
+        userdp.report([*folders.values()], out=page, public=kind == "public_report")
     result = {
         "runs": runs,
         "together": userdp.claim(store).to_dict(),
         "store": str(store.path),
         "sources": store.meta.sources,
-        "report": str(out / "report.html"),
-        "public_report": str(out / "report-public.html"),
+        **{kind: str(page) for kind, page in pages.items()},
         "seconds": round(time.monotonic() - begun, 1),
     }
     write_json(out / MARKER, result)
     return result
 
 
-def in_words(result: dict[str, Any]) -> Iterator[Table | str]:
+_SHOWN = ("algorithm", "users", "examples", "epsilon", "delta", "loss_before", "loss_after")
+
+
+def in_words(result: dict[str, Any]) -> Iterator[Part]:
     """The closing table, and where to look next."""
     yield "\nFine-tuned with user-level differential privacy"
-    # Its columns fit on a terminal of 80 characters.
-    yield table_of(
-        result["runs"],
-        {
-            "": lambda run: run["algorithm"],
-            "users": lambda run: run["users"],
-            "examples": lambda run: run["examples"],
-            "ε at most": lambda run: round_up(run["epsilon"], 6),
-            "δ": lambda run: delta_up(run["delta"]),
-            "unit": lambda run: run["unit"],
-            "adjacency": lambda run: run["adjacency"],
-            "before": lambda run: f"{run['loss_before']:.4f}",
-            "after": lambda run: f"{run['loss_after']:.4f}",
-        },
-        key="ε at most",
-    )
-    yield "before, after: held-out users' loss in nats per token. One user is one module.\n"
-    together = result["together"]
-    for run in result["runs"]:
-        yield f"{run['algorithm'] + ':':<12}{run['headline']}"
-    yield f"Together:   for whoever sees both models {together['headline']}"
-    yield f"Report:     {result['report']}"
-    yield f"To hand on: {result['public_report']}"
-    for run in result["runs"]:
-        yield f"Check ε:    userdp account --ledger {run['run']}"
+    yield [{name: run[name] for name in _SHOWN} for run in result["runs"]]
+    yield "Losses of held-out users, in nats per token. One user is one module.\n"
+    yield from (f"{run['algorithm']}: {run['headline']}" for run in result["runs"])
+    yield f"Together, for whoever sees both models: {result['together']['headline']}"
+    yield f"Report: {result['report']}; to hand on: {result['public_report']}"
+    yield from (f"Check ε: userdp account --ledger {run['run']}" for run in result["runs"])
     yield f"Took {result['seconds']:.0f} s."
 
 
-def _make_place(out: Path, names: list[str], *, overwrite: bool) -> None:
-    """An empty folder with the marker; an earlier demo is removed where that was asked for."""
+def _make_place(out: Path, runs: list[Path], *, overwrite: bool) -> None:
+    """A folder with the marker; an earlier demo is removed where that was asked for."""
     if out.exists() and not out.is_dir():
         raise UseError(f"{out} is a file, and a demo needs a folder")
     if out.is_dir() and any(out.iterdir()):
@@ -231,11 +203,9 @@ def _make_place(out: Path, names: list[str], *, overwrite: bool) -> None:
             )
         if not overwrite:
             raise in_the_way(out, "a demo")
-        for part in (*_PARTS, *names):
-            path = out / part
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+        for folder in (out / "store", *runs):
+            shutil.rmtree(folder, ignore_errors=True)
+        for page in out.glob("report*.html"):
+            page.unlink()
     out.mkdir(parents=True, exist_ok=True)
     (out / MARKER).write_text("{}\n", encoding="utf-8")

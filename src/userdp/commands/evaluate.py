@@ -7,40 +7,36 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from userdp.commands.answer import Answer, Part
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
 from userdp.commands.setting import Section, read, section_of
-from userdp.commands.words import for_whom
 from userdp.data.progress import Progress
 from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.interrupts import told as told_of
-from userdp.reporting.table import Table, table_of
 from userdp.training.devices import choose_device
 from userdp.training.evaluation import evaluate_splits, held_out_splits, release_evaluation
 from userdp.training.personalization import LocalTraining, personalize_run
-from userdp.vocabulary import epsilon_up, require_count
-
-if TYPE_CHECKING:
-    import pandas as pd
+from userdp.vocabulary import require_count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evaluated:
+class Evaluated(Answer):
     """What was measured.
 
     Args:
         run: its folder.
         operator_only: whether the numbers are exact, so that no ε covers them.
-        splits: exact numbers by split; none of a release.
-        released: what may be published; None where the numbers are exact.
-        personalized: what held-out users gain from a model of their own, if that was asked.
+        splits: exact numbers by split.
+        released: what may be published.
+        personalized: what held-out users gain from a model of their own.
     """
 
     run: Path
-    operator_only: bool
+    operator_only: bool = True
     splits: tuple[dict[str, Any], ...] = ()
     released: dict[str, Any] | None = None
     personalized: dict[str, Any] | None = None
@@ -50,18 +46,15 @@ class Evaluated:
         told = self.released or self.personalized or {"splits": list(self.splits)}
         return {"run": str(self.run), "operator_only": self.operator_only, **told}
 
-    def to_pandas(self) -> pd.DataFrame:
-        """One row for each split and model ("base" is what the run began from)."""
-        import pandas as pd
-
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each split and model ("base" is what the run began from)."""
         parts = self.splits if self.released is None else (self.released,)
-        rows = [
-            {"split": part["split"], "of": of, **part[of]}
+        return [
+            {"split": part["split"], "of": of, **part[of], **part[of].get("user_quantiles", {})}
             for part in parts
             for of in ("base", "model")
             if of in part
         ]
-        return pd.json_normalize(rows, sep=".")
 
 
 def evaluate(
@@ -122,75 +115,51 @@ def evaluate(
     choose_device(device)
     path = folder_of(run)
     local = read(settings, sections())["local"]
-    if local and not personalize:
-        raise UseError("local.… says nothing without --personalize", hint="give it as well")
-    people = opened(Path(store), fixed_graph=epsilon is None)  # exact numbers claim nothing
-    names = (split,) if isinstance(split, str) else tuple(split)
-    splits = tuple(dict.fromkeys(Split(name) for name in names))
-    if epsilon is None:
-        if loss_bound is not None:
-            raise UseError("--loss-bound is for a release under DP", hint="give --epsilon as well")
-        if difference_bound is not None:
-            raise UseError(
-                "--difference-bound is for a release under DP", hint="give --epsilon as well"
-            )
-        with told_of("before its end", resume=False), shown(progress) as bar:
-            if personalize:
-                gained = personalize_run(
-                    path,
-                    people,
-                    LocalTraining(**local),
-                    with_base=base,
-                    lora_rank=lora_rank,
-                    most_users=most_users,
-                    device=device,
-                    progress=bar,
-                )
-                return Evaluated(run=path, operator_only=True, personalized=gained)
-            measured = evaluate_splits(
-                path,
-                people,
-                splits or held_out_splits(people),
-                with_base=base,
-                batch=micro_batch,
-                most_users=most_users,
-                device=device,
-                progress=bar,
-            )
-        return Evaluated(run=path, operator_only=True, splits=tuple(measured))
-    if personalize:
-        raise UseError("--personalize measures exactly: nothing of it is released under DP")
-    if most_users is not None:
-        raise UseError(
+    named = [split] if isinstance(split, str) else split
+    splits = tuple(dict.fromkeys(Split(name) for name in named))
+    bounds = {"--loss-bound": loss_bound, "--difference-bound": difference_bound}
+    private = epsilon is not None
+    for wrong, why in (
+        (local and not personalize, "local.… says nothing without --personalize"),
+        (not private and any(bounds.values()), f"{' and '.join(bounds)} need --epsilon"),
+        (private and personalize, "--personalize measures exactly: nothing is released under DP"),
+        (
+            private and most_users is not None,
             "--most-users reads the smallest hashes, so that one user more takes another's place: "
             "no epsilon for one user would hold",
-            hint="leave --most-users out",
-        )
-    if difference_bound is not None and not base:
-        raise UseError(
-            "--difference-bound is for the difference to the base model, and --no-base leaves that "
-            "out",
-            hint="leave one of them out",
-        )
-    if len(splits) > 1:
-        raise UseError("--epsilon releases one split at a time", hint="name one --split")
-    for name, bound in (("--loss-bound", loss_bound), ("--difference-bound", difference_bound)):
+        ),
+        (difference_bound and not base, "--no-base leaves out what --difference-bound bounds"),
+        (private and len(splits) > 1, "--epsilon releases one split at a time: name one --split"),
+    ):
+        if wrong:
+            raise UseError(why)
+    for name, bound in bounds.items():
         _require_round(name, bound)
-    left = "before its end: what was charged stays charged"
+    people = opened(store, fixed_graph=epsilon is None)  # exact numbers claim nothing
+    left = "before its end: what was charged stays charged" if private else "before its end"
     with told_of(left, resume=False), shown(progress) as bar:
-        released = release_evaluation(
-            path,
-            people,
-            splits[0] if splits else Split.HELD_OUT_USERS,
-            epsilon=epsilon,
-            loss_bound=loss_bound,
-            difference_bound=difference_bound,
-            with_base=base,
-            batch=micro_batch,
-            device=device,
-            progress=bar,
-        )
-    return Evaluated(run=path, operator_only=False, released=released)
+        how: dict[str, Any] = {"with_base": base, "device": device, "progress": bar}
+        if epsilon is not None:
+            released = release_evaluation(
+                path,
+                people,
+                splits[0] if splits else Split.HELD_OUT_USERS,
+                epsilon=epsilon,
+                loss_bound=loss_bound,
+                difference_bound=difference_bound,
+                batch=micro_batch,
+                **how,
+            )
+            return Evaluated(run=path, operator_only=False, released=released)
+        how["most_users"] = most_users
+        if personalize:
+            gained = personalize_run(
+                path, people, LocalTraining(**local), lora_rank=lora_rank, **how
+            )
+            return Evaluated(run=path, personalized=gained)
+        names = splits or held_out_splits(people)
+        measured = evaluate_splits(path, people, names, batch=micro_batch, **how)
+        return Evaluated(run=path, splits=tuple(measured))
 
 
 def sections() -> dict[str, Section]:
@@ -212,83 +181,22 @@ def _require_round(name: str, bound: float | None) -> None:
         )
 
 
-def in_words(measured: Evaluated) -> Iterator[Table | str]:
-    """Each split's losses before and after, or what was released; and for whom they are."""
-    released = measured.released
-    if released is not None:
-        model = released["model"]
-        yield (
-            f"{released['split']}, under DP: loss per user {model['user_loss']:.4f} ± "
-            f"{model['standard_error']:.4f} (noise), perplexity {model['perplexity']:.1f}"
-        )
-        if (found := released.get("difference")) is not None:
-            yield (
-                f"{_compared(found['user_loss'], found['standard_error'])} Its noise is ± "
-                f"{found['noise_error']:.4f} of that; a user's difference counts as at most "
-                f"{found['bound']:g}, either way."
-            )
-        yield (
-            f"({epsilon_up(released['epsilon'])}, 0)-DP per user, add-or-remove, beyond the run's "
-            "own epsilon; charged in the store's privacy ledger. A loss over "
-            f"{released['loss_bound']:.4g} counts as that."
-        )
-        yield for_whom(
-            operator_only=False,
-            why="released under DP, at this price together with the run's own claim",
-        )
-        return
-    why = "exact numbers about people's text, which no epsilon covers"
-    yield for_whom(operator_only=True, why=why)
-    if measured.personalized is not None:
-        yield from _personalized(measured.personalized)
-        return
-    for part in measured.splits:
-        quantiles = list(part["model"]["user_quantiles"])
-        yield Table(
-            caption=f"{part['split']}: {part['users']:,} users, {part['examples']:,} examples",
-            columns=("model", "loss", "perplexity", "loss per user", *quantiles),
-            rows=[
-                (
-                    name,
-                    f"{part[of]['loss']:.4f}",
-                    f"{part[of]['perplexity']:.1f}",
-                    f"{part[of]['user_loss']:.4f}",
-                    *(f"{part[of]['user_quantiles'][at]:.3f}" for at in quantiles),
-                )
-                for of, name in (("base", "before"), ("model", "after"))
-                if of in part
-            ],
-        )
+def in_words(measured: Evaluated) -> Iterator[Part]:
+    """Losses in nats per token, and which of two models is better."""
+    if measured.splits:
+        yield [{key: row[key] for key in row if key not in _UNSEEN} for row in measured.rows()]
+    else:
+        yield measured.released or measured.personalized or {}
+    for part in (measured.released,) if measured.released else measured.splits:
         if (found := part.get("difference")) is not None:
             told = _compared(found["user_loss"], found["standard_error"])
-            yield f"{told} Better for {found['better_for']:.0%} of the users."
-    yield "Losses in nats per token; p5 to p95: quantiles of the users' own losses."
+            yield f"{part['split']}: {told}"
+    if measured.released:
+        yield "It was charged in the store's privacy ledger, and comes on top of the run's epsilon."
+    yield "Losses in nats per token."
 
 
-def _personalized(result: dict[str, Any]) -> Iterator[Table | str]:
-    """The loss on each user's other half, at every learning rate, without and with."""
-    yield table_of(
-        [(name, row) for name in ("base", "model") for row in result.get(name, ())],
-        {
-            "model": lambda one: one[0],
-            "learning rate": lambda one: f"{one[1]['learning_rate']:g}",
-            "loss without": lambda one: _loss(one[1]["loss_without"]),
-            "loss with": lambda one: _loss(one[1]["loss_with"]),
-            "per user without": lambda one: _loss(one[1]["user_loss_without"]),
-            "per user with": lambda one: _loss(one[1]["user_loss_with"]),
-            "gain": lambda one: f"{one[1]['users_who_gain']} of {one[1]['measured_users']}",
-        },
-    )
-    yield (
-        f"{result['users']:,} held-out users, {result['adapted']}, {result['epochs']} epochs; left "
-        f"out: {result['users_without_two_examples']:,} users with a single example, "
-        f"{result['examples_over_the_cap']:,} examples over the cap. The learning rates are "
-        "compared on the very halves that are measured."
-    )
-
-
-def _loss(value: float | None) -> str:
-    return "diverged" if value is None else f"{value:.4f}"
+_UNSEEN = ("examples", "tokens", "user_quantiles")
 
 
 def _compared(difference: float, error: float | None) -> str:

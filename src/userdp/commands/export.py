@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from userdp import files
 from userdp.claims import Claim
@@ -19,7 +18,7 @@ from userdp.claims.headline import why_nothing
 from userdp.claims.inheritance import run_lineage
 from userdp.claims.signing import Signer
 from userdp.claims.verify import released_digests, verify_run
-from userdp.commands.answer import Part
+from userdp.commands.answer import Answer, Part
 from userdp.commands.run import Place, path_of
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder
@@ -37,45 +36,26 @@ from userdp.reporting.run_facts import RunFacts, read_run
 from userdp.version import __version__
 
 REPORT = "report.html"
-_LINES = {"run", "open", "copied", "lost", "attempt", "finish", "chosen", "release"}
-"""Kinds of a run ledger's lines: one of another kind says something that nothing here knows."""
 _FOLDER = 0o755
-_HOW_TO_CHOOSE = (
-    "The claim does not cover a choice of this run among several. To choose within a claim, let "
-    "`userdp tune --tuning composition` (or private-selection) choose; or fix a total before the "
-    "first run (`userdp store budget STORE`), train with --set learning.no_exact_log=true and "
-    "compare the runs by "
-    "`userdp evaluate --epsilon`."
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exported:
+class Exported(Answer):
     """A folder that may leave.
 
     Args:
-        path: the folder.
-        claim: of its weights; the same that `userdp verify` computes from it.
+        export: the folder.
         files: every file, by its place in the folder.
         signed_by: the id of the key that signed its statement; None without a signature.
         notes: what was left behind, and should be known.
+        claim: of its weights; the same that `userdp verify` computes from it.
     """
 
-    path: Path
-    claim: Claim
+    export: Path
     files: tuple[str, ...]
-    signed_by: str | None = None
-    notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """What ``userdp export --json`` prints."""
-        return {
-            "export": str(self.path),
-            "files": list(self.files),
-            "signed_by": self.signed_by,
-            "notes": list(self.notes),
-            "claim": self.claim.to_dict(),
-        }
+    signed_by: str | None
+    notes: tuple[str, ...]
+    claim: Claim
 
 
 def export(
@@ -112,42 +92,35 @@ def export(
         FailureError: the disk refused.
     """
     folder, target = RunFolder(path_of(run)), Path(out)
-    _require_new(target)
+    if target.is_symlink() or target.exists():
+        raise UseError(
+            f"{target} is there already: an export holds just what one run released, so that it is "
+            "never written over or into something else",
+            hint="choose a new --out, or remove what is there",
+        )
     given = CardFacts(
         base_model=base_model, license=license, datasets=tuple(dataset), tags=tuple(tag)
     )
     signer = None if sign is None else Signer(Path(sign))
     facts = _released(folder)
-    with files.whole_folder(target, mode=_FOLDER) as temporary:
-        notes = _write(folder, temporary, replace(facts, name=target.resolve().name), given)
-        _state(temporary, facts.claim, signer)
-        for path in (temporary, *temporary.rglob("*")):  # whatever the umask of this process
+    with files.whole_folder(target, mode=_FOLDER) as place:
+        notes = _write(folder, place, replace(facts, name=target.resolve().name), given)
+        _state(place, facts.claim, signer)
+        for path in (place, *place.rglob("*")):  # whatever the umask of this process
             path.chmod(_FOLDER if path.is_dir() else files.SHAREABLE_FILE)
-        checked = verify_export(temporary)
+        checked = verify_export(place)
         if checked.problems or checked.claim is None:
             raise FailureError(f"what was exported does not verify: {checked.problems[0]}")
-        digests, _ = digests_of(temporary)
-        _require_new(target)  # `whole_folder` would replace what somebody put there meanwhile
-    written = [*digests, STATEMENT, *([ENVELOPE] if signer else [])]
+        written = [
+            path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()
+        ]
     return Exported(
-        path=target,
-        claim=checked.claim,
+        export=target,
         files=tuple(sorted(written)),
         signed_by=None if signer is None else signer.id,
-        notes=notes,
+        notes=tuple(notes),
+        claim=checked.claim,
     )
-
-
-def _require_new(target: Path) -> None:
-    if target.is_symlink() or target.exists():
-        what = "a link" if target.is_symlink() else "there already"
-        raise UseError(
-            f"{target} is {what}: an export holds just what one run released, so that it is never "
-            "written over or into something else",
-            hint="choose a new --out, or remove what is there",
-        )
-    if not target.parent.is_dir():
-        raise UseError(f"there is no folder {target.parent} to put {target.name} in")
 
 
 def _released(folder: RunFolder) -> RunFacts:
@@ -177,72 +150,52 @@ def _released(folder: RunFolder) -> RunFacts:
     return facts
 
 
-def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -> tuple[str, ...]:
-    """All files but the statement; returns what was left behind."""
-    ledger = target / LEDGER
-    files.write_file(ledger, _lines(folder.ledger))
+def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -> list[str]:
+    """All files but the statement; returns what is to be known of them."""
+    ledger, whole = target / LEDGER, folder.ledger.read_bytes()
+    # A line that a crash cut short was never said.
+    files.write_file(ledger, whole[: whole.rfind(b"\n") + 1])
     append_entries(ledger, lambda entries: followed(folder.ledger, entries))
     entries = read_entries(ledger)
     digests, lineage = released_digests(entries), run_lineage(ledger, entries)
-    facts = replace(facts, ledger_digest=files.digest_of_file(ledger))
     bound = bound_in(entries) or {}
-    notes = []
-    if any(one.kind is ConditionKind.CHOSEN for one in lineage.conditions):
-        notes.append(_HOW_TO_CHOOSE)
-    if folder.model.is_dir():
-        copy_weights(folder.model, target, lineage=lineage, only=str(digests["weights"]))
-    copy_bound(folder.model, target, MODEL_FILES, bound=_within(bound, folder.model))
-    if others := [one for one in unbound(folder, bound) if not one.endswith(".safetensors")]:
-        notes.append(
-            f"{len(others)} file(s) of the run's folder stayed behind ({', '.join(others[:5])}): "
-            "the run's ledger does not speak of them, so that anybody may have put them there."
-        )
-    adapter = folder.adapter.is_dir() and bool(digests.get("adapter"))
-    if adapter:
-        place = target / folder.adapter.name
-        place.mkdir()
-        copy_weights(folder.adapter, place, lineage=lineage, only=str(digests["adapter"]))
-        copy_bound(folder.adapter, place, ADAPTER_FILES, bound=_within(bound, folder.adapter))
-    elif folder.adapter.is_dir():
-        notes.append(
-            "The adapters stayed behind: the run's ledger does not speak of them. They are merged "
-            "into the model."
-        )
+    copied = []
+    for source, place, names, key in (
+        (folder.model, target, MODEL_FILES, "weights"),
+        (folder.adapter, target / folder.adapter.name, ADAPTER_FILES, "adapter"),
+    ):
+        if source.is_dir() and digests.get(key):
+            place.mkdir(exist_ok=True)
+            copy_weights(source, place, lineage=lineage, only=str(digests[key]))
+            prefix = f"{source.name}/"
+            mine = {at.removeprefix(prefix): bound[at] for at in bound if at.startswith(prefix)}
+            copy_bound(source, place, names, bound=mine)
+            copied.append(key)
     card = replace(
         given,
         base_model=given.base_model or base_model_on_hub(facts),
         config=(target / "config.json").exists(),
         tokenizer=(target / "tokenizer.json").exists(),
-        adapter=adapter,
+        adapter="adapter" in copied,
     )
+    facts = replace(facts, ledger_digest=files.digest_of_file(ledger))
     Plan.load(folder.plan).save(target / folder.plan.name)
     files.write_file(target / REPORT, render_report([facts]).encode())
     files.write_file(target / README, render_model_card(facts, card).encode())
+    notes = []
+    if any(one.kind is ConditionKind.CHOSEN for one in lineage.conditions):
+        notes.append(
+            "The claim does not cover a choice of this run among several: let `userdp tune` choose "
+            "(docs/tuning.md)."
+        )
+    if others := [one for one in unbound(folder, bound) if not one.endswith(".safetensors")]:
+        notes.append(
+            f"{len(others)} file(s) of the run's folder stayed behind ({', '.join(others[:5])}): "
+            "the run's ledger does not speak of them."
+        )
     if given.license is None:
         notes.append("The card names no license, without which nobody may use the model.")
-    return tuple(notes)
-
-
-def _within(bound: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """What is bound of one folder, by name."""
-    return {
-        place.removeprefix(f"{folder.name}/"): digest
-        for place, digest in bound.items()
-        if place.startswith(f"{folder.name}/")
-    }
-
-
-def _lines(ledger: Path) -> bytes:
-    """The whole lines of a ledger: what a crash cut short was never said."""
-    data = ledger.read_bytes()
-    odd = [entry["kind"] for entry in read_entries(ledger) if entry["kind"] not in _LINES]
-    if odd:
-        raise UseError(
-            f"{ledger} holds a line of unknown kind, {str(odd[0])[:80]!r}: what it says is known "
-            "to nothing here, and it would be handed on",
-            hint="put the ledger back as training wrote it",
-        )
-    return data[: data.rfind(b"\n") + 1]
+    return notes
 
 
 def _state(target: Path, claim: Claim, signer: Signer | None) -> None:
@@ -269,10 +222,8 @@ def _state(target: Path, claim: Claim, signer: Signer | None) -> None:
 def in_words(exported: Exported) -> Iterator[Part]:
     """The claim, what was written, and how to check it."""
     yield exported.claim
-    yield f"Export: {exported.path}, {len(exported.files)} files."
-    if exported.signed_by is None:
-        yield "It is not signed, so that nobody vouches for it: --sign KEY."
-    else:
-        yield f"Signed by the key {exported.signed_by}."
+    yield f"Export: {exported.export}, {len(exported.files)} files."
+    signed = exported.signed_by
+    yield "It is not signed: --sign KEY." if signed is None else f"Signed by the key {signed}."
     yield from exported.notes
-    yield f"Check it on any machine: userdp verify {exported.path}"
+    yield f"Check it on any machine: userdp verify {exported.export}"

@@ -10,9 +10,9 @@ from typing import Any
 
 from userdp.codec import encode
 from userdp.commands.answer import Part
+from userdp.commands.prepare import source_options
 from userdp.commands.progress import say, shown
 from userdp.commands.setting import Section, read, section_of
-from userdp.commands.source_options import source_options
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import InputOptions, open_source

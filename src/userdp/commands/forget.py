@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from userdp.commands.answer import Part
 from userdp.commands.members import person, write_statement
 from userdp.commands.progress import shown
 from userdp.data.progress import Progress
@@ -72,16 +73,14 @@ def to_dict(done: Forgotten) -> Mapping[str, Any]:
     }
 
 
-def in_words(done: Forgotten) -> Iterator[str]:
+def in_words(done: Forgotten) -> Iterator[Part]:
     """What went, and what the person can be told."""
     yield "The person is erased from the store."
-    for path in done.removed:
-        yield f"removed: {path}"
+    yield from (f"removed: {path}" for path in done.removed)
     if done.lost_runs:
         yield (
-            f"The folders of these runs were not found: {', '.join(done.lost_runs)}. Nothing was "
-            "removed there: delete weights that were trained without privacy yourself, and say "
-            "where such runs lie with --also when you erase somebody else."
+            f"The folders of these runs were not found: {', '.join(done.lost_runs)}. Delete "
+            "weights that were trained there without privacy; say where such runs lie with --also."
         )
     yield "\nFor the person:"
     yield from done.statement.lines()

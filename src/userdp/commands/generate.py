@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from userdp.claims import Claim, Lineage, claim
+from userdp.claims import Claim, claim
 from userdp.claims.verify import require_released_files
 from userdp.codec import digest
-from userdp.commands.progress import say, shown
+from userdp.commands.answer import Answer, Part, plain
+from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
-from userdp.commands.words import for_whom
 from userdp.data.progress import Progress
 from userdp.data.sources.rows import GENERATED
 from userdp.data.splits import Split
@@ -24,12 +24,9 @@ from userdp.interrupts import told
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.generation import GenerateConfig, GeneratedText, sampled_texts
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Generated:
+class Generated(Answer):
     """Texts that a model wrote.
 
     Args:
@@ -47,27 +44,25 @@ class Generated:
     texts: tuple[str, ...]
     ended: int
     operator_only: bool
-    out: Path | None = None
-    check: dict[str, Any] | None = None
+    out: Path | None
+    check: dict[str, Any] | None
 
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp generate --json`` prints."""
-        return {
-            **self.claim.to_dict(),
-            "run": str(self.run),
-            "operator_only": self.operator_only,
-            "records": len(self.texts),
-            "ended": self.ended,
-            "out": None if self.out is None else str(self.out),
-            **({"texts": list(self.texts)} if self.out is None else {}),
-            **({} if self.check is None else {"check": self.check}),
-        }
+        told = {"run": self.run, "operator_only": self.operator_only, "records": len(self.texts)}
+        texts = {} if self.out else {"texts": self.texts}
+        checked = {} if self.check is None else {"check": self.check}
+        whole = {**self.claim.to_dict(), **told, "ended": self.ended, "out": self.out}
+        return {key: plain(one) for key, one in (whole | texts | checked).items()}
 
-    def to_pandas(self) -> pd.DataFrame:
-        """One row a text; it says what wrote it, so that `userdp.prepare` knows it again."""
-        import pandas as pd
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each text; it says what wrote it, so that `userdp.prepare` knows it again."""
+        return [{"text": text, **self.writer} for text in self.texts]
 
-        return pd.DataFrame({"text": self.texts, GENERATED: _writer(self.claim.lineage)})
+    @property
+    def writer(self) -> dict[str, str]:
+        """The mark of texts that the model wrote."""
+        return {GENERATED: f"userdp {digest(self.claim.lineage)[:16]}"}
 
 
 def generate(
@@ -106,9 +101,10 @@ def generate(
         UseError: an argument is out of range, or the folder holds other weights than were released.
     """
     place = None if out is None else Path(out)
-    if place is not None:
-        require_new(place, overwrite=overwrite, name="synthetic.jsonl")
-        require_new(_provenance(place), overwrite=overwrite)
+    provenance = place and place.with_name(f"{place.name}.provenance.json")
+    for file in (place, provenance):
+        if file is not None:
+            require_new(file, overwrite=overwrite, name="synthetic.jsonl")
     path = folder_of(run)
     claimed = claim(path)
     require_released_files(RunFolder(path))
@@ -121,7 +117,7 @@ def generate(
             texts.append(text)
             bar.at(len(texts))
         checked = None if store is None else _check(path, store, texts, check_tokens, bar)
-    result = Generated(
+    made = Generated(
         run=path,
         claim=claimed,
         texts=tuple(text.prompt + text.text for text in texts),
@@ -130,27 +126,12 @@ def generate(
         out=place,
         check=checked,
     )
-    if place is not None:
-        _write(place, result)
-    return result
-
-
-def _write(out: Path, made: Generated) -> None:
-    """The texts, each with a word of the model that wrote it, and what that descends from."""
-    mode = OPERATOR_FILE if made.operator_only else SHAREABLE_FILE
-    model = {GENERATED: _writer(made.claim.lineage)}
-    lines = (json.dumps({"text": text, **model}) + "\n" for text in made.texts)
-    write_json(_provenance(out), {"lineage": made.claim.lineage.plain, **model}, mode=mode)
-    write_file(out, "".join(lines).encode(), mode=mode)
-
-
-def _provenance(out: Path) -> Path:
-    """Where it stands what the texts in ``out`` descend from."""
-    return out.with_name(f"{out.name}.provenance.json")
-
-
-def _writer(lineage: Lineage) -> str:
-    return f"userdp {digest(lineage)[:16]}"
+    if place is not None and provenance is not None:
+        mode = OPERATOR_FILE if made.operator_only else SHAREABLE_FILE
+        lines = "".join(json.dumps(row) + "\n" for row in made.rows())
+        write_json(provenance, {"lineage": claimed.lineage.plain, **made.writer}, mode=mode)
+        write_file(place, lines.encode(), mode=mode)
+    return made
 
 
 def _check(
@@ -176,35 +157,14 @@ def _check(
     return result
 
 
-def in_words(made: Generated) -> Iterator[str]:
-    """The texts on stdout, what is to be known of them on stderr."""
+def in_words(made: Generated) -> Iterator[Part]:
+    """The texts, and what is to be known of them."""
     if made.out is None:
-        for text in made.texts:
-            yield text
-            yield "─" * 40
-    claimed, where = made.claim, "" if made.out is None else f" in {made.out}"
-    if not claimed.finite:
-        covered = f"For this run {claimed.headline}; so none is claimed for its texts."
-        why = "the texts may repeat what people wrote, and no epsilon covers that"
+        yield from (f"{text}\n{'─' * 40}" for text in made.texts)
     else:
-        covered = (
-            "Sampling is post-processing, so that the run's own claim covers the texts, and "
-            f"nothing more was charged: {claimed.headline}."
-        )
-        why = "the run's claim covers the texts"
-        if made.operator_only:
-            why = (
-                "which of these texts hold copies is an exact fact about people's text, and so is "
-                "any choice among them; sample others without --check to hand on"
-            )
-    say(f"{len(made.texts)} texts{where}. {covered}")
-    say(for_whom(operator_only=made.operator_only, why=why))
-    checked = made.check or {}
-    for name in ("train", "held-out-users"):
-        if name in checked:
-            part = checked[name]
-            say(
-                f"operator-only: {part['texts_with_a_copy']} of {checked['texts']} texts hold a "
-                f"stretch of {checked['least_tokens']} tokens or more that stands in split {name} "
-                f"({part['examples']:,} examples); the longest has {part['longest_tokens']}."
-            )
+        yield f"{len(made.texts)} texts in {made.out}."
+    if made.claim.finite:
+        yield "Sampling is post-processing: the run's own claim covers it, and nothing was charged."
+    yield made.claim
+    if made.check is not None:
+        yield made.check

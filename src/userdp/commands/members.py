@@ -9,54 +9,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.words import for_whom
+from userdp.commands.answer import Answer, Part
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, require_new, write_file
 from userdp.ledger import StoreLedger
-from userdp.ledger.charges import Charge
-from userdp.people.members import Intake, Statement, intakes, state_number, statement_for
-from userdp.reporting.table import Table
-from userdp.vocabulary import delta_up, round_up
+from userdp.people.members import Statement, intakes, state_number, statement_for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Members:
+class Members(Answer):
     """Who joined a store when, and what they were charged since; operator-only.
 
     Args:
         store: its folder.
-        intakes: the users by the state in which they joined.
-        charges: all that was charged, and the number of the state that the store was in, from 1;
-            None where that was not written.
+        joined: for each state, from 1, the users who joined in it, and what they were charged.
+        charges: all that was charged, and the number of the state that the store was in; None where
+            that was not written, so that it counts for everybody.
         statement: what one person can be told, if one was asked for.
     """
 
     store: Path
-    intakes: tuple[Intake, ...] = ()
-    charges: tuple[tuple[Charge, int | None], ...] = ()
+    joined: tuple[dict[str, Any], ...] = ()
+    charges: tuple[dict[str, Any], ...] = ()
     statement: Statement | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp store members --json`` prints."""
         if self.statement is not None:
             return {"store": str(self.store), **self.statement.to_dict()}
-        return {
-            "store": str(self.store),
-            "operator_only": True,
-            "joined": [
-                {
-                    "state": one.number + 1,
-                    "kind": str(one.state.kind),
-                    "users": one.users,
-                    "charges": len(one.charges),
-                    "epsilon": one.total.guarantee.epsilon if one.total else 0.0,
-                    "delta": one.total.guarantee.delta if one.total else 0.0,
-                }
-                for one in self.intakes
-            ],
-            "charges": [{"id": charge.run_id, "state": state} for charge, state in self.charges],
-        }
+        told = {"joined": list(self.joined), "charges": list(self.charges)}
+        return {"store": str(self.store), "operator_only": True, **told}
 
 
 def members(
@@ -100,8 +83,20 @@ def members(
     numbers = ((charge, state_number(opened, charge)) for charge in history.charges.values())
     return Members(
         store=place,
-        intakes=tuple(intakes(opened, history)),
-        charges=tuple((charge, None if at is None else at + 1) for charge, at in numbers),
+        joined=tuple(
+            {
+                "state": one.number + 1,
+                "kind": str(one.state.kind),
+                "users": one.users,
+                "charges": len(one.charges),
+                "epsilon": one.total.guarantee.epsilon if one.total else 0.0,
+                "delta": one.total.guarantee.delta if one.total else 0.0,
+            }
+            for one in intakes(opened, history)
+        ),
+        charges=tuple(
+            {"id": charge.run_id, "state": None if at is None else at + 1} for charge, at in numbers
+        ),
     )
 
 
@@ -127,35 +122,6 @@ def person(user: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def in_words(found: Members) -> Iterator[Table | str]:
-    """The statement; or the intakes, and in which state the store was for each charge."""
-    if found.statement is not None:
-        yield from found.statement.lines()
-        return
-    why = "exact counts of people, which no epsilon covers"
-    yield f"{for_whom(operator_only=True, why=why)}\n"
-    yield Table(
-        columns=("state", "how", "users who joined", "charges since", "each was charged"),
-        rows=[
-            (
-                str(one.number + 1),
-                str(one.state.kind),
-                f"{one.users:,}",
-                str(len(one.charges)),
-                _total(one),
-            )
-            for one in found.intakes
-        ],
-    )
-    for charge, state in found.charges:
-        where = f"state {state}" if state else "an unknown state, so that it counts for everybody"
-        yield f"{charge.run_id} was charged in {where}"
-
-
-def _total(one: Intake) -> str:
-    if one.total is None:
-        return "nothing"
-    guarantee = one.total.guarantee
-    if not one.total.finite:
-        return "no bound"
-    return f"epsilon = {round_up(guarantee.epsilon)} at delta = {delta_up(guarantee.delta)}"
+def in_words(found: Members) -> Iterator[Part]:
+    """The statement; or who joined, and in which state the store was for each charge."""
+    yield from [found.to_dict()] if found.statement is None else found.statement.lines()

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from userdp.commands.answer import Part
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
-from userdp.commands.source_options import default_split, source_options
 from userdp.data.grouping import GroupingEngine
-from userdp.data.meta import read_meta
 from userdp.data.near_ids import near_hint
 from userdp.data.ownership import Owners
-from userdp.data.prepare import append_records, kept_for, prepare_store
+from userdp.data.prepare import append_records, prepare_store
 from userdp.data.progress import Progress
-from userdp.data.sources import InputOptions, Source, memory, open_source
+from userdp.data.sources import KINDS, InputOptions, Source, memory, open_source
 from userdp.data.sources.base import SourceOptions
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError, warn
+from userdp.files import read_json
 from userdp.interrupts import held, told
 from userdp.ledger import StoreLedger
 from userdp.ledger.place import Place
-from userdp.reporting.table import Table
 
 REQUIRED = "required"
 """In place of a ledger's path: refuse to prepare a store that shares none."""
@@ -135,13 +135,16 @@ def prepare(
             records_per_user=records_per_user,
             overwrite=overwrite,
         )
-    was = _identity(place)
-    left = told(lambda: _left(place, was), resume=False)
+    left = told(
+        "before its end: no store was written in part, and the same call goes on where it was",
+        resume=False,
+    )
+    usual = KINDS[records.kind].split if records.kind in KINDS else SplitRule.HASH
     with left, shown(progress) as bar:
         write(
             records,
             place,
-            split=default_split(records.kind) if split is None else SplitRule(split),
+            split=usual if split is None else SplitRule(split),
             engine=GroupingEngine(engine),
             memory_limit=memory_limit,
             progress=bar,
@@ -166,55 +169,48 @@ def to_dict(store: UserStore) -> dict[str, Any]:
     return {"store": str(store.path), "operator_only": True, **store.meta.to_dict()}
 
 
-def in_words(store: UserStore) -> Iterator[Table | str]:
+def in_words(store: UserStore) -> Iterator[Part]:
     """What became of each record, and how large each split is."""
-    meta, totals = store.meta.to_dict(), store.meta.totals
-    yield Table(
-        caption="records",
-        rows=[
-            ("read", f"{totals['records_read']:,}"),
-            ("stored", f"{totals['records_stored']:,}"),
-            *((f"dropped: {why}", f"{count:,}") for why, count in meta["drops"].items()),
-            *(
-                (f"examples dropped: {why}", f"{count:,}")
-                for why, count in meta["example_drops"].items()
-            ),
-        ],
-    )
-    yield Table(
-        columns=("split", "users", "examples", "tokens"),
-        rows=[
-            (name, *(f"{part[one]:,}" for one in ("users", "examples", "tokens")))
-            for name, part in totals["splits"].items()
-        ],
-    )
-    if meta["loss_mask"]:
+    meta, totals = store.meta, store.meta.totals
+    yield {
+        "read": totals["records_read"],
+        "stored": totals["records_stored"],
+        **{f"dropped: {why}": count for why, count in meta.drops.items()},
+        **{f"examples dropped: {why}": count for why, count in meta.example_drops.items()},
+    }
+    yield [{"split": name, **part} for name, part in totals["splits"].items()]
+    if meta.loss_mask:
         yield "Read as conversations: the loss counts what the assistant says, and nothing else."
     if (hint := near_hint(totals["near_colliding_users"])) is not None:
         yield f"warning: {hint}"
-    yield (
-        f"Store: {store.path} (store id {store.meta.store_id[:8]}…). "
-        "These counts are exact: operator-only, not differentially private."
+    yield f"Store: {store.path} (store id {meta.store_id[:8]}…)."
+
+
+def source_options(given: InputOptions, tokenizer: Path | None) -> SourceOptions:
+    """The options of a source, with the chat template that lies beside the tokenizer."""
+    options = SourceOptions(**asdict(given))
+    if tokenizer is None:
+        return options
+    folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
+    file, beside = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    config: dict[str, Any] = {}
+    if file.is_file():
+        config = read_json(file, what="a tokenizer's settings", finite=False)
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several by name
+        template = {one["name"]: one["template"] for one in template}.get("default")
+    if beside.is_file():
+        template = beside.read_text(encoding="utf-8")
+    named = {name: config.get(name) for name in _SPECIAL}
+    words = {name: one["content"] if isinstance(one, dict) else one for name, one in named.items()}
+    return replace(
+        options,
+        chat_template=template,
+        special_tokens=tuple((name, one) for name, one in words.items() if one is not None),
     )
 
 
-def _identity(place: Path) -> str | None:
-    """The id of the store at ``place``; None of nothing, and of a store of another version."""
-    try:
-        return read_meta(place).store_id
-    except UseError:
-        return None
-
-
-def _left(place: Path, was: str | None) -> str:
-    """What an interrupt has left, in words that follow "interrupted"."""
-    if _identity(place) != was:  # between the rename and the end of the call
-        return f"when the store at {place} had been written: it is whole"
-    unchanged = f"the store at {place} is as it was" if place.exists() else "no store was written"
-    kept = kept_for(place.absolute())
-    if kept is None:
-        return f"before its end: {unchanged}"
-    return f"before its end: {unchanged}, and the same call goes on with what is kept in {kept}"
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def _open(data: Any, kind: str | None, options: SourceOptions) -> Source:

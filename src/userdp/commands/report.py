@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
-from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from userdp.claims import Claim
 from userdp.claims.second import second_opinion
+from userdp.commands.answer import Answer, Part
 from userdp.commands.run import Place, folder_of
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
@@ -21,19 +22,14 @@ from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import RunFacts, read_runs
 from userdp.reporting.store_total import read_store_total
 from userdp.reporting.summary import render_summary
-from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import delta_up, round_up
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reported:
+class Reported(Answer):
     """What was written, and what it says.
 
     Args:
-        out: the page, if one was asked for.
+        report: the page, if one was asked for.
         summary: the sheet, if one was asked for.
         public: whether the page holds nothing that no epsilon covers.
         runs: for each run its claim, and what it means for somebody who attacks the model.
@@ -42,33 +38,20 @@ class Reported:
         store_total: the claim of the store's ledger, if it was asked for.
     """
 
-    out: Path | None
+    report: Path | None
     summary: Path | None
     public: bool
     runs: tuple[dict[str, Any], ...]
     comparable: bool
     warnings: tuple[str, ...]
-    store_total: dict[str, Any] | None
+    store_total: Claim | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """What ``userdp report --json`` prints."""
-        return {
-            "report": None if self.out is None else str(self.out),
-            "summary": None if self.summary is None else str(self.summary),
-            "public": self.public,
-            "runs": list(self.runs),
-            "comparable": self.comparable,
-            "warnings": list(self.warnings),
-            "store_total": self.store_total,
-        }
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each run: its claim."""
+        return [{name: run[name] for name in _TOLD} for run in self.runs]
 
-    def to_pandas(self) -> pd.DataFrame:
-        """One row a run: its claim."""
-        import pandas as pd
 
-        told = ("run", "epsilon", "delta", "unit", "adjacency", "sampling", "steps", "standing")
-        rows = [{name: run[name] for name in told} for run in self.runs]
-        return pd.DataFrame(rows).set_index("run")
+_TOLD = ("run", "epsilon", "delta", "unit", "adjacency", "sampling", "steps", "standing")
 
 
 def report(
@@ -109,8 +92,23 @@ def report(
     """
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     folders = [folder_of(run) for run in several]
-    page, sheet = _place(out), _place(summary)
-    _require_places({"--out": page, "--summary": sheet}, runs=len(folders), overwrite=overwrite)
+    page, sheet = (None if one is None else Path(one) for one in (out, summary))
+    if page is None and sheet is None:
+        raise UseError(
+            "report needs a place for what it writes",
+            hint="--out report.html, or --summary summary.html; a model card comes with `export`",
+        )
+    if page is not None:
+        require_new(page, overwrite=overwrite, name="report.html")
+    if sheet is not None:
+        require_new(sheet, overwrite=overwrite, name="summary.html")
+        if page is not None and page.resolve() == sheet.resolve():
+            raise UseError("--out and --summary name the same file", hint="name two")
+        if len(folders) > 1:
+            raise UseError(
+                f"--summary is about one model, and {len(folders)} runs are named",
+                hint="name the run whose model is released",
+            )
     about = About(
         organisation=organisation,
         contact=contact,
@@ -132,13 +130,13 @@ def report(
         write_file(path, text.encode(), mode=mode)
     comparison = compare(facts)
     return Reported(
-        out=page,
+        report=page,
         summary=sheet,
         public=public,
         runs=tuple(map(_told, facts)),
         comparable=comparison.comparable,
         warnings=comparison.warnings,
-        store_total=None if total is None else total.claim.to_dict(),
+        store_total=None if total is None else total.claim,
     )
 
 
@@ -153,60 +151,16 @@ def _told(run: RunFacts) -> dict[str, Any]:
     }
 
 
-def _place(path: str | Path | None) -> Path | None:
-    return None if path is None else Path(path)
-
-
-def _require_places(places: dict[str, Path | None], *, runs: int, overwrite: bool) -> None:
-    """Refuse, before anything is read, what cannot be written, or not all of it."""
-    wanted = {option: path for option, path in places.items() if path is not None}
-    if not wanted:
-        raise UseError(
-            "report needs a place for what it writes",
-            hint="--out report.html, or --summary summary.html; a model card comes with `export`",
-        )
-    for option, path in wanted.items():
-        require_new(path, overwrite=overwrite, name=_NAMES[option])
-        if option != "--out" and runs != 1:
-            raise UseError(
-                f"{option} is about one model, and {runs} runs are named",
-                hint="name the run whose model is released",
-            )
-    seen: dict[Path, str] = {}
-    for option, path in wanted.items():
-        other = seen.setdefault(path.resolve(), option)
-        if other != option:
-            raise UseError(f"{other} and {option} name the same file", hint="name two")
-
-
-_NAMES = {"--out": "report.html", "--summary": "summary.html"}
-
-
-def in_words(reported: Reported) -> Iterator[Table | str]:
+def in_words(reported: Reported) -> Iterator[Part]:
     """The claims side by side, and what was written for whom."""
-    result = reported.to_dict()
-    yield table_of(
-        result["runs"],
-        {
-            "run": lambda run: run["run"],
-            "epsilon": lambda run: round_up(run["epsilon"], 6),
-            "delta": lambda run: delta_up(run["delta"]),
-            **{name: itemgetter(name) for name in ("unit", "adjacency", "sampling", "accountant")},
-        },
-        key="epsilon",
-    )
-    for run in result["runs"]:
-        yield f"{run['run']}: {run['headline']}."
-    for warning in result["warnings"]:
-        yield f"careful: {warning}"
-    if result["store_total"] is not None:
-        yield f"All on the people of the store so far: {result['store_total']['headline']}."
-    if result["summary"] is not None:
-        yield f"Summary: {result['summary']}. It holds public facts only."
-    if result["report"] is not None:
-        secret = (
-            "It holds public facts only; evaluations under DP in it have a price of their own."
-            if result["public"]
-            else "Its last section is for the operator only: make one with --public to hand on."
-        )
-        yield f"Report: {result['report']}. {secret}"
+    yield reported.rows()
+    yield from (f"{run['run']}: {run['headline']}." for run in reported.runs)
+    yield from (f"careful: {warning}" for warning in reported.warnings)
+    if reported.store_total is not None:
+        yield "All on the people of the store so far:"
+        yield reported.store_total
+    if reported.summary is not None:
+        yield f"Summary: {reported.summary}. It holds public facts only."
+    if reported.report is not None:
+        secret = "Its last section is for the operator only: make one with --public to hand on."
+        yield f"Report: {reported.report}. {'' if reported.public else secret}".rstrip()

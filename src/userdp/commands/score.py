@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from userdp.commands.answer import Part
 from userdp.commands.progress import shown
-from userdp.commands.words import for_whom
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
 from userdp.training.scores import score_store
@@ -62,15 +62,10 @@ def score(
     return {**given, "operator_only": True, **scored}
 
 
-def in_words(scored: Mapping[str, Any]) -> Iterator[str]:
-    """What was written, and for whom it is."""
-    quantiles, unscored = scored["quantiles"], scored["unscored"]
+def in_words(scored: Mapping[str, Any]) -> Iterator[Part]:
+    """What was written, and its use."""
+    yield scored
     yield (
-        f"{scored['examples']:,} examples scored in {scored['scores']}"
-        + (f", {unscored:,} of them without a number" if unscored else "")
-        + (f"; perplexity {quantiles['0.5']:.1f} in the median" if quantiles else "")
-        + ". Use them: userdp train STORE --set learning.selection=highest-perplexity "
-        f"--set run.scores={scored['scores']}"
+        "Use them: userdp train STORE --set learning.selection=highest-perplexity --set "
+        f"run.scores={scored['scores']}"
     )
-    why = "exact functions of people's text, which no epsilon covers"
-    yield for_whom(operator_only=True, why=why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from userdp.reporting.table import MISSING, Table
+from userdp.commands.answer import Part
 from userdp.training.distributed import joined
 from userdp.training.selftest import SelftestConfig, run_selftest
 
@@ -27,33 +27,14 @@ def selftest(*, config: SelftestConfig | None = None) -> dict[str, Any]:
         return run_selftest(config or SelftestConfig())
 
 
-def status(result: Mapping[str, Any]) -> int:
-    """The exit status of the command."""
-    return 0 if result["passed"] else 1
-
-
-def in_words(result: Mapping[str, Any]) -> Iterator[Table | str]:
+def in_words(result: Mapping[str, Any]) -> Iterator[Part]:
     """What was measured beside its bound, and what does not hold."""
-    yield Table(
-        columns=("invariant", "check", "engine", "measured", "at most", "result"),
-        rows=[
-            (
-                str(row["invariant"]),
-                row["check"],
-                row["engine"] or MISSING,
-                f"{row['value']:.3g}",
-                f"{row['bound']:.3g}",
-                "ok" if row["passed"] else "FAILED",
-            )
-            for row in result["checks"]
-        ],
-    )
+    yield [{key: row[key] for key in row if key != "what"} for row in result["checks"]]
     for row in result["checks"]:
         if not row["passed"]:
             yield (
                 f"Invariant {row['invariant']} does not hold ({row['engine'] or 'any engine'}): "
-                f"{row['what']} came to {row['value']:.3g}, where at most "
-                f"{row['bound']:.3g} is right."
+                f"{row['what']} came to {row['value']:.3g}, where at most {row['bound']:.3g} is "
+                "right."
             )
-    several = f", {result['processes']} processes" if result["processes"] > 1 else ""
-    yield f"{result['model']} on {result['device']}{several}."
+    yield f"{result['model']} on {result['device']}, processes: {result['processes']}."

@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from userdp.claims import Claim
 from userdp.claims import claim as claim_at
-from userdp.commands.answer import Part
+from userdp.commands.answer import Answer
 from userdp.commands.run import Place, folder_of
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.budget import cost_of
-from userdp.ledger.ending import Ended, end_early
+from userdp.ledger.ending import end_early
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settled:
+class Settled(Answer):
     """A run that was settled before its end.
 
     Args:
         run: its folder.
-        ended: what of it is charged, and why.
-        given_back: the part of the store's budget that was freed, from 0 to 1; None without a
+        store: that it was charged in.
+        steps_attempted: that any of its folders began.
+        steps_planned: that it had reserved.
+        steps_charged: that it costs.
+        why_whole_plan: why it costs its whole plan; None where only the attempts count.
+        share_given_back: the part of the store's budget that was freed, from 0 to 1; None without a
             filter.
         store_claim: of the store, afterwards.
     """
 
     run: Path
-    ended: Ended
-    given_back: float | None
+    store: Path
+    steps_attempted: int
+    steps_planned: int
+    steps_charged: int
+    why_whole_plan: str | None
+    share_given_back: float | None
     store_claim: Claim
-
-    def to_dict(self) -> dict[str, Any]:
-        """What ``userdp store settle --json`` prints."""
-        ended = self.ended
-        return {
-            "run": str(self.run),
-            "store": str(ended.store),
-            "steps_attempted": ended.attempts,
-            "steps_planned": ended.planned,
-            "steps_charged": ended.charged,
-            "why_whole_plan": ended.why_whole,
-            "share_given_back": self.given_back,
-            "store_claim": self.store_claim.to_dict(),
-        }
-
-    def __str__(self) -> str:
-        ended = self.ended
-        ran = f"{ended.attempts:,} of {ended.planned:,} planned steps were attempted"
-        if ended.why_whole is not None:
-            return f"{ran}, and the whole plan is charged: {ended.why_whole}."
-        return (
-            f"{ran}, and only these are charged: {100 * (self.given_back or 0.0):.1f} % of the "
-            "store's budget is given back."
-        )
 
 
 def settle(run: Place) -> Settled:
@@ -84,13 +66,12 @@ def settle(run: Place) -> Settled:
         if whole is not None and charge.stopped is not None:
             given_back = (whole.rho - cost_of(charge, opened).rho) / opened.capacity
     return Settled(
-        run=folder, ended=ended, given_back=given_back, store_claim=claim_at(ended.store)
+        run=folder,
+        store=ended.store,
+        steps_attempted=ended.attempts,
+        steps_planned=ended.planned,
+        steps_charged=ended.charged,
+        why_whole_plan=ended.why_whole,
+        share_given_back=given_back,
+        store_claim=claim_at(ended.store),
     )
-
-
-def in_words(settled: Settled) -> Iterator[Part]:
-    """What the run cost, and what the store's people were charged in all."""
-    yield str(settled)
-    yield "The run is closed: no folder of it goes on."
-    yield f"The store at {settled.ended.store}:"
-    yield settled.store_claim

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,21 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from userdp.codec import encode
-from userdp.commands.words import for_whom
+from userdp.commands.answer import Answer, Part, plain
 from userdp.data.near_ids import near_hint
-from userdp.data.statistics import QUANTILES, StoreStatistics, describe
+from userdp.data.statistics import StoreStatistics, describe
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries import DEFAULT_STATISTICS, Release, release
-from userdp.reporting.table import Table
-from userdp.vocabulary import epsilon_up
-
-_BAR_WIDTH = 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Counted:
+class Counted(Answer):
     """A store in numbers.
 
     Args:
@@ -42,7 +37,7 @@ class Counted:
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp store stats --json`` prints."""
         if self.exact is not None:
-            return {"store": str(self.store), **self.exact.to_dict()}
+            return {"store": str(self.store), **plain(self.exact)}
         return {
             "store": str(self.store),
             "operator_only": False,
@@ -52,6 +47,22 @@ class Counted:
             "adjacency": "add-or-remove",
             "answers": encode(self.answers),
         }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each answer, or for each split."""
+        if self.exact is None:
+            return list(encode(self.answers))
+        splits = plain(self.exact)["splits"].items()
+        return [
+            {
+                "split": name,
+                "users": one["users"],
+                "examples": one["examples"],
+                "tokens": one["tokens"],
+                **one["examples_per_user"],
+            }
+            for name, one in splits
+        ]
 
 
 def stats(
@@ -91,50 +102,9 @@ def stats(
     return Counted(store=path, epsilon=epsilon, answers=tuple(answers))
 
 
-def in_words(counted: Counted) -> Iterator[Table | str]:
-    """The numbers, and for whom they are."""
-    exact = counted.exact
-    if exact is None:
-        yield from (f"{answer.value:>14,}  {answer.name}" for answer in counted.answers)
-        yield (
-            f"({epsilon_up(counted.epsilon or 0)}, 0)-DP per user, add-or-remove, written in the "
-            "store's privacy ledger"
-        )
-        yield for_whom(operator_only=False, why="released under DP, at this price")
-        return
-    why = "exact counts of people and of their text, which no epsilon covers"
-    yield f"{for_whom(operator_only=True, why=why)}\n"
-    yield (
-        f"{exact.records_read:,} records read, {exact.records_stored:,} stored; {exact.users:,} "
-        f"users, {exact.examples:,} examples of at most {exact.seq_len} tokens, {exact.tokens:,} "
-        "tokens"
-    )
-    for reason, count in {**exact.drops, **exact.example_drops}.items():
-        yield f"  dropped {count:,}: {reason}"
-    if (hint := near_hint(exact.near_colliding_users or 0)) is not None:
+def in_words(counted: Counted) -> Iterator[Part]:
+    """The numbers, and how often each number of examples per user occurs."""
+    yield {key: one for key, one in counted.to_dict().items() if key not in ("splits", "answers")}
+    yield counted.rows()
+    if counted.exact and (hint := near_hint(counted.exact.near_colliding_users or 0)) is not None:
         yield f"warning: {hint}"
-    splits = exact.splits.values()
-    levels = {key: [split.examples_per_user.get(key) for split in splits] for key in QUANTILES}
-    means = [split.mean_examples_per_user for split in splits]
-    yield Table(
-        columns=("", *exact.splits),
-        rows=[
-            *(
-                (key, *(f"{getattr(split, key):,}" for split in splits))
-                for key in ("users", "examples", "tokens")
-            ),
-            ("examples per user", *("" for _ in splits)),
-            *(
-                (f"  {key}", *("" if level is None else f"{level:,}" for level in row))
-                for key, row in levels.items()
-            ),
-            ("  mean", *("" if mean is None else f"{mean:.1f}" for mean in means)),
-        ],
-    )
-    if histogram := exact.splits["train"].histogram:
-        yield "\ntraining users by number of examples (both scales logarithmic)"
-        longest = math.log1p(max(users for _, _, users in histogram))
-        for least, greatest, users in histogram:
-            label = f"{least:,}" if least == greatest else f"{least:,}-{greatest:,}"
-            bar = "█" * round(_BAR_WIDTH * math.log1p(users) / longest)
-            yield f"{label:>19}  {users:>9,} {bar}"

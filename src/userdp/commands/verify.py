@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from userdp.claims import Claim, claim
 from userdp.claims.exported import is_exported, verify_export
 from userdp.claims.verify import is_model, is_run, verify_model, verify_run
-from userdp.commands.answer import Part
+from userdp.commands.answer import Answer, Part, plain
 from userdp.commands.progress import shown
 from userdp.data.meta import is_store
 from userdp.data.progress import Progress
@@ -22,7 +22,7 @@ from userdp.vocabulary import round_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verified:
+class Verified(Answer):
     """What was found of a folder.
 
     Args:
@@ -41,21 +41,11 @@ class Verified:
     said: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def status(self) -> int:
-        """The exit status of the command."""
-        return 1 if self.problems else 0
-
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp verify --json`` prints."""
-        return {
-            self.subject: str(self.path),
-            "subject": self.subject,
-            **self.facts,
-            "ok": not self.problems,
-            "problems": list(self.problems),
-            "claim": None if self.claim is None else self.claim.to_dict(),
-        }
+        told = {self.subject: self.path, "subject": self.subject, **self.facts}
+        found = {"ok": not self.problems, "problems": self.problems, "claim": self.claim}
+        return {key: plain(one) for key, one in (told | found).items()}
 
 
 def verify(
@@ -76,7 +66,7 @@ def verify(
 
     Args:
         path: the folder of a store, of a run, of a model, or an export.
-        quick: of a store, check the sizes of all files and a sample of their bytes, as is done
+        quick: of a store only: check the sizes of all files and a sample of their bytes, as is done
             before every charge.
         key: of an export, the public key (PEM) of who should have signed it.
         progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
@@ -84,19 +74,17 @@ def verify(
     Raises:
         UseError: the folder is none of these, or an argument is for another of them.
     """
-    place = Path(path)
+    place, public = Path(path), None if key is None else Path(key)
     exported = is_exported(place)
-    if key is not None and not exported:
+    if public is not None and not exported:
         raise UseError(
             f"{place} is no export: nothing there could be signed",
             hint="name a folder that `userdp export RUN --out DIR --sign KEY` wrote",
         )
-    if not exported and (is_store(place) or not place.exists()):
-        return _of_store(place, quick=quick, progress=progress)
-    if quick:
-        raise UseError("--quick is for a store", hint="leave --quick out")
     if exported:
-        return _of_export(place, key=None if key is None else Path(key))
+        return _of_export(place, key=public)
+    if is_store(place) or not place.exists():
+        return _of_store(place, quick=quick, progress=progress)
     if not is_run(place) and not is_model(place):
         raise UseError(
             f"{place} is neither a store nor a run nor a model nor an export: there is nothing to "
@@ -128,23 +116,19 @@ def in_words(found: Verified) -> Iterator[Part]:
 def _of_export(path: Path, *, key: Path | None) -> Verified:
     checked = verify_export(path, key=key)
     second = checked.second
-    opinion = "No second accountant here knows the price of all of its parts."
+    told = "No second accountant here knows the price of all of its parts."
     if second is not None:
-        opinion = (
+        told = (
             f"Recomputed by another accountant ({second.accountant}): ε ≤ "
             f"{round_up(second.epsilon)} at the same δ. Both are upper bounds of the true one."
         )
-    told = () if checked.claim is None else (opinion,)
     return Verified(
         path=path,
         subject="export",
         problems=tuple(checked.problems),
         claim=checked.claim,
-        said=("Every file is the one that was exported.", *checked.notes, *told),
-        facts={
-            "signed_by": checked.signed_by,
-            "second": None if second is None else asdict(second),
-        },
+        said=("Every file is the one that was exported.", *checked.notes, told),
+        facts={"signed_by": checked.signed_by, "second": second},
     )
 
 
