@@ -98,7 +98,7 @@ def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled
 
     out = tmp_path / "sweep"
     with monkeypatch.context() as patch:
-        patch.setattr(StoreLedger, "store", "settle", killed)
+        patch.setattr(StoreLedger, "settle", killed)
         with pytest.raises(Killed):
             sweep(store, out, request(store, "non-private"))
     assert RunFolder(out / "trial-001").finished
@@ -137,7 +137,7 @@ def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp
     assert claim(store.path).guarantee == price
     assert kinds(store) == [
         *("store", "sweep", "selection", "slots"),
-        *("trial", "open", "store", "settle", "score") * 2,
+        *("trial", "open", "settle", "score") * 2,
         "release",
     ]
     ledger = store.path / "ledger.jsonl"
