@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from papers.drawing import Figure, Row
-from userdp.accounting.group_privacy import Conversion, group_epsilon, linear_reference
+from userdp.accounting.group_privacy import Conversion, group_epsilon
 from userdp.accounting.mechanisms import Mixture, binomial_steps, hypergeometric_steps
 from userdp.reporting.drawing import panels, save
 
@@ -63,7 +63,7 @@ def rows_by_noise(
                     "epsilon_lower": bracket.lower,
                     "epsilon_vadhan": group_epsilon(curve, k, delta, Conversion.VADHAN),
                     "epsilon_best_from_curve": group_epsilon(curve, k, delta, Conversion.BEST),
-                    "epsilon_linear": linear_reference(first, k),
+                    "epsilon_linear": k * first,
                     "accountant": bracket.accountant,
                 }
             )

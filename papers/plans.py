@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from userdp.accounting import Accountant
-from userdp.accounting.calibration import calibrate
+from userdp.accounting.accountants import calibrate
 from userdp.accounting.mechanisms import binomial_steps
 from userdp.clip import Clip, ClipForm
 from userdp.noise import Gaussian

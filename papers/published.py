@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from userdp.accounting import Accountant, binomial_steps, calibrate_by
+from userdp.accounting import Accountant, binomial_steps, calibrate
 from userdp.errors import UseError
 from userdp.federated.algorithms import ALGORITHMS, Declared
 from userdp.federated.plan import FederationPlan
@@ -114,8 +114,8 @@ def group_target(epsilon: float, delta: float, group_size: int) -> tuple[float, 
 @lru_cache(maxsize=4096)
 def _moments_noise(fraction: float, steps: int, epsilon: float, delta: float) -> float:
     mechanism = binomial_steps(sampling_probability=fraction, noise_multiplier=1.0, steps=steps)
-    return calibrate_by(
-        Accountant.RDP, mechanism, target_epsilon=epsilon, target_delta=delta
+    return calibrate(
+        mechanism, target_epsilon=epsilon, target_delta=delta, accountant=Accountant.RDP
     ).noise_multiplier
 
 

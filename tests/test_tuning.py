@@ -8,8 +8,8 @@ import pytest
 
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
-from userdp.accounting import Accountant, rdp
-from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
+from userdp.accounting import Accountant, epsilon_by
+from userdp.accounting.private_selection import PoissonNumber, TruncatedNegativeBinomial
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.plans import FixedGrid, PrivateSelection
@@ -96,11 +96,5 @@ def test_invariant_8_twin_a_winner_priced_as_one_run_is_caught():
     plan = uls_plan()
     chosen = PrivateSelection(plans=(plan,), score_epsilon=0.1, repetitions=LAW)
     for delta in (1e-4, 1e-6, 1e-9):
-        alone = rdp.epsilon(
-            delta,
-            sampling_probability=plan.sampling.sampling_probability,
-            noise_multiplier=plan.noise.multiplier,
-            group_size=1,
-            steps=plan.steps,
-        ).upper
+        alone = epsilon_by(Accountant.RDP, plan.mechanism, delta).upper
         assert chosen.guarantee(delta=delta).epsilon > alone + 0.1

@@ -161,16 +161,9 @@ def contradictions(corner: Corner, lower: float, upper: float) -> Iterator[str]:
         if lower > 0 and mechanism.delta(lower * (1 - 1e-9)).upper < corner.delta:
             yield "delta at the lower end is certainly too small"
     if corner.group_size <= 300 and corner.sampling_probability < 1 and lower > 0:
-        renyi = rdp.epsilon(
-            corner.delta,
-            sampling_probability=corner.sampling_probability,
-            noise_multiplier=corner.noise_multiplier,
-            group_size=corner.group_size,
-            steps=corner.steps,
-            orders=_ORDERS,
-        )
-        if renyi.upper < lower:
-            yield f"the Renyi bound {renyi.upper!r} is below the lower end"
+        renyi = rdp.epsilon_of_curve(rdp.step_curve(mechanism, _ORDERS), corner.delta)
+        if renyi < lower:
+            yield f"the Renyi bound {renyi!r} is below the lower end"
 
 
 def summarise(rows: list[tuple[Corner, dict[str, Any]]]) -> dict[str, Any]:

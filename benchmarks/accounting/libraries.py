@@ -40,7 +40,7 @@ def _mechanism(setting: Setting) -> Any:
 def ask_ours(request: Row) -> Row:
     setting = Setting(**request["setting"])
     mechanism = _mechanism(setting)
-    from userdp.accounting.calibration import calibrate
+    from userdp.accounting.accountants import calibrate
 
     clock = Clock()
     if request["task"] == "calibrate":

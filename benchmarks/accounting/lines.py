@@ -33,9 +33,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting.contour.losses import Law, losses
-from userdp.accounting.contour.phases import Phase, phase_of
-from userdp.accounting.laws import Binomial, Hypergeometric
+from userdp.accounting.contour.losses import Phase, losses, phase_of
+from userdp.accounting.laws import Binomial, Hypergeometric, Law
 
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]

@@ -1,4 +1,4 @@
-"""What the accountants share: the refusal of impossible budgets, and events for dp-accounting."""
+"""What the accountants share: calibration, the price of fewer items, the least and most noise."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from userdp.accounting import Accountant, binomial_steps, rdp
-from userdp.accounting import dp_accounting_backend as backend
-from userdp.accounting.accountants import calibrate_by, epsilon_by
+from userdp.accounting import Accountant, binomial_steps, epsilon_by_items
+from userdp.accounting.accountants import calibrate, epsilon_by
 from userdp.accounting.mechanisms import Mixture
 from userdp.errors import FailureError, UseError
 
@@ -21,17 +20,7 @@ STEPS = binomial_steps(sampling_probability=0.1, noise_multiplier=1.0, steps=3)
 @pytest.mark.parametrize("epsilon", [math.nan, math.inf, 0.0, -1.0])
 def test_no_accountant_calibrates_to_an_impossible_epsilon(accountant, epsilon):
     with pytest.raises(UseError, match="target_epsilon"):
-        calibrate_by(accountant, STEPS, target_epsilon=epsilon, target_delta=1e-6)
-
-
-@pytest.mark.parametrize("pure_epsilon", [0.1, 1.0, 3.0])
-def test_the_event_of_a_pure_answer_costs_its_epsilon(pure_epsilon):
-    library = pytest.importorskip("dp_accounting")
-    from dp_accounting.pld import PLDAccountant
-
-    accountant = PLDAccountant(library.NeighboringRelation.REPLACE_ONE)
-    accountant.compose(backend.randomised_response_event(pure_epsilon))
-    assert accountant.get_epsilon(1e-12) == pytest.approx(pure_epsilon, rel=1e-3)
+        calibrate(STEPS, target_epsilon=epsilon, target_delta=1e-6, accountant=accountant)
 
 
 def test_equal_mechanisms_are_priced_once(monkeypatch):
@@ -78,6 +67,26 @@ def test_every_accountant_answers_by_its_own_name_and_none_below_the_truth(accou
     found = epsilon_by(accountant, STEPS, 1e-6)
     assert found.accountant == str(accountant)
     assert found.upper >= epsilon_by(Accountant.CONTOUR, STEPS, 1e-6).lower
-    if accountant is Accountant.RDP:
-        constants = {"sampling_probability": 0.1, "noise_multiplier": 1.0, "steps": 3}
-        assert found == rdp.epsilon(1e-6, group_size=1, **constants)
+
+
+@pytest.mark.parametrize(
+    "accountant", [one for one in Accountant if one is not Accountant.DP_ACCOUNTING], ids=str
+)
+def test_calibrated_noise_is_within_the_budget_and_hardly_more_than_the_least(accountant):
+    group = binomial_steps(sampling_probability=0.01, group_size=4, noise_multiplier=1.0, steps=100)
+    found = calibrate(group, target_epsilon=4.0, target_delta=1e-6, accountant=accountant)
+    assert epsilon_by(accountant, found, 1e-6).upper <= 4.0
+    less = found.with_noise_multiplier(found.noise_multiplier * (1 - 3e-4))
+    assert epsilon_by(accountant, less, 1e-6).upper > 4.0
+
+
+def test_a_user_with_fewer_items_pays_the_price_of_a_smaller_cap():
+    def capped(items):
+        return binomial_steps(
+            sampling_probability=0.01, group_size=items, noise_multiplier=1.0, steps=20
+        )
+
+    found = epsilon_by_items(capped(3), 1e-6)
+    assert found == {items: capped(items).epsilon(1e-6) for items in (1, 2, 3)}
+    assert list(epsilon_by_items(capped(3), 1e-6, at_most=2)) == [1, 2]
+    assert list(epsilon_by_items(capped(3), 1e-6, at_most=9)) == [1, 2, 3]

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from userdp.accounting.contour import phase_of
-from userdp.accounting.contour.compose import _participation
+from userdp.accounting.contour.curve import _participation
 from userdp.accounting.laws import Binomial, Hypergeometric, Law
 
 LAWS = [

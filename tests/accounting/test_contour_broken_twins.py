@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 
 from userdp.accounting.contour import Phase, line, phase_of
-from userdp.accounting.contour.compose import Curve, delta_at
+from userdp.accounting.contour.attempts import plan_nodes
+from userdp.accounting.contour.curve import Curve, delta_at
 from userdp.accounting.contour.line import Line, make_lines
-from userdp.accounting.contour.plan import plan_nodes
-from userdp.accounting.contour.saddle import Saddle, saddle_at_epsilon
-from userdp.accounting.contour.side import Side, Step, make_side
-from userdp.accounting.contour.split import split_at
-from userdp.accounting.contour.trapezoid import Nodes, compute_nodes, evaluate
+from userdp.accounting.contour.nodes import Nodes, compute_nodes, evaluate
+from userdp.accounting.contour.side import (
+    Saddle,
+    Side,
+    Step,
+    make_side,
+    saddle_at_epsilon,
+    split_at,
+)
 from userdp.accounting.laws import Binomial
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -74,32 +79,6 @@ def test_a_coarse_step_widens_the_bracket_and_its_bare_sum_is_wrong() -> None:
     assert truth.lower <= honest.upper
 
 
-def test_half_shifted_nodes_alone_fall_below_the_truth() -> None:
-    truth = Curve((PHASE,), remove=True).delta(EPSILON)
-    _, _, nodes = planned(PHASE, EPSILON, 2e-9 * truth.lower)
-    coarse, fine = with_step(nodes, 3.0), with_step(nodes, 1.5)
-
-    def bare(some: Nodes) -> float:
-        piece = evaluate(some, EPSILON)
-        return piece.middle * math.exp(piece.log_scale)
-
-    # the rule with half the step is the mean of the rule and of its half-shifted twin
-    shifted = 2 * bare(fine) - bare(coarse)
-    assert shifted < truth.lower
-
-
-def test_a_step_chosen_against_the_saddle_estimate_is_not_trusted() -> None:
-    # few participations: the saddle-point estimate is wrong by orders of magnitude here
-    phase = phase_of(Binomial(trials=15, probability=1.5e-6), noise_multiplier=1.0875, count=341)
-    truth = Curve((phase,), remove=True).delta(0.0021)
-    assert truth.upper - truth.lower <= 1e-6 * truth.upper
-    side = make_side((phase,), remove=True, mass_budget=2e-9 * truth.lower)
-    saddle = saddle_at_epsilon(side, 0.0021)
-    assert saddle is not None
-    estimate = math.exp(saddle.log_delta)
-    assert abs(math.log(estimate / truth.upper)) > 0.1
-
-
 @pytest.mark.parametrize("make", [make_line, make_split_line])
 def test_a_strip_that_holds_a_zero_is_rejected_on_every_kind_of_line(make: Any) -> None:
     side = make_side((PHASE,), remove=True, mass_budget=1e-15)
@@ -117,21 +96,3 @@ def test_half_the_noise_is_caught() -> None:
         Curve((half,), remove=True).delta(EPSILON).lower
         > Curve((PHASE,), remove=True).delta(EPSILON).upper
     )
-
-
-def test_the_tail_bound_bounds_what_it_leaves_out() -> None:
-    _, saddle, nodes = planned(PHASE, EPSILON, 1e-15)
-    lines = make_lines(nodes.side, nodes.c)
-    more = compute_nodes(
-        nodes.side,
-        lines,
-        nodes.c,
-        nodes.h,
-        4 * nodes.value.size,
-        nodes.bounds,
-        0.0,
-        nodes.log_tail,
-        saddle.epsilon,
-    )
-    beyond = np.abs(more.value[nodes.value.size :])
-    assert float(beyond.max()) <= math.exp(nodes.log_tail)

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from userdp.accounting.calibration import calibrate
+from userdp.accounting.accountants import calibrate
 from userdp.accounting.mechanisms import Exchanged, binomial_steps
-from userdp.errors import UseError
-from userdp.vocabulary import Adjacency
 
 SETTINGS = [  # G, steps, p, sigma, epsilon
     (2, 1, 0.9, 0.7, 1.0),
@@ -107,29 +105,3 @@ def test_calibration_stays_within_the_budget_and_wastes_nothing(p, group):
     found = calibrate(priced(group, 50, p, 1.0), target_epsilon=2.0, target_delta=1e-6)
     assert 2.0 * (1 - 1e-4) < found.epsilon(1e-6).upper <= 2.0
     assert found.delta(2.0).upper <= 1e-6 * (1 + 1e-6)
-
-
-def test_epsilon_and_delta_agree_and_name_their_adjacency():
-    mechanism = priced(3, 100, 0.01, 1.0)
-    found = mechanism.epsilon(1e-6)
-    assert 1e-6 * (1 - 1e-4) < mechanism.delta(found.upper).upper <= 1e-6
-    zeroed = mechanism.mixture.epsilon(1e-6)
-    assert found.lower == zeroed.lower < zeroed.upper < found.upper
-    assert mechanism.adjacency is Adjacency.FIXED_GRAPH
-    assert mechanism.with_steps(1).epsilon(1e-6).upper < found.upper
-
-
-def test_the_delta_of_next_to_no_noise_is_one():
-    found = priced(2, 1, 1.0, 1e-3).delta(0.0)
-    assert 1 - 1e-12 < found.lower <= found.upper == 1.0
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [{"sampling_probability": math.nan}, {"noise_multiplier": 0.0}, {"group_size": 0},
-     {"steps": 0}],
-)  # fmt: skip
-def test_parameters_out_of_range_are_refused(bad):
-    good = {"sampling_probability": 0.1, "group_size": 2, "noise_multiplier": 1.0, "steps": 3}
-    with pytest.raises(UseError):
-        Exchanged(mixture=binomial_steps(**{**good, **bad}))

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from userdp.accounting.group_privacy import (
     Conversion,
-    calibrate_noise,
     example_target,
     group_epsilon,
     group_guarantee,
-    linear_reference,
     log_factor,
 )
 
@@ -68,17 +66,6 @@ def test_best_is_never_above_vadhan(epsilon: float, delta: float, k: int) -> Non
     best = group_guarantee(epsilon, delta, k).delta
     vadhan = group_guarantee(epsilon, delta, k, Conversion.VADHAN).delta
     assert best <= vadhan * (1 + 1e-11)
-
-
-def test_vadhan_is_k_times_exp_k_epsilon() -> None:
-    epsilon, delta = group_guarantee(0.5, 1e-9, 8, Conversion.VADHAN)
-    assert epsilon == 4.0
-    assert delta == pytest.approx(8 * math.exp(4.0) * 1e-9, rel=1e-13)
-
-
-@pytest.mark.parametrize("conversion", Conversion)
-def test_a_group_of_pure_examples_is_pure(conversion: Conversion) -> None:
-    assert group_guarantee(0.5, 0.0, 4, conversion) == (2.0, 0.0)
 
 
 def test_proposition_1_as_printed_is_caught() -> None:
@@ -145,46 +132,6 @@ def test_a_curve_that_underflows_to_zero_is_not_taken_for_pure_dp() -> None:
     assert group_epsilon(lambda e: 0.0 if e > 27 else 1e-3, 10, 1e-6) == pytest.approx(270)
 
 
-def test_group_epsilon_is_zero_where_delta_at_zero_suffices() -> None:
-    assert group_epsilon(lambda e: 1e-9, 5, 1e-6) == 0.0
-    assert group_epsilon(lambda e: 1e-6, 5, 1e-6) > 0.0
-    assert group_epsilon(lambda e: 0.0 if e >= 2 else 1.0, 3, 1e-6) == pytest.approx(6.0)
-
-
-@pytest.mark.parametrize("conversion", Conversion)
-def test_calibrated_noise_is_the_least_within_budget(conversion: Conversion) -> None:
-    epsilon, delta, k = 4.0, 1e-6, 4
-
-    def delta_of_noise(sigma: float, at: float) -> float:
-        return gaussian_delta(1 / sigma, at)
-
-    sigma = calibrate_noise(
-        delta_of_noise, epsilon=epsilon, delta=delta, k=k, conversion=conversion
-    )
-    target = example_target(epsilon, delta, k, conversion)
-    assert delta_of_noise(sigma, target.epsilon) <= target.delta
-    assert delta_of_noise(sigma * (1 - 1e-6), target.epsilon) > target.delta
-    assert gaussian_epsilon(k / sigma, delta) < epsilon  # the truth needs less noise
-    assert (
-        calibrate_noise(
-            lambda sigma, at: delta_of_noise(min(sigma, 0.5), at), epsilon=epsilon, delta=delta, k=k
-        )
-        == math.inf
-    )
-    assert calibrate_noise(delta_of_noise, epsilon=5000.0, delta=1e-6, k=2) == math.inf
-
-
-def test_the_linear_reference_is_not_a_lower_bound() -> None:
-    """T = 1, p = 1e-4, σ = 0.3, δ = 1e-6: ε₁ = 3.38 and ε₈ = 8.01."""
-    from tests.accounting import oracle
-
-    arguments = {"steps": 1, "p": 1e-4, "sigma": 0.3}
-    assert oracle.delta("remove", 3.39, group_size=1, **arguments).value < 1e-6
-    assert oracle.delta("remove", 3.37, group_size=1, **arguments).value > 1e-6
-    assert oracle.delta("remove", 8.02, group_size=8, **arguments).value < 1e-6
-    assert linear_reference(3.37, 8) > 26 > 8.02
-
-
 NAN, INF = math.nan, math.inf
 
 
@@ -203,8 +150,6 @@ def test_parameters_out_of_range_are_refused(epsilon: float, delta: float, k: in
 def test_a_broken_curve_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="must stay in"):
         group_epsilon(lambda e: bad, 2, 1e-6)
-    with pytest.raises(ValueError, match="must stay in"):
-        calibrate_noise(lambda s, e: bad, epsilon=1.0, delta=1e-6, k=2)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)

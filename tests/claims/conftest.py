@@ -12,7 +12,7 @@ import pytest
 from tests.sweeping.launch import Trials, swept
 from tests.sweeping.test_sweep import request
 from tests.training.conftest import _one_thread, prepared, store
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.data.store import UserStore
 from userdp.sweeping.request import SweepRequest
 

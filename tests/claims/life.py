@@ -24,7 +24,7 @@ from tests.plans import changed_plan
 from tests.plans_room.conftest import synthetic_norms
 from tests.training.processes import start
 from tests.training.toy import CONFIG, cycles, private_run, toy_model, toy_store
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims.lineage import Lineage
 from userdp.data.prepare import append_records
 from userdp.data.store import UserStore

@@ -11,7 +11,7 @@ from tests.data.corpora import ListSource, interleaved
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, cycles
 from userdp.accounting.filters import RenyiFilter
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.data.prepare import append_records
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger

@@ -11,7 +11,7 @@ from tests.plans import els_plan, uls_plan
 from userdp.accounting import Accountant
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.mechanisms import Mixture
-from userdp.accounting.repetitions import PoissonNumber
+from userdp.accounting.private_selection import PoissonNumber
 from userdp.claims import Claim, Lineage
 from userdp.claims.claims import compose
 from userdp.claims.lineage import of_parts

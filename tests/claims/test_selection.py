@@ -11,7 +11,7 @@ import pytest
 from tests.claims.conftest import HOUR, LONG_AGO
 from tests.claims.lives import Teller
 from tests.sweeping.launch import Trials, swept
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.data.store import UserStore
 from userdp.errors import UserdpError

@@ -9,7 +9,7 @@ import pytest
 
 from tests.plans import uls_plan
 from userdp.accounting.filters import RenyiFilter
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.claims import claims as claims_module
 from userdp.claims.claims import store_claim

@@ -11,7 +11,7 @@ import pytest
 from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller, begin, train_from
 from tests.sweeping.launch import Trials, swept
 from tests.training.toy import CONFIG, toy_store
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.claims.lives import PLAN, Teller, begin, copied
 from tests.training.toy import CONFIG, cycles, toy_store
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.codec import encode
 from userdp.data.store import UserStore

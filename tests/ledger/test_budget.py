@@ -8,7 +8,7 @@ import pytest
 
 from tests.plans import changed_plan, els_plan, uls_plan
 from userdp.accounting.filters import RenyiFilter
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.claims.conditions import ConditionKind
 from userdp.claims.inheritance import inherited

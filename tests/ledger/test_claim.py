@@ -6,7 +6,7 @@ import pytest
 
 from tests.ledgers import begun, run_with
 from tests.plans import els_plan, uls_plan
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.claims.conditions import ConditionKind
 from userdp.claims.lineage import Lineage, of_parts

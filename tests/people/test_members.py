@@ -9,7 +9,7 @@ import pytest
 import userdp
 from tests.data.corpora import ListSource, corpus, interleaved, prepared
 from tests.plans import uls_plan
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.cli.app import run as command
 from userdp.data.prepare import append_records
 from userdp.data.splits import Split

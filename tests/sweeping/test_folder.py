@@ -10,7 +10,7 @@ from tests.speed import fast_then_slow
 from tests.sweeping.launch import swept as sweep
 from tests.sweeping.test_sweep import request
 from userdp import files
-from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims.bound import bound_files
 from userdp.errors import UseError
 from userdp.ledger import RunFolder

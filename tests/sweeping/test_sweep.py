@@ -19,7 +19,7 @@ from tests.sweeping.launch import Trials
 from tests.sweeping.launch import swept as sweep
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
-from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
+from userdp.accounting.private_selection import PoissonNumber, TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.codec import encode

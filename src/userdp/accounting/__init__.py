@@ -1,15 +1,12 @@
 """From a mechanism to a certified (ε, δ), and back from a budget to the least noise."""
 
-from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
+from userdp.accounting.accountants import Accountant, calibrate, epsilon_by, epsilon_by_items
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.calibration import calibrate
-from userdp.accounting.holders import epsilon_by_items
+from userdp.accounting.laws import Binomial, Hypergeometric
 from userdp.accounting.mechanisms import (
-    Binomial,
     Capped,
     Composition,
     Exchanged,
-    Hypergeometric,
     Mechanism,
     Mixture,
     NoisySteps,
@@ -35,7 +32,6 @@ __all__ = [
     "PureQuery",
     "binomial_steps",
     "calibrate",
-    "calibrate_by",
     "delta_curve",
     "epsilon_by",
     "epsilon_by_items",

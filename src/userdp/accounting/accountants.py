@@ -1,4 +1,4 @@
-"""The accountants by name: ours, and the second opinions beside it."""
+"""The accountants by name, ours and the second opinions: ε, and the least noise for a budget."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import TypeVar
 
 from userdp.accounting import group_privacy, rdp
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.calibration import calibrate
-from userdp.accounting.laws import Binomial
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.roots import least
-from userdp.errors import UseError
-from userdp.vocabulary import delta_up, epsilon_up, require_delta, require_positive
+from userdp.errors import FailureError, UseError, kind_of
+from userdp.extras import library
+from userdp.vocabulary import delta_up, epsilon_up, require_count, require_delta, require_positive
+
+SomeSteps = TypeVar("SomeSteps", bound=NoisySteps)
 
 
 class Accountant(StrEnum):
     """Names the accountant that computes an ε.
 
     ``CONTOUR``: ours; certified bounds of the exact answer (docs/accounting.md).
-    ``DP_ACCOUNTING``: the PLD accountant of the library dp-accounting, with its own error.
+    ``DP_ACCOUNTING``: the PLD accountant of the library dp-accounting, a second opinion of others,
+    thousands of times slower. Its FFT leaves errors near 1e-14 in δ: trusted to ±1e-13 there.
     ``RDP``: Rényi divergences, converted; an upper bound, and looser.
     ``GROUP_PRIVACY``: the example-level guarantee lifted by the best lemma that knows a single
     (ε, δ); what one had before (Chua et al. 2024, Algorithm 1).
@@ -65,20 +67,13 @@ def _epsilon_by(accountant: Accountant, mechanism: NoisySteps, delta: float) -> 
         return mechanism.epsilon(delta)
     mixture = _mixture(accountant, mechanism)
     if accountant is Accountant.DP_ACCOUNTING:
-        from userdp.accounting import dp_accounting_backend
-
-        return dp_accounting_backend.epsilon(mixture.dp_event(), delta)
+        return _by_dp_accounting(mixture, delta)
     if accountant is Accountant.RDP:
-        law = mixture.law
-        if not isinstance(law, Binomial) or mixture.scale != 1:
+        if not rdp.has_curve(mixture):
             raise _no_bound(accountant, mechanism)
-        return rdp.epsilon(
-            delta,
-            sampling_probability=law.probability,
-            noise_multiplier=mixture.noise_multiplier,
-            group_size=law.trials,
-            steps=mixture.steps,
-        )
+        upper = rdp.epsilon_of_curve(rdp.step_curve(mixture), delta)
+        note = "an upper bound only: the best Rényi order"
+        return Bracket(lower=0.0, upper=upper, accountant=str(accountant), note=note)
     example = mixture.of(1)
     upper = group_privacy.group_epsilon(
         lambda epsilon: example.delta(epsilon).upper, mixture.items, delta, _LEMMAS[accountant]
@@ -86,52 +81,120 @@ def _epsilon_by(accountant: Accountant, mechanism: NoisySteps, delta: float) -> 
     return Bracket(lower=0.0, upper=upper, accountant=str(accountant))
 
 
-SomeSteps = TypeVar("SomeSteps", bound=NoisySteps)
-
-
-def calibrate_by(
-    accountant: Accountant, mechanism: SomeSteps, *, target_epsilon: float, target_delta: float
+def calibrate(
+    mechanism: SomeSteps,
+    *,
+    target_epsilon: float,
+    target_delta: float,
+    accountant: Accountant = Accountant.CONTOUR,
+    tolerance: float = 1e-6,
 ) -> SomeSteps:
-    """The least noise for a budget, as one accountant computes it (to a relative 1e-4).
+    """The mechanism with the least noise that stays within (``target_epsilon``, ``target_delta``).
 
-    Guarantee: `epsilon_by` of the result is at most ``target_epsilon``.
+    Guarantee: `epsilon_by` of the returned mechanism is at most ``target_epsilon``; its noise
+    multiplier exceeds the least such one by a factor of about ``1 + tolerance`` at most (1e-4 for
+    the accountants that search in ε).
+
+    Args:
+        mechanism: anything with the wanted sampling and steps; the search starts at its noise.
+        target_epsilon: > 0.
+        target_delta: in (0, 1).
+        accountant: which one computes ε.
+        tolerance: relative width at which the search stops; in (0, 0.1].
 
     Raises:
-        UseError: no noise multiplier up to 1e6 is enough, or the accountant knows no bound.
+        UseError: no noise multiplier up to 1e6 meets the budget, or the accountant knows no bound.
+
+    >>> from userdp.accounting.mechanisms import binomial_steps
+    >>> steps = binomial_steps(sampling_probability=0.01, noise_multiplier=2.0, steps=2000)
+    >>> noisier = calibrate(steps, target_epsilon=2.9552459, target_delta=1e-6)
+    >>> print(f"{noisier.noise_multiplier:.5f}")
+    1.00000
     """
-    if accountant is Accountant.CONTOUR:
-        return calibrate(mechanism, target_epsilon=target_epsilon, target_delta=target_delta)
     require_positive("target_epsilon", target_epsilon)
+    require_positive("tolerance", tolerance, at_most=0.1)
+    require_delta(target_delta)
 
-    def excess(noise: float) -> float:
+    def epsilon(noise: float) -> float:
         candidate = mechanism.with_noise_multiplier(noise)
-        return epsilon_by(accountant, candidate, target_delta).upper - target_epsilon
+        return epsilon_by(accountant, candidate, target_delta).upper
 
-    start = mechanism.noise_multiplier
-    if accountant.lifts:
+    if accountant is Accountant.CONTOUR:
+        noise = _noise_for_delta(mechanism, target_epsilon, target_delta, tolerance)
+    elif accountant.lifts:
         # The least noise for the ε and δ that the lemma asks of one example (Algorithm 1, line 2):
         # its search costs a δ of one example in place of an ε of the group.
+        tolerance = 1e-8
         mixture = _mixture(accountant, mechanism)
-        example = mixture.of(1)
-        start = group_privacy.calibrate_noise(
-            lambda sigma, e: example.with_noise_multiplier(sigma).delta(e).upper,
-            epsilon=target_epsilon,
-            delta=target_delta,
-            k=mixture.items,
-            conversion=_LEMMAS[accountant],
+        target = group_privacy.example_target(
+            target_epsilon, target_delta, mixture.items, _LEMMAS[accountant]
         )
-        while math.isfinite(start) and excess(start) > 0:  # ε has a rounding of its own
-            start *= 1 + 1e-8
-        noise = start if math.isfinite(start) else None
+        example = mixture.of(1).with_noise_multiplier(1.0)
+        noise = _noise_for_delta(example, *target, 1e-9, smallest=1e-6) if target.delta else None
     else:
-        noise = least(excess, start=start, most=1e6, smallest=1e-3, relative=1e-4)
+        noise = least(
+            lambda noise: epsilon(noise) - target_epsilon,
+            start=mechanism.noise_multiplier,
+            most=1e6,
+            smallest=1e-3,
+            relative=1e-4,
+        )
     if noise is None:
         raise UseError(
             f"the accountant {accountant} finds no noise multiplier up to 1e6 within epsilon = "
-            f"{epsilon_up(target_epsilon)} at delta = {delta_up(target_delta)}",
-            hint="use the accountant contour, or raise the target epsilon",
+            f"{epsilon_up(target_epsilon)} at delta = {delta_up(target_delta)}, so no plan can "
+            "promise it",
+            hint="raise the target epsilon, lower the steps or the sampling probability, or use "
+            "the accountant contour",
         )
+    # δ within budget at ε does not quite give an ε within budget: that has a width of its own.
+    while not epsilon(noise) <= target_epsilon:
+        noise *= 1 + tolerance
     return mechanism.with_noise_multiplier(noise)
+
+
+def _noise_for_delta(
+    mechanism: NoisySteps, epsilon: float, delta: float, tolerance: float, smallest: float = 1e-3
+) -> float | None:
+    """The least noise at which δ(``epsilon``) is at most ``delta``; None beyond 1e6."""
+
+    def excess(noise: float) -> float:
+        """log(δ / target): nearly straight in the noise, so that few evaluations are needed."""
+        found = mechanism.with_noise_multiplier(noise).delta(epsilon).upper
+        log_ratio = math.log(max(found, 1e-300) / delta)
+        # The sign is that of δ - target, whatever the logarithm's rounding makes of it.
+        return max(log_ratio, 5e-324) if found > delta else min(log_ratio, 0.0)
+
+    start = mechanism.noise_multiplier
+    return least(excess, start=start, most=1e6, smallest=smallest, relative=tolerance)
+
+
+def _by_dp_accounting(mixture: Mixture, delta: float) -> Bracket:
+    """ε by the mixture-of-Gaussians accountant of dp-accounting (Charles et al. 2024, A.1.1).
+
+    Raises:
+        FailureError: the library answered NaN, failed, or is not installed.
+    """
+    library("dp_accounting.pld", extra="dp-accounting", what="this accountant")
+    dp_accounting = library("dp_accounting", extra="dp-accounting", what="this accountant")
+    (phase,) = mixture.phases()
+    weights = [math.exp(value) for value in phase.log_probabilities]
+    total = math.fsum(weights)
+    single = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
+        phase.noise_multiplier, list(phase.shifts), [weight / total for weight in weights]
+    )
+    accountant = dp_accounting.pld.PLDAccountant()
+    hint = "price it with --accountant contour, which answers for every mechanism"
+    try:
+        accountant.compose(dp_accounting.dp_event.SelfComposedDpEvent(single, phase.count))
+        upper = accountant.get_epsilon(delta)
+    except Exception as error:  # its grids have no room for little noise, which it says variously
+        raise FailureError(
+            f"dp-accounting cannot price this mechanism ({kind_of(error)})", hint=hint
+        ) from error
+    if math.isnan(upper):
+        raise FailureError("dp-accounting answered NaN: no bound can be claimed", hint=hint)
+    return Bracket(lower=0.0, upper=max(0.0, float(upper)), accountant="dp-accounting")
 
 
 def _mixture(accountant: Accountant, mechanism: NoisySteps) -> Mixture:
@@ -145,3 +208,29 @@ def _no_bound(accountant: Accountant, mechanism: NoisySteps) -> UseError:
         f"the accountant {accountant} has no bound for {type(mechanism).__name__}",
         hint="use the accountant contour",
     )
+
+
+def epsilon_by_items(
+    mechanism: NoisySteps, delta: float, *, at_most: int | None = None
+) -> dict[int, Bracket]:
+    """ε at ``delta`` of a user who holds k items, for every k from 1 to the mechanism's most.
+
+    Guarantee: ``mechanism.of(k)`` is exactly the mechanism as seen by such a user: nothing else
+    about it changes with k (Charles et al. 2024, Theorem 3 for a set A of k examples).
+
+    Args:
+        mechanism: example-level sampling with its cap G.
+        delta: in (0, 1).
+        at_most: the largest k wanted; G by default.
+
+    >>> from userdp.accounting.mechanisms import Binomial, Mixture
+    >>> law = Binomial(trials=3, probability=0.01)
+    >>> els = Mixture(law=law, noise_multiplier=1.0, steps=100)
+    >>> [f"{bracket.upper:.3f}" for bracket in epsilon_by_items(els, 1e-6).values()]
+    ['0.954', '1.971', '2.983']
+    """
+    require_delta(delta)
+    largest = mechanism.items
+    if at_most is not None:
+        largest = min(largest, require_count("at_most", at_most))
+    return {k: mechanism.of(k).epsilon(delta) for k in range(1, largest + 1)}

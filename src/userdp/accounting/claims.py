@@ -111,7 +111,7 @@ def _priced(mechanism: Mechanism) -> tuple[tuple[Steps, ...], Any]:
     """The laws, and what a cap on the batch adds to an upper bound of δ."""
     if not isinstance(mechanism, Capped):
         return steps_of(mechanism), lambda delta, epsilon: delta
-    from userdp.accounting.proof.closed import binomial_tail_added
+    from userdp.accounting.proof.enclosure import binomial_tail_added
 
     drawn, cap = mechanism.drawn, mechanism.cap
     return steps_of(mechanism.mixture), lambda delta, epsilon: binomial_tail_added(

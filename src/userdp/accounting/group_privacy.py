@@ -166,58 +166,6 @@ def example_target(
     return EpsilonDelta(example_epsilon, math.exp(math.log(delta) - factor) * max(allowance, 0.0))
 
 
-def calibrate_noise(
-    delta_of_noise: Callable[[float, float], float],
-    *,
-    epsilon: float,
-    delta: float,
-    k: int,
-    conversion: Conversion = Conversion.BEST,
-) -> float:
-    """The least noise multiplier for which group privacy gives (``epsilon``, ``delta``) to k.
-
-    Guarantee: at the returned σ, δ₁(ε₁) <= δ₁* was checked for the `example_target` (ε₁, δ₁*):
-    the side within budget, at most 1e-9 (relative) above the least. ``inf`` where no σ up to
-    1e6 does, or where δ₁* is below the smallest double.
-
-    Args:
-        delta_of_noise: (σ, ε) -> upper bound of the example-level δ; falling in σ.
-        epsilon: the group's, finite, > 0.
-        delta: the group's, in (0, 1).
-        k: examples in the group, >= 1.
-        conversion: which lemma.
-
-    Raises:
-        ValueError: a parameter is out of range, or the curve left [0, 1].
-
-    Source: Chua et al. 2024, Algorithm 1, line 2.
-    """
-    target = example_target(epsilon, delta, k, conversion)
-    if target.delta == 0:
-        return math.inf
-
-    def excess(sigma: float) -> float:
-        example_delta = _checked(delta_of_noise(sigma, target.epsilon))
-        if example_delta <= target.delta:
-            return min(math.log(max(example_delta, 5e-324) / target.delta), 0.0)
-        return max(math.log(example_delta / target.delta), 5e-324)
-
-    sigma = least(excess, start=1.0, most=1e6, smallest=1e-6, relative=1e-9)
-    return math.inf if sigma is None else sigma
-
-
-def linear_reference(example_epsilon: float, k: int) -> float:
-    """k·ε₁, the line that Ganesh's figures call "lower bound". **It bounds nothing.**
-
-    ε₁ is the example-level ε at the *same* δ. In the figures' settings the truth lies near and
-    above the line; in general neither: T = 1, p = 1e-4, σ = 0.3, δ = 1e-6 has ε₁ = 3.38 and
-    ε₈ = 8.01, far below 27.
-
-    Source: Ganesh 2024, Section 4.
-    """
-    return require_count("k", k) * require_epsilon(example_epsilon)
-
-
 def _checked(delta: float) -> float:
     if not 0 <= delta <= 1:
         raise ValueError(f"the example-level curve must stay in [0, 1], got {delta!r}")

@@ -33,12 +33,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from userdp.accounting.bracket import Bracket
+from userdp.accounting.laws import Binomial
+from userdp.accounting.mechanisms import Mixture, NoisySteps
+from userdp.errors import UseError
 from userdp.vocabulary import (
     require_count,
     require_delta,
@@ -95,69 +98,45 @@ def renyi_divergence(
     ) / (order - 1)
 
 
-def step_curve(
-    *,
-    sampling_probability: float,
-    noise_multiplier: float,
-    group_size: int,
-    steps: int,
-    orders: Sequence[float] = ORDERS,
-) -> dict[float, float]:
-    """Upper bounds of the Rényi divergence of ``steps`` steps of DP-SGD-ELS, by order.
+def has_curve(mechanism: NoisySteps) -> TypeGuard[Mixture]:
+    """Whether its Rényi divergences are known: steps with a binomial law in clip norms."""
+    return (
+        isinstance(mechanism, Mixture)
+        and isinstance(mechanism.law, Binomial)
+        and mechanism.scale == 1
+    )
+
+
+def step_curve(mechanism: NoisySteps, orders: Sequence[float] = ORDERS) -> dict[float, float]:
+    """Upper bounds of the Rényi divergence of all steps together, by order.
 
     Guarantee: the larger of both directions, add and remove, at each order; ``inf`` for an order
-    without a bound. `epsilon_of_curve` and `delta_of_curve` turn it into a guarantee.
+    without a bound. `epsilon_of_curve` and `delta_of_curve` turn it into a guarantee, which each
+    order gives by itself.
 
     Args:
-        sampling_probability: p, in (0, 1].
-        noise_multiplier: σ, in [1e-30, 1e30].
-        group_size: G >= 1.
-        steps: T >= 1.
+        mechanism: one that `has_curve`.
         orders: the orders tried, each above 1.
 
     Raises:
-        ValueError: a parameter is out of range (NaN included).
+        UseError: the mechanism has no Rényi divergence here.
     """
-    require_count("steps", steps)
+    if not has_curve(mechanism):
+        raise UseError(f"steps of kind {type(mechanism).__name__} have no Rényi divergence here")
+    law = mechanism.law
+    assert isinstance(law, Binomial)
     return {
-        order: steps
+        order: mechanism.steps
         * max(
             renyi_divergence(
                 order,
-                sampling_probability=sampling_probability,
-                noise_multiplier=noise_multiplier,
-                group_size=group_size,
+                sampling_probability=law.probability,
+                noise_multiplier=mechanism.noise_multiplier,
+                group_size=law.trials,
             )
         )
         for order in orders
     }
-
-
-def epsilon(
-    delta: float,
-    *,
-    sampling_probability: float,
-    noise_multiplier: float,
-    group_size: int,
-    steps: int,
-    orders: Sequence[float] = ORDERS,
-) -> Bracket:
-    """ε of ``steps`` steps of DP-SGD-ELS at ``delta`` in (0, 1), from above: lower is 0.
-
-    Guarantee: the mechanism is (``upper``, ``delta``)-DP per user, add or remove. Each order's
-    bound is valid by itself; the least is returned, ``inf`` if no order has one.
-
-    Other arguments and errors are those of `step_curve`.
-    """
-    curve = step_curve(
-        sampling_probability=sampling_probability,
-        noise_multiplier=noise_multiplier,
-        group_size=group_size,
-        steps=steps,
-        orders=orders,
-    )
-    upper = epsilon_of_curve(curve, delta)
-    return Bracket(lower=0.0, upper=upper, accountant=ACCOUNTANT, note=_NOTE)
 
 
 def epsilon_of_curve(curve: Mapping[float, float], delta: float) -> float:
@@ -182,9 +161,6 @@ def delta_of_curve(curve: Mapping[float, float], epsilon: float) -> float:
     best = min((order - 1) * (rho - epsilon) + _log_kappa(order) for order, rho in curve.items())
     best = min(best, 0.0)  # log of δ = 1
     return max(min(math.exp(best) * (1 + 1e-13 * (1 - best)), 1.0), 5e-324)
-
-
-_NOTE = "an upper bound only: the best Rényi order"
 
 
 def _log_kappa(order: float) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from userdp.accounting.accountants import Accountant
-from userdp.accounting.private_selection import has_curve
+from userdp.accounting.rdp import has_curve
 from userdp.claims.claims import Claim, compose
 from userdp.claims.parts import Choice, Part, Query, Steps, times
 from userdp.errors import FailureError

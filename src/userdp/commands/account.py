@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
+from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.claims import Claim
 from userdp.clip import Clip
@@ -132,7 +132,9 @@ def account(
                 raise UseError("--epsilon with a noise goes with a mechanism and --proof only")
             return Priced(values=_facts(law, mechanism) | _delta_at(mechanism, epsilon, proof))
         if epsilon is not None:
-            mechanism = calibrate_by(chosen, mechanism, target_epsilon=epsilon, target_delta=delta)
+            mechanism = calibrate(
+                mechanism, target_epsilon=epsilon, target_delta=delta, accountant=chosen
+            )
             told = {"target_epsilon": epsilon}
         bracket = epsilon_by(chosen, mechanism, delta)
         told = {

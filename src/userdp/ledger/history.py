@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.accounting.filters import RenyiFilter
-from userdp.accounting.mechanisms.pure import PureQuery
+from userdp.accounting.mechanisms import PureQuery
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger import series, settling

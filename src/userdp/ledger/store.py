@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp import files
-from userdp.accounting.mechanisms.pure import PureQuery
+from userdp.accounting.mechanisms import PureQuery
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.ledger.budget_lines import BudgetLines

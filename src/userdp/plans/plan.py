@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Self
 
-from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
+from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.clip import Clip, ClipForm, sum_noise_multiplier
@@ -144,11 +144,11 @@ class Plan(Saved):
         target = self.budget.target_epsilon
         if target is None:
             raise UseError("a plan without a target_epsilon has no budget to choose its noise by")
-        calibrated = calibrate_by(
-            self.accountant,
+        calibrated = calibrate(
             self.mechanism,
             target_epsilon=target,
             target_delta=ideal_delta_for(target, self.budget.target_delta, steps=self.steps),
+            accountant=self.accountant,
         )
         noise = replace(self.noise, multiplier=calibrated.noise_multiplier)
         if noise.independent_multiplier != noise.multiplier:

@@ -18,11 +18,11 @@ from userdp.accounting.implemented import implemented_epsilon
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.private_selection import (
     ACCOUNTANT,
+    Repetitions,
     base_curve,
-    has_curve,
     selection_epsilon,
 )
-from userdp.accounting.repetitions import Repetitions
+from userdp.accounting.rdp import has_curve
 from userdp.accounting.roots import least
 from userdp.codec import decode
 from userdp.errors import UseError

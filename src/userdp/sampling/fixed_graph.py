@@ -20,7 +20,7 @@ class FixedGraph(PoissonExamples):
     neighbouring data sets the contents of one user's examples change in any way, and which examples
     there are, and who owns them, stays. Removing the user's texts and adding others are each
     dominated by the mixture of `PoissonExamples` under zero-out adjacency; the price is that of
-    both (`userdp.accounting.mechanisms.exchanged`, where the proof stands).
+    both (`userdp.accounting.mechanisms`, where the proof stands).
 
     Args:
         group_size: G, most examples that one user owns, alone or with others.

@@ -88,7 +88,8 @@ class Truncated(Poisson):
             yield drawn
 
     def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:
-        from userdp.accounting.mechanisms import Binomial, Capped
+        from userdp.accounting.laws import Binomial
+        from userdp.accounting.mechanisms import Capped
 
         return Capped(
             mixture=self._mixture(noise_multiplier, steps),

@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from userdp.accounting.repetitions import PoissonNumber, Repetitions, TruncatedNegativeBinomial
+from userdp.accounting.private_selection import (
+    PoissonNumber,
+    Repetitions,
+    TruncatedNegativeBinomial,
+)
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError

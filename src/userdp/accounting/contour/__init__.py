@@ -3,13 +3,8 @@
 Derivation and proofs: docs/accounting.md.
 """
 
-from userdp.accounting.contour.certify import (
-    ACCOUNTANT,
-    OneWay,
-    delta_bracket,
-    epsilon_bracket,
-)
-from userdp.accounting.contour.phases import Phase, phase_of
+from userdp.accounting.contour.curve import ACCOUNTANT, OneWay, delta_bracket, epsilon_bracket
+from userdp.accounting.contour.losses import Phase, phase_of
 
 __all__ = [
     "ACCOUNTANT",

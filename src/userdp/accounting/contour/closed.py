@@ -1,4 +1,4 @@
-r"""Closed forms: a pure Gaussian composition, and one single step (T = 1).
+r"""Certified bounds, and closed forms: a pure Gaussian composition, and one single step (T = 1).
 
 Legend: R(z) = e^{z^2/2} int_z^inf e^{-t^2/2} dt = sqrt(pi/2) erfcx(z/sqrt 2), the Mills ratio;
 phi and Phi_c are the standard normal density and upper tail.
@@ -7,18 +7,50 @@ phi and Phi_c are the standard normal density and upper tail.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import erfcx, log_ndtr
 
-from userdp.accounting.contour.bounds import Bounds
-from userdp.accounting.contour.losses import Floats, Law, losses
-from userdp.accounting.contour.phases import Phase
+from userdp.accounting.contour.losses import Floats, Phase, ShiftLaw, losses
 from userdp.accounting.contour.side import LOG_SQRT_2PI
 from userdp.accounting.roots import bisect, outwards
+from userdp.errors import FailureError
+
+_ROUNDING = 1e-12  # relative; brackets carry their own allowances, so this is generous
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """lower <= truth <= upper."""
+
+    lower: float
+    upper: float
+
+    def meet(self, other: Bounds) -> Bounds:
+        """The intersection of two certified brackets.
+
+        Raises:
+            FailureError: there is none. Then one of the brackets is wrong, and no answer is better
+                than either. Where they miss each other by rounding alone, the gap is the answer.
+        """
+        lower, upper = max(self.lower, other.lower), min(self.upper, other.upper)
+        if lower - upper > _ROUNDING * lower:
+            raise FailureError(
+                f"two certified brackets exclude each other: [{self.lower!r}, {self.upper!r}] and "
+                f"[{other.lower!r}, {other.upper!r}]; one of them is wrong, so none is reported",
+                hint="use another accountant for this setting, and report the setting as a bug",
+            )
+        return Bounds(min(lower, upper), max(lower, upper))
+
+    def join(self, other: Bounds) -> Bounds:
+        """Certified bounds of the larger of two quantities."""
+        return Bounds(max(self.lower, other.lower), max(self.upper, other.upper))
+
 
 _SPECIAL = 4e-15  # stated relative error of erfcx and of exp(log_ndtr) in the ranges used
 LEAST_DELTA = 1e-289  # below, delta(eps) is only said to be below it (docs, Section 8)
+
 # A difference that cancels to worse than this (relative) is left to the contour (docs, Section 7).
 _MOST_CANCELLED = 4e-7
 
@@ -95,10 +127,10 @@ def gaussian_epsilon(mu: float, delta: float) -> Bounds:
     return Bounds(lower, upper)
 
 
-def _law(phase: Phase) -> Law:
+def _law(phase: Phase) -> ShiftLaw:
     w = np.asarray(phase.log_probabilities)
     w = w - math.log(math.fsum(np.exp(w)))
-    return Law(np.asarray(phase.shifts) / phase.noise_multiplier, w, 0.0)
+    return ShiftLaw(np.asarray(phase.shifts) / phase.noise_multiplier, w, 0.0)
 
 
 def single_step_delta(phase: Phase, epsilon: float, *, remove: bool) -> Bounds | None:
@@ -116,7 +148,7 @@ def single_step_delta(phase: Phase, epsilon: float, *, remove: bool) -> Bounds |
     return _tail_gap(law, r, residue, epsilon, remove)
 
 
-def _just_beyond(law: Law, target: float, way: float) -> tuple[float, float]:
+def _just_beyond(law: ShiftLaw, target: float, way: float) -> tuple[float, float]:
     """(r on the side ``way`` of the root of l = target, a bound of |l(r) - target|).
 
     So near the root that only rounding matters; on that side the set {x > r} (``way`` -1) or
@@ -133,7 +165,7 @@ def _just_beyond(law: Law, target: float, way: float) -> tuple[float, float]:
     return r, abs(value - target) + rounding
 
 
-def _loss_rounding(law: Law, x: float, value: float) -> float:
+def _loss_rounding(law: ShiftLaw, x: float, value: float) -> float:
     """The allowance for l(x): 16 ulps, of l and of sum p_k |e^t - 1| where l is near 0."""
     if abs(value) > 0.3:
         return 2.0**-49 * (1 + abs(value))
@@ -142,12 +174,12 @@ def _loss_rounding(law: Law, x: float, value: float) -> float:
     return 2.0**-49 * (abs(value) + size)
 
 
-def _loss_at(law: Law, x: float) -> tuple[float, float]:
+def _loss_at(law: ShiftLaw, x: float) -> tuple[float, float]:
     ell, slope, _ = losses(law, np.array([x]), np.zeros(1))
     return float(ell[0, 0].real), float(slope[0])
 
 
-def _root(law: Law, target: float) -> tuple[float, float]:
+def _root(law: ShiftLaw, target: float) -> tuple[float, float]:
     """(r with l(r) close to target, |l(r) - target|) for the increasing, convex l."""
     low, high = -1.0, 1.0
     while _loss_at(law, low)[0] > target and low > -1e8:
@@ -210,7 +242,7 @@ def single_step_epsilon(phase: Phase, delta: float, *, remove: bool) -> Bounds |
 
 
 def _tail_gap_small(
-    law: Law, r: float, residue: float, epsilon: float, remove: bool
+    law: ShiftLaw, r: float, residue: float, epsilon: float, remove: bool
 ) -> Bounds | None:
     """`_tail_gap` with 1 = sum p_k taken out, so that rare participation costs no digits.
 
@@ -233,7 +265,9 @@ def _tail_gap_small(
     return Bounds(value - error, min(value + error + miss, 1.0))
 
 
-def _tail_gap(law: Law, r: float, residue: float, epsilon: float, remove: bool) -> Bounds | None:
+def _tail_gap(
+    law: ShiftLaw, r: float, residue: float, epsilon: float, remove: bool
+) -> Bounds | None:
     sign = 1.0 if remove else -1.0
     if epsilon < 1.0 and law.a[0] == 0:
         return _tail_gap_small(law, r, residue, epsilon, remove)

@@ -17,14 +17,39 @@ from scipy.special import erfc, log_ndtr
 from userdp.accounting.contour.losses import (
     Complexes,
     Floats,
-    Law,
+    ShiftLaw,
     is_on_branch,
     losses,
     turns_upwards,
 )
-from userdp.accounting.contour.rounding import EPS
-from userdp.accounting.contour.side import LOG_SQRT_2PI, Side, Step, strip_height
-from userdp.accounting.contour.split import TURN, Split
+from userdp.accounting.contour.side import LOG_SQRT_2PI, TURN, Side, Split, Step, strip_height
+
+EPS = 2.0**-53
+
+
+def rounding(weights: Complexes, ell: Complexes, c: float, u: Floats) -> Floats:
+    """Allowance for |error| of sum_m w_m (e^{iu l_m} - 1), elementwise in ``u``.
+
+    32 ulps of sum |w| min(2, u |l|) (weights, tables, products, the sum), and 8 ulps of
+    (1 + c + u) |l| for the loss itself.
+    """
+    size, loss = np.abs(weights), np.abs(ell)
+    mean = float(size @ loss)
+    reach: Floats = np.minimum(2.0 * float(size.sum()), u * mean)
+    return EPS * (32.0 * reach + 8.0 * (1.0 + c + u) * mean)
+
+
+def widened(log_size: Floats, growth: Floats) -> Floats:
+    """e^log_size (e^growth - 1): the error of a product of many factors, without loss.
+
+    Infinite where no double holds it: a number that was cut off would be no bound.
+
+    A factor m with error e and power T contributes T log(1 + e/|m|) to ``growth`` (docs, eq. 14).
+    """
+    with np.errstate(over="ignore"):  # infinity is the right bound: a cut-off number would be none
+        out: Floats = np.exp(log_size + growth) * -np.expm1(-growth)
+    return out
+
 
 # Heights of the lines that bound the tail, in parts of Y. The real axis and Im z = Y are among
 # them: eq. 10 needs both. A whole line bounds far u best at low heights, where f_0 has hardly
@@ -34,6 +59,7 @@ _SPLIT_FRACTIONS = np.array([0.0, 0.03, 0.06, 0.12, 0.25, 0.375, 0.5, 0.625, 0.7
 _MOST_POINTS = 20_000  # of a line; beyond, one line costs most of a second
 _ALIAS_MARGIN = 4.0  # on sums of |f| that stand for integrals, where only their size matters
 _LEAST_HEIGHT = 1e-3
+
 # h is chosen such that e^{-2 pi y/h} times the growth on the strip is e^-40 < 1e-17 (docs, eq. 10);
 # e^-42.5 for a split line, whose parts may be small beside the whole that the error refers to.
 _DECAY, _SPLIT_DECAY = 40.0, 42.5
@@ -124,7 +150,7 @@ def _domain(step: Step, b: float) -> slice:
 
 
 def is_sound(
-    law: Law,
+    law: ShiftLaw,
     x: Floats,
     heights: Floats,
     ell: Complexes,

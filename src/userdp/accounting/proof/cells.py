@@ -12,10 +12,42 @@ from collections.abc import Callable
 
 import numpy as np
 
-from userdp.accounting.proof.balls import Ball, flint_library, float_above, log_float
-from userdp.accounting.proof.cut import cut_weight
-from userdp.accounting.proof.law import Ratio, Steps
-from userdp.accounting.proof.planning import View
+from userdp.accounting.proof.law import (
+    Ball,
+    Ratio,
+    Steps,
+    expectation,
+    flint_library,
+    float_above,
+    log_float,
+)
+from userdp.accounting.proof.planning import Cut, View
+
+
+def cut_weight(cut: Cut | None, z: Ball) -> Ball:
+    """1 - χ(z) = ½ erfc(κ(z - place)); 1 without a cut."""
+    flint = flint_library()
+    if cut is None:
+        return flint.arb(1)
+    return (flint.arb(cut.sharpness) * (z - flint.arb(cut.place))).erfc() / 2
+
+
+def dropped_mass(steps: Steps, view: View, bits: int) -> Ball:
+    """An upper bound of ∫ χ dQ = Σ q_k Pr[N(a_k, 1 + 1/(2κ²)) ≥ place], one step's cut mass."""
+    flint = flint_library()
+    arb, cut = flint.arb, view.cut
+    if cut is None:
+        return arb(0)
+    with flint.ctx.workprec(bits):
+        keep = np.flatnonzero(view.law.log_q > view.law.log_q.max() - 1500.0)
+        window = (int(keep[0]) + steps.law.least, int(keep[-1]) + steps.law.least)
+        width = (2 + 1 / arb(cut.sharpness) ** 2).sqrt()
+
+        def beyond(k: int) -> Ball:
+            return ((arb(cut.place) - steps.unit * k) / width).erfc() / 2
+
+        return expectation(steps.law, window, beyond).upper()
+
 
 # Where |1-χ| is taken off the axis, 1.8/κ from it at most, its majorant has this factor.
 CUT_FACTOR = 26.0

@@ -1,20 +1,183 @@
-"""δ(ε) of a composition, enclosed in both directions, or why it could not be."""
+r"""δ(ε) of a composition, enclosed in both directions, or why it could not be.
+
+Beside the sums along a line (`sums`) stand closed forms in balls: one step, pure Gaussians, and
+bounds that need no sum (docs/proof.md).
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from userdp.accounting.proof.balls import flint_library, float_above
-from userdp.accounting.proof.closed import (
-    add_is_zero,
-    dominating_variance,
-    gaussian_delta,
-    participation,
-    single_step_delta,
+import numpy as np
+from scipy.special import log_ndtr
+
+from userdp.accounting.laws import Binomial
+from userdp.accounting.proof.law import (
+    Ball,
+    Ratio,
+    Steps,
+    chance,
+    expectation,
+    flint_library,
+    float_above,
+    float_below,
+    growth,
 )
-from userdp.accounting.proof.law import Steps
+from userdp.accounting.proof.planning import FloatLaw
 from userdp.accounting.proof.sums import OneWay, sum_delta
+
+_MOST_BITS = 4096
+_SMALL_ENOUGH = 1e-13
+
+
+def _tail(x: Ball) -> Ball:
+    """Pr[N(0, 1) ≥ x]."""
+    return (x / flint_library().arb(2).sqrt()).erfc() / 2
+
+
+def _refined(value: Callable[[int], Ball], how: str, bits: int) -> OneWay:
+    """``value`` at ``bits`` of precision, doubled until the ball is narrow."""
+    while True:
+        with flint_library().ctx.workprec(bits):
+            ball = value(bits)
+            lower, upper = float_below(ball), min(float_above(ball), 1.0)
+        enclosure = OneWay(max(min(lower, upper), 0.0), max(upper, 0.0), how, bits)
+        if enclosure.relative_width < _SMALL_ENOUGH or bits >= _MOST_BITS:
+            return enclosure
+        bits *= 2
+
+
+def gaussian_delta(variance: Ball, epsilon: float) -> OneWay:
+    r"""δ(ε) of one Gaussian mechanism with μ² = ``variance``, equal in both directions.
+
+    Source: Balle and Wang 2018, Theorem 8: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ).
+    """
+
+    def value(_: int) -> Ball:
+        mu, at = variance.sqrt(), flint_library().arb(epsilon)
+        return _tail(at / mu - mu / 2) - at.exp() * _tail(at / mu + mu / 2)
+
+    return _refined(value, "closed form", 128)
+
+
+def dominating_variance(phases: tuple[Steps, ...]) -> Ball:
+    """μ² of a Gaussian that is easier to tell apart than the phases: steps at their largest shift.
+
+    Q^T is a mixture over the sequences of shifts of Gaussians of at most this norm, and H is
+    jointly convex; a Gaussian's grows with its norm.
+    """
+    parts = (steps.count * (steps.unit * steps.law.most) ** 2 for steps in phases)
+    return sum(parts, flint_library().arb(0))
+
+
+def participation(phases: tuple[Steps, ...]) -> Ball:
+    """Σ T (1 - q_0): δ is at most the chance that the user takes part at all."""
+    arb = flint_library().arb
+    value = arb(0)
+    for steps in phases:
+        absent = chance(steps.law, 0) if steps.law.least == 0 else arb(0)
+        value += steps.count * (1 - absent)
+    return value
+
+
+def add_is_zero(phases: tuple[Steps, ...], epsilon: float) -> bool:
+    """Whether *add* is certainly 0: no loss -Σ ℓ exceeds -Σ T log q_0, as ℓ ≥ log q_0."""
+    flint = flint_library()
+    if any(steps.law.least > 0 for steps in phases):
+        return False
+    with flint.ctx.workprec(256):
+        most = flint.arb(0)
+        for steps in phases:
+            most -= steps.count * chance(steps.law, 0).log()
+        return bool(flint.arb(epsilon) >= most)
+
+
+def single_step_delta(steps: Steps, epsilon: float, *, remove: bool) -> OneWay:
+    r"""δ(ε) of one step, by the Neyman-Pearson set where the loss exceeds ε.
+
+    ℓ increases on the axis, so the set is {x > r} with ℓ(r) = ε (*remove*), or {x < r} with
+    ℓ(r) = -ε (*add*). r is enclosed between two points where ℓ is certainly below and above.
+
+    Raises:
+        ArithmeticError: the root was not enclosed.
+    """
+    law = FloatLaw(steps)
+    start = law.root(epsilon if remove else -epsilon)
+    return _refined(
+        lambda bits: _one_step(steps, law, start, epsilon, remove, bits),
+        "one step, closed form",
+        256,
+    )
+
+
+def _one_step(
+    steps: Steps, law: FloatLaw, start: float, epsilon: float, remove: bool, bits: int
+) -> Ball:
+    arb = flint_library().arb
+    least = steps.law.least
+    window = law.window(start - 0.5, start + 0.5, bits)
+    ratio = Ratio(steps, (window[0] + least, window[1] + least), (start - 0.5, start + 0.5))
+    target = arb(epsilon) if remove else -arb(epsilon)
+    r = arb(start)
+    for _ in range(14):
+        loss, mean, _ = ratio.at(r)
+        r = (r - (loss - target) / (ratio.a * mean)).mid()
+    width = arb(2) ** (-int(0.8 * bits))
+    for _ in range(40):
+        if ratio.at(r - width)[0] < target and ratio.at(r + width)[0] > target:
+            break
+        width *= 16
+    else:
+        raise ArithmeticError("the root of the loss was not enclosed")
+    root = r + arb(0, width)
+    if not abs(root - arb(start)) < arb(0.5):
+        raise ArithmeticError("the root of the loss left its window")
+    chance = _mixture_tail(steps, law, root, bits, above=remove)
+    if remove:
+        return chance - arb(epsilon).exp() * _tail(root)
+    return _tail(-root) - arb(epsilon).exp() * chance
+
+
+def _mixture_tail(steps: Steps, law: FloatLaw, root: Ball, bits: int, *, above: bool) -> Ball:
+    """Q(x > root), or Q(x < root): the normal tail is log-concave, as `expectation` asks."""
+    least, sign = steps.law.least, 1 if above else -1
+    size = law.log_q + log_ndtr(sign * (law.a * law.k - float(root.mid())))
+    keep = np.flatnonzero(size > size.max() - (bits * math.log(2) + 20))
+    window = (int(keep[0]) + least, int(keep[-1]) + least)
+    return expectation(steps.law, window, lambda k: _tail(sign * (root - steps.unit * k)))
+
+
+def binomial_tail_added(
+    delta: float, epsilon: float, units: Binomial, *, cap: int, count: int
+) -> float:
+    """``delta`` + (1 + e^ε) τ with τ = ``count``·Pr[units > ``cap``], rounded up; at most 1.
+
+    A run whose batches are cut at ``cap`` differs from the uncut one with probability at most τ on
+    either data set, which costs at most (1 + e^ε) τ.
+    """
+    if cap >= units.trials:
+        return delta
+    if units.probability == 1:
+        return 1.0
+    flint = flint_library()
+    with flint.ctx.workprec(256):
+        weight, tail = chance(units, cap + 1), flint.arb(0)
+        for k in range(cap + 1, units.trials + 1):
+            tail += weight
+            if k == units.trials:
+                break
+            ratio = growth(units, k)  # falls with k: what is left is at most a geometric series
+            weight *= ratio
+            if ratio < 1 and weight <= tail * flint.arb(2) ** -60:
+                tail += weight / (1 - ratio)
+                break
+        return min(
+            1.0, float_above(flint.arb(delta) + (1 + flint.arb(epsilon).exp()) * count * tail)
+        )
+
 
 WANTED = 1e-9
 
@@ -73,10 +236,7 @@ def enclose_delta(
     flint = flint_library()
     started = time.process_time()
     with flint.ctx.workprec(256):
-        variance = flint.arb(0)
-        for steps in phases:
-            if steps.is_gaussian:
-                variance += steps.count * (steps.unit * steps.law.most) ** 2
+        variance = dominating_variance(tuple(steps for steps in phases if steps.is_gaussian))
         mixed = tuple(steps for steps in phases if not steps.is_gaussian)
     if not mixed:
         both = gaussian_delta(variance, epsilon)

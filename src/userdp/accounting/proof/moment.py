@@ -13,10 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.accounting.proof.balls import Ball, flint_library, float_above, log_float
-from userdp.accounting.proof.cells import Cells
-from userdp.accounting.proof.cut import cut_weight
-from userdp.accounting.proof.law import Ratio, Steps, continuous_log
+from userdp.accounting.proof.cells import Cells, cut_weight
+from userdp.accounting.proof.law import (
+    Ball,
+    Ratio,
+    Steps,
+    continuous_log,
+    flint_library,
+    float_above,
+    log_float,
+)
 from userdp.accounting.proof.planning import View
 
 MOST_NODES = 12_000

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from userdp.accounting.proof.balls import Ball, flint_library, float_above, float_below
-from userdp.accounting.proof.cut import dropped_mass
-from userdp.accounting.proof.law import Steps
+from userdp.accounting.proof.cells import dropped_mass
+from userdp.accounting.proof.law import Ball, Steps, flint_library, float_above, float_below
 from userdp.accounting.proof.moment import Moment
 from userdp.accounting.proof.planning import Plan, make_plan
 from userdp.accounting.roots import bisect

@@ -12,12 +12,33 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from userdp.accounting.contour.chernoff import Chernoff
-from userdp.accounting.contour.line import Line, Part
-from userdp.accounting.contour.losses import Complexes, Floats
-from userdp.accounting.contour.precise import departures, log1p
-from userdp.accounting.contour.rounding import EPS, rounding, widened
-from userdp.accounting.contour.side import Side
+from userdp.accounting.contour.line import EPS, Line, Part, rounding, widened
+from userdp.accounting.contour.losses import Complexes, Floats, log1p
+from userdp.accounting.contour.side import Chernoff, Side
+
+
+def departures(weights: Complexes, ell: Complexes, h: float, n: int) -> Complexes:
+    """sum_m w_m (e^{i j h l_m} - 1) for j < n, by two short tables and one matrix product.
+
+    With j = J r + q: e^{(A+B)} - 1 = e^A (e^B - 1) + (e^A - 1), so nothing is subtracted from 1.
+    """
+    inner = max(1, math.isqrt(n))
+    outer = -(-n // inner)
+    fine = np.expm1(1j * np.outer(ell, h * np.arange(inner)))
+    coarse = np.expm1(1j * np.outer(h * inner * np.arange(outer), ell))
+    lone = coarse @ weights
+    out: Complexes = (((coarse + 1) * weights[None, :]) @ fine + lone[:, None]).reshape(-1)[:n]
+    return out
+
+
+def sums(weights: Complexes, ell: Complexes, h: float, n: int) -> Complexes:
+    """sum_m w_m e^{i j h l_m} for j < n."""
+    inner = max(1, math.isqrt(n))
+    outer = -(-n // inner)
+    fine = np.exp(1j * np.outer(ell, h * np.arange(inner)))
+    coarse = np.exp(1j * np.outer(h * inner * np.arange(outer), ell))
+    out: Complexes = ((coarse * weights[None, :]) @ fine).reshape(-1)[:n]
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,637 @@
+r"""What a run does, as frozen values that know their price.
+
+A mechanism is a tuple of public constants, fixed before any private look. ``epsilon(delta)`` and
+``delta(epsilon)`` return a certified `Bracket`; report its ``upper``. No sampling is named here:
+each says in `userdp.sampling` which of these dominates it.
+
+**Compositions.** The Gaussian parts are one composition of phases. The pure queries are randomised
+response, whose outcomes o have loss L_o = ± ε₁ ± ε₂ …, and with R₁, R₀ their probabilities on the
+two data sets,
+
+.. math:: H_{e^ε}(Q ⊗ R_1, P ⊗ R_0) = \sum_o R_1(o) \, H_{e^{ε - L_o}}(Q, P),
+
+since on outcome o the integrand is (R_1(o) Q - e^ε R_0(o) P)₊ = R_1(o) (Q - e^{ε - L_o} P)₊. For
+ε < 0, H_{e^ε}(Q, P) = 1 - e^ε + e^ε H_{e^{-ε}}(P, Q).
+
+**Items that are exchanged** (`Exchanged`). Between neighbouring data sets D and D' the contents of
+one user's items change in any way (an item may also lose its text, or gain one); which items there
+are stays. Let D° be D without that user's items. D and D° are neighbours under zero-out adjacency,
+and so are D° and D': each pair is dominated by the same mixture over T steps (`Mixture`). If that
+is (ε₁, δ₁)-DP, then for every event E
+
+.. math:: M(D)(E) \le e^{ε_1} M(D°)(E) + δ_1 \le e^{2ε_1} M(D')(E) + (1 + e^{ε_1})\, δ_1
+
+(the lemma of Vadhan 2017, 2.2, for two steps). Beside it stands the Gaussian mechanism of shift 2G:
+given the draws, one step's sums differ by at most 2C for each of the user's drawn items, of which
+there are at most G. The smaller of the two is taken; where every item joins every step the second
+is attained.
+
+Why not the mixture N(2·Binom(G, p), σ²) against N(0, σ²)? It looks like the same step with twice
+the shift, and it is too small. Where the user's gradients are opposite in D and D', *both*
+distributions are mixtures, N(-Binom) and N(+Binom): at G = 2, p = 0.9, σ = 0.7, one step, ε = 1,
+their δ is 0.934 and that mixture's 0.909. The test ``test_exchanged`` holds it against this pair.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc
+
+from userdp.accounting.bracket import Bracket
+from userdp.accounting.contour import (
+    ACCOUNTANT,
+    OneWay,
+    Phase,
+    delta_bracket,
+    epsilon_bracket,
+    phase_of,
+)
+from userdp.accounting.group_privacy import example_target, group_guarantee
+from userdp.accounting.implemented import addition, close_delta, close_epsilon
+from userdp.accounting.laws import MOST_ITEMS, Binomial, Hypergeometric, Law
+from userdp.accounting.roots import narrow
+from userdp.errors import UseError
+from userdp.vocabulary import (
+    Adjacency,
+    delta_up,
+    require_count,
+    require_delta,
+    require_epsilon,
+    require_noise_multiplier,
+    require_positive,
+)
+
+
+class Mechanism(ABC):
+    """Noisy releases with public parameters, and what they cost.
+
+    Guarantee: ``epsilon`` and ``delta`` bracket the exact privacy of the pair of distributions
+    that dominates the mechanism: no adjacent pair of data sets is easier to tell apart.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def adjacency(self) -> Adjacency:
+        """Which pairs of data sets the price is for."""
+
+    @abstractmethod
+    def epsilon(self, delta: float) -> Bracket:
+        """Certified bounds of the least ε at this δ, in (0, 1)."""
+
+    @abstractmethod
+    def delta(self, epsilon: float) -> Bracket:
+        """Certified bounds of the least δ at this ε, >= 0."""
+
+
+class NoisySteps(Mechanism):
+    """T identical steps with noise that can be calibrated: what one plan does.
+
+    Frozen, and with a hash: equal mechanisms have equal prices, and are priced once
+    (`userdp.accounting.accountants.epsilon_by`).
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """T, noisy updates released."""
+
+    @property
+    @abstractmethod
+    def noise_multiplier(self) -> float:
+        """σ, the noise's standard deviation divided by the clip norm."""
+
+    @property
+    @abstractmethod
+    def items(self) -> int:
+        """The most items of one user that this is the price for."""
+
+    @abstractmethod
+    def with_steps(self, steps: int) -> Self:
+        """The same mechanism run for another number of steps."""
+
+    @abstractmethod
+    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
+        """The same mechanism with other noise."""
+
+    @abstractmethod
+    def of(self, items: int) -> Self:
+        """The same steps as a user of another number of items sees them."""
+
+
+_CLOSED_FORM = "closed-form"
+_PURE_UP, _PURE_DOWN = 1 + 1e-14, 1 - 1e-14  # a handful of roundings of 1.1e-16 each
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PureQuery(Mechanism):
+    """A query that is (ε, 0)-DP, priced as randomised response, which dominates every such query.
+
+    Guarantee: every (ε, 0)-DP query can be simulated from randomised response with the same ε
+    (Kairouz, Oh & Viswanath 2015, Theorem 3.4), so the price is an upper bound for all of
+    them, and exact for randomised response itself. Use it for a Laplace query of scale b and
+    sensitivity Δ (ε = Δ/b), the exponential mechanism, and AboveThreshold (its total ε; Dwork &
+    Roth 2014, Theorem 3.23).
+
+    Args:
+        pure_epsilon: ε of the single query; > 0, finite.
+        measured_under: the adjacency that ``pure_epsilon`` belongs to.
+
+    Raises:
+        UseError: ``pure_epsilon`` is out of its range.
+    """
+
+    pure_epsilon: float
+    measured_under: Adjacency = Adjacency.ADD_OR_REMOVE
+
+    def __post_init__(self) -> None:
+        require_positive("pure_epsilon", self.pure_epsilon, at_most=700.0)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.measured_under
+
+    def delta(self, epsilon: float) -> Bracket:
+        """δ(ε) = max(0, (e^{ε₀} - e^ε) / (1 + e^{ε₀}))."""
+        gap = self.pure_epsilon - require_epsilon(epsilon)
+        if gap <= 0:
+            return Bracket(lower=0.0, upper=0.0, accountant=_CLOSED_FORM)
+        value = -math.expm1(-gap) / (1 + math.exp(-self.pure_epsilon))
+        return Bracket(
+            lower=value * _PURE_DOWN, upper=min(1.0, value * _PURE_UP), accountant=_CLOSED_FORM
+        )
+
+    def epsilon(self, delta: float) -> Bracket:
+        """The inverse: ε = ε₀ + log(1 - δ(1 + e^{-ε₀})), at least 0."""
+        inner = require_delta(delta) * (1 + math.exp(-self.pure_epsilon))
+        if inner >= 1:
+            return Bracket(lower=0.0, upper=0.0, accountant=_CLOSED_FORM)
+        value = max(0.0, self.pure_epsilon + math.log1p(-inner))
+        slack = 1e-14 * self.pure_epsilon / (1 - inner)
+        return Bracket(
+            lower=max(0.0, value - slack),
+            upper=min(self.pure_epsilon, value + slack) if value else 0.0,
+            accountant=_CLOSED_FORM,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mixture(NoisySteps):
+    """T steps that are dominated by N(scale·K, σ²) against N(0, σ²), with K drawn from ``law``.
+
+    Guarantee: ``epsilon`` and ``delta`` bracket, in the worse of both directions,
+    δ(ε) = H_{e^ε}(N(0, σ²)^T, N(scale·K, σ²)^T). The sampling that names the law must show that
+    this pair dominates what runs under ``adjacency`` (`userdp.sampling`). K = 1 with certainty
+    is the plain Gaussian mechanism of sensitivity ``scale``, with
+    δ(ε) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ), μ = scale·√T / σ (Balle & Wang 2018, Theorem 8).
+
+    Args:
+        law: how many of the user's items a step draws.
+        scale: how far each drawn item moves the sum, in clip norms; > 0.
+        noise_multiplier: σ, the noise's standard deviation divided by the clip norm; in [1e-30,
+            1e30].
+        steps: T, noisy updates released; at least 1.
+        adjacency: which neighbouring data sets the pair is for.
+
+    Raises:
+        UseError: a parameter is out of its range (NaN included).
+    """
+
+    law: Law
+    scale: float = 1.0
+    noise_multiplier: float
+    steps: int
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
+
+    def __post_init__(self) -> None:
+        require_count("group_size", self.law.items, at_most=MOST_ITEMS)
+        require_positive("scale", self.scale)
+        require_noise_multiplier(self.noise_multiplier)
+        require_count("steps", self.steps)
+
+    @property
+    def items(self) -> int:
+        return self.law.items
+
+    def with_steps(self, steps: int) -> Self:
+        return replace(self, steps=steps)
+
+    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def of(self, items: int) -> Self:
+        return replace(self, law=self.law.of(items))
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The dominating pair, as phases of identical steps."""
+        return (
+            phase_of(
+                self.law,
+                scale=self.scale,
+                noise_multiplier=self.noise_multiplier,
+                count=self.steps,
+            ),
+        )
+
+    def epsilon(self, delta: float) -> Bracket:
+        """Certified bounds of the least ε at this δ, in (0, 1)."""
+        return epsilon_bracket(self.phases(), require_delta(delta))
+
+    def delta(self, epsilon: float) -> Bracket:
+        """Certified bounds of the least δ at this ε, >= 0."""
+        return delta_bracket(self.phases(), require_epsilon(epsilon))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ByMixture(NoisySteps):
+    """Steps that are priced by way of a `Mixture`, whose parameters are theirs."""
+
+    mixture: Mixture
+
+    @property
+    def steps(self) -> int:
+        return self.mixture.steps
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.mixture.noise_multiplier
+
+    @property
+    def items(self) -> int:
+        return self.mixture.items
+
+    def with_steps(self, steps: int) -> Self:
+        return replace(self, mixture=self.mixture.with_steps(steps))
+
+    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
+        return replace(self, mixture=self.mixture.with_noise_multiplier(noise_multiplier))
+
+    def of(self, items: int) -> Self:
+        return replace(self, mixture=self.mixture.of(items))
+
+
+def binomial_steps(
+    *,
+    sampling_probability: float,
+    group_size: int = 1,
+    noise_multiplier: float,
+    steps: int,
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE,
+) -> Mixture:
+    """Each of a user's ``group_size`` items joins each step by a coin of its own."""
+    return Mixture(
+        law=Binomial(trials=group_size, probability=sampling_probability),
+        noise_multiplier=noise_multiplier,
+        steps=steps,
+        adjacency=adjacency,
+    )
+
+
+def hypergeometric_steps(
+    *, batch_size: int, population: int, group_size: int = 1, noise_multiplier: float, steps: int
+) -> Mixture:
+    """Batches of B of at least n + G items, G of them the user's, without replacement.
+
+    An item of the user that is drawn also displaces another one, hence the scale of 2 (Ganesh
+    2024, Theorem 3.3, with G items added to the smaller data set of n).
+    """
+    return Mixture(
+        law=Hypergeometric(draws=batch_size, population=population + group_size, marked=group_size),
+        scale=2.0,
+        noise_multiplier=noise_multiplier,
+        steps=steps,
+    )
+
+
+def gaussian_steps(
+    *,
+    shift: float = 1.0,
+    noise_multiplier: float,
+    steps: int,
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE,
+) -> Mixture:
+    """Everybody takes part in every step, and moves the sum by ``shift`` clip norms.
+
+    ``shift`` is 1 where a unit is added, removed or zeroed out, 2 where it is replaced.
+    """
+    return Mixture(
+        law=Binomial(trials=1, probability=1.0),
+        scale=shift,
+        noise_multiplier=noise_multiplier,
+        steps=steps,
+        adjacency=adjacency,
+    )
+
+
+_ROUNDING = 1 + 1e-9  # betainc is good to about 1e-13 relative where it does not underflow
+
+# Of δ, set aside for overflows: from next to nothing in small strides, since ε is found for the
+# first share that suffices. Shares near 1 leave almost nothing of δ and are a last resort.
+_SHARES = (
+    *(2.0 ** (-bits / 64) for bits in range(40 * 64, 0, -1)),
+    *(1 - 2.0**-bits for bits in range(7, 11)),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capped(ByMixture):
+    """Steps in which a draw of more than ``cap`` units is cut to ``cap``.
+
+    Guarantee: the capped run differs from the one without a cap with probability at most
+    τ = T·Pr[drawn > cap] on every data set for which ``drawn`` bounds the number drawn, however
+    the cut is made. So it is τ-close in total variation, and hence (ε, δ(ε) + (1 + e^ε)·τ)-DP
+    (`userdp.accounting.closeness`). The bound is not attained; the lower bound of the brackets is
+    therefore 0.
+
+    Args:
+        mixture: the steps without the cap.
+        cap: most units (users or examples) of a step; at least 1.
+        drawn: the law of the units drawn at a step from the largest data set allowed: its
+            ``trials`` are a *public upper bound* on the units of the larger data set.
+
+    Raises:
+        UseError: a parameter is out of its range.
+    """
+
+    cap: int
+    drawn: Binomial
+
+    def __post_init__(self) -> None:
+        require_count("cap", self.cap)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.mixture.adjacency
+
+    @property
+    def overflow(self) -> float:
+        """τ: upper bound on the probability that any step of the run overflows, at most 1."""
+        most = self.drawn.trials
+        if self.cap >= most:
+            return 0.0
+        # Pr[Binomial(N, p) > cap] = I_p(cap + 1, N - cap), the regularised incomplete beta function
+        single = float(betainc(self.cap + 1.0, float(most - self.cap), self.drawn.probability))
+        return min(1.0, self.steps * max(single, math.ulp(0.0)) * _ROUNDING)
+
+    def delta(self, epsilon: float) -> Bracket:
+        """Bounds of the least δ at this ε, >= 0."""
+        bracket = self.mixture.delta(require_epsilon(epsilon))
+        upper = close_delta(bracket.upper, epsilon, distance=self.overflow)
+        return replace(bracket, lower=0.0, upper=upper)
+
+    def epsilon(self, delta: float) -> Bracket:
+        """Bounds of the least ε at this δ, in (0, 1).
+
+        Raises:
+            UseError: the cap overflows too often for any ε.
+        """
+        require_delta(delta)
+        bracket = close_epsilon(
+            self.mixture.epsilon, delta, distance=self.overflow, shares=_SHARES, usable=0.999
+        )
+        if bracket is None:
+            raise UseError(
+                f"a cap of {self.cap} overflows with probability {self.overflow:.3g}, and delta = "
+                f"{delta_up(delta)} must pay for (1 + e^epsilon) times that, at least "
+                f"{addition(0.0, self.overflow):.3g}: no epsilon holds",
+                hint="raise the cap, or sample less",
+            )
+        return bracket
+
+
+_TWICE = "contour (remove, then add)"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchanged(ByMixture):
+    """Steps in which one user's items are exchanged for others; see the module.
+
+    Guarantee: ``upper`` of `epsilon` and `delta` bounds every pair of neighbours. ``lower`` is the
+    price of zero-out adjacency, which is a special case; the truth lies between.
+
+    Args:
+        mixture: the same steps where the user's items vanish: half of the way.
+        adjacency: what the exchange is called.
+    """
+
+    adjacency: Adjacency = Adjacency.FIXED_GRAPH
+
+    @property
+    def in_full(self) -> Mixture:
+        """The Gaussian mechanism in which all of the user's items join each step."""
+        return gaussian_steps(
+            shift=2.0 * self.mixture.scale * self.items,
+            noise_multiplier=self.noise_multiplier,
+            steps=self.steps,
+            adjacency=self.adjacency,
+        )
+
+    def epsilon(self, delta: float) -> Bracket:
+        """Bounds of the least ε at this δ, in (0, 1)."""
+        return Bracket(
+            lower=self.mixture.epsilon(require_delta(delta)).lower,
+            upper=min(_twice(self.mixture, delta), self.in_full.epsilon(delta).upper),
+            accountant=_TWICE,
+        )
+
+    def delta(self, epsilon: float) -> Bracket:
+        """Bounds of the least δ at this ε, >= 0."""
+        half = require_epsilon(epsilon) / 2
+        twice = group_guarantee(half, min(self.mixture.delta(half).upper, 1 - 2**-53), 2).delta
+        return Bracket(
+            lower=self.mixture.delta(epsilon).lower,
+            upper=min(1.0, twice, self.in_full.delta(epsilon).upper),
+            accountant=_TWICE,
+        )
+
+
+def _twice(removed: Mixture, delta: float) -> float:
+    """The least 2x at which ``removed`` is (x, δ/(1 + e^x))-DP, to about 1e-6, on its upper side.
+
+    x is where ε₁(δ/(1 + e^x)) = x. The left side rises slowly in x, so that putting it in for x
+    climbs to that place in a few turns; any x that is at least the left side is certified.
+    """
+    x = removed.epsilon(delta * (0.5 - 1e-15)).upper
+    for _ in range(100):
+        if x == 0:
+            return 0.0
+        x *= 1 + 1e-6
+        share = example_target(2 * x, delta, 2).delta
+        if share == 0:
+            break
+        needed = removed.epsilon(share).upper
+        if needed <= x:
+            return math.nextafter(2 * x, math.inf)
+        x = needed
+    return math.inf
+
+
+_MOST_ATOMS, _FINE_ATOMS = 1024, 1 << 14  # beside Gaussian parts; while outcomes are combined
+_TOLERANCE = 2e-8
+_UP, _DOWN = 1 + 1e-12, 1 - 1e-12  # sums of non-negative terms, rounded outwards
+
+Part = Mixture | PureQuery
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Composition(Mechanism):
+    """Mechanisms that the same people take part in, in any order, each possibly adaptive.
+
+    Guarantee: δ(ε) of the product of the parts' dominating pairs bounds the composition, provided
+    that all parameters of all parts are fixed in advance (Zhu, Dong & Wang 2022, Theorem 10). A
+    part whose parameters depend on an earlier part's output must not be put in here: it needs a
+    pre-fixed (ε_i, δ_i) of its own, added by basic composition.
+
+    Args:
+        parts: mixtures of Gaussians and `PureQuery`; at least one, all of one adjacency.
+
+    Raises:
+        UseError: no parts, or parts of different adjacencies.
+    """
+
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise UseError("a composition needs at least one part, got none")
+        adjacencies = {part.adjacency for part in self.parts}
+        if len(adjacencies) > 1:
+            raise UseError(
+                f"parts of different adjacencies ({', '.join(sorted(adjacencies))}) were put "
+                "together: their sum bounds neither",
+                hint="account for all parts under one adjacency",
+            )
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.parts[0].adjacency
+
+    def delta(self, epsilon: float) -> Bracket:
+        require_epsilon(epsilon)
+        phases, pure = self._split()
+        if not pure:
+            return delta_bracket(phases, epsilon)
+        return _Product(phases, pure).delta(epsilon)
+
+    def epsilon(self, delta: float) -> Bracket:
+        require_delta(delta)
+        phases, pure = self._split()
+        if not pure:
+            return epsilon_bracket(phases, delta)
+        product = _Product(phases, pure)
+        if product.delta(0.0).upper <= delta:
+            return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
+        # Basic composition bounds the answer from above, the Gaussian parts alone from below.
+        lower, upper = 0.0, math.fsum(pure)
+        if phases:
+            gauss = epsilon_bracket(phases, delta)
+            lower, upper = gauss.lower, gauss.upper + upper
+        return _invert(product.delta, delta, lower, upper)
+
+    def _split(self) -> tuple[tuple[Phase, ...], list[float]]:
+        phases: list[Phase] = []
+        pure: list[float] = []
+        for part in self.parts:
+            if isinstance(part, PureQuery):
+                pure.append(part.pure_epsilon)
+            else:
+                phases.extend(part.phases())
+        return tuple(phases), pure
+
+
+def _invert(
+    delta_at: Callable[[float], Bracket], delta: float, lower: float, upper: float
+) -> Bracket:
+    """Certified bounds of the ε in [lower, upper] at which a falling ``delta_at`` passes ``delta``.
+
+    Each end is certified by itself: at the upper one δ was seen to be at most ``delta``, at the
+    lower one to be above it. The search ends where the bracket of δ holds ``delta``.
+    """
+
+    def excess(epsilon: float) -> float | None:
+        bracket = delta_at(epsilon)
+        if bracket.lower <= delta < bracket.upper:
+            return None
+        return math.log(max(bracket.upper, 1e-300) / delta)
+
+    ends = narrow(excess, lower, upper, relative=_TOLERANCE, absolute=_TOLERANCE * 1e-3)
+    return Bracket(lower=ends[0], upper=ends[1], accountant=ACCOUNTANT)
+
+
+_Losses = tuple[Floats, Floats]
+
+"""Outcomes of all pure queries: their losses, and their probabilities R₁ on the first data set."""
+
+
+def _coarser(loss: Floats, weight: Floats, most: int, *, upwards: bool) -> _Losses:
+    """At most about ``most`` outcomes, each loss rounded one way."""
+    if len(loss) <= most:
+        return loss, weight
+    step = (loss[-1] - loss[0]) / most
+    cell = np.ceil(loss / step) if upwards else np.floor(loss / step)
+    return _pooled(cell * step, weight)
+
+
+def _atoms(pure: Sequence[float], *, upwards: bool, most: int) -> _Losses:
+    """The outcomes of the queries; where they are too many, losses are rounded one way.
+
+    Rounding every loss up moves mass to larger losses and so can only raise δ; down, lower it.
+    """
+    loss, weight = np.zeros(1), np.ones(1)
+    for value in pure:
+        likely = 1 / (1 + math.exp(-value))
+        loss = np.concatenate([loss + value, loss - value])
+        weight = np.concatenate([weight * likely, weight * (1 - likely)])
+        loss, weight = _pooled(np.round(loss, 12), weight)
+        loss, weight = _coarser(loss, weight, _FINE_ATOMS, upwards=upwards)
+    loss, weight = _coarser(loss, weight, most, upwards=upwards)
+    nudge = 1e-11 * len(pure)  # np.round moved each loss by at most 5e-13 per query
+    return loss + (nudge if upwards else -nudge), weight
+
+
+def _pooled(loss: Floats, weight: Floats) -> _Losses:
+    """Equal losses once, with their weights added."""
+    distinct, index = np.unique(loss, return_inverse=True)
+    pooled = np.zeros(len(distinct))
+    np.add.at(pooled, index, weight)
+    return distinct, pooled
+
+
+class _Product:
+    """Gaussian parts and pure queries together; what one ε costs is kept for the next."""
+
+    def __init__(self, phases: Sequence[Phase], pure: Sequence[float]) -> None:
+        self._ways = [OneWay(phases, remove=remove) for remove in (True, False)]
+        most = _MOST_ATOMS if phases else _FINE_ATOMS
+        self._low = _atoms(pure, upwards=False, most=most)
+        self._high = _atoms(pure, upwards=True, most=most)
+
+    def delta(self, epsilon: float) -> Bracket:
+        """Certified δ(ε) of the product, the worse of both directions."""
+        lower = max(_mean(way, self._low, epsilon)[0] for way in self._ways)
+        upper = max(_mean(way, self._high, epsilon)[1] for way in self._ways)
+        return Bracket(
+            lower=min(lower * _DOWN, upper), upper=min(1.0, upper * _UP), accountant=ACCOUNTANT
+        )
+
+
+def _mean(way: OneWay, losses: _Losses, epsilon: float) -> tuple[float, float]:
+    """Lower and upper bound of Σ_o R₁(o) δ(ε - L_o)."""
+    loss, weight = losses
+    if way.is_trivial:  # at once: there may be thousands of outcomes
+        value = float(weight @ np.maximum(-np.expm1(epsilon - loss), 0.0))
+        return value, value
+    bounds = np.array([way.at(epsilon - one) for one in loss])
+    return math.fsum(weight * bounds[:, 0]), math.fsum(weight * bounds[:, 1])
