@@ -144,8 +144,7 @@ def calibrate(
             f"the accountant {accountant} finds no noise multiplier up to 1e6 within epsilon = "
             f"{epsilon_up(target_epsilon)} at delta = {delta_up(target_delta)}, so no plan can "
             "promise it",
-            hint="raise the target epsilon, lower the steps or the sampling probability, or use "
-            "the accountant contour",
+            hint="raise the target epsilon, or lower the steps or the sampling probability",
         )
     # δ within budget at ε does not quite give an ε within budget: that has a width of its own.
     while not epsilon(noise) <= target_epsilon:
