@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from benchmarks.accounting import corners
@@ -12,6 +13,7 @@ from tests.speed import fast_then_slow
 from userdp.accounting.contour import Phase, delta_bracket, epsilon_bracket, phase_of
 from userdp.accounting.contour.attempts import Target, attempts
 from userdp.accounting.contour.curve import delta_at, epsilon_bounds
+from userdp.accounting.contour.line import widened
 from userdp.accounting.contour.nodes import Nodes
 from userdp.accounting.laws import Binomial
 
@@ -87,3 +89,9 @@ def test_broken_twin_a_bracket_below_the_truth_is_found_by_what_is_known_from_el
     assert not list(corners.contradictions(mild, truth.lower, truth.upper))
     assert list(corners.contradictions(mild, 0.9 * truth.lower, 0.9 * truth.upper))
     assert list(corners.contradictions(mild, 2 * truth.lower, 2 * truth.upper))
+
+
+def test_an_allowance_that_no_double_holds_is_infinite_not_cut_off() -> None:
+    found = widened(np.array([0.0, -5.0]), np.array([2000.0, 1e-9]))
+    assert found[0] == math.inf
+    assert found[1] == pytest.approx(math.exp(-5) * 1e-9, rel=1e-6)

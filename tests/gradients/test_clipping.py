@@ -13,7 +13,6 @@ from userdp.gradients.clipping import (
     CLIP_MARGIN,
     LEAST_FACTOR,
     MOST_FACTOR,
-    MOST_UNITS,
     clip_factors,
     multiplicable,
     require_clip_norm,
@@ -71,27 +70,10 @@ def test_a_non_finite_unit_gets_factor_zero_where_min_would_give_one() -> None:
     assert min(1.0, 1.0 / NAN) == 1.0  # broken twin: why the factor is not written with min
 
 
-def test_the_margin_covers_the_rounding_it_is_derived_from() -> None:
-    u = 2.0**-53
-    assert 2**21 * u / 2 + 5 * u + 2 * MOST_UNITS**2 * u < CLIP_MARGIN
-
-
 @pytest.mark.parametrize("bound", [NAN, INF, -INF, 0.0, -1.0, 1e-9, 1e31])
 def test_a_clip_norm_out_of_range_is_refused(bound: float) -> None:
     with pytest.raises(UseError, match="l2_clip_norm"):
         require_clip_norm("l2_clip_norm", bound)
-
-
-@pytest.mark.parametrize("bound", [NAN, INF, -INF, 0.0, -1.0])
-def test_factors_for_no_clip_norm_are_refused(bound: float) -> None:
-    with pytest.raises(UseError, match="l2_clip_norm"):
-        clip_factors(torch.ones(1, dtype=torch.float64), l2_clip_norm=bound)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_norms_in_a_narrow_dtype_are_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(UseError, match="float64"):
-        clip_factors(torch.ones(1, dtype=dtype), l2_clip_norm=1.0)
 
 
 def test_a_norm_formed_in_bfloat16_lets_a_gradient_pass_that_is_too_long() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -12,10 +12,9 @@ from torch import nn
 
 from tests.gradients.batches import batched_sum
 from tests.speed import fast_then_slow
-from userdp.errors import UseError
-from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
+from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients import clipped_sum as reference_sum
-from userdp.gradients.engines import reference, tape
+from userdp.gradients.engines import tape
 from userdp.gradients.engines.following import NotCoveredError
 
 UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6, 7, 8]], [[2, 2, 1, 7]], [[9, 4, 4, 3]]])
@@ -71,13 +70,6 @@ def test_an_engine_over_a_compiled_model_gives_the_same_sum(compiled, name):
     assert apart(plain, wrapped, engine) < 5e-3
 
 
-def test_one_pass_alone_does_too_before_and_after_anything_was_compiled(compiled):
-    plain, wrapped = compiled
-    assert apart(plain, wrapped, batched_sum) < 5e-3
-    causal_lm_loss(wrapped, UNITS.input_ids, UNITS.lengths).sum().backward()
-    assert apart(plain, wrapped, batched_sum) < 5e-3
-
-
 def test_twin_compiled_code_in_a_pass_is_noticed(compiled, monkeypatch):
     """What the tape is guarded against: gradients that are lost, or ordinary, in compiled code."""
     monkeypatch.setattr(tape, "eagerly", nullcontext)
@@ -89,17 +81,6 @@ def test_twin_compiled_code_in_a_pass_is_noticed(compiled, monkeypatch):
     if not lost and torch.__version__ < "2.13":
         pytest.skip("seen with PyTorch 2.13, not with 2.11")
     assert lost
-
-
-class Block(nn.Module):
-    """A layer of a model's own, as those that are compiled one by one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(6, 6)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.inner(hidden))
 
 
 _SEEN: list[str] = []
@@ -115,44 +96,3 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callabl
         return graph.forward(*given)
 
     return run
-
-
-@pytest.fixture(params=fast_then_slow(["block", "model", "loss"]))
-def noted(request):
-    """A plain model, and a model and a loss of which one part was compiled, but has not run yet."""
-    torch._dynamo.reset()
-    plain, compiled = Toy(), Toy()
-    plain.hidden, compiled.hidden = Block(), Block()
-    compiled.load_state_dict(plain.state_dict())
-    loss: Loss = causal_lm_loss
-    if request.param == "loss":
-        loss = torch.compile(loss, backend=_backend)
-    else:
-        part = compiled if request.param == "model" else compiled.hidden
-        part.compile(backend=_backend)
-    _SEEN.clear()
-    yield plain, compiled, loss
-    torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("name", ["auto", "reference"])
-def test_no_engine_runs_compiled_code(noted, name):
-    """As it would: code compiled for one unit's shapes would decide how the next one is rounded."""
-    plain, compiled, loss = noted
-    exact = reference_sum(plain, causal_lm_loss, UNITS, l2_clip_norm=0.5).value
-    for _ in range(2):
-        found = get_engine(name)(compiled, loss, UNITS, l2_clip_norm=0.5).value
-        assert not _SEEN
-        for key, value in found.items():
-            torch.testing.assert_close(value, exact[key], atol=5e-4, rtol=1e-3)
-        loss(compiled, UNITS.input_ids, UNITS.lengths).sum().backward()  # and once it was compiled
-        assert "called" in _SEEN
-        _SEEN.clear()
-
-
-def test_twin_an_unguarded_engine_runs_it(noted, monkeypatch):
-    monkeypatch.setattr(reference, "eagerly", nullcontext)
-    _, compiled, loss = noted
-    with suppress(UseError):  # what was compiled is noticed as a state that changed, too
-        get_engine("reference")(compiled, loss, UNITS, l2_clip_norm=0.5)
-    assert "called" in _SEEN

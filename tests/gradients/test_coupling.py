@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import reason_alone
 from tests.gradients.campaign import losses, models
-from tests.gradients.campaign.cases import renew
+from tests.gradients.campaign.models import renew
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine

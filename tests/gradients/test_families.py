@@ -1,20 +1,23 @@
-"""A few families of the influence campaign, and what is told of those that are not batched.
+"""A few families of `transformers`, and what is told of those that are not batched.
 
-All of them: `make influence` (docs/results/engines.md).
+All of them were asked once: docs/results/engines.md.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from transformers.utils import logging
 
-from tests.gradients.campaign.families import FAMILIES, build
-from tests.gradients.campaign.jobs import Job, answered, wrong
+from tests.gradients.campaign import people
+from tests.gradients.campaign.families import VOCABULARY, build
+from tests.gradients.campaign.measure import biting_clip, influence
 from tests.gradients.campaign.people import cohort
 from tests.speed import fast_then_slow
-from userdp.gradients import Loss, causal_lm_loss
+from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.engines.choice import why_alone
 from userdp.gradients.engines.task import Task
@@ -22,22 +25,28 @@ from userdp.training.lora import linear_layers
 
 logging.set_verbosity(60)  # it logs whole configurations
 
-FEW = [
-    ("families, full", "mixtral", "reference"),
-    ("families, LoRA", "llama", "certified"),
-    ("families, full", "mamba2", "certified"),
-    ("families, full, bfloat16 and dropout", "gpt2", "certified"),
+FEW: list[tuple[str, dict[str, Any], Loss, str]] = [
+    ("mixtral", {}, people.judged, "reference"),
+    ("llama", {"adapters": True}, people.judged, "certified"),
+    ("mamba2", {}, people.judged, "certified"),
+    ("gpt2", {"dropout": 0.1}, people.judged_in_bfloat16, "certified"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "way"), fast_then_slow(FEW, fast=2))
+@pytest.mark.parametrize(("name", "how", "loss", "way"), fast_then_slow(FEW, fast=2))
 def test_invariant_3_one_user_moves_the_sum_of_a_family_by_at_most_the_clip_norm(
-    kind: str, name: str, way: str
+    name: str, how: dict[str, Any], loss: Loss, way: str
 ) -> None:
-    row = answered(Job(kind, "auto", name))
-    assert not wrong(row), row
-    assert row["way"] == way
-    assert 0.9 < row["ratio"] <= 1
+    model, units = build(name, **how), cohort()
+    ask = {"micro_batch": people.MICRO_BATCH}
+    clip = biting_clip(clipped_sum(model, loss, units, l2_clip_norm=1.0, **ask).norms)
+
+    def clipped(some: Units) -> ClippedSum:
+        return get_engine("auto")(model, loss, some, l2_clip_norm=clip, **ask)
+
+    found = influence(clipped, units, clip=clip, out=people.OUT, vocabulary=VOCABULARY)
+    assert found.way == way
+    assert 0.9 < found.ratio <= 1
 
 
 def test_made_up_tokens_are_such_as_the_model_predicts() -> None:
@@ -48,23 +57,8 @@ def test_made_up_tokens_are_such_as_the_model_predicts() -> None:
     assert model.get_input_embeddings().num_embeddings > model.config.vocab_size
 
 
-def test_there_are_families_enough() -> None:
-    assert len(FAMILIES) >= 120
-
-
 def why(model: nn.Module, loss: Loss = causal_lm_loss) -> str | None:
     return why_alone(Task(model=model, loss=loss, units=cohort(), l2_clip_norm=1.0))
-
-
-def test_a_weight_that_rows_share_is_named_where_nothing_covers_it() -> None:
-    model = build("zamba")
-    assert why(model) == (
-        "6 layers model.layers.*.mamba, model.layers.*.mamba_decoder.mamba (ZambaMambaMixer): "
-        "no per-unit rule for its x_proj_weight, dt_proj_weight"
-    )
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("_proj_weight" not in name)
-    assert why(model) is None
 
 
 def test_a_choice_of_experts_is_named() -> None:

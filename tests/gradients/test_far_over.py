@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients.campaign import losses, models
-from tests.gradients.campaign.cases import renew
 from tests.gradients.campaign.measure import without
+from tests.gradients.campaign.models import renew
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, get_engine
 from userdp.gradients.clipping import squared_norm

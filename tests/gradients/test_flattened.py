@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.gradients.batches import batched_sum, reason_alone
-from tests.gradients.campaign import cases, losses, models
+from tests.gradients.campaign import losses, models
 from tests.gradients.campaign.measure import without
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
@@ -65,7 +65,7 @@ def influence(name: str, model: nn.Module, loss: Loss, units: Units, clip: float
 
 
 def renewed(model: nn.Module, seed: int = 0) -> nn.Module:
-    cases.renew(model, seed, scale=1.0)
+    models.renew(model, seed, scale=1.0)
     return model
 
 

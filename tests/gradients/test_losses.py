@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.gradients import Units, causal_lm_loss
 
 FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
 MakeModel = Callable[..., nn.Module]
@@ -72,43 +71,3 @@ def test_a_row_without_a_target_gives_zero_loss_and_zero_gradient(
     assert losses.tolist() == [0.0, 0.0]
     for gradient in torch.autograd.grad(losses.sum(), list(model.parameters())):
         assert not gradient.any()
-
-
-def test_the_loss_of_a_bfloat16_model_is_formed_in_float32(make_model: MakeModel) -> None:
-    losses = causal_lm_loss(
-        make_model(dtype=torch.bfloat16), torch.tensor([[1, 2, 3]]), torch.tensor([3])
-    )
-    assert losses.dtype == torch.float32
-
-
-class Spy(nn.Module):
-    """Passes calls on and keeps the shapes of tokens and positions."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.shapes: list[torch.Size] = []
-
-    def forward(self, input_ids: Tensor, position_ids: Tensor, use_cache: bool) -> object:
-        self.shapes += [input_ids.shape, position_ids.shape]
-        return self.model(
-            input_ids=input_ids,
-            position_ids=position_ids,
-            use_cache=use_cache,
-        )
-
-
-@pytest.mark.pitfall(number=15)
-def test_positions_arrive_with_shape_rows_by_length(make_model: MakeModel) -> None:
-    spy = Spy(make_model())
-    causal_lm_loss(spy, torch.ones(3, 6, dtype=torch.int64), torch.tensor([6, 2, 4]))
-    assert spy.shapes == [(3, 5)] * 2
-
-
-def test_a_padding_token_costs_no_engine(make_model: MakeModel, caplog: Any) -> None:
-    """A look into the rows of a pass hides from the engines which row owns what."""
-    model = make_model("gpt2-tied")
-    model.config.pad_token_id = 1
-    units = Units.from_rows([[[3, 1, 4], [1, 5]], [[9, 2, 6, 5]]])
-    get_engine("auto")(model, causal_lm_loss, units, l2_clip_norm=1.0)
-    assert "slower reference engine" not in caplog.text

@@ -71,32 +71,6 @@ def test_each_row_loses_the_mean_surprise_of_its_marked_tokens(
     assert losses[-1] == 0
 
 
-def test_marks_of_a_first_token_and_beyond_a_row_count_for_nothing(make_model: MakeModel) -> None:
-    model = make_model()
-    ids = torch.randint(0, 23, (3, 6), generator=torch.Generator().manual_seed(1))
-    lengths = torch.tensor([6, 3, 1])
-    marks = torch.tensor([[0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]]).bool()
-    noisy = marks.clone()
-    noisy[:, 0] = True
-    noisy[1, 3:] = True
-    noisy[2, 1:] = True
-    one = causal_lm_loss(model, ids, lengths, marks)
-    two = causal_lm_loss(model, ids, lengths, noisy)
-    assert torch.equal(one, two)
-    units = Units(input_ids=ids, lengths=lengths, offsets=torch.tensor([0, 3]), targets=noisy)
-    assert units.target_counts().tolist() == [2, 1, 0]
-
-
-def test_all_tokens_marked_is_no_mask(make_model: MakeModel, make_rows: MakeRows) -> None:
-    model = make_model()
-    units = Units.from_rows(make_rows([2, 3]))
-    everything = torch.ones_like(units.input_ids, dtype=torch.bool)
-    assert torch.equal(
-        causal_lm_loss(model, units.input_ids, units.lengths),
-        causal_lm_loss(model, units.input_ids, units.lengths, everything),
-    )
-
-
 @pytest.mark.parametrize("item_clip_norm", fast_then_slow([None, 0.4]))
 @pytest.mark.parametrize("engine", list(ENGINES))
 def test_every_engine_gives_the_reference_sum_with_masks(

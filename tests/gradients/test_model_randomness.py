@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from scipy import stats
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -21,10 +19,8 @@ from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.model_randomness import (
     GeneratorStates,
-    known_randomness,
     secret_randomness,
 )
-from userdp.gradients.models import require_uncoupled
 
 UNITS = Units.from_rows(build_rows((2, 1)))
 
@@ -56,24 +52,6 @@ def test_invariant_14_numbers_within_are_not_those_of_a_public_seed_and_never_th
         assert len({tuple(numbers[which]) for numbers in seen}) == 4
 
 
-def test_draws_from_a_loaded_state_are_uniform_and_normal_and_independent():
-    with secret_randomness():
-        uniform = {
-            "torch": torch.rand(20_000, dtype=torch.float64).numpy(),
-            "numpy": np.random.random(20_000),
-            "python": np.array([random.random() for _ in range(20_000)]),
-        }
-        normal = torch.randn(20_000).numpy()
-        mask = torch.empty(20_000).bernoulli_(0.25).numpy()
-    for numbers in uniform.values():
-        assert stats.kstest(numbers, "uniform").pvalue > 1e-6
-        assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.04
-    assert stats.kstest(normal, "norm").pvalue > 1e-6
-    assert stats.binomtest(int(mask.sum()), 20_000, 0.25).pvalue > 1e-6
-    across = np.corrcoef(np.stack(list(uniform.values())))
-    assert abs(across[~np.eye(3, dtype=bool)]).max() < 0.04
-
-
 def state_follows_from_its_seed() -> bool:
     """Whether all of torch's state is a function of the number that the generator calls its seed.
 
@@ -81,14 +59,6 @@ def state_follows_from_its_seed() -> bool:
     """
     twin = torch.Generator().manual_seed(torch.initial_seed())
     return torch.equal(twin.get_state(), torch.get_rng_state())
-
-
-def test_the_state_is_more_than_a_seed():
-    with secret_randomness():
-        assert not state_follows_from_its_seed()
-        words = torch.get_rng_state()[24 : 24 + 8 * 624].view(torch.int64)
-        bits = sum(int(word).bit_count() for word in words)
-    assert stats.binomtest(bits, 624 * 32, 0.5).pvalue > 1e-6
 
 
 @pytest.mark.pitfall(number=31)
@@ -120,49 +90,6 @@ def test_afterwards_the_callers_streams_run_on_as_if_nothing_had_been(fails):
     assert after[1] == expected[1]
     assert np.array_equal(after[2], expected[2])
     assert after[3] == expected[3]
-
-
-def test_test_seeds_repeat_and_differ():
-    def numbers(key: str) -> object:
-        with secret_randomness(key):
-            return drawn()
-
-    assert numbers("5/step 1") == numbers("5/step 1")
-    assert numbers("5/step 1") != numbers("5/step 2")
-
-
-def test_within_another_the_outer_states_run_on():
-    with secret_randomness("key"):
-        alone = torch.rand(4)
-    with secret_randomness("key"):
-        first = torch.rand(2)
-        with secret_randomness():
-            second = torch.rand(2)
-    assert torch.equal(torch.cat([first, second]), alone)
-
-
-def test_another_thread_waits_and_never_meets_public_states():
-    seen: list[list[float]] = []
-    begun = threading.Event()
-
-    def other() -> None:
-        begun.set()
-        with secret_randomness():
-            seen.append(torch.rand(4).tolist())
-
-    torch.manual_seed(0)
-    thread = threading.Thread(target=other)
-    with secret_randomness():
-        thread.start()
-        begun.wait(10)
-        thread.join(0.05)
-        assert not seen
-    thread.join(10)
-    public = torch.rand(4).tolist()
-    assert seen
-    assert seen[0] != public
-    torch.manual_seed(0)
-    assert torch.rand(4).tolist() == public
 
 
 @pytest.mark.parametrize("seed", [torch.manual_seed, lambda _: torch.seed()])
@@ -257,22 +184,3 @@ def test_recomputation_under_other_masks_moves_the_sum_by_at_most_the_clip_norm(
     for _ in range(4):
         found = get_engine(engine)(model, causal_lm_loss, one, l2_clip_norm=norm / 8)
         assert math.sqrt(squared_norm(found.value.values())) <= norm / 8 * (1 + 1e-6)
-
-
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
-def test_transformers_checkpointing_without_states_is_refused_before_anything_runs():
-    model = build_model("gpt2")
-    model.gradient_checkpointing_enable()
-    require_uncoupled(model)  # states are kept unless somebody says otherwise
-    model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
-    with pytest.raises(UseError, match="preserve_rng_state"):
-        require_uncoupled(model)
-
-
-def test_known_states_are_for_made_up_rows_and_go_again():
-    before = GeneratorStates.read()
-    with known_randomness("made-up rows"):
-        first = torch.rand(3)
-    with known_randomness("made-up rows"):
-        assert torch.equal(torch.rand(3), first)
-    assert GeneratorStates.read() == before

@@ -16,10 +16,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from tests.gradients.batches import as_they_come, reason_alone
 from tests.gradients.counted import counted_reference
 from tests.speed import fast_then_slow
-from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import batched, certify, passes
+from userdp.gradients.engines import certify, passes
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.rules import linear
 from userdp.gradients.engines.task import Task
@@ -191,23 +190,6 @@ def test_invariant_3_one_unit_more_changes_who_is_in_two_passes(
     assert changed_passes(monkeypatch, list, list) == 9
 
 
-def test_rows_that_no_unit_has_raise_nothing_and_fill_no_pass() -> None:
-    """Were the places that are left filled with longer rows, all would count as zero: 5.8 C."""
-
-    def loss(
-        model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None = None
-    ) -> Tensor:
-        if bool((lengths > 12).any()):
-            raise IndexError("a table of twelve")
-        return in_bfloat16(model, input_ids, lengths, targets)
-
-    rows = [[[1 + token % 20 for token in row] for row in unit] for unit in some_rows(9, width=12)]
-    model = gpt2()
-    everybody = summed("auto", model, loss, rows)
-    assert everybody.failed == 0
-    assert torch.equal(summed("auto", model, loss, rows[1:]).norms, everybody.norms[1:])
-
-
 def test_twin_passes_as_large_and_as_wide_as_who_is_there_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -254,35 +236,6 @@ def test_invariant_3_a_unit_that_is_not_finite_leaves_everybody_elses_bits_alone
     assert len(without.norms) == len(others)
 
 
-def test_made_up_rows_that_raise_leave_units_to_the_reference_engine() -> None:
-    """Whether somebody of that shape was drawn must not stop a step."""
-
-    def loss(
-        model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None = None
-    ) -> Tensor:
-        real = torch.arange(input_ids.shape[1]) < lengths[:, None]
-        if bool((((input_ids == 0) & real).sum(1) > 6).any()):
-            raise IndexError("a table of six")
-        return in_bfloat16(model, input_ids, lengths, targets)
-
-    rows = [[[1 + token % 20 for token in row] for row in unit] for unit in some_rows(6, width=12)]
-    long = [[1 + token % 20 for token in range(40)]]
-    model = gpt2()
-    found = summed("auto", model, loss, [*rows, long])
-    assert found.failed == 0
-    assert bool((found.norms > 0).all())
-    assert torch.equal(found.norms[:-1], summed("auto", model, loss, rows).norms)
-
-
-def test_a_pass_has_no_more_units_than_the_rounding_of_its_sum_allows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    units = units_of([[[1, 2]]] * 3000, width=2)
-    monkeypatch.setattr(passes, "_CPU_TOKENS", 1 << 20)
-    shapes = passes.units_by_shape(units, 5000, lambda rows, width: 5000)
-    assert [shape.units for shape in shapes] == [1024]
-
-
 def test_invariant_3_infinities_that_a_kernel_lets_through_leave_everybody_elses_bits_alone() -> (
     None
 ):
@@ -307,25 +260,6 @@ def test_invariant_3_infinities_that_a_kernel_lets_through_leave_everybody_elses
         assert with_it.non_finite == 1
         assert torch.equal(with_it.norms[:-1], without.norms)
         assert distance(with_it, without) <= 1e-5 * CLIP
-
-
-def test_a_token_that_no_row_has_spoils_no_sum() -> None:
-    """As made-up rows in the places that are left would."""
-    model, rows = llama(), [[[1, 2, 3], [4, 5]], [[2, 2]], [[5, 4, 3, 2]]]
-    with torch.no_grad():
-        model.model.embed_tokens.weight[0] = torch.inf  # type: ignore[operator, union-attr]
-    assert summed("reference", model, causal_lm_loss, [[[0, 0, 0]]]).non_finite == 1
-    exact = summed("reference", model, causal_lm_loss, rows)
-    found = summed("auto", model, causal_lm_loss, rows)
-    assert all(bool(value.isfinite().all()) for value in found.value.values())
-    assert distance(found, exact) < 0.01 * CLIP
-
-
-@pytest.mark.parametrize("tokens", range(0, 300, 7))
-def test_a_row_is_padded_by_at_most_half_of_it_or_16_tokens(tokens: int) -> None:
-    width = passes.padded_width(tokens)
-    assert tokens <= width <= max(tokens + 16, 1.5 * tokens)
-    assert passes.padded_width(width) == width
 
 
 def place_counts(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
@@ -358,22 +292,6 @@ def test_places_of_other_bits_hold_copies_and_too_few_leave_each_unit_alone(
     monkeypatch.setattr(linear, "form_gradients", place_counts)
     assert places(4) == (2, 3)
     assert "last bits" in places(3)
-
-
-def test_in_fewer_bits_smaller_passes_would_move_everybody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Memory that runs out may be somebody's doing."""
-    model, rows = gpt2(), some_rows(6)
-    summed("auto", model, in_bfloat16, rows)
-
-    def no_memory(self: object, *args: object) -> None:
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(batched.Passes, "_run", no_memory)
-    with pytest.raises(FailureError, match="fewer bits") as error:
-        summed("auto", model, in_bfloat16, rows)
-    assert "--micro-batch" in (error.value.hint or "")
 
 
 def test_dropout_in_bfloat16_stays_in_batches() -> None:

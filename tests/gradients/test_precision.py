@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.gradients.batches import reason_alone
-from userdp.gradients import ClippedSum, Units, precision
+from userdp.gradients import ClippedSum, Units
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import choice, get_engine, reference, uses
+from userdp.gradients.engines import get_engine, reference, uses
 from userdp.gradients.engines.engine import Engine
 from userdp.gradients.engines.task import Task
 from userdp.gradients.precision import dtypes_of
@@ -143,32 +142,10 @@ def test_narrow_types_are_seen_wherever_they_are_entered(kind: str, dtype: torch
     assert dtype in dtypes_of(model, loss, masked=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_twin_looking_where_the_model_is_entered_sees_none_of_them(kind: str) -> None:
-    """What was looked at before: autocast as the whole model's forward begins."""
-    model, loss = case(kind, torch.bfloat16)
-    seen: list[bool] = []
-    model.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
-    loss(model, some_units(1).input_ids, some_units(1).lengths)
-    assert seen == [False]
-
-
 def test_full_precision_is_not_taken_for_narrow() -> None:
     model = Plain(torch.float32)
     assert dtypes_of(model, row_loss, masked=False) == {torch.float32}
     assert Task(model=model, loss=row_loss, units=some_units(), l2_clip_norm=1.0).aim == 1 - 1e-3
-
-
-def test_reduced_products_count_as_bfloat16() -> None:
-    model = Plain(torch.float32)
-    dtypes_of(model, row_loss, masked=False)
-    assert not precision.reduced_products()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        assert precision.reduced_products()
-        assert torch.bfloat16 in dtypes_of(model, row_loss, masked=False)
-    finally:
-        torch.set_float32_matmul_precision("highest")
 
 
 class Scaled(nn.Module):
@@ -217,13 +194,6 @@ def test_invariant_3_norms_and_sums_have_all_bits_whatever_products_have(
     assert twin > 1.0005 or not rounds  # few processors have such products
 
 
-def test_the_look_is_at_made_up_rows_so_that_nobodys_decide_the_aim() -> None:
-    for first in (0, 7):  # 7: a first unit that would be computed in fewer bits
-        model = Sometimes(torch.bfloat16)
-        rows = Units.from_rows([[[first, 1, 2, 3]], [[4, 1, 2, 3]]])
-        assert Task(model=model, loss=row_loss, units=rows, l2_clip_norm=1.0).aim == 1 - 1e-3
-
-
 @pytest.mark.parametrize("dtype", NARROW)
 def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim(
     dtype: torch.dtype,
@@ -240,10 +210,3 @@ def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim
     only = one_at_a_time(model, row_loss, Units.from_rows([[[7, 2, 3, 1]]]), l2_clip_norm=CLIP)
     apart = [found.value[n] - v - only.value[n] for n, v in without.value.items()]
     assert math.sqrt(squared_norm(apart)) < 1e-5 * CLIP  # the others did not move
-
-
-def test_full_precision_stays_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Plain(torch.float32)
-    assert reason_alone(model, row_loss, some_units(3)) is None
-    monkeypatch.setattr(choice, "reference", None)
-    get_engine("auto")(model, row_loss, some_units(5), l2_clip_norm=CLIP)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from unittest import mock
@@ -200,27 +199,6 @@ def test_a_pass_of_one_row_that_does_not_fit_is_told_with_the_way_out(
     assert "--set", "learning.activation_checkpointing=true" in (error.value.hint or "")
     assert error.value.__cause__ is None
     assert error.value.__context__ is None
-
-
-def test_other_errors_are_no_matter_of_memory(model: nn.Module, units: Units) -> None:
-    computed = Computed("auto", model, units)
-    computed.memory.at = 0
-    computed.memory.error = lambda: RuntimeError("shapes differ: 'Dear Ann, out of memory'")
-    assert computed.sum().halvings == 0
-    assert computed.room is None
-
-
-def test_it_is_told_once_and_without_numbers(
-    model: nn.Module, units: Units, caplog: pytest.LogCaptureFixture
-) -> None:
-    computed = Computed("auto", model, units)
-    computed.memory.most = 2
-    with caplog.at_level(logging.WARNING):
-        computed.sum()
-        computed.sum()
-    told = [one for one in caplog.messages if "memory" in one]
-    assert len(told) == 1
-    assert not any(sign.isdigit() for sign in told[0])
 
 
 def goes_on_where_it_failed(patch: pytest.MonkeyPatch) -> None:

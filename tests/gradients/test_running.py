@@ -16,15 +16,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.passes import passes_of
 from tests.gradients.batches import batched_sum
 from tests.gradients.tables import Table, table_loss
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import rounding
-from userdp.gradients.engines.rounding import partial_sums, running_dtype
 from userdp.gradients.engines.rules.embedding import Sparse
-from userdp.gradients.engines.task import Task
 
 MARGIN, WIDTH = 1e-3, 16
 MOST = 38
@@ -87,40 +84,6 @@ def test_invariant_3_one_unit_across_the_switch_moves_the_sum_by_its_own_norm():
     assert move <= 1
 
 
-def test_the_bound_counts_every_partial_sum():
-    """By hand: after each pass all units so far, and between two uses those of the pass again."""
-    taken = [3, 1, 5]
-    partial = before = 0
-    for units in taken:
-        first_use = before + 2 * units  # each use of a unit is at most 2 C long
-        before += units
-        partial += first_use + before
-    assert partial_sums(taken) == partial
-
-
-@pytest.mark.parametrize(
-    ("dtype", "parts", "expected"),
-    [
-        (torch.float32, 1, torch.float32),
-        (torch.float32, 2, torch.float64),
-        (torch.float32, None, torch.float64),
-        (torch.float64, 1, torch.float64),
-        (torch.bfloat16, 1, torch.float64),
-    ],
-)
-def test_float32_is_for_one_small_sum_of_float32_alone(dtype, parts, expected):
-    taken = [2] * (MOST // 2)
-    task = Task(
-        model=Table(torch.ones(2, WIDTH, dtype=dtype)),
-        loss=table_loss,
-        units=Units.from_rows([[[0]]] * MOST),
-        l2_clip_norm=1.0,
-        parts=parts,
-    )
-    assert running_dtype(task, taken) == expected
-    assert running_dtype(task, [*taken, 1]) == torch.float64
-
-
 @pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
 def test_invariant_3_models_with_tied_tables_round_within_the_bound(
     family: str,
@@ -137,40 +100,12 @@ def test_invariant_3_models_with_tied_tables_round_within_the_bound(
     assert {value.dtype for value in narrow.value.values()} == {torch.float64}
 
 
-def test_a_unit_that_is_computed_alone_is_added_in_float64():
-    rows = torch.cat([torch.full((1, WIDTH), 0.1), torch.full((1, WIDTH), 1e30)])  # its square: inf
-    units = Units.from_rows([[[0]], [[1]], [[0]]])
-    found = batched_sum(Table(rows), table_loss, units, l2_clip_norm=1.0, parts=1).value["weight"]
-    whole = 2 * Fraction(float(rows[0, 0])) + Fraction((1 - MARGIN) * (1 - 1e-5)) / 4
-    assert max(abs(float(Fraction(x) - whole)) for x in found.tolist()) < 1e-8
-    assert found.dtype == torch.float64
-
-
 def test_broken_twin_a_sum_that_is_not_widened_is_caught(monkeypatch):
     """What is returned would tell by its type whether many were drawn."""
     monkeypatch.setattr(ClippedSum, "widen", lambda self: None)
     units = Units.from_rows([[[0]]] * 2)
     total = batched_sum(Table(torch.ones(2, WIDTH)), table_loss, units, l2_clip_norm=1.0, parts=1)
     assert total.value["weight"].dtype != torch.float64
-
-
-def test_passes_that_are_halved_are_counted_anew():
-    """More passes of the same units may need the wider type."""
-    task = Task(
-        model=Table(torch.ones(2, WIDTH)),
-        loss=table_loss,
-        units=Units.from_rows([[[0]]] * 60),
-        l2_clip_norm=1.0,
-        micro_batch=8,
-        parts=1,
-    )
-    assert running_dtype(task, sizes(task)) == torch.float32
-    halved = task.but(micro_batch=4)
-    assert running_dtype(halved, sizes(halved)) == torch.float64
-
-
-def sizes(task: Task) -> list[int]:
-    return [len(one.numbers) for one in passes_of(task)]
 
 
 def table_rounded_twice() -> int:

@@ -114,47 +114,6 @@ def place(function: Callable[[Tensor], Tensor], x: Tensor) -> object:
     return followed.place_of(found)
 
 
-REALS = torch.randn(ROWS, 4)
-JUMPS: list[Callable[[Tensor], Tensor]] = [
-    lambda x: x.topk(2)[1],
-    lambda x: x.argmax(-1),
-    lambda x: x.argsort(),
-    lambda x: x.max(-1)[1],
-    lambda x: x > 0,
-    lambda x: x.round(),
-    lambda x: x.floor(),
-    lambda x: x.sign(),
-    lambda x: x // 0.5,
-    lambda x: x % 0.5,
-    lambda x: (x * 8).long(),
-    lambda x: (x * 8).to(torch.int8),
-    lambda x: x.bool(),
-    lambda x: torch.where(x > 0, x, -x),
-    lambda x: (x.softmax(-1) + x.softmax(-1).round()).sum(-1),
-]
-
-
-@pytest.mark.parametrize("number", range(len(JUMPS)))
-def test_steps_of_real_numbers_are_not_followed(number: int) -> None:
-    assert place(JUMPS[number], REALS.clone()) is None
-
-
-def test_steps_of_whole_numbers_are_exact_and_values_do_not_jump() -> None:
-    tokens = torch.arange(12).view(ROWS, 4)
-    for function in (JUMPS[1], JUMPS[2], JUMPS[4]):
-        assert place(function, tokens.clone()) == FIRST
-    values: list[Callable[[Tensor], Tensor]] = [
-        lambda x: x.topk(2)[0],
-        lambda x: x.sort()[0],
-        lambda x: x.max(-1)[0],
-        lambda x: x.relu(),
-        lambda x: x.clamp(-1, 1),
-        lambda x: x.abs(),
-    ]
-    for function in values:
-        assert place(function, REALS.clone()) == FIRST
-
-
 class Capacity(nn.Module):
     """Experts of limited room: tokens that come late are dropped, whoever's the earlier are."""
 

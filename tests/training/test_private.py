@@ -7,8 +7,7 @@ import torch
 
 import userdp
 from tests.gradients.campaign import losses
-from tests.gradients.campaign.cases import renew
-from tests.gradients.campaign.models import HeadOnSelected
+from tests.gradients.campaign.models import HeadOnSelected, renew
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import (

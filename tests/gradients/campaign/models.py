@@ -208,3 +208,15 @@ class BatchMean(Toy):
         hidden = self.hidden(input_ids)
         logits: Tensor = self.head(hidden - hidden.mean((0, 1)))
         return logits
+
+
+def renew(model: nn.Module, seed: int, *, scale: float) -> None:
+    """Other weights, the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            part: Tensor = getattr(parameter, "_local_tensor", parameter)
+            spread = scale / (1 if part.dim() < 2 else part.shape[-1] ** 0.5)
+            part.copy_(spread * torch.randn(part.shape, generator=generator))
+            if part.dim() == 1:
+                part.add_(0.5)

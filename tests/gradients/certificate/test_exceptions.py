@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import peft
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from tests.gradients.campaign.accidents import Counts, RunningMaximum, RunningMean, Skips
 from tests.gradients.counted import counted_reference
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine, require_uncoupled
@@ -175,6 +175,79 @@ def watched() -> nn.Module:
     return model
 
 
+class Around(nn.Module):
+    """A layer of GPT-2 with something around it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
+        return self.inner(hidden, *args, **options)
+
+
+class Counts(Around):
+    calls = 0
+
+    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
+        self.calls += 1
+        return super().forward(hidden, *args, **options)
+
+
+class RunningMean(Around):
+    """Takes off a running mean of earlier passes, which is an ordinary attribute."""
+
+    mean: Any = None
+
+    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
+        before, now = self.mean, hidden.detach().mean((0, 1))
+        self.mean = now if before is None else 0.5 * before + 0.5 * now
+        return super().forward(hidden if before is None else hidden - 9 * before, *args, **options)
+
+
+class RunningMaximum(Around):
+    """The same in a buffer."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__(inner)
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
+        largest = self.get_buffer("largest")
+        answer = super().forward(hidden / (1 + largest), *args, **options)
+        largest.copy_(torch.maximum(largest, hidden.detach().abs().max()))
+        return answer
+
+
+class Skips(Around):
+    """Stochastic depth by Python's own generator."""
+
+    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
+        if self.training and random.random() < 0.3:
+            return hidden
+        return super().forward(hidden, *args, **options)
+
+
+class RunningLoss:
+    """Divides by a running mean of earlier losses, which is an attribute of the loss."""
+
+    mean: Any = 1.0
+
+    def __call__(self, model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        losses = causal_lm_loss(model, input_ids, lengths)
+        before, self.mean = self.mean, 0.5 * self.mean + 0.5 * losses.detach().mean()
+        return losses / before
+
+
+def over_processes(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    """Divides by the tokens of all processes."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    tokens = lengths.sum()
+    dist.all_reduce(tokens)
+    return causal_lm_loss(model, input_ids, lengths) * lengths / tokens
+
+
 class Linear8bitLt(nn.Linear):
     """By name and module as in LLM.int8, which needs a GPU."""
 
@@ -218,6 +291,7 @@ CASES: dict[str, Case] = {
     "a buffer that grows": (lambda: wrapped(RunningMaximum), lambda: causal_lm_loss, "one by one"),
     "a teacher in a global": (gpt2, lambda: distilled, "batched"),
     "weights cached by lru_cache": (gpt2, lambda: weighted, "batched"),
+    "a running mean in a loss": (gpt2, RunningLoss, "one by one"),
     "dynamic rotary embeddings": (dynamic_rope, lambda: causal_lm_loss, "batched"),
 }
 
@@ -254,6 +328,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Loss, str]] = {
     "a seed in the loss": (lambda: gpt2(0.1), seeded, "seeds a random number generator"),
     "hooks as of wandb.watch": (watched, causal_lm_loss, "wandb.watch"),
     "a script that counts all rows": (gpt2, per_word, "on made-up rows"),
+    "a loss over processes": (gpt2, over_processes, "row"),
     "layers of eight bits": (eight_bits, causal_lm_loss, "Linear8bitLt"),
 }
 
@@ -343,16 +418,6 @@ def adapter(target: str) -> peft.LoraConfig:
     )
 
 
-def test_a_rate_of_dropout_that_changes_is_another_call() -> None:
-    """Units are computed one by one, under masks of the rate that holds now."""
-    model = gpt2(0.1)
-    assert way(model, causal_lm_loss) == "batched"
-    for module in model.modules():
-        if isinstance(module, nn.Dropout) and module.p > 0:
-            module.p = 0.5
-    assert way(model, causal_lm_loss) == "one by one"
-
-
 def test_embeddings_that_renormalise_their_table_are_refused() -> None:
     model = gpt2()
     model.transformer.wte.max_norm = 1.0  # type: ignore[operator, union-attr]
@@ -434,29 +499,6 @@ def test_invariant_3_a_dimension_is_compared_and_a_number_that_counts_is_not(
     monkeypatch.setattr(calls, "COUNTED", Everything())  # broken twin
     assert way(*later()) == "batched"
     assert influence(*later()) > 1
-
-
-class GrowingMask(nn.Module):
-    """Adds a table of positions that grows with the widest pass there was."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-        self.register_buffer("table", torch.zeros(1, 1))
-
-    def forward(self, x: Tensor, *args: Any, **named: Any) -> Any:
-        if self.table.shape[0] < x.shape[1]:
-            self.table = torch.linspace(0, 1, x.shape[1])[:, None]
-        return self.inner(x + self.table[: x.shape[1]], *args, **named)
-
-
-def test_a_cache_that_grows_with_wider_rows_leaves_narrow_ones_in_batches() -> None:
-    model = wrapped(GrowingMask, positions=64)
-    narrow, wide = users(), [[[n, *range(1, 24)]] for n in range(8)]
-    for rows in (narrow, wide, narrow, narrow + wide):
-        with counted_reference() as alone:
-            summed(model, causal_lm_loss, rows)
-        assert not sum(alone)
 
 
 def test_an_answer_found_on_one_device_is_none_about_another() -> None:

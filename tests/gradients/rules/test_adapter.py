@@ -151,26 +151,6 @@ def test_what_is_not_the_plain_case_runs_as_peft_wrote_it(change: str, ran: list
     assert not ran
 
 
-@pytest.mark.parametrize(
-    ("settings", "plain"),
-    [({"use_dora": True}, False), ({"lora_bias": True}, False), ({"use_rslora": True}, True)],
-    ids=str,
-)
-def test_settings_of_peft(settings: dict[str, Any], plain: bool, ran: list[object]) -> None:
-    require_right(adapted(**settings))
-    assert bool(ran) == plain
-
-
-def test_dropout_is_left_to_peft_while_it_drops(ran: list[object]) -> None:
-    model = adapted(lora_dropout=0.3)
-    batched_sum(model, loss, UNITS, l2_clip_norm=1.0)
-    ran.clear()  # a certificate compares units without dropout
-    batched_sum(model, loss, UNITS, l2_clip_norm=1.0)
-    assert not ran
-    require_right(model.eval())
-    assert ran
-
-
 def test_adapters_that_are_switched_off_are_not_added(ran: list[object]) -> None:
     model = adapted()
     layer: Any = model.layer
