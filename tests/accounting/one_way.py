@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from userdp.accounting import Bracket
-from userdp.accounting.contour import OneWay, Phase
+from userdp.accounting.contour import Phase
+from userdp.accounting.contour.curve import Curve
 
 
 def one_way(phases: Sequence[Phase], epsilon: float, *, remove: bool) -> Bracket:
     """Certified bounds of δ of one direction."""
-    lower, upper = OneWay(phases, remove=remove).at(epsilon)
-    return Bracket(lower=lower, upper=upper, accountant="contour")
+    found = Curve(tuple(phases), remove=remove).delta(epsilon)
+    return Bracket(lower=found.lower, upper=found.upper, accountant="contour")

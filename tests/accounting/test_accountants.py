@@ -1,4 +1,4 @@
-"""What the accountants share: calibration, the price of fewer items, the least and most noise."""
+"""What the accountants share: calibration, the least and most noise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from userdp.accounting import Accountant, binomial_steps, epsilon_by_items
+from userdp.accounting import Accountant, binomial_steps
 from userdp.accounting.accountants import calibrate, epsilon_by
 from userdp.accounting.mechanisms import Mixture
 from userdp.errors import FailureError, UseError
@@ -78,15 +78,3 @@ def test_calibrated_noise_is_within_the_budget_and_hardly_more_than_the_least(ac
     assert epsilon_by(accountant, found, 1e-6).upper <= 4.0
     less = found.with_noise_multiplier(found.noise_multiplier * (1 - 3e-4))
     assert epsilon_by(accountant, less, 1e-6).upper > 4.0
-
-
-def test_a_user_with_fewer_items_pays_the_price_of_a_smaller_cap():
-    def capped(items):
-        return binomial_steps(
-            sampling_probability=0.01, group_size=items, noise_multiplier=1.0, steps=20
-        )
-
-    found = epsilon_by_items(capped(3), 1e-6)
-    assert found == {items: capped(items).epsilon(1e-6) for items in (1, 2, 3)}
-    assert list(epsilon_by_items(capped(3), 1e-6, at_most=2)) == [1, 2]
-    assert list(epsilon_by_items(capped(3), 1e-6, at_most=9)) == [1, 2, 3]

@@ -18,7 +18,6 @@ from tests.speed import fast_then_slow
 from userdp.accounting.contour import delta_bracket
 from userdp.accounting.mechanisms import (
     Mixture,
-    PureQuery,
     binomial_steps,
     gaussian_steps,
     hypergeometric_steps,
@@ -129,19 +128,6 @@ def test_full_participation_is_the_closed_form(shift: float) -> None:
     assert back.lower - 1e-12 <= 1.5 <= back.upper + 1e-12
 
 
-@pytest.mark.parametrize("pure", [0.1, 1.0, 5.0])
-@pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.9, 4.0, 6.0])
-def test_a_pure_query_is_randomised_response(pure: float, epsilon: float) -> None:
-    yes = math.exp(pure) / (1 + math.exp(pure))
-    plain = max(yes - math.exp(epsilon) * (1 - yes), 0.0)
-    found = PureQuery(pure_epsilon=pure).delta(epsilon)
-    assert found.lower == pytest.approx(plain, rel=1e-12, abs=1e-15)
-    assert found.lower <= found.upper
-    if 0 < found.upper < 1:
-        back = PureQuery(pure_epsilon=pure).epsilon(found.upper)
-        assert back.upper == pytest.approx(epsilon, abs=1e-10)
-
-
 # --------------------------------------------------------------- truncated Poisson sampling
 
 
@@ -239,7 +225,6 @@ def test_out_of_range_parameters_are_refused_with_the_range(bad: float) -> None:
         lambda: binomial_steps(sampling_probability=0.1, noise_multiplier=bad, steps=1),
         lambda: gaussian_steps(noise_multiplier=bad, steps=1),
         lambda: gaussian_steps(shift=bad, noise_multiplier=1.0, steps=1),
-        lambda: PureQuery(pure_epsilon=bad),
         lambda: binomial_steps(
             sampling_probability=0.1,
             group_size=bad,  # type: ignore[arg-type]
@@ -270,10 +255,3 @@ def test_extreme_settings_end_in_finite_brackets(sigma: float, epsilon: float) -
     ):
         found = mechanism.delta(epsilon)
         assert 0 <= found.lower <= found.upper <= 1
-
-
-def test_a_delta_that_covers_a_query_whole_leaves_no_epsilon() -> None:
-    """Beyond (e^e0 - 1) / (e^e0 + 1) = tanh(e0 / 2) nothing is left."""
-    for delta in (0.06, 0.9):
-        found = PureQuery(pure_epsilon=0.1).epsilon(delta)
-        assert (found.lower, found.upper) == (0.0, 0.0)

@@ -21,8 +21,8 @@ from tests.speed import fast_then_slow  # noqa: E402
 from userdp.accounting import (  # noqa: E402
     Bracket,
     Composition,
+    Exchanged,
     Mechanism,
-    PureQuery,
     binomial_steps,
     gaussian_steps,
     hypergeometric_steps,
@@ -295,7 +295,9 @@ def test_an_epsilon_that_is_too_small_contradicts_the_accountant() -> None:
 
 
 def test_what_has_no_proof_is_called_not_proven_and_says_why() -> None:
-    query = Composition(parts=(PureQuery(pure_epsilon=1.0),))
-    proof = prove_epsilon(query, 1e-6, query.epsilon(1e-6))
+    exchanged = Exchanged(
+        mixture=binomial_steps(sampling_probability=0.1, noise_multiplier=2.0, steps=3)
+    )
+    proof = prove_epsilon(exchanged, 1e-6, exchanged.epsilon(1e-6))
     assert not proof["proven"]
-    assert "PureQuery" in proof["why"]
+    assert "Exchanged" in proof["why"]

@@ -1,6 +1,6 @@
 """From a mechanism to a certified (ε, δ), and back from a budget to the least noise."""
 
-from userdp.accounting.accountants import Accountant, calibrate, epsilon_by, epsilon_by_items
+from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.laws import Binomial, Hypergeometric
 from userdp.accounting.mechanisms import (
@@ -10,7 +10,6 @@ from userdp.accounting.mechanisms import (
     Mechanism,
     Mixture,
     NoisySteps,
-    PureQuery,
     binomial_steps,
     gaussian_steps,
     hypergeometric_steps,
@@ -29,12 +28,10 @@ __all__ = [
     "Mechanism",
     "Mixture",
     "NoisySteps",
-    "PureQuery",
     "binomial_steps",
     "calibrate",
     "delta_curve",
     "epsilon_by",
-    "epsilon_by_items",
     "gaussian_steps",
     "hypergeometric_steps",
 ]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from userdp.accounting.filters import RenyiFilter
-from userdp.accounting.mechanisms import PureQuery
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger import series, settling
@@ -18,7 +17,7 @@ from userdp.ledger.charges import Charge, Declared, Opened, Released
 from userdp.ledger.shapes import STORE_SCHEMA
 from userdp.plans import Plan, PrivateSelection, Series
 from userdp.plans.tuning import tuning_from
-from userdp.vocabulary import Guarantee
+from userdp.vocabulary import Guarantee, require_positive
 
 SCHEMA = STORE_SCHEMA
 
@@ -282,12 +281,11 @@ def _score(history: History, entry: dict[str, Any], at: int) -> None:
 
 
 def _query(history: History, entry: dict[str, Any], at: int) -> None:
-    query = PureQuery(pure_epsilon=entry["pure_epsilon"])
     history.charges[entry["run_id"]] = Charge(
         run_id=entry["run_id"],
         at=at,
         settled=True,
-        query_epsilon=query.pure_epsilon,
+        query_epsilon=require_positive("pure_epsilon", entry["pure_epsilon"], at_most=700.0),
         query_name=entry["name"],
         base=_readable(history, entry["base"]),
         when=entry.get("when"),

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from userdp import files
-from userdp.accounting.mechanisms import PureQuery
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.ledger.budget_lines import BudgetLines
@@ -29,6 +28,7 @@ from userdp.ledger.journal import append_entries
 from userdp.ledger.place import Place
 from userdp.ledger.store_journal import now
 from userdp.plans import Plan, PrivateSelection
+from userdp.vocabulary import require_positive
 
 
 class StoreLedger(BudgetLines):
@@ -249,7 +249,7 @@ class StoreLedger(BudgetLines):
         Raises:
             UseError: the id is taken, or ε out of range.
         """
-        PureQuery(pure_epsilon=pure_epsilon)
+        require_positive("pure_epsilon", pure_epsilon, at_most=700.0)
         entry = {"kind": "query", "run_id": query_id, "name": name, "pure_epsilon": pure_epsilon}
         base_lines = None if base is None else dict(base)
         entry |= {"base": base_lines, "when": now(), "state": state}

@@ -17,8 +17,8 @@ def fewer_examples(runs: Sequence[RunFacts]) -> Table | None:
     """ε by the number of examples that a user holds; None if no run here samples examples.
 
     Guarantee: an ELS mechanism with ``group_size`` k is the mechanism as a user with k examples
-    sees it (`userdp.accounting.epsilon_by_items`); each ε is an upper bound. It is "–" over a
-    run's cap.
+    sees it (Charles et al. 2024, Theorem 3 for a set A of k examples); each ε is an upper bound. It
+    is "–" over a run's cap.
     """
     # Where one mechanism is all of the claim, it is the plan's.
     able = [run for run in runs if run.claim.mechanism and run.plan and run.plan.sampling.items > 1]

@@ -3,12 +3,11 @@
 Derivation and proofs: docs/accounting.md.
 """
 
-from userdp.accounting.contour.curve import ACCOUNTANT, OneWay, delta_bracket, epsilon_bracket
+from userdp.accounting.contour.curve import ACCOUNTANT, delta_bracket, epsilon_bracket
 from userdp.accounting.contour.losses import Phase, phase_of
 
 __all__ = [
     "ACCOUNTANT",
-    "OneWay",
     "Phase",
     "delta_bracket",
     "epsilon_bracket",

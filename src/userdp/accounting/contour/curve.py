@@ -334,33 +334,3 @@ def epsilon_bracket(phases: Sequence[Phase], delta: float) -> Bracket:
         if add.upper > delta:
             bounds = bounds.join(epsilon_bounds(kept, delta, remove=False))
     return _bracket(bounds, _LEAST_EPSILON, "epsilon")
-
-
-class OneWay:
-    """delta of one direction at many epsilons, any real number; nodes are shared between them.
-
-    Guarantee: ``at(epsilon)`` is (lower, upper) with the truth between, as `delta_bracket`. For
-    epsilon < 0, H_{e^eps}(A, B) = 1 - e^eps + e^eps H_{e^-eps}(B, A).
-
-    Args:
-        phases: any number; none of them means that A = B.
-        remove: H(Q^T, P^T), the data set with the user first; else H(P^T, Q^T).
-    """
-
-    def __init__(self, phases: Sequence[Phase], *, remove: bool) -> None:
-        kept = _pooled(phases)
-        self.is_trivial = not kept
-        """Whether nothing is composed: A = B, delta = max(0, 1 - e^eps)."""
-        self._forth, self._back = Curve(kept, remove=remove), Curve(kept, remove=not remove)
-
-    def at(self, epsilon: float) -> tuple[float, float]:
-        """Certified (lower, upper) of delta at a finite ``epsilon`` of either sign."""
-        if self.is_trivial:
-            value = max(0.0, -math.expm1(epsilon))
-            return value, value
-        if epsilon >= 0:
-            bounds = self._forth.delta(epsilon)
-            return bounds.lower, bounds.upper
-        bounds = self._back.delta(-epsilon)
-        base, factor = -math.expm1(epsilon), math.exp(epsilon)
-        return base + factor * bounds.lower, min(base + factor * bounds.upper, 1.0)
