@@ -20,7 +20,7 @@ from userdp.accounting.contour.side import (
 from userdp.accounting.laws import Binomial
 
 # Steps in which chi turns fast beside the grid of a step: found where a user takes part with 1e-3.
-FAST = [(1e-3, 0.6, 2.0), (1e-5, 0.5, 4.0), (1e-2, 1.0, 3.0)]
+FAST = [(1e-3, 0.5, 1.0), (1e-3, 0.6, 2.0), (1e-2, 1.0, 3.0)]
 
 
 def truths(law: tuple[float, float], split: Split, end: float, order: float) -> tuple[float, float]:
