@@ -58,11 +58,6 @@ ERRORS = Output(
     "libraries' errors, which are the operator's",
     reader=ANYONE,
 )
-PROCESSES = Output(
-    name="command lines and environments of processes, names of temporary files and what "
-    "stays of them",
-    reader=ANYONE,
-)
 
 
 def _anyones(name: str, *files: str, holds: frozenset[Kind] = NOTHING, why: str = "") -> Output:
@@ -77,7 +72,6 @@ OUTPUTS = (
     SCREEN,
     OPERATORS_SCREEN,
     ERRORS,
-    PROCESSES,
     _anyones(
         "`tokenizer.json`, wherever it lies",
         "*/tokenizer.json",

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import logging
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -12,7 +11,6 @@ import pytest
 
 from tests.secrets.planted import MARKS, PEOPLE, RARE, Kind, secrets_of
 from tests.secrets.scan import findings
-from tests.secrets.watch import listen
 
 SECRETS = replace(secrets_of(), measured=frozenset({5.431862}))
 ID, TEXT = PEOPLE[17].id, PEOPLE[17].texts[0]
@@ -71,32 +69,3 @@ def test_other_secrets_are_found(data, kind):
 def test_what_is_no_secret_is_not_found(said):
     assert findings(said.encode(), SECRETS) == []
     assert findings(np.arange(4000, dtype="<i4").tobytes(), SECRETS) == []
-
-
-def test_twin_a_logger_that_prints_a_text_is_caught(capfd, tmp_path):
-    said = listen(lambda: logging.getLogger("x").debug("read %r", TEXT), capfd, tmp_path)
-    assert findings(said.channels["log"], SECRETS)
-
-
-def test_twin_an_exception_that_quotes_a_record_in_its_cause_is_caught(capfd, tmp_path):
-    def call():
-        try:
-            raise KeyError(ID)
-        except KeyError as error:
-            raise RuntimeError("it failed") from error
-
-    said = listen(call, capfd, tmp_path)
-    assert findings(said.channels["exception"], SECRETS) == []
-    assert findings(said.channels["trace"], SECRETS)
-
-
-def test_twin_a_file_named_after_a_person_is_caught(capfd, tmp_path):
-    said = listen(lambda: (tmp_path / f"{ID}.part").touch(), capfd, tmp_path)
-    assert findings(said.channels["what stays in TMPDIR"], SECRETS)
-
-
-def test_twin_a_process_that_is_given_an_id_is_caught(capfd, tmp_path):
-    import subprocess
-
-    said = listen(lambda: subprocess.run(["sleep", "0.2"], env={"WHO": ID}), capfd, tmp_path)
-    assert findings(said.channels["processes"], SECRETS)
