@@ -1,4 +1,4 @@
-"""The site builds without a warning, no link within it is dead, and it describes what is public."""
+"""The site builds without a warning (a dead link is one), and describes what is public."""
 
 from __future__ import annotations
 
@@ -10,19 +10,9 @@ from pathlib import Path
 import pytest
 
 import userdp
-from tests.docs.site import dead_links
 from userdp.cli.commands import names, options_of
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_twin_dead_links_are_found(tmp_path):
-    (tmp_path / "a.html").write_text(
-        '<p id="here"><a href="b.html#there">1</a><a href="b.html#gone">2</a><a href="c.html">3</a>'
-        '<a href="#here">4</a><a href="https://nowhere.example/">5</a><img src="d.png"></p>'
-    )
-    (tmp_path / "b.html").write_text('<p id="there"></p>')
-    assert dead_links(tmp_path) == ["a.html: b.html#gone", "a.html: c.html", "a.html: d.png"]
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +28,6 @@ def site(tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return folder / "html"
-
-
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning_and_no_link_in_it_is_dead(site):
-    assert dead_links(site) == []
 
 
 @pytest.mark.slow

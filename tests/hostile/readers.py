@@ -192,19 +192,6 @@ def read_store(folder: Path) -> None:
     store.user_ids()
 
 
-def make_scores(folder: Path) -> None:
-    from userdp.data.files import Place, remember
-
-    remember(folder, Place.RUN, folder / "run")
-
-
-def read_scores(folder: Path) -> None:
-    from userdp.data.files import Place, places_of
-
-    for place in Place:
-        assert all(isinstance(one, str) for one in places_of(folder, place))
-
-
 def read_tokenizer(folder: Path) -> None:
     from userdp.data.tokenize import StoreTokenizer
 
@@ -268,48 +255,16 @@ def read_a_checkpoint(folder: Path) -> None:
     checkpoints(folder).read(most_steps=3)
 
 
-def make_array(folder: Path) -> None:
-    np.save(folder / "losses.npy", np.arange(30.0))
-
-
-def read_an_array(folder: Path) -> None:
-    from userdp.arrays import read_array
-
-    values = read_array(folder / "losses.npy", what="losses")
-    assert values.nbytes <= (folder / "losses.npy").stat().st_size, "more than the file holds"
-
-
-def read_key(folder: Path) -> None:
-    from userdp.claims.signing import Signer
-
-    (folder / "key.pem").chmod(0o600)
-    Signer(folder / "key.pem").sign(b"{}")
-
-
-def make_sweep(folder: Path) -> None:
-    (folder / "scores").mkdir()
-
-
-def read_sweep(folder: Path) -> None:
-    from userdp.sweeping.folder import SweepFolder
-
-    SweepFolder(folder).scores()
-
-
 READERS = {
-    "arrays": Reader(make=make_array, read=read_an_array),
     "checkpoint": Reader(make=make_checkpoint, read=read_a_checkpoint),
     "jsonl": Reader(make=make_records, read=read_records),
-    "key": Reader(make=nothing, read=read_key),
     "ledger-bytes": Reader(make=copies("ledger.jsonl", of="winner"), read=read_chain),
     "operator": Reader(make=make_operator, read=read_operator),
     "plan": Reader(make=copies("plan.json", of="run"), read=read_plan),
     "run": Reader(make=make_run, read=read_run, mend=chain),
-    "scores": Reader(make=make_scores, read=read_scores),
     "settle": Reader(make=make_settle, read=read_settle, mend=chain),
     "store": Reader(make=make_store, read=read_store),
     "store-ledger": Reader(make=make_store, read=read_store_ledger, mend=chain),
-    "sweep": Reader(make=make_sweep, read=read_sweep),
     "tokenizer": Reader(make=copies("tokenizer.json", of="run/model"), read=read_tokenizer),
     "weights": Reader(make=copies("model.safetensors", of="winner/model"), read=read_weights),
     "winner": Reader(make=make_winner, read=read_run, mend=chain),

@@ -22,15 +22,6 @@ NEVER = {
 }  # fmt: skip
 """Modules whose readers run what a file says."""
 CALLS = {"eval", "exec", "torch.load", "pandas.read_pickle", "pd.read_pickle"}
-JSON = {
-    "strict_json.py": "is the reader",
-    "claims/attestation.py": "reads what it wrote itself a line before, to compare",
-    "commands/setting.py": "a value that the operator typed after --set",
-    "data/sources/leaf.py": "records of other people's making: whatever JSON holds may be text",
-    "data/spark/job.py": "reads what its own tasks gave back; names of fields may be any text",
-    "ledger/history.py": "decodes again what the reader let through",
-}
-"""The modules that call `json.loads`, and why."""
 
 
 def modules() -> Iterator[tuple[str, ast.AST]]:
@@ -63,16 +54,6 @@ def test_arrays_are_read_without_pickle_and_models_without_code_of_their_own():
                 assert options.get("trust_remote_code") == "False", name
             if function.endswith("ForCausalLM.from_pretrained"):
                 assert options.get("use_safetensors") == "True", name
-
-
-def test_json_is_read_by_one_reader():
-    readers = {
-        name
-        for name, tree in modules()
-        for call in calls(tree)
-        if ast.unparse(call.func) in ("json.loads", "json.load")
-    }
-    assert readers == JSON.keys()
 
 
 def test_a_folder_with_code_of_its_own_is_refused_without_a_question(tmp_path):
@@ -118,13 +99,6 @@ def test_a_repositorys_settings_start_no_program(trap, tmp_path):
     with pytest.raises(UseError, match="git cannot read the history"):
         list(open_source([str(trap)], kind="git", options=SourceOptions()).records(*_books()))
     assert not (tmp_path / "ran").exists()
-
-
-def test_broken_twin_a_plain_log_starts_the_program_that_the_repository_names(trap, tmp_path):
-    git(trap, "log")
-    if not (tmp_path / "ran").exists():
-        pytest.skip("this git fetches nothing for a log")
-    assert (tmp_path / "ran").exists()
 
 
 def _books():

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.plans import changed_plan, plan_of_size
+from tests.plans import plan_of_size
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
-from userdp.plans import Plan, StepRecord
+from userdp.plans import Plan
 from userdp.sampling import (
     FixedSizeExamples,
     FixedSizeUsers,
@@ -110,25 +110,6 @@ def test_invariant_1_twin_a_cap_that_is_not_applied_is_caught(kind):
     assert sizes_differ(sampling, cohorts(forgetful, 200))
 
 
-@pytest.mark.parametrize("kind", TRUNCATED)
-def test_below_the_cap_it_is_the_poisson_draw(kind):
-    sampling = plan(kind).sampling
-    poisson = PoissonUsers if sampling.by_user else PoissonExamples
-    plain = poisson(sampling_probability=sampling.sampling_probability, group_size=4)
-    for one, other in zip(cohorts(sampling, 50), cohorts(plain, 50), strict=True):
-        assert (one.users == other.users).all()
-
-
-@pytest.mark.parametrize("kind", FIXED + TRUNCATED)
-def test_a_sampler_of_another_plan_is_told_by_the_ledgers_line(kind):
-    mine = plan(kind)
-    other = plan(
-        kind, size=5, population=180, **({"least_population": 90} if kind in FIXED else {})
-    )
-    sampler = Sampler(other.sampling, COUNTS, secret_generator(0))
-    assert sampler.sampling != StepRecord.of_plan(mine).sampling
-
-
 # The price.
 
 
@@ -207,14 +188,6 @@ def test_invariant_8_twin_a_cap_priced_as_if_it_never_bound_is_caught():
     """By the δ that is left: a cap that overflows in one run of a thousand has no ε at 1e-5."""
     with pytest.raises(UseError, match="overflows"):
         plan(TruncatedUsers, cap=24).guarantee()
-
-
-@pytest.mark.parametrize("kind", FIXED + TRUNCATED)
-def test_calibration_ends_within_the_budget(kind):
-    found = plan(kind, noise_multiplier=None, target_epsilon=2.0)
-    assert 1.99 < found.guarantee().epsilon <= 2.0
-    less = changed_plan(found, noise_multiplier=0.99 * found.noise.multiplier)
-    assert less.guarantee().epsilon > 2.0
 
 
 # The bounds on the store.

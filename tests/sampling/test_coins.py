@@ -63,27 +63,6 @@ def test_distinct_indices_are_distinct_and_uniform(population, count):
     assert stats.chisquare(observed).pvalue > P_VALUE
 
 
-@pytest.mark.slow
-def test_every_pair_is_equally_likely_on_the_sparse_path():
-    generator = secret_generator(unsafe_seed=4)
-    pairs = [frozenset(distinct_indices(generator, 9, 2).tolist()) for _ in range(30_000)]
-    observed = np.unique([sorted(pair) for pair in pairs], axis=0, return_counts=True)[1]
-    assert len(observed) == 36
-    assert stats.chisquare(observed).pvalue > P_VALUE
-
-
-def test_all_or_none_can_be_drawn():
-    generator = secret_generator(unsafe_seed=5)
-    assert poisson_indices(generator, 0, 0.5).tolist() == []
-    assert poisson_indices(generator, 3, 1.0).tolist() == [0, 1, 2]
-    assert distinct_indices(generator, 7, 7).shape == (7,)
-
-
-def test_two_generators_never_agree():
-    first, second = (secret_generator().integers(2**62, size=4) for _ in range(2))
-    assert (first != second).all()
-
-
 @pytest.mark.parametrize(("population", "probability"), [(-1, 0.1), (5, 0.0), (5, float("nan"))])
 def test_bad_parameters_are_refused(population, probability):
     with pytest.raises(UseError):

@@ -98,16 +98,6 @@ def test_invariant_2_empty_draws_come_as_often_as_independent_coins_give_them():
     assert stats.binomtest(empty, 2_000, 0.25).pvalue > 1e-4
 
 
-@pytest.mark.slow
-def test_invariant_2_draws_do_not_depend_on_other_users_data():
-    """Given who is drawn, a user's rows are its own affair: one more user moves no probability."""
-    inclusion = {}
-    for counts in (COUNTS, np.append(COUNTS, 500)):
-        users = np.concatenate([c.users for c in draws(uls_plan(group_size=1), counts, 4_000)])
-        inclusion[len(counts)] = np.bincount(users, minlength=101)[:100]
-    assert stats.chi2_contingency(np.stack(list(inclusion.values()))).pvalue > 1e-4
-
-
 def test_broken_twin_of_invariant_4_a_probability_from_the_data_moves_with_one_user():
     def from_data(counts):
         return 10 / len(counts)
