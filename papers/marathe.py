@@ -1,4 +1,4 @@
-"""Marathe et al. 2023, Figures 1 to 3: federations of made-up digits under each accounting.
+"""Marathe et al. 2023, Figures 1 and 3: federations of made-up digits under each accounting.
 
 Federations are simulated in memory. Their plans (rounds, noise, denominators, caps) are those of
 `FederationPlan` and `Published`. A round is one step of all silos from the same weights, so that
@@ -36,12 +36,12 @@ from papers.published import (
     flaws_of,
 )
 from userdp.federated.algorithms import Declared
-from userdp.federated.data import HELD_OUT, places, spread
+from userdp.federated.data import HELD_OUT, spread
 from userdp.federated.models import build_model
 from userdp.federated.plan import FederationPlan
 from userdp.plans import Budget, Plan
 from userdp.reporting.drawing import panels, save
-from userdp.sampling.coins import Indices, distinct_indices
+from userdp.sampling.coins import Indices
 
 LOCAL_ITEM, FEDAVG = "local-item-dp", "fedavg"
 TIGHT, PAPER_SQRT, PAPER_LINEAR, NONE = "tight", "paper-sqrt", "paper-linear", "none"
@@ -393,68 +393,7 @@ def _draw_cells(axis: Any, rows: Sequence[Row], x: str, y: str) -> None:
     axis.grid(alpha=0.3)
 
 
-FEMNIST_SUBJECTS, FEMNIST_ITEMS, FEMNIST_SPREAD, FEMNIST_BATCH = 3500, 145, 0.38, 512
-MINI_BATCHES = 50
-"""Of each silo."""
-
-
-def figure_2() -> list[Row]:
-    """How many mini-batches have which largest group, at FEMNIST's sizes; nothing is trained.
-
-    Each seed is a population of its own. Subjects' numbers of items are log-normal, with FEMNIST's
-    relative spread (226.83 items with a standard deviation of 88.94: Caldas et al. 2018, LEAF,
-    Table 1).
-    """
-    return [
-        {"alpha": alpha or 1.0, "seed": seed, "largest_group": size, "mini_batches": number}
-        for alpha in ALPHAS
-        for seed in SEEDS
-        for size, number in sorted(_largest_groups(seed, alpha).items())
-    ]
-
-
-def _largest_groups(seed: int, alpha: float | None) -> Counter[int]:
-    """Of one population and spread: the number of mini-batches by their largest group."""
-    draw, silos = np.random.default_rng([seed, 2]), SIZE.silos
-    location = np.log(FEMNIST_ITEMS) - FEMNIST_SPREAD**2 / 2
-    sizes = np.maximum(1, draw.lognormal(location, FEMNIST_SPREAD, FEMNIST_SUBJECTS))
-    counts = sizes.round().astype(np.int64)
-    owners = np.repeat(np.arange(FEMNIST_SUBJECTS), counts)
-    where = np.concatenate(
-        [
-            places(str(who).encode(), int(count), silos=silos, most=silos, seed=seed, alpha=alpha)
-            for who, count in enumerate(counts)
-        ]
-    )
-    largest: Counter[int] = Counter()
-    for silo in range(silos):
-        own = owners[where == silo]
-        for _ in range(MINI_BATCHES if len(own) else 0):
-            batch = distinct_indices(draw, len(own), min(len(own), FEMNIST_BATCH))
-            largest[int(np.bincount(own[batch]).max())] += 1
-    return largest
-
-
-def draw_figure_2(rows: Sequence[Row], path: Path) -> None:
-    """The largest group of a mini-batch, a panel for each spread over silos."""
-    alphas = list(dict.fromkeys(row["alpha"] for row in rows))
-    figure, axes = panels(len(alphas), width=2.6, height=3.0)
-    for axis, alpha in zip(axes, alphas, strict=True):
-        total: Counter[int] = Counter()
-        for row in rows:
-            if row["alpha"] == alpha:
-                total[row["largest_group"]] += row["mini_batches"]
-        axis.bar(list(total), list(total.values()))
-        axis.set_title("uniform" if alpha == 1.0 else f"α = {alpha:g}", fontsize=9)
-        axis.set_xlabel("largest group")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-    axes[0].set_ylabel("mini-batches")
-    figure.suptitle("subjects in mini-batches of 512 (Marathe et al. 2023, Figure 2)", fontsize=10)
-    save(figure, path)
-
-
 FIGURES = {
     "marathe-figure-1": Figure(rows=figure_1, draw=draw_figure_1),
-    "marathe-figure-2": Figure(rows=figure_2, draw=draw_figure_2),
     "marathe-figure-3": Figure(rows=figure_3, draw=draw_figure_3),
 }

@@ -77,33 +77,6 @@ def test_the_filter_is_less_noisy_only_below_a_tenth_of_the_clip_norm() -> None:
     assert below[0]["noise"] < below[2]["noise"] == above[2]["noise"] < above[0]["noise"]
 
 
-def test_no_noise_is_derived_where_the_threshold_may_pass_what_is_not_concentrated() -> None:
-    assert asi_liu.derived_noise(3.0, users=1_300) == math.inf
-    assert math.isfinite(asi_liu.derived_noise(3.0, users=1_400))
-    assert asi_liu.derived_noise(3.0, users=1_401) > 1.49 * asi_liu.derived_noise(3.0, users=1_402)
-
-
-def test_the_sum_of_squared_flips_is_bounded_and_its_mean_is_no_bound() -> None:
-    law = stats.binom(19, 6 / 100)
-    flips = law.rvs(size=(20_000, 50), random_state=np.random.default_rng(1))
-    sums = ((1.0 + flips) ** 2).sum(axis=1)
-    bound = asi_liu.squared_flips(80, users=100, steps=50, delta=0.05)
-    assert (sums > bound).mean() < 0.05 < (sums > sums.mean()).mean()
-    assert bound < 3 * sums.mean()
-
-
-def score_moves_less_than(pairs: int) -> bool:
-    """Every user next to the replaced one, and then none: the most that a score can move."""
-    near, far = np.zeros((30, 1)), np.zeros((30, 1))
-    far[0] = 9.0
-    return abs(score(near) - score(far)) < pairs
-
-
-def test_lemma_1_one_user_moves_the_score_of_ordered_pairs_by_less_than_2() -> None:
-    assert score_moves_less_than(2)
-    assert not score_moves_less_than(1)  # twin: each pair counted once
-
-
 def release(
     scores: tuple[float, ...], *, threshold: float, scale: float, epsilon: float = 1.0
 ) -> float:

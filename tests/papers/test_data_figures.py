@@ -15,15 +15,12 @@ import pytest
 
 from papers import texts
 from papers.__main__ import main
-from papers.cost_of_k import rows as cost_of_k
 from papers.figures import FIGURES
-from userdp.data.overlap import OverlapRules
 from userdp.data.prepare import prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 
 SEQ_LEN = 16
@@ -125,40 +122,6 @@ def test_histograms_have_each_user_in_the_bin_of_its_count(
     assert not binned
 
 
-def overlap_texts(folder: Path) -> dict[str, Path]:
-    """A public text of 30 documents, 7 of which are those of a private one, 3 of them edited."""
-    draw = random.Random(5)
-    documents = [" ".join(f"w{draw.randrange(900)}" for _ in range(120)) for _ in range(30)]
-    near = [text.replace(text.split()[0], "edited", 1) for text in documents[:3]]
-    mine = [*near, *documents[3:7], "nothing of the kind"]
-    return {
-        "public": prepared(
-            [{"user": f"p{n}", "text": text} for n, text in enumerate(documents)],
-            folder / "public",
-            seq_len=4096,
-        ),
-        "mail": prepared(
-            [{"user": f"u{n}", "text": text} for n, text in enumerate(mine)],
-            folder / "mail",
-            seq_len=4096,
-            unseen=0.5,
-        ),
-    }
-
-
-def test_charles_table_2_leaves_out_the_planted_overlap_of_all_splits(tmp_path: Path) -> None:
-    pytest.importorskip("datasketch", reason="the extra dedup is not installed")
-    held = overlap_texts(tmp_path)
-    (row,) = texts.charles_table_2(held)
-    assert (row["examples"], row["private_examples"]) == (30, 8)
-    assert row["deduplicated"] == 23
-    (exact,) = texts.charles_table_2(held, rules=OverlapRules(similarity=1.0))
-    assert exact["deduplicated"] == 26  # an edited document is no exact duplicate
-    for missing in ({"mail": held["mail"]}, {"public": held["public"]}):
-        with pytest.raises(UseError, match="pre-training"):
-            texts.charles_table_2(missing)
-
-
 def test_chua_table_7_is_what_plain_sorting_selects(stores, monkeypatch) -> None:
     """Scores are planted: 1.0 to n, so that the perplexity of each selection is known."""
     store = UserStore.open(stores["cut"])
@@ -189,31 +152,6 @@ def test_chua_table_7_is_what_plain_sorting_selects(stores, monkeypatch) -> None
     assert rows[str(Strategy.RANDOM_CHUNK)]["average_perplexity"] is None
 
 
-def test_chua_table_7_scores_with_a_model(tmp_path: Path) -> None:
-    """As the same example alone: exp of the mean of -log p of each token, by the softmax itself."""
-    torch = pytest.importorskip("torch")
-    from userdp.training.models import read_model, resolve
-
-    path = prepared([{"user": "u", "text": "noise and clip"}], tmp_path / "one", seq_len=64)
-    row = texts.chua_table_7({"one": path})[0]
-    store = UserStore.open(path)
-    (tokens,) = store.examples_of(0)
-    ids = torch.tensor(tokens.astype(np.int64))[None]
-    with torch.no_grad():
-        logits = read_model(resolve("bundled")).eval()(input_ids=ids).logits[0, :-1].double()
-    told = torch.softmax(logits, dim=-1)[torch.arange(ids.shape[1] - 1), ids[0, 1:]]
-    assert row["average_perplexity"] == pytest.approx(
-        float(torch.exp(-told.log().mean())), rel=1e-3
-    )
-
-
-@pytest.mark.slow
-def test_chua_figure_6_steps_take_more_time_as_k_grows() -> None:
-    rows = cost_of_k(group_sizes=(1, 16), cohort_size=2, steps=2)
-    assert [row["examples"] for row in rows] == [2, 32]
-    assert rows[1]["seconds_least"] > 2 * rows[0]["seconds_least"]
-
-
 @pytest.mark.parametrize("figure", ["charles-table-1", "chua-figure-5"])
 def test_exact_figures_are_the_operators_and_the_look_is_in_the_ledger(
     figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -229,13 +167,6 @@ def test_exact_figures_are_the_operators_and_the_look_is_in_the_ledger(
     assert Path(done["png"]).read_bytes().startswith(b"\x89PNG")
     with Path(done["csv"]).open(encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == done["rows"]
-
-
-def test_broken_twin_a_figure_without_its_look_is_caught(tmp_path: Path, monkeypatch) -> None:
-    store = prepared(lines(3, seed=3), tmp_path / "store", seq_len=SEQ_LEN)
-    monkeypatch.setattr("papers.texts.StoreLedger.look", lambda ledger, what: None)
-    texts.charles_table_1({"text": store})
-    assert looks(store) == []
 
 
 def looks(store: Path) -> list[dict[str, object]]:
@@ -258,10 +189,3 @@ def test_nothing_exact_goes_to_docs_and_a_figure_of_stores_wants_one(
         assert "--out" in capsys.readouterr().err
     assert main(["ganesh-figure-2", "--store", f"x={tmp_path}", "--out", str(tmp_path)]) != 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_is_looked_at_where_one_store_cannot_be_opened(tmp_path: Path) -> None:
-    store = prepared(lines(3, seed=4), tmp_path / "store", seq_len=SEQ_LEN)
-    with pytest.raises(UseError):
-        texts.charles_table_1({"good": store, "bad": tmp_path / "nothing"})
-    assert looks(store) == []

@@ -11,7 +11,6 @@ from papers.mean_estimation import (
     Population,
     clipped_sums,
     figure_3,
-    poisson_rows,
     simulate,
 )
 
@@ -82,38 +81,6 @@ def test_one_step_of_noise_has_the_mechanisms_variance(group_size, units):
     scaled = found / (50.0 * 3.0 * 2.0 / units) ** 2
     assert stats.kstest(scaled, stats.chi2(4).cdf).pvalue > 1e-3
     assert stats.kstest(scaled / 1.1, stats.chi2(4).cdf).pvalue < 1e-3  # 5% less noise is seen
-
-
-def test_samples_are_poisson():
-    draw = np.random.default_rng(2)
-    index, valid = poisson_rows(draw, 20_000, 40, 10.0)
-    sizes = valid.sum(1)
-    assert sizes.mean() == pytest.approx(10.0, abs=0.1)
-    assert sizes.var() == pytest.approx(7.5, rel=0.05)  # 40 * 1/4 * 3/4
-    assert np.bincount(index[valid], minlength=40) == pytest.approx(np.full(40, 5000), rel=0.1)
-    for row, real in zip(index[:200], valid[:200], strict=True):
-        assert len(set(row[real])) == real.sum()
-    everything, valid = poisson_rows(draw, 2, 5, 5.0)
-    assert valid.all()
-    assert everything.tolist() == [[0, 1, 2, 3, 4]] * 2
-
-
-def test_a_user_s_group_holds_distinct_examples_of_its_own():
-    """K examples of which each is a unit vector of its own: the mean tells which were drawn."""
-    means = np.zeros((1, 4), dtype=np.float32)
-    data = np.broadcast_to(np.eye(4, dtype=np.float32), (1, 3, 4, 4))
-    algorithm = Algorithm(group_size=2, budget=6, noise_multiplier=0, steps=1)
-    for seed in range(20):
-        found = simulate(
-            algorithm,
-            means,
-            data,
-            learning_rates=np.array([1.0]),
-            clip_norms=np.array([1e6]),
-            seed=seed,
-        )
-        # Each of 3 users moves θ by two different quarters' mean; ‖θ‖² lies between these:
-        assert 0.25 - 1e-6 <= float(found[0, 0]) <= 0.5 + 1e-6
 
 
 def test_the_findings_of_figure_3_hold_in_small():

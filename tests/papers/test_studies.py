@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import re
 import subprocess
 import sys
@@ -16,14 +15,12 @@ import pytest
 from scipy import stats
 
 from papers import runs
-from papers.__main__ import main
 from papers.design import DESIGNS, Design, Method, Setting, read_declared, read_design
 from papers.figures import FIGURES, Entry, entry, page
-from papers.findings import Verdict, finding_of, verdict_by, verdict_of
+from papers.findings import Verdict, verdict_by
 from papers.losses import Estimate, Losses, holm
-from papers.runs import Campaign, append_row, best_rate, read_rows
+from papers.runs import Campaign
 from userdp.errors import UseError
-from userdp.vocabulary import PrivacyUnit
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/results/findings.md"
@@ -93,33 +90,6 @@ def test_every_design_that_is_kept_gives_plans_within_their_budgets(path: Path) 
         assert plan.guarantee().epsilon > 0.99 * setting.epsilon
 
 
-def _setting(**changed: Any) -> Setting:
-    values: dict[str, Any] = {
-        "text": "commits",
-        "method": Method.ULS,
-        "epsilon": 4.0,
-        "group_size": 4,
-        "gradients": 32,
-        "steps": 40,
-    }
-    return Setting(**{**values, **changed})
-
-
-def test_a_step_of_users_expects_the_gradients_that_a_step_of_examples_does() -> None:
-    declared = read_declared()["commits"]
-    users, examples = _setting().plan(declared), _setting(method=Method.ELS).plan(declared)
-    assert users.sampling.unit is PrivacyUnit.USER
-    assert users.denominator * 4 == pytest.approx(examples.denominator) == pytest.approx(32)
-
-
-def test_more_users_in_the_accounting_take_noise_away_and_cost_a_larger_epsilon() -> None:
-    declared = read_declared()["commits"]
-    true, simulated = (_setting(population_factor=f).plan(declared) for f in (1, 10))
-    assert simulated.noise.multiplier < true.noise.multiplier
-    assert simulated.denominator == true.denominator
-    assert simulated.guarantee().epsilon > true.guarantee().epsilon
-
-
 def _fake_run(losses: dict[str, float]) -> Any:
     def run_one(campaign: Campaign, setting: Setting, rate: float, name: str) -> dict[str, Any]:
         loss = losses.get(f"{setting.method}-{rate}-{name}", 1.0)
@@ -151,20 +121,6 @@ def test_a_campaign_chooses_rates_then_measures_and_goes_on_where_it_stopped(
     campaign.run(design)
     assert len(campaign.rows(design)) == design.runs
     assert len(told) == design.runs + 3
-
-
-def test_a_run_whose_text_is_not_there_says_the_way_out(design: Design, tmp_path: Path) -> None:
-    campaign = Campaign(
-        work=tmp_path, results=tmp_path, declared=read_declared(), say=lambda text: None
-    )
-    with pytest.raises(UseError, match="commits") as refused:
-        campaign.run(design)
-    assert "userdp prepare" in str(refused.value.hint)
-
-
-def test_no_rate_is_taken_while_a_trial_is_missing(design: Design) -> None:
-    cells = design.groups()[0]
-    assert best_rate(design, cells, []) is None
 
 
 def _rows(losses: dict[tuple[str, int], list[float]]) -> list[dict[str, Any]]:
@@ -203,20 +159,6 @@ def test_intervals_cover_as_often_as_they_say_and_half_of_them_do_not() -> None:
     assert narrow < 330
 
 
-def test_one_run_a_cell_has_no_interval() -> None:
-    losses = Losses(_rows({("uls", 1): [5.0], ("els", 1): [4.0]}))
-    found = losses.difference({"method": "uls"}, {"method": "els"})
-    assert (found.low, found.high, found.p) == (-math.inf, math.inf, 1.0)
-
-
-def test_a_cell_that_is_missing_or_ambiguous_is_an_error() -> None:
-    losses = Losses(_rows({("uls", 1): [5.0, 5.1], ("els", 1): [4.0, 4.1]}))
-    with pytest.raises(LookupError, match="2 cells"):
-        losses.runs(group_size=1)
-    with pytest.raises(LookupError, match="0 cells"):
-        losses.runs(group_size=7)
-
-
 def test_holm_keeps_the_family_and_stops_at_the_first_failure() -> None:
     def estimates(*ps: float) -> list[Estimate]:
         return [Estimate(value=-1, low=-2, high=0, p=p) for p in ps]
@@ -224,19 +166,6 @@ def test_holm_keeps_the_family_and_stops_at_the_first_failure() -> None:
     assert holm(estimates(0.02, 0.03, 0.01)) == [True, True, True]
     assert holm(estimates(0.02, 0.06, 0.01)) == [True, False, True]
     assert holm(estimates(0.04, 0.04)) == [False, False]
-
-
-@pytest.mark.parametrize(
-    ("holds", "total", "verdict"),
-    [
-        (3, 3, Verdict.HOLDS),
-        (1, 3, Verdict.IN_PART),
-        (0, 3, Verdict.DOES_NOT_HOLD),
-        (0, 0, Verdict.CANNOT_TELL),
-    ],
-)
-def test_verdicts(holds: int, total: int, verdict: Verdict) -> None:
-    assert verdict_of(holds, total) is verdict
 
 
 @pytest.mark.parametrize(
@@ -255,21 +184,6 @@ def test_a_sentence_holds_only_if_all_its_parts_are_told_and_none_against(
     parts: list[list[int]], verdict: Verdict
 ) -> None:
     assert verdict_by(*parts) is verdict
-
-
-def test_a_difference_that_the_paper_says_nothing_of_answers_nothing() -> None:
-    told = Estimate(value=1, low=0.5, high=1.5, p=1e-9)
-    contrasts = [
-        (name, told, {"part": name, "expect": sign})
-        for name, sign in (("a", 1), ("b", -1), ("c", 0))
-    ]
-    found = finding_of(contrasts, "{words}")
-    assert [" (against)" in word for word in found.here.split("; ")] == [False, True, False]
-    assert found.verdict is Verdict.IN_PART
-    limited = [("d", told, {"part": "d", "limit": limit}) for limit in (2.0, 1.0, 0.1)]
-    words = finding_of(limited, "{words}").here.split("; ")
-    marks = [word[word.index("]") + 1 :] for word in words]
-    assert marks == ["", " (not told)", " (against)"]
 
 
 def _rows_of_the_page(text: str) -> list[list[str]]:
@@ -312,17 +226,6 @@ def test_the_page_is_what_the_rows_and_the_code_make(entries: dict[str, Entry]) 
     assert page(entries) == PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["whole-tool", "charles-figure-18", "chua-table-8"])
-def test_a_study_whose_runs_are_made_is_drawn(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([name, "--out", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] > 0
-    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert main([name, "--describe", "--json"]) == 0
-    assert "0 can be made now" in json.loads(capsys.readouterr().out)["runs"]
-
-
 @pytest.mark.parametrize(
     ("figure", "verdict"),
     [
@@ -337,34 +240,6 @@ def test_verdicts_that_claimed_more_than_their_runs_show(
     entries: dict[str, Entry], figure: str, verdict: Verdict
 ) -> None:
     assert entries[figure].finding.verdict is verdict
-
-
-def test_rows_say_how_many_of_the_planned_gradients_each_method_took(
-    entries: dict[str, Entry],
-) -> None:
-    for name in (name for name, table in FIGURES.items() if "design" in table):
-        assert "Gradients taken, of those planned" in entries[name].finding.here
-    assert "uls, G = 10: 0.77 to 0.89" in entries["whole-tool"].finding.here
-
-
-@pytest.mark.parametrize(("k", "epsilon", "more"), [(2, 8.0, 1.13), (10, 1.0, 1.02)])
-def test_vadhans_lemma_asks_for_more_noise_than_the_papers_own(
-    k: int, epsilon: float, more: float
-) -> None:
-    """Designs price Group Privacy by it, and the page says how much more that is."""
-    declared = read_declared()["commits"]
-    vadhan, own = (
-        _setting(method=method, epsilon=epsilon, group_size=k).plan(declared).noise.multiplier
-        for method in (Method.GROUP_PRIVACY_VADHAN, Method.GROUP_PRIVACY)
-    )
-    assert vadhan / own == pytest.approx(more, abs=0.005)
-
-
-def test_a_row_with_a_number_that_is_not_finite_is_a_row(tmp_path: Path) -> None:
-    """A reader that refuses it would have the run made again."""
-    path = tmp_path / "rows.jsonl"
-    append_row(path, {"key": {"run": "0"}, "loss": math.inf, "epsilon": math.nan})
-    assert [row["loss"] for row in read_rows(path)] == [math.inf]
 
 
 def test_every_design_was_committed_before_its_results() -> None:
