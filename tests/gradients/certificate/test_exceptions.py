@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import peft
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
@@ -239,15 +238,6 @@ class RunningLoss:
         return losses / before
 
 
-def over_processes(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    """Divides by the tokens of all processes."""
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    tokens = lengths.sum()
-    dist.all_reduce(tokens)
-    return causal_lm_loss(model, input_ids, lengths) * lengths / tokens
-
-
 class Linear8bitLt(nn.Linear):
     """By name and module as in LLM.int8, which needs a GPU."""
 
@@ -328,7 +318,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Loss, str]] = {
     "a seed in the loss": (lambda: gpt2(0.1), seeded, "seeds a random number generator"),
     "hooks as of wandb.watch": (watched, causal_lm_loss, "wandb.watch"),
     "a script that counts all rows": (gpt2, per_word, "on made-up rows"),
-    "a loss over processes": (gpt2, over_processes, "row"),
     "layers of eight bits": (eight_bits, causal_lm_loss, "Linear8bitLt"),
 }
 
