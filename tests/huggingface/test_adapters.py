@@ -65,16 +65,6 @@ def test_invariant_13_adapters_loaded_after_the_trainer_made_its_own_are_a_condi
 
 
 @pytest.mark.slow
-def test_invariant_13_adapters_that_were_there_before_are_a_condition(base, tmp_path):
-    data = table("text")
-    adapter = yesterday(base, data, tmp_path)
-    model = peft.PeftModel.from_pretrained(loaded(base), adapter, is_trainable=True)
-    run = private(tmp_path, data, model=model)
-    run.train()
-    assert told(run.claim) == [(FROM, "no ledger knows them")]
-
-
-@pytest.mark.slow
 def test_invariant_13_an_initialisation_from_data_after_the_trainer_was_made_is_a_condition(
     base, tmp_path
 ):

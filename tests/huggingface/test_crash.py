@@ -19,7 +19,6 @@ from tests.training.toy import attempts, lines
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.training.huggingface.checkpoints import sealed
-from userdp.training.huggingface.trainer import UserLevelMixin
 from userdp.training.private_run import PrivateRun
 
 KILLS = 20
@@ -139,39 +138,6 @@ def test_invariant_7_a_lost_attempt_stays_charged_and_global_step_counts_it(tmp_
 
 
 @pytest.mark.slow
-def test_invariant_7_twin_a_resumed_run_that_counts_its_updates_alone_would_ask_for_too_many(
-    tmp_path, monkeypatch
-):
-    """Were global_step that of the checkpoint, the loop would want a sixth attempt of five."""
-    with pytest.raises(Stop):
-        stopping(tmp_path, at=4, arguments={"save_steps": 1}).train()
-    run = trainer(tmp_path, arguments={"save_steps": 1})
-    prepare = UserLevelMixin._prepare_for_training
-
-    def forgetful(self, *arguments):
-        before = self.state.global_step
-        prepared = prepare(self, *arguments)
-        self.state.global_step = before
-        return prepared
-
-    monkeypatch.setattr(UserLevelMixin, "_prepare_for_training", forgetful)
-    output = run.train(resume_from_checkpoint=True)
-    assert output.global_step == 4, "the ledger refuses the attempt, and the count is wrong"
-    assert attempts(tmp_path / "out") == 5
-
-
-@pytest.mark.slow
-def test_a_run_killed_before_its_first_checkpoint_goes_on_from_the_base_model(tmp_path):
-    with pytest.raises(Stop):
-        stopping(tmp_path, at=2, arguments={"save_steps": 4}).train()
-    assert not whole(tmp_path / "out")
-    run = trainer(tmp_path, arguments={"save_steps": 4})
-    assert run.train(resume_from_checkpoint=True).global_step == 5
-    assert updates(whole(tmp_path / "out")[5]) == 3
-    assert run.claim.complete
-
-
-@pytest.mark.slow
 def test_without_a_checkpoint_another_base_model_is_refused(tmp_path):
     from tests.huggingface.toy import toy_model
 
@@ -179,20 +145,6 @@ def test_without_a_checkpoint_another_base_model_is_refused(tmp_path):
         stopping(tmp_path, at=2, arguments={"save_steps": 4}).train()
     with pytest.raises(UseError, match="base model is not the one"):
         trainer(tmp_path, model=toy_model(seed=1)).train(resume_from_checkpoint=True)
-
-
-@pytest.mark.slow
-def test_half_a_checkpoint_counts_for_nothing(tmp_path):
-    with pytest.raises(Stop):
-        stopping(tmp_path, at=4, arguments={"save_steps": 1}).train()
-    output = tmp_path / "out"
-    state = output / "checkpoint-3" / "trainer_state.json"
-    state.write_text(state.read_text()[:100])
-    run = trainer(tmp_path, arguments={"save_steps": 1})
-    with pytest.raises(FailureError, match="not whole"):
-        run.train(resume_from_checkpoint=str(output / "checkpoint-3"))
-    run.train(resume_from_checkpoint=True)
-    assert updates(whole(output)[5]) == 3, "two updates of checkpoint-2, and the last attempt"
 
 
 @pytest.mark.slow
@@ -206,23 +158,6 @@ def test_invariant_13_a_checkpoint_of_another_run_is_refused(tmp_path):
     with pytest.raises(FailureError, match="not what this run wrote"):
         trainer(tmp_path / "one").train(resume_from_checkpoint=True)
     assert attempts(tmp_path / "one" / "out") == 4
-
-
-@pytest.mark.slow
-def test_a_finished_run_neither_goes_on_nor_begins_again(tmp_path):
-    run = trainer(tmp_path)
-    run.train()
-    with pytest.raises(UseError, match="is finished"):
-        trainer(tmp_path).train(resume_from_checkpoint=True)
-    with pytest.raises(UseError, match="a run at"):
-        run.train()
-
-
-@pytest.mark.slow
-def test_old_checkpoints_go_only_when_a_new_one_is_whole(tmp_path):
-    run = trainer(tmp_path, arguments={"save_steps": 1, "save_total_limit": 1})
-    run.train()
-    assert sorted(whole(tmp_path / "out")) == [5]
 
 
 @pytest.mark.slow
@@ -242,15 +177,3 @@ def test_a_kill_between_the_last_step_and_the_release_loses_nothing(tmp_path, mo
     released = safetensors.torch.load_file(tmp_path / "out" / "model" / "model.safetensors")
     assert all(torch.equal(last[name], released[name]) for name in released)
     assert run.claim.complete
-
-
-@pytest.mark.slow
-def test_without_any_checkpoint_nothing_is_released_in_place_of_what_was_lost(
-    tmp_path,
-):
-    with pytest.raises(Stop):
-        stopping(tmp_path, at=5, arguments={"save_strategy": "no"}).train()
-    run = trainer(tmp_path, arguments={"save_strategy": "no"})
-    with pytest.raises(FailureError, match="without a checkpoint"):
-        run.train(resume_from_checkpoint=True)
-    assert not (tmp_path / "out" / "model").exists()

@@ -9,7 +9,6 @@ import pytest
 from tests.huggingface.toy import rows, tokenized, toy_tokenizer
 from tests.plans import uls_plan
 from userdp.data.records import Drop
-from userdp.data.sources.tokens import MOST_TOKENS, text_of_tokens, tokens_of
 from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -38,11 +37,6 @@ def examples(store):
     return found
 
 
-def test_tokens_travel_as_text_and_come_back():
-    every = np.arange(MOST_TOKENS)
-    assert np.array_equal(tokens_of(text_of_tokens(every).encode().decode()), every)
-
-
 def test_tokens_and_labels_go_into_the_store_as_they_are(tmp_path):
     table = datasets.Dataset.from_list(
         [
@@ -63,11 +57,6 @@ def test_tokens_and_labels_go_into_the_store_as_they_are(tmp_path):
         (0, [9, 9, 0, 0], [1, 1, 0, 0]),
         (1, [5, 6, 7], [0, 1, 1]),
     ]
-
-
-def test_padding_is_left_out(tmp_path):
-    padded = {"author": "a", "input_ids": [0, 0, 4, 5], "attention_mask": [0, 0, 1, 1]}
-    assert examples(stored(tmp_path, datasets.Dataset.from_list([padded]))) == [(0, [4, 5], None)]
 
 
 def test_invariant_10_every_row_is_stored_or_counted(tmp_path):
@@ -114,22 +103,6 @@ def test_other_data_at_the_same_place_is_refused(tmp_path, change):
     with pytest.raises(UseError, match="holds another data set"):
         stored(tmp_path, **{"table": table, **other})
     assert stored(tmp_path, None).meta.content_sha256 == store.meta.content_sha256
-
-
-def test_a_transform_is_read_through(tmp_path):
-    """A redaction, say: what lies under it is nobody's to train on."""
-    table = tokenized(toy_tokenizer(tmp_path / "t"))
-    redacted = table.with_transform(
-        lambda rows: {"author": rows["author"], "input_ids": [[7, 8]] * len(rows["author"])}
-    )
-    assert {tuple(ids) for _, ids, _ in examples(stored(tmp_path, redacted))} == {(7, 8)}
-
-
-def test_a_tokenizer_is_needed(tmp_path):
-    table = tokenized(toy_tokenizer(tmp_path / "t"))
-    with pytest.raises(UseError, match="processing_class=None has no tokenizer"):
-        stored(tmp_path, table, processing_class=None)
-    assert not (tmp_path / "people").exists()
 
 
 def test_the_length_of_an_example_comes_from_no_data():

@@ -61,36 +61,6 @@ def test_public_evaluation_may_steer_training_and_is_a_condition(tmp_path):
     assert ConditionKind.EVALUATION in {one.kind for one in run.claim.conditions}
 
 
-def test_other_data_than_what_was_declared_public_is_looked_at(tmp_path):
-    run = evaluating(tmp_path, public_eval=True)
-    run.train()
-    run.evaluate()
-    assert not StoreLedger(run.store.path).history().looks
-    shown = len(run.state.log_history)
-    run.evaluate(ROWS)
-    run.predict(ROWS)
-    assert [what for _, what in StoreLedger(run.store.path).history().looks] == ["evaluate"] * 2
-    assert not any("eval_loss" in line for line in run.state.log_history[shown:])
-    run.eval_dataset = ROWS
-    run.evaluate()
-    assert len(StoreLedger(run.store.path).history().looks) == 3
-
-
-class Look(TrainerCallback):
-    trainer = None
-
-    def on_step_end(self, args, state, control, **options):
-        self.trainer.evaluate(ROWS)
-
-
-def test_exact_losses_steer_no_step(tmp_path):
-    look = Look()
-    run = trainer(tmp_path, callbacks=[look])
-    look.trainer = run
-    with pytest.raises(UseError, match="evaluation during training is refused"):
-        run.train()
-
-
 class Stop(TrainerCallback):
     def on_step_end(self, args, state, control, **others):
         control.should_training_stop = state.global_step >= 2

@@ -2,16 +2,13 @@
 
 import json
 
-import datasets
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import TrainerCallback
 
-import userdp
-from tests.huggingface.toy import arguments, rows, tokenized, toy_model, toy_tokenizer, trainer
-from tests.plans import els_plan, uls_plan
-from userdp.errors import UseError
+from tests.huggingface.toy import tokenized, toy_model, toy_tokenizer, trainer
+from tests.plans import uls_plan
 from userdp.training.config import PrivateOptions
 from userdp.training.huggingface import trainer as trainers
 
@@ -90,16 +87,6 @@ def test_twin_the_loss_that_a_trainer_averages_over_tokens_would_be_noticed(tmp_
     torch.stack(losses).mean().backward()
     update(plain)
     assert not torch.allclose(after, flat(plain), atol=1e-4)
-
-
-@pytest.mark.slow
-def test_labels_of_minus_100_are_not_counted(tmp_path):
-    table = tokenized(toy_tokenizer(tmp_path / "t"))
-    table = table.map(lambda row: {"labels": [-100, -100, *row["input_ids"][2:]]})
-    after, plain = step_of(tmp_path, train_dataset=table)
-    mean_of_users(plain, table).backward()
-    update(plain)
-    assert torch.allclose(after, flat(plain), atol=1e-6)
 
 
 def watch_generator(run):
@@ -182,60 +169,3 @@ def test_twin_a_trainer_that_tells_its_loss_is_noticed(tmp_path, monkeypatch, ca
     run.train()
     assert any("loss" in line for line in run.state.log_history)
     assert "'loss'" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_parameter_that_is_watched_takes_no_step(tmp_path):
-    run = trainer(tmp_path)
-    run.model.transformer.wpe.weight.register_hook(lambda gradient: None)
-    with pytest.raises(UseError, match="has a hook"):
-        run.train()
-
-
-@pytest.mark.slow
-def test_raw_text_is_tokenized_by_the_store(tmp_path):
-    table = datasets.Dataset.from_list(rows())
-    run = trainer(tmp_path, train_dataset=table, args=arguments(tmp_path))
-    assert run.store.meta.totals["records_stored"] == len(table)
-    assert run.store.meta.sources[0]["kind"] == "memory"
-    run.train()
-    assert run.claim.complete
-
-
-@pytest.mark.slow
-def test_a_padding_token_in_the_configuration_costs_no_engine(tmp_path, caplog):
-    """A Trainer notes the tokenizer's; `transformers` would then look into each pass for it."""
-    run = trainer(tmp_path)
-    run.train()
-    assert run.model.config.pad_token_id == 0
-    assert "slower reference engine" not in caplog.text
-    assert "input_ids may be padded" not in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plan", [els_plan(), uls_plan(noise_multiplier=1.0)], ids=["ELS", "ULS"])
-def test_a_store_with_held_out_users_serves_as_it_is_and_the_run_can_be_evaluated(tmp_path, plan):
-    """The output folder is a run's folder for all of userdp."""
-    tokenizer = toy_tokenizer(tmp_path / "tokenizer")
-    people = tmp_path / "people"
-    words = tmp_path / "tokenizer" / "tokenizer.json"
-    userdp.prepare(rows(), out=people, user="author", tokenizer=words, held_out_users=0.3)
-    model = toy_model()
-    model.save_pretrained(tmp_path / "base")
-    model = type(model).from_pretrained(tmp_path / "base")
-    run = trainer(
-        tmp_path,
-        model=model,
-        train_dataset=None,
-        processing_class=tokenizer,
-        store=people,
-        plan=plan,
-        seq_len=None,
-    )
-    run.train()
-    output = tmp_path / "out"
-    assert userdp.claim(output).guarantee == plan.guarantee()
-    assert userdp.evaluate(output, store=people)
-    userdp.report(output, out=tmp_path / "report.html")
-    loaded = type(model).from_pretrained(output / "model")
-    assert torch.equal(flat(loaded), flat(run.model))

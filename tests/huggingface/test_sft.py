@@ -111,13 +111,6 @@ def test_tokens_and_labels_are_those_of_trl(tmp_path, kind, settings):
         assert counted == sum(len(ids) for _, ids, _ in expected)
 
 
-def test_long_rows_are_cut_and_not_truncated(tmp_path):
-    ours = private(tmp_path, table("messages"), max_length=6)
-    totals = ours.store.meta.totals
-    assert totals["records_stored"] == totals["records_read"]
-    assert totals["examples"] > totals["records_stored"]
-
-
 def test_invariant_10_rows_that_the_loss_counts_nothing_of_are_counted(tmp_path):
     """TRL would filter the second, whose prompt alone fills ``max_length``."""
     data = datasets.Dataset.from_list(
@@ -169,12 +162,3 @@ def test_invariant_13_new_adapters_descend_from_their_base_alone(tmp_path):
     run = private(tmp_path, table("messages"), model=model, options={"peft_config": lora})
     run.train()
     assert not run.claim.conditions
-
-
-def test_trls_numbers_of_an_evaluation_on_private_text_are_not_logged(tmp_path):
-    data = table("messages")
-    run = private(tmp_path, data, options={"eval_dataset": data})
-    metrics = run.evaluate()
-    assert metrics["eval_loss"] > 0
-    assert run._metrics["eval"], "TRL has computed them"
-    assert not any(name.startswith("eval") for line in run.state.log_history for name in line)

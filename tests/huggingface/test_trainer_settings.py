@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
-from tests.huggingface.toy import arguments, toy_model, toy_tokenizer, trainer
+from tests.huggingface.toy import arguments, toy_model, trainer
 from tests.plans import uls_plan
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -84,17 +84,6 @@ def test_a_setting_of_the_table_is_refused_or_overridden_by_its_name(tmp_path, n
     assert not (tmp_path / "people").exists(), "nothing was prepared, and nothing charged"
 
 
-def test_plain_arguments_are_taken(tmp_path):
-    collator = DataCollatorForLanguageModeling(toy_tokenizer(tmp_path / "t"), mlm=False)
-    assert taken(arguments(tmp_path), data_collator=collator).max_steps == 5
-    trl = Asked(arguments(tmp_path), loss_type="nll", packing=False, mixed_precision="bf16")
-    taken(trl)
-
-
-def test_public_data_may_be_evaluated_on(tmp_path):
-    taken(Asked(arguments(tmp_path), eval_strategy="steps"), public_eval=True)
-
-
 def test_wandb_may_not_watch_gradients(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_WATCH", "parameters")
     taken(arguments(tmp_path))
@@ -146,19 +135,6 @@ def one(tmp_path_factory):
     return trainer(tmp_path_factory.mktemp("one"))
 
 
-def test_calls_that_are_refused(one):
-    for call, message in [
-        (one.push_to_hub, "push_to_hub is refused"),
-        (one.save_model, "planned steps remain"),
-        (lambda: one.train(resume_from_checkpoint=True), r"no private run in .* to resume"),
-    ]:
-        with pytest.raises(UseError, match=message):
-            call()
-    with pytest.raises(RuntimeError):  # transformers wants a model_init, or a library first
-        one.hyperparameter_search(backend="optuna")
-    assert not StoreLedger(one.store.path).charges()
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -174,18 +150,3 @@ def test_a_setting_that_was_changed_before_training_is_refused_and_nobody_charge
     with pytest.raises(UseError, match=message):
         one.train()
     assert not StoreLedger(one.store.path).charges()
-
-
-def test_accumulation_by_accelerates_own_settings_is_refused_and_nobody_charged(tmp_path):
-    kwargs = {"gradient_accumulation_kwargs": {"num_steps": 4}}
-    asked = trainer(tmp_path, arguments={"accelerator_config": kwargs})
-    with pytest.raises(UseError, match="gradient_accumulation_steps is refused"):
-        asked.train()
-    assert not StoreLedger(asked.store.path).charges()
-
-
-def test_the_loop_gets_numbers_and_no_data(one):
-    (first, *_) = one.get_train_dataloader()
-    assert set(first) == {"private step"}
-    assert len(one.get_train_dataloader()) == 10, "population 100 over 10 users a step"
-    assert one.train_dataset is None

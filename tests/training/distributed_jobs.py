@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -22,14 +21,13 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.toy import CONFIG, private_run
 from userdp.clip import AdaptiveClipping
 from userdp.data.store import UserStore
-from userdp.errors import FailureError, Interrupted, UseError
+from userdp.errors import FailureError, Interrupted
 from userdp.gradients import (
     NoiseSource,
-    causal_lm_loss,
     trainable_parameters,
 )
 from userdp.gradients import noise as noise_module
-from userdp.gradients.shards import ShardNoise, local, reshard, shard, whole
+from userdp.gradients.shards import ShardNoise, local, shard, whole
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.training.config import Averaging, RunOptions, UnsafeSeeds
@@ -298,30 +296,6 @@ def interrupted(store: Path, out: Path, rank: int, at: int) -> tuple[str, int]:
     return "at the end", taken
 
 
-def strays(store: Path, out: Path, lora: bool, sharded: bool, watched: bool) -> float:
-    """How far the weights move by a backward pass of the loop's own, refused and caught."""
-    model, run = open_run(store, out, plan_of("uls"), lora=lora, sharded=sharded)
-    if not watched:
-        run._held.close()
-    next(iter(run))
-    before = weights_of(model)
-    for parameter in trainable_parameters(model).values():
-        parameter.grad = None
-    rows = torch.tensor([[2, 3, 4, 5], [9, 10, 11, 12]])
-    with contextlib.suppress(UseError):
-        causal_lm_loss(model, rows, torch.full((2,), 4)).mean().backward()
-    reshard(model)
-    with contextlib.suppress(UseError):
-        run._of.optimizer.step()
-    run.close()
-    return float((weights_of(model) - before).norm())
-
-
-def cannot(store: Path, out: Path) -> None:
-    """What a sharded model cannot do."""
-    open_run(store, out, changed_plan(plan_of("uls"), item_clip_norm=0.1), sharded=True)
-
-
 def goes_on(store: Path, out: Path) -> int:
     _, run = open_run(store, out, plan_of("uls"), resume=True)
     with run:
@@ -348,24 +322,6 @@ def tampers(store: Path, out: Path) -> None:
     with run:
         for _ in run:
             run._of.optimizer.step()
-
-
-def draws_in_steps(store: Path, out: Path) -> list[list[float]]:
-    """After a public seed: what each step of this process draws where its model would."""
-    torch.manual_seed(0)
-    _, run = open_run(store, out, plan_of("uls", steps=3))
-    engine, seen = run.mechanism.engine, []
-
-    def drawing(*arguments, **options):
-        seen.append(torch.rand(4).tolist())
-        return engine(*arguments, **options)
-
-    run.mechanism.engine = drawing
-    with run:
-        for _ in run:
-            run._of.optimizer.step()
-    seen.append(torch.rand(4).tolist())  # and what the caller draws afterwards
-    return seen
 
 
 def promised(store: Path, out: Path) -> list[int]:

@@ -16,7 +16,6 @@ from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.training import origin as origin_module
 from userdp.training.config import PlainPlan
-from userdp.training.models import BASE_MODEL
 from userdp.training.opening import Training
 from userdp.training.plain import PlainRun
 from userdp.training.private import make_private
@@ -219,31 +218,3 @@ def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_adapters(
         peft.set_peft_model_state_dict(model, peft.load_peft_weights(str(other / "adapter")))
         with pytest.raises(UseError, match=reason):
             next(iter(private))
-
-
-UNKNOWN, MOVED = "base-of-unknown-origin", "weights-changed-in-memory"
-
-
-@pytest.mark.parametrize(
-    ("model_of", "kind"),
-    fast_then_slow(
-        [
-            (lambda folder: steps_elsewhere(loaded(folder)), MOVED),
-            (loaded, UNKNOWN),
-            (adapted, UNKNOWN),
-        ]
-    ),
-)
-def test_steps_before_the_run_are_told_apart_from_a_base_that_nobody_knows(
-    store, tmp_path, model_of, kind
-):
-    toy_model(store).save_pretrained(tmp_path / "gpt2")
-    claimed = begun(model_of(tmp_path / "gpt2"), store, tmp_path / "run")
-    assert told(claimed) == [(kind, "gpt2")]
-
-
-@pytest.mark.slow
-def test_changes_of_the_bundled_model_in_memory_are_called_by_its_name(store, tmp_path):
-    claimed = begun(steps_elsewhere(loaded(BASE_MODEL)), store, tmp_path / "moved")
-    assert told(claimed) == [("weights-changed-in-memory", "the bundled model")]
-    assert "not those in the files of the bundled model" in claimed.headline

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 from torch import nn
 
 from tests.plans import uls_plan
@@ -28,20 +27,6 @@ def a_model(noted: str = "") -> nn.Module:
     return model
 
 
-def test_the_shape_is_that_of_the_model_that_was_built():
-    told = base_facts(a_model(), weights="feed", loaded_from="bundled")
-    assert told == {
-        "origin": "bundled",
-        "weights": "feed",
-        "parameters": 8,
-        "kind": "gpt2",
-        "layers": 7,
-        "width": 48,
-        "heads": 3,
-        "vocabulary": 99,
-    }
-
-
 def test_a_folder_is_told_without_its_place_and_no_folder_is_the_hubs_model(tmp_path):
     folder = tmp_path / "models" / "gpt2"
     folder.mkdir(parents=True)
@@ -50,26 +35,6 @@ def test_a_folder_is_told_without_its_place_and_no_folder_is_the_hubs_model(tmp_
     assert str(tmp_path) not in str(told)
     hub = base_facts(a_model(), weights="feed", loaded_from="openai-community/gpt2")
     assert (hub["origin"], hub["name"]) == ("hub", "openai-community/gpt2")
-
-
-@pytest.mark.parametrize("noted", ["", "/secret/place/gpt2", "secret/place/gpt2", "org/gpt2"])
-def test_what_a_model_in_memory_says_of_itself_is_not_taken_for_its_origin(noted):
-    told = base_facts(a_model(noted), weights=None)
-    assert told["origin"] == "memory"
-    assert "weights" not in told
-    assert "secret" not in str(told)
-
-
-def test_new_weights_have_no_digest_as_they_follow_a_seed():
-    assert "weights" not in base_facts(a_model(), weights="feed", loaded_from="new")
-
-
-def test_a_module_without_a_configuration_is_told_by_its_class():
-    assert base_facts(nn.Linear(3, 2), weights=None) == {
-        "origin": "memory",
-        "parameters": 8,
-        "kind": "Linear",
-    }
 
 
 def test_every_run_notes_it_in_its_ledger(store, tmp_path):

@@ -62,18 +62,6 @@ def test_a_base_whose_weights_do_not_fit_its_model_is_refused_before_the_charge(
     assert not StoreLedger(store.path).history().charges
 
 
-def test_weights_that_a_language_model_has_no_use_for_or_computes_itself_are_no_fault(
-    store, base, tmp_path
-):
-    """Another task's head, a mask of old files, and names without the prefix of the model."""
-    more = {
-        "score.weight": torch.zeros(2, 16),
-        "transformer.h.0.attn.masked_bias": torch.zeros(1),
-    }
-    rewritten(base, lambda w: {k.removeprefix("transformer."): v for k, v in {**w, **more}.items()})
-    begun(store, base, tmp_path)
-
-
 def test_weights_of_memory_that_are_no_numbers_are_refused_before_the_charge(store, tmp_path):
     model = toy_model(store)
     with torch.no_grad():

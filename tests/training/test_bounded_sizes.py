@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.auditing.broken_runs import broken, shuffled, with_draws
 from tests.auditing.toy import CONFIG, audit_store
 from tests.ledgers import forget
 from tests.plans import plan_of_size
 from tests.speed import fast_then_slow
-from userdp.auditing.audit_run import audit_run
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.errors import UseError
@@ -47,9 +44,6 @@ def plan(kind, **changes) -> Plan:
         **changes,
     }
     return plan_of_size(kind, values.pop("size", size), **values)
-
-
-TOY = "--set learning.layers=1 --set learning.width=16 --set learning.heads=2"
 
 
 @pytest.fixture(scope="module")
@@ -94,40 +88,6 @@ def test_from_the_plan_to_the_report(store, tmp_path, capsys, kind):
     assert said["epsilon"] == pytest.approx(found.guarantee.epsilon, rel=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_command_line_plans_it(store, tmp_path, capsys, kind):
-    mine = plan(kind)
-    size = "cohort_size" if mine.sampling.by_user else "batch_size"
-    options = {
-        "--population": mine.population,
-        "--group-size": 2,
-        "--steps": 12,
-        "--l2-clip-norm": 0.5,
-        "--delta": 1e-5,
-    }
-    settings = {
-        "sampling.kind": kind.kind,
-        f"plan.{size}": mine.denominator,
-        "plan.noise_multiplier": 2.0,
-    }
-    for name in ("least_population", "most_population", "cap"):
-        if hasattr(mine.sampling, name):
-            settings[f"sampling.{name}"] = getattr(mine.sampling, name)
-    words = [str(part) for pair in options.items() for part in pair]
-    sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    model = shlex.split(f"--model new {TOY} --json")
-    run = ["train", str(store.path), "--out", str(tmp_path / "run"), *model]
-    assert userdp([*run, *words, *sets]) == 0
-    assert json.loads(capsys.readouterr().out)["sampling"] == kind.kind
-    assert Plan.load(tmp_path / "run" / "plan.json") == mine
-    assert userdp([*run, *words, *sets, "--epsilon", "1"]) == 2
-    bound = "least_population" if kind in FIXED else "cap"
-    at = next(place for place, word in enumerate(sets) if word.startswith(f"sampling.{bound}"))
-    assert userdp([*run, *words, *sets[: at - 1], *sets[at + 1 :]]) == 2
-    assert bound in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_outside_the_bounds_is_refused_before_any_charge(store, tmp_path, kind):
     bound = (
@@ -145,30 +105,6 @@ def test_a_store_outside_the_bounds_is_refused_before_any_charge(store, tmp_path
 def coins(total, probability, generator):
     while True:
         yield poisson_indices(generator, total, probability)
-
-
-def uncut(total, probability, generator):
-    """Nobody cuts a draw that is larger than the cap."""
-    while True:
-        yield poisson_indices(generator, total, 0.99)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_audit_passes_a_right_run_and_catches_other_draws(store, tmp_path, kind):
-    # so small a bound that the copy with canaries, from which users make room, is within it
-    bounds = {"least_population": 60} if kind in FIXED else {}
-    mine = plan(kind, **bounds)
-    train(store, mine, CONFIG, out=tmp_path / "run")
-    asked = {"inference": False, "canaries": 16}
-    assert audit_run(tmp_path / "run", store, **asked)["passed"]
-    with broken(with_draws(coins if kind in FIXED else uncut)):
-        found = audit_run(tmp_path / "run", store, **asked)
-    assert "steps: bounds of draws" in found["flagged"]
-    if kind in FIXED:
-        with broken(shuffled):
-            found = audit_run(tmp_path / "run", store, **asked)
-        assert "steps: participation" in found["flagged"]
 
 
 @pytest.mark.slow

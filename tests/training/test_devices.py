@@ -1,23 +1,15 @@
 """A device that is not there is refused before anything is charged."""
 
-import inspect
-
 import pytest
 import torch
 
-import userdp
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG
-from userdp.cli.commands import function_of
-from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.training import steps as steps_module
 from userdp.training.config import RunOptions, train_config
 from userdp.training.devices import choose_device
-from userdp.training.distributed import World
 from userdp.training.loop import train
-from userdp.training.opening import constants_digest
 
 
 @pytest.mark.parametrize(
@@ -72,63 +64,8 @@ def test_processes_without_a_device_of_their_own_are_refused(devices, count, tol
         choose_device(name, processes=2)
 
 
-def test_auto_is_cuda_where_each_process_has_one_and_else_the_cpu(devices):
-    for count, expected in ((1, "cuda"), (0, "cpu")):
-        devices(count)
-        assert choose_device() == choose_device("auto") == torch.device(expected)
-        assert choose_device(processes=2) == torch.device("cpu"), "nothing says which is whose"
-    devices(1, local_rank=0, processes=2)
-    assert choose_device(processes=2) == torch.device("cpu")
-
-
-class Held:
-    """A process that runs until it is told to end."""
-
-    def __init__(self, arguments, environment):
-        self.arguments, self.environment = arguments, environment
-        self.status, self.asked_to_end = None, False
-
-    def poll(self):
-        return self.status
-
-    def terminate(self):
-        self.asked_to_end = True
-
-    def wait(self):
-        return -15
-
-
-class TwoOnOne:
-    """Two processes that both say where this one computes."""
-
-    def all_gather_object(self, place):
-        return [place, place]
-
-
-def test_two_processes_on_one_device_are_refused():
-    steps_module.require_own_devices(TwoOnOne(), torch.device("cpu"))
-    steps_module.require_own_devices(World(), torch.device("cuda:0"))
-    with pytest.raises(UseError, match="2 processes compute on cuda:0"):
-        steps_module.require_own_devices(TwoOnOne(), torch.device("cuda:0"))
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["train", "plan", "evaluate", "generate", "audit", "tune", "store score", "federate"],
-)
-def test_every_command_that_computes_asks_in_the_same_way(command):
-    asked = inspect.signature(function_of(command)).parameters["device"].default
-    assert (asked or RunOptions().device) == "auto"
-
-
 def test_the_run_notes_what_was_asked_for_and_goes_on_by_what_is_asked_then(store, tmp_path):
     train(store, uls_plan(), CONFIG, out=tmp_path / "run")
     kept = RunFolder(tmp_path / "run").read_train()
     assert kept["run"]["device"] == "auto"
     assert train_config(kept["learning"]) == CONFIG
-
-
-def test_where_it_computes_is_none_of_the_constants_that_are_declared(store):
-    userdp.train(store, uls_plan(), out="run", config=CONFIG, device="cpu", declare=True)
-    digest = constants_digest(uls_plan(), encode(CONFIG), store)
-    assert list(StoreLedger(store.path).history().declared) == [digest]

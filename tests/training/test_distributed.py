@@ -24,19 +24,10 @@ from tests.training.toy import attempts, lines
 from tests.training.worlds import results_of, run_world, start_world
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
-from userdp.gradients import NoiseSource
 from userdp.ledger import StoreLedger
-from userdp.sampling.cohort import Cohort
-from userdp.training.distributed_run import deal, take
+from userdp.training.distributed_run import deal
 
-SIZES = (1, 2, 4)
 OK = "done"
-CASES = [
-    (kind, lora, sharded)
-    for sharded in (False, True)
-    for kind in ("uls", "els")
-    for lora in (False, True)
-]
 
 
 @pytest.fixture(scope="module")
@@ -80,29 +71,6 @@ OTHERS = [
 )
 def test_any_number_of_processes_gives_the_same_weights(copy, cases):
     require_same_weights(copy, cases)
-
-
-@pytest.mark.slow
-def test_any_number_of_processes_gives_the_same_weights_in_every_case(copy):
-    """1, 2 and 4 processes; ELS and ULS; full and LoRA; whole and sharded."""
-    require_same_weights(copy, [(size, *case) for size in SIZES for case in CASES])
-
-
-@pytest.mark.slow
-@pytest.mark.pitfall(number=6)
-def test_an_adaptive_clip_norm_is_everybodys_and_the_same(copy):
-    store, run, _ = copy()
-    alone = jobs.trained(store, run, "adaptive", False, False)
-    other_store, other_run, world = copy()
-    each = run_world(2, jobs.trained, world, other_store, other_run, "adaptive", False, False)
-    clips = [
-        [line["l2_clip_norm"] for line in lines(path / "ledger.jsonl") if "attempt" in line]
-        for path in (run, other_run)
-    ]
-    assert clips[0] == pytest.approx(clips[1], rel=1e-9)
-    assert len(set(clips[0])) > 2
-    for one in each:  # norms and noise grow with the clip norm
-        torch.testing.assert_close(one, alone, rtol=1e-5, atol=1e-5)
 
 
 # Invariant 5: noise once.
@@ -185,23 +153,6 @@ def test_twin_an_owner_that_keeps_its_bits_is_caught(tmp_path):
     results = run_world(2, jobs.exchanged, tmp_path, tmp_path, tmp_path, True)
     with pytest.raises(AssertionError, match="not the owner's"):
         require_handed_on(results)
-
-
-def float32_loses(noisy: torch.Tensor, std: float) -> bool:
-    """Whether float32 rounds any number of at most 8 ``std``."""
-    small = noisy[noisy.abs() <= 8 * std]
-    return not torch.equal(small.float().double(), small)
-
-
-@given(std=st.floats(1e-30, 1e30), clean=st.floats(-12, 12), seed=st.integers(0, 2**32))
-def test_float32_carries_every_noisy_number_of_at_most_eight_deviations(std, clean, seed):
-    value = {"w": torch.full((50,), clean * std, dtype=torch.float64)}
-    NoiseSource(unsafe_noise_seed=seed).add_(value, std)
-    assert not float32_loses(value["w"], std)
-
-
-def test_twin_float32_does_not_carry_numbers_off_the_grid():
-    assert float32_loses(torch.randn(50, dtype=torch.float64), 1.0)
 
 
 # Invariant 3: sensitivity.
@@ -303,35 +254,6 @@ def test_invariant_1_twin_a_process_that_clips_otherwise_is_caught_before_it_is_
 
 
 @pytest.mark.slow
-def test_what_a_sharded_model_cannot_do_is_refused_before_it_is_charged(copy):
-    store, run, world = copy()
-    for result in results_of(start_world(2, jobs.cannot, world, store, run), world):
-        assert isinstance(result, UseError)
-        assert "item_clip_norm" in str(result)
-    assert StoreLedger(store).charges() == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("lora", "sharded"), [(False, True), (True, True), (False, False)])
-@pytest.mark.parametrize("watched", [True, False])
-def test_a_stray_backward_is_refused_on_every_process_twin_without_watching_is_caught(
-    copy, lora, sharded, watched
-):
-    store, run, world = copy()
-    for moved in run_world(2, jobs.strays, world, store, run, lora, sharded, watched):
-        assert (moved == 0) is watched
-
-
-@pytest.mark.slow
-def test_what_the_leader_refuses_is_refused_everywhere(copy):
-    store, run, world = copy()
-    run.mkdir()
-    (run / "something").touch()
-    for result in results_of(start_world(2, jobs.goes_on, world, store, run), world):
-        assert isinstance(result, UseError)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("sharded", "lora"), [(True, False), (True, True), (False, False)])
 def test_a_whole_run_of_two_processes_releases_what_one_releases(copy, sharded, lora):
     store, run, _ = copy()
@@ -348,19 +270,6 @@ def test_a_whole_run_of_two_processes_releases_what_one_releases(copy, sharded, 
     ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert len(losses[0]) == 4
-
-
-@pytest.mark.slow
-def test_a_sharded_run_goes_on_in_one_process_and_back(copy):
-    store, run, world = copy()
-    for result in results_of(start_world(2, jobs.released, world, store, run, True, 3), world):
-        assert isinstance(result, FailureError)
-    with pytest.raises(FailureError, match="broken off"):
-        jobs.released(store, run, False, 5)
-    again = world.with_name("again")
-    assert run_world(2, jobs.released, again, store, run, True, None) == [OK] * 2
-    assert attempts(run) == 6
-    assert claim(run / "ledger.jsonl").complete
 
 
 @pytest.mark.slow
@@ -397,19 +306,6 @@ def test_units_are_dealt_out_whole_and_about_evenly(tokens, processes):
     loads = np.bincount(owners, weights=np.maximum(tokens, 1), minlength=processes)
     if len(tokens):
         assert loads.max() <= loads.sum() / processes + np.maximum(tokens, 1).max()
-
-
-def test_a_part_of_a_cohort_holds_its_units_rows():
-    cohort = Cohort(
-        users=np.array([4, 4, 7, 9, 9, 9]),
-        examples=np.array([0, 2, 1, 0, 1, 5]),
-        offsets=np.array([0, 2, 3, 3, 6]),
-    )
-    part = take(cohort, np.array([0, 2, 3]))
-    assert part.users.tolist() == [4, 4, 9, 9, 9]
-    assert part.examples.tolist() == [0, 2, 0, 1, 5]
-    assert part.offsets.tolist() == [0, 2, 2, 5]
-    assert take(cohort, np.array([], dtype=int)).units == 0
 
 
 @pytest.mark.slow

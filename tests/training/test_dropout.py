@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +13,7 @@ from torch import Tensor, nn
 
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
-from tests.training import distributed_jobs as jobs
 from tests.training.toy import CONFIG, attempts, gradient, private_run, sgd, weights
-from tests.training.worlds import run_world
 from userdp.errors import FailureError, UseError
 from userdp.gradients import causal_lm_loss
 from userdp.training.config import UnsafeSeeds
@@ -116,29 +113,6 @@ def test_the_callers_random_numbers_are_as_if_no_step_had_happened(store, tmp_pa
     assert seen == expected
 
 
-def test_also_after_a_step_that_failed(store, tmp_path):
-    charged = []
-
-    def failing(model, input_ids, lengths):
-        torch.rand(5), np.random.random(5), random.random()
-        if not charged:
-            return causal_lm_loss(model, input_ids, lengths)
-        raise RuntimeError("out of order")
-
-    model = model_with_dropout(store)
-    plan = uls_plan(population=20, cohort_size=20)
-    with make_private(
-        model, sgd(model), store, plan, out=tmp_path / "run", loss=failing
-    ) as private:
-        charged.append(True)
-        seed_all(1)
-        expected = torch.rand(3).tolist(), np.random.random(), random.random()
-        seed_all(1)
-        with pytest.raises(RuntimeError, match="out of order"):
-            next(iter(private))
-        assert (torch.rand(3).tolist(), np.random.random(), random.random()) == expected
-
-
 def seeding(when):
     """The built-in loss, which also calls a public seed once ``when`` holds anything."""
 
@@ -183,31 +157,3 @@ def test_a_generator_of_the_models_own_is_refused_before_anything_is_charged(sto
     with pytest.raises(UseError, match="of its own"):
         make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_only_test_seeds_repeat_a_run_with_dropout(store, tmp_path):
-    def run(name, **seeds):
-        torch.manual_seed(7)
-        return steps(store, tmp_path / name, uls_plan(steps=3), **seeds)[1]
-
-    same = [run(f"same{n}", unsafe_seeds=UnsafeSeeds(draws=1, noise=2)) for n in range(2)]
-    other = run("other", unsafe_seeds=UnsafeSeeds(draws=1, noise=3))
-    assert all(map(torch.equal, *same))
-    assert not any(map(torch.equal, same[0], other))
-
-
-@pytest.mark.slow
-def test_processes_and_steps_draw_from_states_of_their_own(prepared, tmp_path):
-    """Two processes, each after ``torch.manual_seed(0)``."""
-    shutil.copytree(prepared, tmp_path / "store")
-    each = run_world(
-        2, jobs.draws_in_steps, tmp_path / "world", tmp_path / "store", tmp_path / "run"
-    )
-    torch.manual_seed(0)
-    public = torch.rand(4).tolist()
-    within = [tuple(numbers) for one in each for numbers in one[:-1]]
-    assert len(within) == 6
-    assert len({*within, tuple(public)}) == 7
-    for one in each:
-        assert one[-1] == public

@@ -9,7 +9,7 @@ from tests.plans import uls_plan
 from tests.training.toy import CONFIG, run_all, sgd, toy_model
 from userdp.cli.app import run as command
 from userdp.errors import FailureError, UseError
-from userdp.training import dry_run, opening
+from userdp.training import dry_run
 
 
 def bytes_under(folder):
@@ -39,24 +39,6 @@ def test_a_dry_run_writes_nothing_and_foresees_the_claims(store, tmp_path):
     assert again.forecast.store.guarantee.epsilon > dry.store.guarantee.epsilon
     with pytest.raises(UseError, match="there is a run at"):
         userdp.make_private(model, sgd(model), store, plan, out=out, dry_run=True)
-
-
-def test_of_a_run_that_goes_on_nothing_is_tried_and_nothing_is_settled(
-    store, tmp_path, monkeypatch
-):
-    plan, options = uls_plan(steps=1), {"config": CONFIG, "out": tmp_path / "run"}
-    with monkeypatch.context() as patch:
-        patch.setattr(opening, "settle_finished", lambda folder, charges: False)  # killed there
-        with pytest.raises(UseError, match="knows this run no more"):
-            userdp.train(store, plan=plan, **options)
-    before, model = bytes_under(tmp_path), toy_model(store)
-    with pytest.raises(UseError, match="of a run that begins"):
-        userdp.train(store, plan=plan, resume=True, dry_run=True, **options)
-    with pytest.raises(UseError, match="of a run that begins"):
-        userdp.make_private(
-            model, sgd(model), store, plan, out=tmp_path / "run", resume=True, dry_run=True
-        )
-    assert bytes_under(tmp_path) == before
 
 
 def test_memory_that_runs_out_is_told_and_the_model_stays_as_it_was(store, tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ import torch
 
 from tests.training.toy import cycles, toy_model, toy_store
 from userdp.data.splits import Split
-from userdp.errors import UseError
 from userdp.gradients import causal_lm_loss
 from userdp.training.losses import evaluate, user_losses, users_by_hash
 
@@ -45,21 +44,6 @@ def test_losses_per_token_per_user_and_their_quantiles_are_those_of_one_row_at_a
         assert quantiles == sorted(quantiles)
         assert of_users == pytest.approx(each, rel=1e-5)
         assert user_losses(model, store, split, batch=3) == pytest.approx(each, rel=1e-5)
-
-
-def test_some_users_are_those_of_the_smallest_hashes_whatever_their_names(store):
-    part = store.split(Split.TRAIN)
-    chosen = users_by_hash(part, 9)
-    words = [(int(high), int(low)) for high, low in part.user_hashes]
-    smallest = sorted(range(len(words)), key=words.__getitem__)[:9]
-    assert chosen.tolist() == sorted(smallest)
-    assert chosen.tolist() != list(range(9))
-    assert len(users_by_hash(part, None)) == len(users_by_hash(part, 10**6)) == len(words)
-    found, _ = evaluate(toy_model(store), store, Split.TRAIN, most_users=9)
-    assert found["users"] == 9
-    assert found["examples"] == part.counts[chosen].sum()
-    with pytest.raises(UseError, match="most_users"):
-        users_by_hash(part, 0)
 
 
 def coupled_loss(model, input_ids, lengths, targets=None):

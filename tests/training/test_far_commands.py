@@ -6,8 +6,6 @@ The device is `tests.gradients.far_device`'s: an operation over tensors of both 
 from __future__ import annotations
 
 import json
-import math
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,31 +16,22 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.auditing.toy import audit_plan
-from tests.cli.test_demo import TINY
 from tests.gradients.far_device import FAR, Far, MixedDevicesError, far_machine, on_far
 from tests.plans import changed_plan, els_plan, uls_plan
-from tests.plans_room.conftest import synthetic_norms
 from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, cycles, toy_model, toy_store
-from userdp.claims.verify import verify_run
+from tests.training.toy import CONFIG, toy_model
 from userdp.cli.app import run as userdp
 from userdp.cli.commands import command_of, module_of, names
 from userdp.clip import AdaptiveClipping
 from userdp.codec import encode
-from userdp.commands.demo import run_demo
 from userdp.data.store import UserStore
-from userdp.errors import FailureError
 from userdp.gradients import Units
 from userdp.plans import Plan
-from userdp.sweeping.request import TuningMode, build_request, grid
-from userdp.sweeping.runs import run_sweep
 from userdp.training import loop
 from userdp.training.averaging import WeightAverage
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, UnsafeSeeds, train_config
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.models import load_model
-from userdp.training.private_run import PrivateRun
 
 DEVICES = ("cpu", FAR.type)
 SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}
@@ -126,32 +115,6 @@ def test_train_gives_there_what_it_gives_here(store, tmp_path, kind):
     assert max(float((here[name] - there[name]).abs().max()) for name in here) < 1e-4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, {"lora_rank": 2}, {"optimizer": "adam-bc"}], ids=str)
-@pytest.mark.parametrize(("first", "then"), [("cpu", FAR.type), (FAR.type, FAR.type)])
-def test_a_run_goes_on_there_with_its_optimizer_and_its_average(
-    store, tmp_path, monkeypatch, changes, first, then
-):
-    config = train_config({**encode(CONFIG), "averaging": "ema", "checkpoint_every": 1, **changes})
-    honest = PrivateRun._step
-
-    def step(run):
-        if run.done == 2:
-            raise FailureError("broken off")
-        return honest(run)
-
-    run = {"out": tmp_path / "run"}
-    with far_machine():
-        monkeypatch.setattr(PrivateRun, "_step", step)
-        with pytest.raises(FailureError, match="broken off"):
-            loop.train(store, uls_plan(steps=4), config, options=RunOptions(device=first), **run)
-        monkeypatch.setattr(PrivateRun, "_step", honest)
-        loop.train(
-            store, uls_plan(steps=4), config, options=RunOptions(device=then), resume=True, **run
-        )
-    assert not verify_run(run["out"]).problems
-
-
 def test_an_average_goes_on_where_the_weights_are():
     kept = {"weight": torch.full((2, 3), 5.0), "bias": torch.full((2,), 7.0)}
     model = on_far(torch.nn.Linear(3, 2))
@@ -205,82 +168,6 @@ def test_a_command_says_there_what_it_says_here(made, tmp_path, capsys, command)
 
 
 @pytest.mark.slow
-def test_an_audit_and_its_references_compute_there(tmp_path, capsys):
-    store = toy_store(tmp_path, cycles(120), held_out=0.2)
-    train = {
-        "out": tmp_path / "run",
-    }
-    loop.train(store, audit_plan(population=120, steps=12), CONFIG, **train)
-    words = f"audit {train['out']} --store {store.path} --canaries 8 --references 2"
-    here, there = (on(device, words.split(), capsys) for device in DEVICES)
-    require_same(here["inference"], there["inference"])
-    assert here["passed"]
-    assert there["passed"]
-    assert there["references"]["runs"] == 2
-
-
-@pytest.mark.slow
-def test_trials_of_a_sweep_and_their_scores_compute_there(made, tmp_path):
-    store = UserStore.open(made / "store")
-    asked = build_request(store, TuningMode.NON_PRIVATE, grid([uls_plan(steps=2)], CONFIG, axes={}))
-    with far_machine() as machine:
-        done = run_sweep(store, tmp_path / "sweep", asked, device=FAR.type)
-    assert machine.products > 0
-    assert done.winner is not None
-
-
-@pytest.fixture
-def play(tmp_path) -> Path:
-    coin = random.Random(0)
-    lines = [
-        {"user": f"play/{who}", "text": " ".join(coin.choices(["to", "be", "or", "not"], k=12))}
-        for who in range(10)
-        for _ in range(4)
-    ]
-    path = tmp_path / "play.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
-    return path
-
-
-FEDERATE = (
-    "--silos 2 --rounds 2 --batch-size 5 --items-per-silo 40 --subjects-per-silo 10 "
-    "--runtime in-process"
-)
-TEXT = "--model new " + " ".join(
-    f"--set model.{one}" for one in ("seq_len=16", "layers=1", "width=8", "heads=2")
-)
-
-
-def federated(
-    data: Path, out: Path, device: str, algorithm: str, options: str, capsys
-) -> dict[str, Any]:
-    words = f"federate {data} --out {out} --algorithm {algorithm} {FEDERATE} {options}"
-    said = on(device, words.split(), capsys)
-    del said["federation"]
-    said["claim"] = said["claim"]["epsilon"]  # the rest names runs
-    if algorithm != "fedavg":  # whose noise is another each time
-        assert 0 < said.pop("operator_only")["loss"] < math.inf
-    return said
-
-
-@pytest.mark.parametrize(
-    "algorithm", fast_then_slow(["fedavg", "local-group-dp", "higradavg-dp", "user-ldp"])
-)
-def test_silos_compute_there_and_so_does_who_measures_them(play, tmp_path, capsys, algorithm):
-    here, far = (
-        federated(play, tmp_path / device, device, algorithm, TEXT, capsys) for device in DEVICES
-    )
-    require_same(here, far)
-
-
-def test_twin_items_of_a_silo_left_on_the_host_are_noticed(play, tmp_path, monkeypatch):
-    monkeypatch.setattr(Units, "to", lambda units, device: units)
-    words = f"federate {play} --out {tmp_path / 'f'} --algorithm fedavg {FEDERATE} {TEXT}"
-    with far_machine(), pytest.raises(MixedDevicesError):
-        userdp([*words.split(), "--device", FAR.type])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["all weights", "adapters"])
 def test_what_was_trained_there_leaves_there_and_verifies(store, tmp_path, capsys, kind):
     """Adapters are merged into the model that leaves: on the CPU, beside the one that trained."""
@@ -305,33 +192,6 @@ def test_what_was_trained_there_leaves_there_and_verifies(store, tmp_path, capsy
         )
 
 
-@pytest.mark.slow
-def test_a_cost_is_predicted_of_the_hardware_that_is_named_whatever_is_there(
-    made, tmp_path, capsys
-):
-    """A look at small models is taken on the CPU: a GPU beside it may not change what is said."""
-    norms = tmp_path / "norms.json"
-    synthetic_norms(most=4).save(norms)
-    words = [
-        *("plan", made / "store", "--norms", norms, "--budget", 16, "--steps", 6, "--epsilon", 4),
-        *("--population", 100, "--delta", 1e-5, "--most-noise", 1000, "--json"),
-        *("--hardware", "h100x2", "--model", "bundled", "--out", tmp_path / "plan.json"),
-        "--overwrite",
-    ]
-    assert userdp([*map(str, words)]) == 0
-    here = json.loads(capsys.readouterr().out)
-    far, _ = there(words, capsys)
-    require_same(here, far)
-
-
-@pytest.mark.slow
-def test_the_demo_computes_there(tmp_path):
-    with far_machine() as machine:
-        result = run_demo(TINY, tmp_path / "demo")
-    assert machine.products > 0
-    assert [run["algorithm"] for run in result["runs"]] == ["ULS", "ELS"]
-
-
 ALSO = {"train", "tune", "audit", "selftest", "federate", "plan", "demo"}
 """Commands that run above and are no row of a table."""
 
@@ -342,10 +202,3 @@ def test_every_command_that_computes_is_here():
     graph = grimp.build_graph("userdp", include_external_packages=True, cache_dir=None)
     computes = {name for name in names() if graph.chain_exists(module_of(name).__name__, "torch")}
     assert computes == ALSO | {command_of(words.split()) for words in COMMANDS.values()}
-
-
-@pytest.mark.slow
-def test_the_selftest_asks_there(made, capsys):
-    said = on(FAR.type, ["selftest", "--model", made / "base"], capsys)
-    assert said["device"] == str(FAR)
-    assert said["passed"]

@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 
 from tests.training import far_jobs as jobs
-from tests.training.selftest_jobs import failing
 from tests.training.worlds import results_of, run_world, start_world
 from userdp.claims.exported import verify_export
 from userdp.commands.export import export
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.training.selftest import CHECKS
 
 
 @pytest.fixture
@@ -52,27 +50,6 @@ def require_weights_of_one_cpu(copy, job, lora, sharded) -> None:
 @WAYS
 def test_processes_with_an_accelerator_each_give_the_weights_of_one_cpu(copy, lora, sharded):
     require_weights_of_one_cpu(copy, jobs.trained, lora, sharded)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parts", [False, True])
-def test_the_selftest_passes_there(tmp_path, parts):
-    names = [check.name for check in CHECKS]
-    assert run_world(2, failing, tmp_path, names, None, parts, True) == [[], []]
-
-
-FAULTS = {
-    "one process's noise doubled": ("noise", True),
-    "one seed for all parts": ("noise", True),
-    "every process adds its own noise": ("noise", False),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_twin_a_fault_is_seen_there(tmp_path, fault):
-    name, parts = FAULTS[fault]
-    assert [name] in run_world(2, failing, tmp_path, [name], fault, parts, True)
 
 
 @pytest.mark.slow

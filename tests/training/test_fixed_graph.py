@@ -14,9 +14,7 @@ from tests.data.corpora import ListSource
 from tests.plans import as_plan, els_plan, uls_plan
 from tests.training.toy import private_run, sgd
 from tests.words import write_tokenizer
-from userdp.accounting import Accountant
 from userdp.claims import claim
-from userdp.cli.app import run as userdp
 from userdp.codec import encode
 from userdp.data.ownership import Owners
 from userdp.data.prepare import prepare_store
@@ -28,7 +26,6 @@ from userdp.errors import UseError
 from userdp.gradients import get_engine
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan
-from userdp.sampling import FixedGraph
 from userdp.training import steps as steps_module
 from userdp.training.private import make_private
 from userdp.vocabulary import Adjacency
@@ -143,25 +140,6 @@ def _gaussian_delta(mu: float, epsilon: float) -> float:
     return cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * cdf(-mu / 2 - epsilon / mu)
 
 
-def test_a_text_that_becomes_unusable_moves_nobody_elses_record(tmp_path):
-    """What fixed-graph adjacency needs of the store: other records stay where they were."""
-    full = greedy(tmp_path / "full")
-    texts = [f"w{n} w2 w3" for n in range(len(GRAPH))]
-    gone = greedy(tmp_path / "gone", ["", *texts[1:]])
-
-    def rows(store):
-        split = store.split("train")
-        return {
-            tuple(split.gather([user], [n]).row(0).tolist())
-            for user, count in enumerate(split.counts)
-            for n in range(count)
-        }
-
-    assert len(rows(full)) == len(GRAPH)
-    assert len(rows(full) - rows(gone)) == 1
-    assert not rows(gone) - rows(full)
-
-
 @pytest.mark.slow
 def test_the_claim_names_fixed_graph_in_plan_ledgers_and_guarantee(tmp_path):
     store, plan = greedy(tmp_path / "s"), graph_plan()
@@ -226,37 +204,3 @@ def test_fixed_graph_over_records_of_one_owner_is_refused(store, tmp_path):
     with pytest.raises(UseError, match="fixed-graph adjacency, and each") as refused:
         make_private(model, sgd(model), store, graph_plan(), out=tmp_path / "r", loss=signed_loss)
     assert "one user" in str(refused.value)
-
-
-@pytest.mark.parametrize("accountant", ["group-privacy", "group-privacy-vadhan"])
-def test_plans_without_a_bound_are_refused(accountant):
-    with pytest.raises(UseError, match="fixed-graph cannot claim"):
-        graph_plan(accountant=Accountant(accountant))
-    assert not FixedGraph(sampling_probability=0.1, group_size=1).by_user  # no such ULS
-
-
-@pytest.mark.slow
-def test_the_command_line_trains_evaluates_and_reports_fixed_graph(tmp_path, capsys):
-    store = greedy(tmp_path / "s")
-    plan = (
-        "--set sampling.kind=examples --population 10 --set plan.batch_size=2 --steps 2 "
-        "--l2-clip-norm 1 "
-    )
-    plan += (
-        "--delta 1e-5 --set plan.noise_multiplier=4 --model new --set learning.layers=1 "
-        "--set learning.width=16 --set learning.heads=2 "
-    )
-    plan += f"--json --group-size {K}"
-    run = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan.split()]
-    assert userdp(run) == 2
-    assert "--set sampling.kind=fixed-graph" in capsys.readouterr().out
-    run[run.index("sampling.kind=examples")] = "sampling.kind=fixed-graph"
-    assert userdp(run) == 0
-    assert json.loads(capsys.readouterr().out)["adjacency"] == "fixed-graph"
-    evaluate = ["evaluate", str(tmp_path / "run"), "--store", str(store.path), "--split", "train"]
-    assert userdp(evaluate) == 0
-    page = tmp_path / "report.html"
-    assert userdp(["report", str(tmp_path / "run"), "--out", str(page)]) == 0
-    text = page.read_text()
-    assert "fixed-graph" in text
-    assert "Changing everything that one user contributed" in " ".join(text.split())

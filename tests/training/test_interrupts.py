@@ -18,7 +18,6 @@ from userdp.interrupts import are_held
 from userdp.training import loop
 from userdp.training.averaging import WeightAverage
 from userdp.training.checkpoints import Checkpoints
-from userdp.training.config import PlainPlan
 from userdp.training.loop import train
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
@@ -75,26 +74,6 @@ def test_invariant_7_twin_an_interrupt_that_does_not_wait_loses_the_step(
     assert saved_step(run) < 3
 
 
-def test_a_second_signal_does_not_wait_and_the_run_can_still_be_resumed(
-    store, tmp_path, monkeypatch
-):
-    run = tmp_path / "run"
-
-    def twice(*arguments, **options):
-        os.kill(os.getpid(), signal.SIGINT)
-        loop.interrupts._holding._first -= 10
-        os.kill(os.getpid(), signal.SIGINT)
-        return 0.01
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "learning_rate", twice)
-        with pytest.raises(Interrupted, match="at once: updates since the last checkpoint"):
-            train(store, PLAN, RARELY, out=run)
-    assert attempts(run) == 1
-    train(store, PLAN, RARELY, out=run, resume=True)
-    assert attempts(run) == 6
-
-
 def test_in_the_last_step_nothing_is_left_to_interrupt(store, tmp_path, monkeypatch):
     SignalIn(monkeypatch, 6)
     train(store, PLAN, RARELY, out=tmp_path / "run")
@@ -115,27 +94,6 @@ def test_before_the_first_step_nothing_is_charged_but_the_plan(store, tmp_path, 
             train(store, PLAN, RARELY, out=run)
     assert attempts(run) == 0
     train(store, PLAN, RARELY, out=run, resume=True)
-
-
-def test_while_the_model_is_read_nothing_is_charged_at_all(store, tmp_path, monkeypatch):
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(loop, "load_model", interrupted)
-    with pytest.raises(Interrupted, match="before anything was charged; call it again") as caught:
-        train(store, PLAN, RARELY, out=tmp_path / "run")
-    assert not caught.value.resume
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_run_without_privacy_stops_and_goes_on_too(store, tmp_path, monkeypatch):
-    run, plan = tmp_path / "run", PlainPlan(steps=5, batch_size=4)
-    with monkeypatch.context() as patch:
-        SignalIn(patch, 2)
-        with pytest.raises(Interrupted, match="after step 2 of 5"):
-            train(store, plan, RARELY, out=run)
-    assert saved_step(run) == 2
-    train(store, plan, RARELY, out=run, resume=True)
 
 
 def test_a_loop_of_ones_own_hears_it_between_two_steps_and_saves(store, tmp_path):
@@ -162,19 +120,6 @@ def test_a_loop_of_ones_own_hears_it_between_two_steps_and_saves(store, tmp_path
     assert attempts(run) == 6
 
 
-def test_a_signal_after_a_loops_last_step_comes_when_the_run_has_settled(store, tmp_path):
-    model, run = toy_model(store), tmp_path / "run"
-    optimizer = sgd(model)
-    with (  # noqa: PT012
-        pytest.raises(KeyboardInterrupt),
-        make_private(model, optimizer, store, PLAN, out=run) as private,
-    ):
-        for _ in private:
-            optimizer.step()
-        os.kill(os.getpid(), signal.SIGINT)
-    assert claim(run).complete
-
-
 def checkpoints_at(folder, clock, **options):
     model = torch.nn.Linear(2, 2)
     return Checkpoints(
@@ -196,26 +141,3 @@ def test_checkpoints_come_by_steps_or_by_the_clock(tmp_path):
     assert not times.due(54)
     now = 121.0
     assert times.due(55)
-
-
-def test_checkpoints_by_the_clock_take_a_twentieth_of_the_time_at_most(tmp_path):
-    times = iter([0.0, 0.0, 30.0, 30.0 + 599.0, 30.0 + 600.0])
-    checkpoints = checkpoints_at(tmp_path, lambda: next(times), steps=10**6, seconds=60.0)
-    checkpoints.save(1)  # which takes thirty seconds
-    assert not checkpoints.due(1)
-    assert checkpoints.due(1)
-
-
-def test_a_run_writes_them_by_the_clock(store, tmp_path, monkeypatch):
-    class Stop(Exception):
-        pass
-
-    class StopAt(NoProgress):
-        def at(self, done):
-            if done == 3:
-                raise Stop
-
-    config = replace(CONFIG, checkpoint_every=1000, checkpoint_seconds=1e-9)
-    with pytest.raises(Stop):
-        train(store, PLAN, config, out=tmp_path / "run", progress=StopAt())
-    assert saved_step(tmp_path / "run") >= 1

@@ -8,71 +8,30 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from tests.ledgers import forget
-from tests.plans import els_plan, uls_plan
+from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_store
+from tests.training.toy import CONFIG, attempts, lines, toy_model, toy_store
 from userdp.claims import claim
 from userdp.data.splits import Split
 from userdp.errors import UseError
-from userdp.gradients import ENGINES
-from userdp.ledger import RunFolder
 from userdp.training import loop
 from userdp.training.config import (
     Averaging,
-    EngineName,
     OptimizerName,
     PlainPlan,
     RunOptions,
     Schedule,
     TrainConfig,
-    train_config,
 )
-from userdp.training.evaluation import evaluate_splits
 from userdp.training.loop import train
 from userdp.training.losses import evaluate
 from userdp.training.models import read_model
 from userdp.training.optimizers import learning_rate
-from userdp.training.origin import digest_of_weights
 from userdp.vocabulary import NONE
-
-# So little noise that it hides nothing; the claim is what it is.
-LEARNABLE = {"noise_multiplier": 0.01, "l2_clip_norm": 1.0, "steps": 15}
 
 
 def changed(**values) -> TrainConfig:
     return dataclasses.replace(CONFIG, **values)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "plan",
-    fast_then_slow(
-        [
-            uls_plan(**LEARNABLE, population=32, cohort_size=20),
-            els_plan(**LEARNABLE, population=120, batch_size=40),
-            PlainPlan(steps=25, batch_size=40),
-        ]
-    ),
-    ids=["ULS", "ELS", "no privacy"],
-)
-def test_the_held_out_loss_falls_on_an_easy_problem(store, tmp_path, plan):
-    before = evaluate(toy_model(store), store, Split.HELD_OUT_USERS)[0]["loss"]
-    train(store, plan, changed(learning_rate=0.03), out=tmp_path / "run")
-    (after,) = evaluate_splits(tmp_path / "run", store, [Split.HELD_OUT_USERS])
-    assert after["base"]["loss"] == pytest.approx(before, abs=1e-5)
-    assert after["model"]["loss"] < before - 0.3
-
-
-def test_the_released_model_is_one_that_transformers_loads(store, tmp_path):
-    train(store, uls_plan(steps=2), CONFIG, out=tmp_path / "run")
-    folder = tmp_path / "run" / "model"
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    assert tokenizer("w3 w4")["input_ids"] == [5, 6]
-    assert model.config.vocab_size == store.meta.vocab_size
-    assert not list((tmp_path / "run").rglob("*.bin"))
-    assert not list((tmp_path / "run").rglob("*.pt"))
 
 
 @pytest.mark.parametrize("optimizer", list(OptimizerName))
@@ -193,15 +152,6 @@ def test_a_run_without_privacy_makes_the_stores_claim_infinite(store, tmp_path):
         assert found.sampling == NONE
 
 
-def test_unsafe_shuffle_trains_and_claims_nothing(store, tmp_path):
-    plan = uls_plan(unsafe_shuffle=True, population=32, cohort_size=8)
-    train(store, plan, CONFIG, out=tmp_path / "run")
-    found = claim(tmp_path / "run" / "ledger.jsonl").guarantee
-    assert found.epsilon == float("inf")
-    assert found.sampling == "unsafe-shuffle-users"
-    assert attempts(tmp_path / "run") == plan.steps
-
-
 @pytest.mark.slow
 def test_the_average_is_what_is_released_and_measured(store, tmp_path):
     config = changed(averaging=Averaging.EMA, evaluate_every=5)
@@ -234,15 +184,6 @@ def test_a_model_that_would_misread_the_store_is_refused(store, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_digest_of_weights_sees_every_value(store):
-    model = toy_model(store)
-    first = digest_of_weights(model)
-    assert first == digest_of_weights(toy_model(store))
-    with torch.no_grad():
-        model.transformer.ln_f.bias[-1] += 1e-6
-    assert digest_of_weights(model) != first
-
-
 @pytest.mark.parametrize("schedule", list(Schedule))
 def test_the_learning_rate_is_positive_at_every_step_and_peaks_after_the_warmup(schedule):
     config = changed(schedule=schedule, warmup_steps=3)
@@ -250,29 +191,6 @@ def test_the_learning_rate_is_positive_at_every_step_and_peaks_after_the_warmup(
     assert min(rates) > 0
     assert max(rates) == rates[2] == config.learning_rate
     assert rates[2:] == sorted(rates[2:], reverse=True)
-
-
-def test_user_loss_weighs_users_alike_and_loss_weighs_tokens_alike(tmp_path):
-    texts = cycles(6)
-    texts[b"user000"] = ["w1 " * 7] * 9
-    store = toy_store(tmp_path, texts, held_out=0.0)
-    model = toy_model(store)
-    found, _ = evaluate(model, store, Split.TRAIN, batch=3)
-    split = store.split(Split.TRAIN)
-    sums, targets = [], []
-    for user, count in enumerate(split.counts):
-        total = tokens = 0.0
-        for example in range(count):
-            row = torch.tensor(split.gather([user], [example]).row(0).astype("int64"))[None]
-            logits = model(row).logits[0, :-1].detach()
-            total += float(torch.nn.functional.cross_entropy(logits, row[0, 1:], reduction="sum"))
-            tokens += row.shape[1] - 1
-        sums.append(total)
-        targets.append(tokens)
-    assert found["loss"] == pytest.approx(sum(sums) / sum(targets), rel=1e-5)
-    per_user = [s / t for s, t in zip(sums, targets, strict=True)]
-    assert found["user_loss"] == pytest.approx(sum(per_user) / len(per_user), rel=1e-5)
-    assert found["tokens"] == sum(targets)
 
 
 @pytest.mark.slow
@@ -283,44 +201,6 @@ def test_tensorboard_curves_are_the_operators_alone(store, tmp_path):
     folder = tmp_path / "run" / "curves"
     assert list(folder.iterdir())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize("engine", fast_then_slow(EngineName, fast=2))
-def test_the_engine_asked_for_computes_every_step_and_stands_in_the_configuration(
-    store, tmp_path, monkeypatch, engine
-):
-    called = []
-
-    def watched(name):
-        honest = ENGINES[name]
-
-        def engine_(*arguments, **options):
-            called.append(name)
-            return honest(*arguments, **options)
-
-        return engine_
-
-    for name in ENGINES:
-        monkeypatch.setitem(ENGINES, name, watched(name))
-    config = changed(engine=engine)
-    train(store, uls_plan(steps=2), config, out=tmp_path / "run")
-    assert called == [str(engine)] * 2
-    kept = RunFolder(tmp_path / "run").read_train()["learning"]
-    assert kept["engine"] == str(engine)
-    assert train_config(kept) == config
-
-
-@pytest.mark.slow
-def test_engines_make_different_digests_and_the_same_claim(store, tmp_path):
-    assert len({changed(engine=engine).digest for engine in EngineName}) == len(EngineName)
-    assert train_config({}).engine is EngineName.AUTO
-    assert set(ENGINES) == {str(engine) for engine in EngineName}
-    for engine in ("reference", "auto"):
-        config = changed(engine=EngineName(engine))
-        forget(store.path)  # a second run would inherit what the first released
-        train(store, uls_plan(steps=2), config, out=tmp_path / engine)
-    first, second = (claim(tmp_path / e / "ledger.jsonl") for e in ("reference", "auto"))
-    assert first.guarantee == second.guarantee
 
 
 @pytest.mark.parametrize(("population", "says"), [(20_000, True), (None, False)])

@@ -6,7 +6,6 @@ import random
 
 import numpy as np
 import pytest
-import torch
 
 from tests.data.corpora import ListSource
 from tests.plans import els_plan, uls_plan
@@ -20,10 +19,6 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.training import steps as steps_module
-from userdp.training.config import PlainPlan
-from userdp.training.losses import evaluate
-from userdp.training.opening import Training
-from userdp.training.plain import PlainRun
 from userdp.training.private import make_private
 
 
@@ -89,52 +84,6 @@ def test_a_private_step_counts_the_marked_tokens_of_each_example_alone(
     theirs = sorted((rows.tokens[a:b].tolist(), rows.targets[a:b].tolist()) for a, b in bounds)
     assert ours == theirs
     assert any(not all(marks[1:]) for _, marks in ours)
-
-
-def test_held_out_loss_is_the_mean_over_marked_tokens(store):
-    model = toy_model(store).double()
-    found, _ = evaluate(model, store, Split.HELD_OUT_USERS, batch=3)
-    users, rows = rows_of(store, Split.HELD_OUT_USERS)
-    sums, counts = np.zeros(users.max() + 1), np.zeros(users.max() + 1)
-    for row, user in enumerate(users):
-        here = slice(rows.offsets[row], rows.offsets[row + 1])
-        tokens = torch.from_numpy(rows.tokens[here].astype(np.int64))
-        log_p = torch.log_softmax(model(input_ids=tokens[None]).logits[0], -1)
-        for place in range(1, len(tokens)):
-            if rows.targets[here][place]:
-                sums[user] -= log_p[place - 1, tokens[place]].item()
-                counts[user] += 1
-    assert found["tokens"] == counts.sum()
-    assert found["loss"] == pytest.approx(sums.sum() / counts.sum(), rel=1e-9)
-    assert found["user_loss"] == pytest.approx(np.mean(sums / counts), rel=1e-9)
-
-
-def test_plain_training_counts_marked_tokens_whatever_the_micro_batch(store, tmp_path):
-    gradients = []
-    for micro_batch in (2, 100):
-        model = toy_model(store)
-        training = Training(
-            model=model,
-            optimizer=sgd(model),
-            store=store,
-            plan=PlainPlan(steps=1, batch_size=100),
-            out=tmp_path / str(micro_batch),
-            micro_batch=micro_batch,
-        )
-        run = PlainRun(training, seed=0)
-        with run.open():
-            next(iter(run))
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
-    model = toy_model(store)
-    _, rows = rows_of(store)
-    units = Units.from_flat(rows.tokens, rows.offsets, np.arange(len(rows) + 1), rows.targets)
-    counts = units.target_counts()
-    losses = causal_lm_loss(model, units.input_ids, units.lengths, units.targets)
-    ((losses * counts).sum() / counts.sum()).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
-    torch.testing.assert_close(gradients[0], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_loss_that_would_ignore_the_mask_is_refused_and_nothing_is_charged(store, tmp_path):

@@ -7,14 +7,12 @@ import gc
 
 import pytest
 import torch
-from torch import nn
 
 from tests.plans import uls_plan
 from tests.training.toy import sgd, toy_model, toy_store
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.private import make_private
-from userdp.training.stray_gradients import HeldModel, require_free
 
 PLAN = uls_plan(steps=3)
 
@@ -43,19 +41,6 @@ def test_a_copy_trains_beside_it_and_so_does_the_model_of_a_run_that_was_forgott
     make_private(model, sgd(model), store, PLAN, out=tmp_path / "second").close()
 
 
-def test_models_that_share_tensors_are_one_in_what_they_share():
-    base = nn.Linear(4, 4)
-    one, other = nn.Sequential(base, nn.Linear(4, 4)), nn.Sequential(base, nn.Linear(4, 4))
-    held = HeldModel(one)
-    with pytest.raises(UseError, match="trains weights of this model"):
-        require_free(other)
-    base.requires_grad_(False)  # adapters over one base
-    require_free(other)
-    held.close()
-    base.requires_grad_(True)
-    require_free(other)
-
-
 def test_invariant_13_a_run_that_reads_what_another_one_trains_releases_nothing(store, tmp_path):
     model = toy_model(store)
     model.transformer.wte.weight.requires_grad_(False)
@@ -68,15 +53,6 @@ def test_invariant_13_a_run_that_reads_what_another_one_trains_releases_nothing(
         with pytest.raises(UseError, match="does not train have changed"):
             private.save()
         private.close()
-
-
-def test_tensors_that_were_moved_since_are_known_where_they_lie_now():
-    model = nn.Linear(4, 4)
-    held = HeldModel(model)
-    model.weight.data = model.weight.data.clone()
-    with pytest.raises(UseError, match="trains weights"):
-        require_free(model)
-    held.close()
 
 
 def test_broken_twin_who_asks_nobody_releases_what_another_run_has_learned(

@@ -8,19 +8,17 @@ import pytest
 import torch
 import transformers
 
-from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.test_saving import trained
-from tests.training.toy import run_all, toy_model, weights
+from tests.training.toy import toy_model
 from userdp.claims.lineage import Lineage
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
-from userdp.training.evaluation import evaluate_splits, release_evaluation
-from userdp.training.generation import GenerateConfig, sampled_texts
+from userdp.training.evaluation import evaluate_splits
 from userdp.training.losses import evaluate
 from userdp.training.models import read_model
 from userdp.training.releasing import save_model
-from userdp.training.run_models import base_of, released_models
+from userdp.training.run_models import released_models
 
 HELD_OUT = ["held-out-users"]
 
@@ -67,30 +65,6 @@ def test_adapters_without_a_merged_model_are_measured_over_their_base(store, bas
     assert apart["base"] == merged["base"]
     assert apart["model"]["loss"] == pytest.approx(merged["model"]["loss"], abs=1e-5)
     assert apart["model"]["loss"] != apart["base"]["loss"]
-
-
-@pytest.mark.slow
-def test_a_base_in_fewer_bits_is_known_by_the_bits_that_it_was_trained_in(store, base, tmp_path):
-    run = tmp_path / "run"
-    trained(adapted(base, dtype=torch.bfloat16), store, run)
-    found = base_of(RunFolder(run), store)
-    wanted = loaded(base, dtype=torch.bfloat16).float()
-    assert torch.equal(weights(found), weights(wanted))
-
-
-@pytest.mark.slow
-def test_a_dp_release_is_made_beside_the_base_of_a_loop(store, base, tmp_path):
-    run = tmp_path / "run"
-    trained(loaded(base), store, run)
-    released = release_evaluation(run, store, "held-out-users", epsilon=1.0)
-    assert {"model", "difference"} <= released.keys()
-
-
-@pytest.mark.slow
-def test_text_is_generated_from_a_loops_model(store, base, tmp_path):
-    trained(loaded(base), store, tmp_path / "run")
-    texts = list(sampled_texts(tmp_path / "run", GenerateConfig(max_tokens=4), 3))
-    assert len(texts) == 3
 
 
 def made_in_memory(store, base):
@@ -149,11 +123,3 @@ def test_invariant_13_twin_the_bundled_model_in_place_of_an_unknown_base_is_caug
     with pytest.raises(UseError, match="does not say which model it began from"):
         released_models(RunFolder(run), store, with_base=True)
     assert released_models(RunFolder(run), store, with_base=False).keys() == {"model"}
-
-
-@pytest.mark.slow
-def test_an_evaluation_without_a_released_model_says_how_a_loop_releases(store, tmp_path):
-    run_all(toy_model(store), store, uls_plan(steps=2), tmp_path / "run")
-    with pytest.raises(UseError, match="released no model") as caught:
-        evaluate_splits(tmp_path / "run", store, HELD_OUT)
-    assert "private.save()" in caught.value.hint

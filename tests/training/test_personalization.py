@@ -6,22 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, cycles, toy_model, toy_store
+from tests.training.toy import cycles, toy_model, toy_store
 from userdp.data.splits import Split
-from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.training import personalization
 from userdp.training.config import TrainConfig
-from userdp.training.loop import train as train_store
 from userdp.training.lora import add_adapters
 from userdp.training.personalization import (
     LocalTraining,
     halves,
     personalize,
-    personalize_run,
-    summary,
 )
 
 HOW = LocalTraining(learning_rate=(0.3, 0.05), epochs=4, batch_size=2)
@@ -117,50 +112,3 @@ def test_halves_are_disjoint_complete_and_the_users_own(held_out):
         assert np.array_equal(np.bincount(passes), np.full(len(train), HOW.epochs))
         train, test, _ = halves(split, user, LocalTraining(most_examples=3))
         assert len(train) + len(test) == min(3, split.counts[user])
-
-
-def test_whoever_is_left_out_is_counted(tmp_path):
-    store = toy_store(tmp_path, cycles(30), held_out=0.5)
-    train_store(store, uls_plan(steps=1), CONFIG, out=tmp_path / "run")
-    how = LocalTraining(learning_rate=(0.1,), epochs=1, most_examples=3)
-    found = personalize_run(tmp_path / "run", store, how, most_users=2, device="cpu")
-    counts = store.split(Split.HELD_OUT_USERS).counts
-    assert found["users"] == 2
-    left = found["users_left_unread"] + found["users_without_two_examples"]
-    assert 2 + left == len(counts)
-    assert found["examples_over_the_cap"] == np.maximum(counts - 3, 0).sum()
-
-
-def test_the_model_is_left_as_it_was(held_out):
-    store, split = held_out
-    model = toy_model(store)
-    before = [p.detach().clone() for p in model.parameters()]
-    personalize(model, split, able(split)[:3], HOW)
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    assert all(p.grad is None for p in model.parameters())
-
-
-def test_a_summary_is_token_weighted_and_tells_of_no_loss_that_is_not_finite():
-    personalized = personalization.Personalized(
-        before=np.array([2.0, 1.0, 0.0]),
-        after=np.array([[1.0, 1.5, 0.0], [np.inf, 1.0, 0.0]]),
-        tokens=np.array([30, 10, 0]),
-    )
-    found = summary(personalized, 0)
-    assert (found["measured_users"], found["tokens"], found["users_who_gain"]) == (2, 40, 1)
-    assert (found["loss_without"], found["loss_with"]) == (1.75, 1.125)
-    assert (found["user_loss_without"], found["user_loss_with"]) == (1.5, 1.25)
-    assert found["gain_quantiles"]["0.5"] == 0.25
-    diverged = summary(personalized, 1)
-    assert diverged["loss_with"] is None
-    assert diverged["user_loss_with"] is None
-    assert diverged["gain_quantiles"]["0.5"] == 0.0
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [{"learning_rate": (0.1, 0.0)}, {"learning_rate": ()}, {"epochs": 0}, {"most_examples": 1}],
-)
-def test_values_out_of_range_are_refused(bad):
-    with pytest.raises(UseError):
-        LocalTraining(**bad)

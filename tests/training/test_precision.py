@@ -4,7 +4,6 @@ import dataclasses
 import math
 import random
 
-import peft
 import pytest
 import torch
 import transformers
@@ -13,7 +12,6 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.test_loop import changed
 from userdp.claims import claim
-from userdp.errors import UseError
 from userdp.gradients import Units, get_engine, trainable_parameters
 from userdp.gradients.clipping import squared_norm
 from userdp.training.config import Precision, TrainConfig
@@ -98,44 +96,6 @@ def test_invariant_3_where_anything_is_bfloat16_a_users_bits_are_its_own(setting
         norms = clip(name, model, config, others).norms
         for unit, norm in zip(others, norms, strict=True):
             assert everybody.norms[units.index(unit)] == norm
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["auto", "reference"])
-def test_checkpointing_changes_no_gradient(name):
-    units = rows([2, 1])
-    plain, config = TrainConfig(), SETTINGS["checkpointing"]
-    kept = clip(name, build(plain), plain, units)
-    again = clip(name, build(config), config, units)
-    assert distance(kept, again) < 1e-6
-
-
-def test_only_the_base_is_in_low_precision():
-    model = build(SETTINGS["bfloat16 base"])
-    dtypes = {True: set(), False: set()}
-    for parameter in model.parameters():
-        dtypes[parameter.requires_grad].add(parameter.dtype)
-    assert dtypes == {True: {torch.float32}, False: {torch.bfloat16}}
-
-
-def test_adapters_have_the_rank_and_sit_on_the_modules_asked_for():
-    model = build(TrainConfig(lora_rank=3, lora_targets=("c_proj",)))
-    assert {type(model)} == {peft.PeftModelForCausalLM}
-    for name, parameter in trainable_parameters(model).items():
-        assert "c_proj.lora_" in name
-        assert 3 in parameter.shape
-    everywhere = trainable_parameters(build(TrainConfig(lora_rank=3)))
-    assert any("c_attn.lora_A" in name for name in everywhere)
-
-
-def test_a_module_that_is_not_there_is_refused():
-    with pytest.raises(UseError, match="cannot attach adapters"):
-        build(TrainConfig(lora_rank=3, lora_targets=("nowhere",)))
-
-
-def test_weights_that_train_do_not_go_to_low_precision():
-    with pytest.raises(UseError, match="base_precision"):
-        TrainConfig(base_precision=BF16)
 
 
 @pytest.mark.slow

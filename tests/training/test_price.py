@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,9 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, MixtralConfig
 
 from tests.plans import uls_plan
-from tests.training.toy import sgd, toy_model
+from tests.training.toy import sgd
 from userdp.gradients import causal_lm_loss
-from userdp.gradients.engines.passes import rows_per_pass
 from userdp.ledger import StoreLedger
 from userdp.training import questions
 from userdp.training.config import PrivateOptions
@@ -86,16 +84,6 @@ def test_it_is_said_once_before_anything_is_charged(store, tmp_path):
     assert sum("users cannot share" in str(one.message) for one in caught) == 1
 
 
-@pytest.mark.usefixtures("no_clock")
-def test_the_price_is_that_of_a_pass_for_each_user():
-    """Of 1 row of 16 tokens, 32 share a pass on a CPU."""
-    with pytest.warns(UserWarning, match="users cannot share") as caught:
-        ask(experts())
-    told = re.search(r"about ([\d.]+) times", str(caught[0].message))
-    assert told is not None
-    assert float(told[1]) == 4 * rows_per_pass(16, 32, torch.device("cpu"))
-
-
 @pytest.mark.parametrize(
     ("engine", "rows"), [("reference", 1), ("auto", 33)], ids=["asked for", "users fill passes"]
 )
@@ -103,13 +91,6 @@ def test_nothing_is_said_where_it_costs_nothing_or_was_asked_for(engine, rows):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="users cannot share")
         ask(experts(), engine=engine, rows=rows)
-
-
-def test_nothing_is_said_of_a_model_that_is_batched(store, tmp_path):
-    model = toy_model(store)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="users cannot share")
-        make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run").close()
 
 
 def noting_rows(model, path):

@@ -13,7 +13,6 @@ from tests.training.toy import (
     attempts,
     cycles,
     gradient,
-    lines,
     run_all,
     sgd,
     toy_model,
@@ -176,13 +175,6 @@ def noise_scale(tmp_path, store, micro_batch):
     return low < np.square(scaled).mean() < high
 
 
-@pytest.mark.pitfall(number=3)
-def test_invariant_5_the_same_step_whatever_the_micro_batch(store, tmp_path):
-    _, one = noise_of_a_step(tmp_path, store, "one", 1)
-    _, many = noise_of_a_step(tmp_path, store, "many", 32)
-    assert torch.allclose(one, many, atol=1e-6)
-
-
 def test_invariant_5_noise_has_the_plans_variance(store, tmp_path):
     assert noise_scale(tmp_path, store, 1)
 
@@ -255,21 +247,6 @@ def test_invariant_7_a_step_that_fails_stays_charged_and_is_not_redone(
     assert attempts(tmp_path / "run") == plan.steps
 
 
-@pytest.mark.slow
-@pytest.mark.pitfall(number=25)
-def test_invariant_7_repetition_exists_only_under_unsafe_seeds(store, tmp_path):
-    def final(name, **seeds):
-        model = toy_model(store)
-        run_all(model, store, uls_plan(), tmp_path / name, **seeds)
-        return weights(model)
-
-    seeds = {"unsafe_seeds": UnsafeSeeds(draws=3, noise=4)}
-    assert torch.equal(final("a", **seeds), final("b", **seeds))
-    assert not torch.equal(final("c"), final("d"))
-    assert lines(tmp_path / "a" / "ledger.jsonl")[0]["facts"]["unsafe_seeds"] is True
-    assert "unsafe_seeds" not in lines(tmp_path / "c" / "ledger.jsonl")[0]["facts"]
-
-
 @pytest.mark.pitfall(number=8)
 def test_invariant_7_a_resumed_run_draws_other_noise(store, tmp_path):
     plan = uls_plan(population=10**12, target_delta=1e-14)
@@ -324,17 +301,6 @@ def test_invariant_7_the_step_after_one_that_failed_draws_a_cohort_of_its_own(
             optimizer.step()
     assert len(seen) == plan.steps
     assert len(set(seen)) == plan.steps
-
-
-def test_invariant_7_two_runs_of_one_plan_draw_other_cohorts(store, tmp_path):
-    """What decides the draws is neither in the plan nor in anything else that is published."""
-    seen = []
-    for name in ("one", "other"):
-        model = toy_model(store)
-        plan = uls_plan(**CHANCE)
-        with make_private(model, sgd(model), store, plan, out=tmp_path / name) as private:
-            seen.append([tuple(private.mechanism.sampler.draw().users.tolist()) for _ in range(3)])
-    assert seen[0] != seen[1]
 
 
 # The store's reservation.

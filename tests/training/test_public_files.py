@@ -107,15 +107,3 @@ def test_invariant_9_a_run_notes_no_fact_that_is_not_on_the_list(store, tmp_path
     model = toy_model(store)
     make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run").close()
     assert set(lines(tmp_path / "run" / "ledger.jsonl")[0]["facts"]) <= FACTS
-
-
-@pytest.mark.slow
-def test_a_wide_umask_opens_nothing(store, tmp_path):
-    import os
-
-    before = os.umask(0)
-    try:
-        run = finished(store, tmp_path, uls_plan())
-    finally:
-        os.umask(before)
-    assert leaks(run, store) == []

@@ -28,18 +28,6 @@ def test_a_config_loses_none_of_its_settings(kind, tmp_path):
     assert _settings(written, config) == written
 
 
-def test_a_config_within_a_config_is_held_to_its_own_class(tmp_path):
-    config = transformers.AutoConfig.for_model("gemma3")
-    config.note = config.text_config.note = MARK
-    config.vision_config.auto_map = {"AutoConfig": MARK}
-    config.save_pretrained(tmp_path)
-    written = json.loads((tmp_path / "config.json").read_text())
-    assert json.dumps(written).count(MARK) == 3
-    kept = _settings(written, config)
-    assert MARK not in json.dumps(kept)
-    assert kept["text_config"]["hidden_size"] == config.text_config.hidden_size
-
-
 def saved(model, store, folder, **options) -> Path:
     save_model(model, folder, tokenizer=store.tokenizer_path, lineage=Lineage(), **options)
     return folder

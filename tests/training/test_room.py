@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
-from tests.memory import ERRORS, Memory, MemoryLoss
+from tests.memory import Memory, MemoryLoss
 from tests.plans import uls_plan
 from tests.training import distributed_jobs as jobs
 from tests.training.toy import attempts, private_run, sgd, toy_model, toy_store, weights
 from tests.training.worlds import run_world
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
-from userdp.gradients import ClippedSum, Units, causal_lm_loss
+from userdp.gradients import ClippedSum, Units
 from userdp.ledger import StoreLedger
-from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.config import UnsafeSeeds
-from userdp.training.models import read_model, resolve
 from userdp.training.steps import StepMechanism
 
 STEPS = 6
@@ -165,40 +159,6 @@ def test_one_example_that_does_not_fit_is_refused_before_anything_is_charged(
     assert not (tmp_path / "run").exists()
 
 
-def test_memory_that_runs_out_elsewhere_leaves_the_step_charged_and_the_run_resumable(
-    store: UserStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside the passes nothing can be made smaller: the step stays charged, the run goes on."""
-    model = toy_model(store).train()
-    optimizer, plan = sgd(model), uls_plan(population=40, cohort_size=4, steps=STEPS)
-
-    def gather(self: object, users: object, examples: object) -> None:
-        raise MemoryError("Unable to allocate 1234 bytes")
-
-    options: dict[str, Any] = {"out": tmp_path / "run", "loss": causal_lm_loss, **SEEDS}
-    with private_run(model, optimizer, store, plan, **options) as private:
-        with monkeypatch.context() as patch:
-            patch.setattr("userdp.data.store.StoreSplit.gather", gather)
-            with pytest.raises(MemoryError, match="1234"):
-                next(iter(private))
-        assert private.done == 1
-    with private_run(model, optimizer, store, plan, resume=True, **options) as private:
-        assert private.remaining == STEPS - 1
-
-
-@pytest.mark.parametrize("kind", ERRORS)
-def test_memory_that_runs_out_while_a_model_is_read_is_no_fault_of_the_model(
-    store: UserStore, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*arguments: object, **options: object) -> None:
-        raise ERRORS[kind]()
-
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", refused)
-    with pytest.raises((RuntimeError, MemoryError)) as error:
-        read_model(resolve("bundled"))
-    assert ran_out_of_memory(error.value)
-
-
 @pytest.mark.slow
 def test_invariant_9_one_process_that_halves_its_passes_keeps_step_with_the_others(
     store: UserStore, tmp_path: Path
@@ -217,54 +177,3 @@ def test_invariant_9_one_process_that_halves_its_passes_keeps_step_with_the_othe
         found.append(each[0][0])
     for one in found[1:]:
         torch.testing.assert_close(one, found[0], rtol=0, atol=1e-6)
-
-
-_LIMITED = """
-import json, resource, sys
-import torch
-from transformers import AutoModelForCausalLM, GPT2Config
-from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients.engines.engine import _room
-from userdp.gradients.model_randomness import secret_randomness
-from userdp.training.config import UnsafeSeeds
-
-torch.set_num_threads(1)
-torch.manual_seed(0)
-config = GPT2Config(vocab_size=4000, n_embd=16, n_layer=1, n_head=2, n_positions=128,
-                    bos_token_id=0, eos_token_id=0, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0)
-model = AutoModelForCausalLM.from_config(config).train()
-rows = torch.randint(4000, (16, 64)).tolist()
-units, engine = Units.from_rows([[row] for row in rows]), get_engine(sys.argv[1])
-options = {"l2_clip_norm": 0.5, "micro_batch": 16}
-few = Units.from_rows([[rows[0]]])
-engine(model, causal_lm_loss, few, **{**options, "micro_batch": 1})  # asks its questions
-
-def bytes_now():
-    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-
-# Logits of 16 rows are 16 MB, and a pass holds several such.
-resource.setrlimit(resource.RLIMIT_AS, (bytes_now() + 20_000_000, resource.RLIM_INFINITY))
-with secret_randomness("order"):
-    found = engine(model, causal_lm_loss, units, **options)
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-room = _room.of(model, causal_lm_loss)["rows"]
-_room.of(model, causal_lm_loss).clear()
-with secret_randomness("order"):
-    exact = engine(model, causal_lm_loss, units, **{**options, "micro_batch": room})
-same = all(torch.equal(value, exact.value[name]) for name, value in found.value.items())
-print(json.dumps({"halvings": found.halvings, "room": room, "same": same}))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS bounds memory on Linux")
-@pytest.mark.parametrize("engine", ["auto", "reference"])
-def test_memory_that_really_runs_out_on_a_cpu_halves_passes(engine: str) -> None:
-    """In a process that the kernel gives no more memory (RLIMIT_AS)."""
-    command = [sys.executable, "-c", _LIMITED, engine]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["same"]
-    assert told["halvings"] >= 1
-    assert told["room"] < 16

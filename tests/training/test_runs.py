@@ -5,7 +5,7 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, attempts, sgd, toy_model, toy_store
+from tests.training.toy import CONFIG, attempts, sgd, toy_model
 from userdp import files
 from userdp.claims import claim
 from userdp.claims.weights import digest_of
@@ -100,24 +100,6 @@ def test_a_kill_before_the_store_was_told_of_the_end_is_mended_by_resuming(
     assert claim(store.path).complete
 
 
-def test_a_loop_of_ones_own_mends_it_too_and_is_told_that_the_run_is_over(
-    store, tmp_path, monkeypatch
-):
-    run = tmp_path / "run"
-    killed_before_its_store_was_told(store, run, monkeypatch)
-    with pytest.raises(UseError, match="finished"):
-        begin(store, run, resume=True)
-    told_of(store, run)
-
-
-def test_another_store_is_told_nothing_of_the_end(store, tmp_path, monkeypatch):
-    run, other = tmp_path / "run", toy_store(tmp_path / "other")
-    killed_before_its_store_was_told(store, run, monkeypatch)
-    with pytest.raises(UseError, match="finished"):
-        train(other, uls_plan(), CONFIG, out=run, resume=True)
-    assert StoreLedger(other.path).history().lines == 0
-
-
 def test_a_run_that_cannot_begin_leaves_no_folder(store, tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
@@ -127,22 +109,6 @@ def test_a_run_that_cannot_begin_leaves_no_folder(store, tmp_path, monkeypatch):
         begin(store, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert StoreLedger(store.path).charges() == []
-
-
-def test_a_folder_with_other_things_in_it_is_left_alone(store, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(UseError, match="not empty"):
-        begin(store, tmp_path / "mine")
-    assert (tmp_path / "mine" / "thesis.txt").read_text() == "x"
-
-
-def test_resuming_what_is_no_run_is_bad_use(store, tmp_path):
-    with pytest.raises(UseError, match="no interrupted run"):
-        begin(store, tmp_path / "nowhere", resume=True)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UseError, match="no interrupted run"):
-        begin(store, tmp_path / "empty", resume=True)
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 
@@ -13,9 +12,6 @@ import torch
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, gradient, private_run, sgd, toy_model
-from userdp.claims import Lineage, claim
-from userdp.claims.conditions import ConditionKind
-from userdp.cli.app import run as userdp
 from userdp.data.scores import read_scores
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
@@ -71,22 +67,6 @@ def drawn(store, plan, *, strategy=Strategy.RANDOM, scores=None) -> list[list[tu
     return rows_in(collator(Sampler(plan.sampling, collator.counts, secret_generator(1)).draw()))
 
 
-@pytest.mark.slow
-def test_scores_are_the_perplexities_of_the_examples_in_their_order(scored):
-    store, model, path, done = scored
-    scores = read_scores(path, store)
-    expected = []
-    for rows in tokens_by_user(store):
-        for row in rows:
-            units = Units.from_rows([[row]])
-            with torch.no_grad():
-                expected.append(causal_lm_loss(model, units.input_ids, units.lengths).exp().item())
-    np.testing.assert_allclose(scores, expected, rtol=1e-4)
-    assert done["examples"] == len(expected)
-    assert done["unscored"] == 0
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
 @pytest.mark.parametrize("make_plan", [uls_plan, els_plan])
 @pytest.mark.parametrize(
     ("strategy", "best_first"),
@@ -121,30 +101,6 @@ def test_ranked_selections_train_on_each_users_best(scored, make_plan, strategy,
             by_row[row] = float(score)
         found = sorted(best_first(row, by_row[row]) for row in ours)
         np.testing.assert_allclose(found, sorted(theirs), rtol=1e-4)
-
-
-def test_resampling_fills_every_user_up_to_g_and_the_others_mask(prepared):
-    store = UserStore.open(prepared)
-    plan = uls_plan(**EVERYBODY, cohort_size=100)
-    own = tokens_by_user(store)
-    resampled = drawn(store, plan, strategy=Strategy.RESAMPLED)
-    assert [len(unit) for unit in resampled] == [G] * len(own)
-    assert all(set(unit) <= set(rows) for unit, rows in zip(resampled, own, strict=True))
-    masked = drawn(store, plan)
-    assert [len(unit) for unit in masked] == [min(G, len(rows)) for rows in own]
-
-
-def test_random_chunks_cross_records_and_stay_within_the_user(prepared):
-    store = UserStore.open(prepared)
-    units = drawn(store, uls_plan(**EVERYBODY, cohort_size=100), strategy=Strategy.RANDOM_CHUNK)
-    crossing = 0
-    for unit, rows in zip(units, tokens_by_user(store), strict=True):
-        text = ",".join(f"<{t}>" for row in rows for t in row)
-        assert len(unit) <= G
-        for chunk in unit:
-            assert ",".join(f"<{t}>" for t in chunk) in text
-            crossing += chunk not in rows
-    assert crossing
 
 
 @pytest.mark.parametrize("strategy", [Strategy.RANDOM_CHUNK, Strategy.RESAMPLED])
@@ -226,47 +182,6 @@ def test_scores_of_a_model_that_learned_from_people_are_refused(store, tmp_path)
     assert not (tmp_path / "scores.arrow").exists()
 
 
-def test_scores_of_a_model_of_unknown_origin_are_a_condition(scored, store, tmp_path):
-    """The fixture's model is none that a run released: it may have learned from anybody."""
-    model = toy_model(store)
-    options = {"selection": "highest-perplexity", "scores": scored[2], "base": Lineage()}
-    with private_run(model, sgd(model), store, uls_plan(), out=tmp_path / "run", **options):
-        pass
-    told = {one.kind for one in claim(tmp_path / "run").conditions}
-    assert ConditionKind.BASE in told
-
-
-def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, capsys):
-    model = str(scored[2].parent / "model")
-    scores = str(tmp_path / "scores.arrow")
-    command = ["store", "score", str(store.path), "--model", model, "--out", scores, "--json"]
-    assert userdp(command) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["operator_only"] is True
-    assert userdp(command) == 2  # nothing is overwritten
-    plan = "--population 100 --cohort-size 8 --group-size 2 --steps 1 "
-    plan += (
-        "--l2-clip-norm 1 --delta 1e-5 --set plan.noise_multiplier=2 --model new --set "
-        "learning.layers=1 --set learning.width=16 "
-    )
-    plan += "--set learning.heads=2 --set learning.selection=highest-perplexity"
-    run = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan.split()]
-    assert userdp(run) == 2
-    assert "userdp store score" in capsys.readouterr().err
-    assert userdp([*run, "--set", f"run.scores={scores}"]) == 0
-    assert RunFolder(tmp_path / "run").read_facts()["selection"] == "highest-perplexity"
-    plain = [
-        "--set",
-        "plain.steps=1",
-        "--set",
-        "plain.batch_size=2",
-        "--set",
-        "learning.selection=longest",
-    ]
-    assert userdp(["train", str(store.path), "--out", str(tmp_path / "p"), *plain]) == 2
-    assert CONFIG.selection is Strategy.RANDOM
-
-
 # Pieces: the same sum, gathered in a thread behind the step.
 
 
@@ -299,25 +214,6 @@ def test_a_sum_in_pieces_is_the_sum_of_the_whole_and_gathers_elsewhere(prepared)
     assert torch.equal(summed.norms, whole.norms)  # the reference engine: a unit's bits are its own
     for name, value in whole.value.items():
         torch.testing.assert_close(summed.value[name], value, rtol=1e-12, atol=1e-14)
-
-
-def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
-    store = UserStore.open(prepared)
-    plan = uls_plan(**EVERYBODY, cohort_size=100)
-    collator = Collator(store, plan, PrivateOptions())
-    pieces = collator.microbatches(
-        Sampler(plan.sampling, collator.counts, secret_generator()).draw(), rows=7
-    )
-    before = threading.active_count()
-
-    def gather(piece):
-        if piece is pieces[2]:
-            raise OSError("the disk is gone")
-        return collator(piece)
-
-    with pytest.raises(OSError, match="disk is gone"):
-        list(gathered(pieces, gather))
-    assert threading.active_count() == before
 
 
 def sums_and_promises(run):

@@ -22,7 +22,6 @@ from tests.training import selftest_jobs
 from tests.training.selftest_jobs import failing, failures, scene, tiny_model
 from tests.training.worlds import run_world
 from userdp.commands import selftest as command
-from userdp.errors import UseError
 from userdp.gradients import ENGINES, Engine, clipping
 from userdp.gradients import noise as drawing
 from userdp.gradients.engines import reference
@@ -57,16 +56,6 @@ def test_every_engine_passes(small: str, bundled: bool, rank: int | None) -> Non
         assert rows == (list(ENGINES) if check.by_engine else [None])
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]
-
-
-def test_a_device_that_is_not_there_is_refused(small: str) -> None:
-    with pytest.raises(UseError):
-        run_selftest(replace(CONFIG, model=small, device="nowhere"))
-
-
-def test_one_unit_is_too_few() -> None:
-    with pytest.raises(ValueError, match="units"):
-        SelftestConfig(units=1)
 
 
 def test_a_failure_names_the_invariant_and_the_engine(small: str, monkeypatch) -> None:

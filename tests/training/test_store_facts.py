@@ -12,7 +12,7 @@ from tests.training.toy import sgd, toy_model
 from userdp.claims import Lineage
 from userdp.claims.conditions import ConditionKind
 from userdp.claims.parts import Query
-from userdp.data.ownership import first_owner_facts, greedy_facts
+from userdp.data.ownership import first_owner_facts
 from userdp.data.sources import user_is
 from userdp.ledger import RunFolder
 from userdp.training.origin import lineage_of_text
@@ -39,39 +39,6 @@ def test_invariant_9_whether_some_record_has_several_owners_is_not_told(kind):
     none, some = (store_facts(a_store(o, source)) for o in (SINGLE, first_owner_facts()))
     assert none == some
     assert none["owners"] == first_owner_facts()["assumption"]
-
-
-def test_where_no_record_can_or_all_are_covered_nothing_is_assumed():
-    assert "owners" not in store_facts(a_store(SINGLE, {"kind": "docstrings"}))
-    several = {"kind": "mbox", "may_name_several": True}
-    assert "owners" not in store_facts(a_store(greedy_facts(3), several))
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ({"kind": "jsonl", "fields": ["author", "text"]}, "the field 'author'"),
-        ({"kind": "memory", "fields": ["user", "text", "date"]}, "the field 'user'"),
-        (
-            {"kind": "ccnews", "fields": ["url", "text"]},
-            "the registered domain of the field 'url'",
-        ),
-        ({"kind": "git", "repositories": 1}, "the address of a commit's author"),
-        ({"kind": "docstrings", "packages": {}}, "the module that holds a docstring"),
-    ],
-)
-def test_what_named_the_user_is_told(source, words):
-    assert store_facts(a_store(SINGLE, source, [source]))["user_is"] == words
-
-
-def test_an_append_by_another_field_is_told_too():
-    others = {"kind": "csv", "fields": ["name", "text"]}
-    told = store_facts(a_store(SINGLE, {"kind": "jsonl", "fields": ["author", "text"]}, [others]))
-    assert told["user_is"] == "the field 'author'; the field 'name'"
-
-
-def test_of_a_source_that_says_nothing_nothing_is_told():
-    assert "user_is" not in store_facts(a_store(SINGLE, {"kind": "list"}))
 
 
 def test_text_filtered_against_private_data_is_a_condition_once(tmp_path):
