@@ -121,13 +121,13 @@ def test_config_and_its_fields_exclude_each_other(store, tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupted_run_is_resumed_by_what_it_began_with(store, tmp_path, monkeypatch):
-    from userdp.training import loop
+    from userdp.training import operator_log
 
     def stop(*arguments, **options):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop._Notes, "step", stop)
+        patch.setattr(operator_log.OperatorLog, "step", stop)
         with pytest.raises(KeyboardInterrupt):
             userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG)
     run = userdp.train(store, out=tmp_path / "run", resume=True)

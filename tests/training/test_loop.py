@@ -14,7 +14,7 @@ from tests.training.toy import CONFIG, attempts, lines, toy_model, toy_store
 from userdp.claims import claim
 from userdp.data.splits import Split
 from userdp.errors import UseError
-from userdp.training import loop
+from userdp.training import operator_log
 from userdp.training.config import (
     Averaging,
     OptimizerName,
@@ -49,7 +49,7 @@ def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_doe
     plan = PlainPlan(steps=6, batch_size=8)
     train(store, plan, config, out=tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop._Notes, "step", interrupt_at(5))
+        patch.setattr(operator_log.OperatorLog, "step", interrupt_at(5))
         train(store, plan, config, out=tmp_path / "broken")
     train(store, plan, config, out=tmp_path / "broken", resume=True)
     one, other = (
@@ -61,7 +61,7 @@ def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_doe
 
 
 def interrupt_at(step_number):
-    honest = loop._Notes.step
+    honest = operator_log.OperatorLog.step
 
     def note(self, step, *, rate):
         if step.number == step_number:
@@ -76,7 +76,7 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(
 ):
     plan, config = uls_plan(steps=7), changed(checkpoint_every=3, warmup_steps=7)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop._Notes, "step", interrupt_at(5))
+        patch.setattr(operator_log.OperatorLog, "step", interrupt_at(5))
         train(store, plan, config, out=tmp_path / "run")
     train(store, plan, config, out=tmp_path / "run", resume=True)
     assert attempts(tmp_path / "run") == 7
@@ -90,7 +90,7 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(
 
 def test_invariant_7_a_changed_configuration_refuses_to_resume(store, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop._Notes, "step", interrupt_at(2))
+        patch.setattr(operator_log.OperatorLog, "step", interrupt_at(2))
         train(store, uls_plan(), CONFIG, out=tmp_path / "run")
     with pytest.raises(UseError, match="the configuration is not the one"):
         train(
@@ -107,7 +107,7 @@ def test_invariant_7_a_base_model_of_other_weights_refuses_to_resume(store, tmp_
     toy_model(store).save_pretrained(folder)
     config = changed(model=str(folder))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop._Notes, "step", interrupt_at(2))
+        patch.setattr(operator_log.OperatorLog, "step", interrupt_at(2))
         train(store, uls_plan(), config, out=tmp_path / "run")
     other = toy_model(store)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, lines, sgd, toy_model
 from userdp.data.store import UserStore
-from userdp.training import loop
+from userdp.training import operator_log
 from userdp.training.config import TrainConfig
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.loop import train
@@ -81,14 +81,14 @@ def test_invariant_9_shareable_files_hold_nothing_of_the_operators(store, tmp_pa
 
 
 def test_invariant_9_twin_a_loss_in_a_public_file_is_caught(store, tmp_path, monkeypatch):
-    honest = loop._Notes.step
+    honest = operator_log.OperatorLog.step
 
     def chatty(self, step, *, rate):
         honest(self, step, rate=rate)
         with self._folder.train.open("a") as file:  # the loss is None for an empty cohort
             file.write(f"# {json.dumps(step.operator['loss'])}\n")
 
-    monkeypatch.setattr(loop._Notes, "step", chatty)
+    monkeypatch.setattr(operator_log.OperatorLog, "step", chatty)
     assert any("train.toml" in leak for leak in leaks(finished(store, tmp_path, uls_plan()), store))
 
 

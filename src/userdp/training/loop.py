@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
-from userdp import files, interrupts
+from userdp import interrupts
 from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
-from userdp.errors import FailureError, UseError, warn
+from userdp.errors import FailureError, UseError
 from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
@@ -34,6 +29,7 @@ from userdp.training.dry_run import DryRun, dry_run_of
 from userdp.training.losses import build_loss, evaluate
 from userdp.training.models import NEW, load_model, say_what_is_widened
 from userdp.training.opening import TrainerNotes, Training, settle_finished
+from userdp.training.operator_log import OperatorLog
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.origin import (
     base_facts,
@@ -46,7 +42,6 @@ from userdp.training.origin import (
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
 from userdp.training.run_models import model_to_train
-from userdp.training.steps import Step
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
 
@@ -104,54 +99,7 @@ def train(
         ended = resume and not dry_run
         if ended and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
             return None  # all that a kill left to do
-
-        # The model, and what the claim has to know of it.
-        computes = choose_device(options.device, processes=world.size)
-        model = load_model(config, store)
-        if config.model != NEW and config.lora_rank is None and not resume and world.rank == 0:
-            say_what_is_widened(config.model)
-        # Before adapters: their initial weights follow the configuration, which has a digest too.
-        weights = digest_of_weights(model)
-        # Of a resumed run too: a kill may have come before the ledger had its first line.
-        base = lineage_of_named(config.model, store, model)
-        if options.base_of_others:
-            base = of_others(base, config.model, store)
-        if isinstance(plan, Plan) and plan.made_for is not None:
-            require_made_for(plan.made_for, store, made_with(model, config))
-        notes = TrainerNotes(
-            identity={"model": weights, "configuration": config.digest},
-            facts={"base_model": base_facts(model, weights=weights, loaded_from=config.model)},
-            train={"learning": encode(config), "run": {"device": options.device}},
-            base=base,
-            slot=options.slot,
-        )
-        model = model_to_train(model, config).to(computes)
-        if options.sharded:
-            shard(model)
-
-        # What learns. Adapters, the device and sharding replace tensors: the optimizer comes last.
-        optimizer, loss = build_optimizer(model, config), build_loss(config, model)
-        average = build_average(model, config)
-        training = Training(
-            model=model,
-            optimizer=optimizer,
-            store=store,
-            plan=plan,
-            out=out,
-            loss=loss,
-            micro_batch=config.micro_batch,
-            resume=resume,
-            options=PrivateOptions(
-                engine=config.engine,
-                selection=config.selection,
-                scores=options.scores,
-                exact_log=not config.no_exact_log,
-                allow_large_delta=options.allow_large_delta,
-                charge_again=options.charge_again,
-                unsafe_seeds=unsafe_seeds,
-            ),
-            notes=notes,
-        )
+        training = _training(store, plan, config, out, options, unsafe_seeds, resume=resume)
         run: PrivateRun | PlainRun
         if isinstance(plan, Plan):
             run = PrivateRun(training)
@@ -166,158 +114,159 @@ def train(
                     hint="leave torchrun, learning.selection, run.scores and --dry-run out",
                 )
             run = PlainRun(training, seed=config.seed)
-
         with interrupts.held() as signals, run.open():
             opened = True
-            # Where an interrupted run goes on.
-            checkpoints = Checkpoints(
-                folder.checkpoints,
-                world.on_rank_zero(lambda: folder.run_id),
-                model,
-                optimizer,
-                average,
-                steps=config.checkpoint_every,
-                seconds=config.checkpoint_seconds,
-            )
-            charged = run.done if isinstance(run, PrivateRun) else None
-            restored = checkpoints.restore(most_steps=charged)
-            if restored is None and charged and not run.remaining:
-                raise FailureError(
-                    "every planned step was charged, and no checkpoint is left: nothing of what "
-                    "was learned can be released",
-                    hint="train again in another --out, with a plan and a budget of its own",
-                )
-            if isinstance(run, PlainRun):
-                run.done = restored or 0
-
-            log = _Notes(folder, plan, writes=world.rank == 0, report_to=options.report_to)
-            log.write("machine", machine_facts(computes))
-            # Saving and evaluating a sharded model takes all processes; any other rank 0.
-            takes_part = options.sharded or world.rank == 0
-            held_out = len(store.split(Split.HELD_OUT_USERS).counts) > 0
-            evaluates = bool(takes_part and held_out and config.evaluate_every)
-
-            def evaluate_now(step: int) -> None:
-                """Note the loss on held-out users of the weights that would be released now."""
-                with average.applied():
-                    found, _ = evaluate(
-                        model,
-                        store,
-                        Split.HELD_OUT_USERS,
-                        loss=loss,
-                        batch=config.micro_batch,
-                        most_users=config.evaluate_users,
-                    )
-                    reshard(model)
-                log.write("evaluation", {"step": step, **found})
-
-            shown = progress or NoProgress()
-            shown.stage("train", plan.steps, unit="step")
-            shown.at(run.done)
-            if evaluates and not run.done:
-                evaluate_now(0)
-            if world.any(signals.heard) and run.remaining:
-                place_of = f"before step {run.done + 1} of {plan.steps}"
-                raise signals.interrupted(place_of, resume=True)
-
-            for step in run:
-                # By attempts charged: a resumed run does not repeat the rates of lost steps.
-                rate = learning_rate(config, step=step.number, steps=plan.steps)
-                set_learning_rate(optimizer, rate)
-                optimizer.step()
-                average.update()
-                log.step(step, rate=rate)
-
-                # A collective: before the next step is charged all processes agree whether there
-                # is one. It is time for a checkpoint when it is on rank 0's clock.
-                told = world.all_gather_object((signals.heard, checkpoints.due(step.number)))
-                last = step.number == plan.steps
-                stops = any(heard for heard, _ in told) and not last
-                if takes_part and (last or stops or told[0][1]):
-                    checkpoints.save(step.number, writes=world.rank == 0)
-                shown.at(step.number)
-                if stops:
-                    place_of = f"after step {step.number} of {plan.steps}"
-                    raise signals.interrupted(place_of, resume=True)
-                if evaluates and (last or step.number % config.evaluate_every == 0):
-                    evaluate_now(step.number)
-
-            log.close()
-            average.apply()
-            run.save()
-            signals.finished()
+            _take_steps(run, training, config, options, signals, progress or NoProgress())
     return None
 
 
-class _Notes:
-    """What only the operator may see: operator.jsonl, and what `transformers` reports to.
-
-    Args:
-        folder: of the run.
-        plan: whose expected cohort is held against what is drawn, after a few steps.
-        writes: only rank 0 does; with False everything here does nothing.
-        report_to: integrations of `transformers` that draw curves, by name. What they write lies in
-            a folder of its own (mode 0700), or where the operator sends it.
-    """
-
-    def __init__(
-        self,
-        folder: RunFolder,
-        plan: Plan | PlainPlan,
-        *,
-        writes: bool,
-        report_to: tuple[str, ...],
-    ) -> None:
-        self._folder = folder if writes else None
-        self._expected = plan.denominator if writes and isinstance(plan, Plan) else None
-        self._units = "users" if isinstance(plan, Plan) and plan.sampling.by_user else "examples"
-        self._drawn: list[float] = []
-        self._callbacks: list[Any] = []
-        if writes and report_to:
-            from transformers import TrainerControl, TrainerState, TrainingArguments
-            from transformers.integrations import get_reporting_integration_callbacks
-
-            files.operator_folder(folder.curves)
-            os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(folder.curves))
-            self._state = TrainerState()
-            self._told = TrainingArguments(str(folder.curves)), self._state, TrainerControl()
-            self._callbacks = [kind() for kind in get_reporting_integration_callbacks(report_to)]
-            for callback in self._callbacks:
-                callback.on_train_begin(*self._told)
-            files.close_folder(folder.curves)
-
-    def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Append one line, and a point to each curve of which there is a number."""
-        if self._folder is not None:
-            self._folder.log({"kind": kind, **values})
-        what = "eval_" if kind == "evaluation" else ""
-        drawn = {f"{what}{n}": values[n] for n in _CURVES if values.get(n) is not None}
-        for callback in self._callbacks if drawn else ():
-            self._state.global_step = values["step"]
-            callback.on_log(*self._told, logs=drawn)
-
-    def step(self, step: Step, *, rate: float) -> None:
-        """The step's exact numbers; nothing of a run that keeps none."""
-        if not step.operator:
-            return
-        self.write("step", {"step": step.number, **step.operator, "learning_rate": rate})
-        self._drawn.append(float(step.operator.get("units", 0)))
-        expected = self._expected
-        if expected is not None and len(self._drawn) == _SOON:
-            mean = fmean(self._drawn)
-            if abs(mean - expected) > max(expected / 2, 4 * math.sqrt(expected / _SOON)):
-                warn(
-                    f"{mean:.4g} {self._units} were drawn a step, and {expected:.4g} are expected "
-                    "of the declared population: the claim holds, and the noise is made for the "
-                    "declared number. For the operator alone; a population may not follow it."
-                )
-
-    def close(self) -> None:
-        """Write what is pending."""
-        for callback in self._callbacks:
-            callback.on_train_end(*self._told)
+def _training(
+    store: UserStore,
+    plan: Plan | PlainPlan,
+    config: TrainConfig,
+    out: Path,
+    options: RunOptions,
+    unsafe_seeds: UnsafeSeeds,
+    *,
+    resume: bool,
+) -> Training:
+    """The model, what the claim has to know of it, and what learns; as of `train`."""
+    world = current_world()
+    computes = choose_device(options.device, processes=world.size)
+    model = load_model(config, store)
+    if config.model != NEW and config.lora_rank is None and not resume and world.rank == 0:
+        say_what_is_widened(config.model)
+    # Before adapters: their initial weights follow the configuration, which has a digest too.
+    weights = digest_of_weights(model)
+    # Of a resumed run too: a kill may have come before the ledger had its first line.
+    base = lineage_of_named(config.model, store, model)
+    if options.base_of_others:
+        base = of_others(base, config.model, store)
+    if isinstance(plan, Plan) and plan.made_for is not None:
+        require_made_for(plan.made_for, store, made_with(model, config))
+    notes = TrainerNotes(
+        identity={"model": weights, "configuration": config.digest},
+        facts={"base_model": base_facts(model, weights=weights, loaded_from=config.model)},
+        train={"learning": encode(config), "run": {"device": options.device}},
+        base=base,
+        slot=options.slot,
+    )
+    model = model_to_train(model, config).to(computes)
+    if options.sharded:
+        shard(model)
+    return Training(
+        model=model,
+        # Adapters, the device and sharding replace tensors: the optimizer comes last.
+        optimizer=build_optimizer(model, config),
+        store=store,
+        plan=plan,
+        out=out,
+        loss=build_loss(config, model),
+        micro_batch=config.micro_batch,
+        resume=resume,
+        options=PrivateOptions(
+            engine=config.engine,
+            selection=config.selection,
+            scores=options.scores,
+            exact_log=not config.no_exact_log,
+            allow_large_delta=options.allow_large_delta,
+            charge_again=options.charge_again,
+            unsafe_seeds=unsafe_seeds,
+        ),
+        notes=notes,
+    )
 
 
-_SOON = 5
-"""Steps after which the mean cohort is held against the expected one."""
-_CURVES = ("loss", "units", "clipped_fraction", "seconds", "learning_rate")
+def _take_steps(
+    run: PrivateRun | PlainRun,
+    of: Training,
+    config: TrainConfig,
+    options: RunOptions,
+    signals: interrupts.Held,
+    shown: Progress,
+) -> None:
+    """The steps that remain, with checkpoints, evaluations and notes between; then the release."""
+    model, optimizer, plan, folder, world = (
+        of.model,
+        of.optimizer,
+        of.plan,
+        run.folder,
+        current_world(),
+    )
+    average = build_average(model, config)
+
+    # Where an interrupted run goes on.
+    checkpoints = Checkpoints(
+        folder.checkpoints,
+        world.on_rank_zero(lambda: folder.run_id),
+        model,
+        optimizer,
+        average,
+        steps=config.checkpoint_every,
+        seconds=config.checkpoint_seconds,
+    )
+    charged = run.done if isinstance(run, PrivateRun) else None
+    restored = checkpoints.restore(most_steps=charged)
+    if restored is None and charged and not run.remaining:
+        raise FailureError(
+            "every planned step was charged, and no checkpoint is left: nothing of what was "
+            "learned can be released",
+            hint="train again in another --out, with a plan and a budget of its own",
+        )
+    if isinstance(run, PlainRun):
+        run.done = restored or 0
+
+    # What the operator sees. Saving and evaluating a sharded model takes all processes; any other
+    # rank 0.
+    log = OperatorLog(folder, plan, writes=world.rank == 0, report_to=options.report_to)
+    log.write("machine", machine_facts(next(model.parameters()).device))
+    takes_part = options.sharded or world.rank == 0
+    held_out = len(of.store.split(Split.HELD_OUT_USERS).counts) > 0
+    evaluates = bool(takes_part and held_out and config.evaluate_every)
+
+    def evaluate_now(step: int) -> None:
+        """Note the loss on held-out users of the weights that would be released now."""
+        with average.applied():
+            found, _ = evaluate(
+                model,
+                of.store,
+                Split.HELD_OUT_USERS,
+                loss=of.loss,
+                batch=config.micro_batch,
+                most_users=config.evaluate_users,
+            )
+            reshard(model)
+        log.write("evaluation", {"step": step, **found})
+
+    shown.stage("train", plan.steps, unit="step")
+    shown.at(run.done)
+    if evaluates and not run.done:
+        evaluate_now(0)
+    if world.any(signals.heard) and run.remaining:
+        raise signals.interrupted(f"before step {run.done + 1} of {plan.steps}", resume=True)
+
+    for step in run:
+        # By attempts charged: a resumed run does not repeat the rates of lost steps.
+        rate = learning_rate(config, step=step.number, steps=plan.steps)
+        set_learning_rate(optimizer, rate)
+        optimizer.step()
+        average.update()
+        log.step(step, rate=rate)
+
+        # A collective: before the next step is charged all processes agree whether there is one.
+        # It is time for a checkpoint when it is on rank 0's clock.
+        told = world.all_gather_object((signals.heard, checkpoints.due(step.number)))
+        last = step.number == plan.steps
+        stops = any(heard for heard, _ in told) and not last
+        if takes_part and (last or stops or told[0][1]):
+            checkpoints.save(step.number, writes=world.rank == 0)
+        shown.at(step.number)
+        if stops:
+            raise signals.interrupted(f"after step {step.number} of {plan.steps}", resume=True)
+        if evaluates and (last or step.number % config.evaluate_every == 0):
+            evaluate_now(step.number)
+
+    log.close()
+    average.apply()
+    run.save()
+    signals.finished()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
@@ -23,7 +21,7 @@ from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import PASSES_AHEAD, Collator, gathered, rows_for
 from userdp.training.devices import machine_facts
-from userdp.training.distributed import World, current_world
+from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, shared_secret, source_for
 from userdp.training.opening import Training
 from userdp.training.optimizers import set_noise_std
@@ -109,7 +107,7 @@ class StepMechanism:
         }
 
     def require_same_processes(self, facts: Mapping[str, str]) -> None:
-        """`UseError` unless all processes are about to do the same, each on a device of its own."""
+        """`UseError` unless all processes are about to do the same."""
         machine = machine_facts(self.device)
         self.world.require_same(
             {
@@ -119,7 +117,6 @@ class StepMechanism:
                 "number of threads": str(machine["threads"]),
             }
         )
-        require_own_devices(self.world, self.device)
 
     def clip_at(self, l2_clip_norm: float) -> None:
         """Clip at this norm from the next step on, with the noise that the plan has for it."""
@@ -223,17 +220,6 @@ class StepMechanism:
             start=plan.clip.l2_norm,
         )
         self.clip_at(following)
-
-
-def require_own_devices(world: World, device: torch.device) -> None:
-    """`UseError` if two processes compute on one accelerator: NCCL would wait for ever."""
-    places = world.all_gather_object(f"{device} of {platform.node()}")
-    shared = [place for place in places if places.count(place) > 1]
-    if shared and device.type != "cpu":
-        raise UseError(
-            f"{len(shared)} processes compute on {shared[0]}: each needs a device of its own",
-            hint="move the model to the device of LOCAL_RANK in each process",
-        )
 
 
 def operator_facts(summed: ClippedSum, *, l2_clip_norm: float) -> dict[str, Any]:
