@@ -137,7 +137,7 @@ def test_a_bound_out_of_range_is_refused(tmp_path, k):
 
 
 def test_a_bound_without_greedy_and_greedy_without_owners_are_refused(tmp_path):
-    with pytest.raises(UseError, match="greedy contribution bounding alone"):
+    with pytest.raises(UseError, match="go together"):
         prepared(records_of([[b"a"]]), tmp_path / "s", records_per_user=3)
     with pytest.raises(UseError, match="records of one owner each"):
         prepare_store(ListSource((Record(b"a", b"b", 0),)), tmp_path / "s", records_per_user=3,

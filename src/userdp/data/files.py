@@ -53,17 +53,17 @@ def read_table(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
         kinds: the type of each column, in their order.
 
     Raises:
-        OSError: there is no such file.
+        OSError: there is no such file, or the disk refused.
         UseError: it is damaged.
     """
     try:
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all()
         table.validate(full=True)
-    except FileNotFoundError:
-        raise
-    # The library's own errors have no common kind but this, and are of the system's kinds too.
+    # Arrow's own errors are of the system's kinds too, but for the number that those have.
     except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise UseError(f"{path.name} is no file of Arrow: {kind_of(error)}") from error
     if table.schema != pa.schema(kinds):
         raise UseError(f"{path.name} has other columns than a store's has")

@@ -308,20 +308,14 @@ def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:
 
 
 def _require_bound(owners: Owners, records_per_user: int | None) -> int | None:
-    if owners is Owners.GREEDY:
-        if records_per_user is None:
-            raise UseError(
-                "greedy contribution bounding needs records_per_user: how many records of each "
-                "user may be taken",
-                hint="give --records-per-user; under ELS it is the least group_size",
-            )
-        return require_count("records_per_user", records_per_user)
-    if records_per_user is not None:
+    if (owners is Owners.GREEDY) != (records_per_user is not None):
         raise UseError(
-            "records_per_user is for greedy contribution bounding alone",
-            hint="give --owners greedy, or cap users in training: userdp train --group-size",
+            "greedy owners and records_per_user go together: how many records of each user may "
+            "be taken",
+            hint="give --owners greedy --records-per-user K, where K under ELS is the least "
+            "group_size; a user is capped in training: userdp train --group-size",
         )
-    return None
+    return None if records_per_user is None else require_count("records_per_user", records_per_user)
 
 
 @contextmanager

@@ -10,12 +10,14 @@ Operator-only: scores are exact functions of private records.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from userdp.data.files import read_table
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError, kind_of
@@ -121,29 +123,13 @@ def leave_out_rows(path: Path, rows: Mapping[str, Sequence[int]], *, was: str, n
 
 
 def _table(path: Path) -> pa.Table:
-    """What a file of scores holds, over a memory map.
-
-    Guarantee: it is one column of float32, within the bytes of the file: Arrow itself believes what
-    a file says of its lengths, and reads beyond its end.
-
-    Raises:
-        OSError: the disk refused.
-        UseError: the file is none of scores.
-    """
+    """What a file of scores holds; see `read_table`."""
     try:
-        with pa.memory_map(str(path)) as file:
-            table = pa.ipc.open_file(file).read_all()
-        table.validate(full=True)
-    # Arrow's own errors are of the system's kinds too, but for the number that those have.
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise UseError(f"{path} is not a file of scores: {kind_of(error)}") from error
-    names, kinds = table.column_names, table.schema.types
-    splits = [str(split).encode() for split in Split]
-    facts = table.schema.metadata or {}
-    if (names, kinds) != (["score"], [pa.float32()]) or facts.get(_SPLIT) not in splits:
-        raise UseError(f"{path} is not a file of scores: it holds something else")
+        table = read_table(path, {"score": pa.float32()})
+    except UseError as error:
+        raise UseError(f"{path} is not a file of scores: {error.message}") from error
+    if (table.schema.metadata or {}).get(_SPLIT) not in [str(split).encode() for split in Split]:
+        raise UseError(f"{path} is not a file of scores: it names no split")
     return table
 
 
@@ -152,13 +138,10 @@ def digest_of_scores(path: Path) -> str:
 
     So a run that selects by scores goes on after an erasure with the rows that are left.
     """
-    try:
-        with pa.memory_map(str(path)) as file:
-            facts = pa.ipc.open_file(file).schema.metadata or {}
-    except (OSError, pa.ArrowInvalid):
-        facts = {}  # not a file of scores: whoever reads it says so
-    if _FIRST in facts:
-        return str(facts[_FIRST].decode())
+    with suppress(UseError, OSError):  # not a file of scores: whoever reads it says so
+        facts = _table(path).schema.metadata
+        if _FIRST in facts:
+            return str(facts[_FIRST].decode())
     return digest_of_file(path)
 
 
@@ -169,8 +152,7 @@ def lineage_of_scores(path: Path) -> str:
         UseError: the file is none of scores.
     """
     try:
-        with pa.memory_map(str(path)) as file:
-            metadata = pa.ipc.open_file(file).schema.metadata or {}
-    except (OSError, pa.ArrowInvalid) as error:
+        metadata = _table(path).schema.metadata
+    except OSError as error:
         raise UseError(f"{path} is not a file of scores: {kind_of(error)}") from error
     return bytes(metadata.get(_LINEAGE, b"")).decode()

@@ -236,15 +236,12 @@ def read_text(path: Path, *, what: str) -> Iterator[tuple[IO[bytes], Callable[[]
             end, so that records would be missing without a count.
     """
     try:
-        with path.open("rb", buffering=0) as raw:
-            with _unzipped(raw) as start:
-                first = start.read(_LOOK)
-            if b"\0" in first:
+        with path.open("rb", buffering=0) as raw, _unzipped(raw) as content:
+            if b"\0" in content.peek(_LOOK)[:_LOOK]:
                 raise UseError(
                     f"{path} is a binary file, not {what}", hint="expected text, plain or gzip"
                 )
-            with _unzipped(raw) as content:
-                yield content, raw.tell  # without a buffer, so that its place is the file's own
+            yield content, raw.tell  # without a buffer, so that its place is the file's own
     except _READ_ERRORS as error:
         raise UseError(
             f"{path} cannot be read to its end: {words(error)}; the records after that "
@@ -276,7 +273,7 @@ def beginning(path: Path) -> bytes:
     """The first bytes of a file, decompressed if it is gzip; nothing if it cannot be read."""
     try:
         with path.open("rb", buffering=0) as raw, _unzipped(raw) as content:
-            return content.read(_LOOK)
+            return content.peek(_LOOK)[:_LOOK]
     except _READ_ERRORS:
         return b""
 
@@ -290,14 +287,14 @@ def is_gzip(path: Path) -> bool:
         return False
 
 
-def _unzipped(raw: IO[bytes]) -> IO[bytes]:
+def _unzipped(raw: io.FileIO) -> io.BufferedReader:
     """``raw`` from its beginning, decompressed if it is gzip; closing it leaves ``raw`` open."""
+    zipped = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     raw.seek(0)
-    magic = raw.read(len(_GZIP_MAGIC))
-    raw.seek(0)
-    if magic == _GZIP_MAGIC:
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), 2**20)
-    return open(raw.fileno(), "rb", closefd=False, buffering=2**20)
+    if not zipped:
+        return open(raw.fileno(), "rb", closefd=False, buffering=2**20)
+    content: Any = gzip.GzipFile(fileobj=raw, mode="rb")
+    return io.BufferedReader(content, 2**20)
 
 
 def words(error: BaseException) -> str:
