@@ -291,9 +291,9 @@ def _unzipped(raw: io.FileIO) -> io.BufferedReader:
     """``raw`` from its beginning, decompressed if it is gzip; closing it leaves ``raw`` open."""
     zipped = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     raw.seek(0)
-    if not zipped:
-        return open(raw.fileno(), "rb", closefd=False, buffering=2**20)
-    content: Any = gzip.GzipFile(fileobj=raw, mode="rb")
+    content: Any = io.FileIO(raw.fileno(), closefd=False)
+    if zipped:
+        content = gzip.GzipFile(fileobj=raw, mode="rb")
     return io.BufferedReader(content, 2**20)
 
 
