@@ -77,7 +77,7 @@ def test_another_thread_hears_nothing():
 
     def work():
         with held() as signals:
-            heard.append(signals.owner)
+            heard.append(signals.heard)
 
     thread = threading.Thread(target=work)
     thread.start()

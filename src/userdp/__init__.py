@@ -14,10 +14,10 @@ Everything is imported when it is asked for: ``import userdp`` loads neither tor
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from userdp.errors import FailureError, Interrupted, UseError, UserdpError, UserdpWarning
-from userdp.lazily import attribute
 from userdp.version import __version__
 
 if TYPE_CHECKING:
@@ -52,38 +52,25 @@ if TYPE_CHECKING:
     from userdp.training.huggingface.trainer import UserLevelMixin, UserLevelTrainer
     from userdp.training.private import make_private
 
-_PUBLIC = {
-    "commands.account": ("account",),
-    "commands.audit": ("audit",),
-    "commands.budget": ("budget",),
-    "commands.dedup": ("dedup",),
-    "commands.federate": ("federate",),
-    "commands.tune": ("tune",),
-    "commands.evaluate": ("evaluate",),
-    "commands.export": ("export",),
-    "commands.generate": ("generate",),
-    "commands.forget": ("forget",),
-    "commands.members": ("members",),
-    "commands.score": ("score",),
-    "commands.selftest": ("selftest",),
-    "commands.stats": ("stats",),
-    "commands.verify": ("verify",),
-    "commands.plan": ("plan",),
-    "commands.prepare": ("prepare",),
-    "commands.report": ("report",),
-    "commands.run": ("Run", "claim"),
-    "commands.settle": ("settle",),
-    "commands.train": ("train",),
-    "clip": ("Clip",),
-    "data.store": ("UserStore",),
-    "noise": ("Gaussian",),
-    "plans": ("Plan",),
-    "sampling": ("PoissonExamples", "PoissonUsers"),
-    "training.config": ("PlainPlan", "PrivateOptions", "RunOptions", "TrainConfig"),
-    "training.huggingface.sft": ("UserLevelSFTTrainer",),
-    "training.huggingface.trainer": ("UserLevelMixin", "UserLevelTrainer"),
-    "training.private": ("make_private",),
+_ELSEWHERE = {
+    "Clip": "clip",
+    "Gaussian": "noise",
+    "PlainPlan": "training.config",
+    "Plan": "plans",
+    "PoissonExamples": "sampling",
+    "PoissonUsers": "sampling",
+    "PrivateOptions": "training.config",
+    "Run": "commands.run",
+    "RunOptions": "training.config",
+    "TrainConfig": "training.config",
+    "UserLevelMixin": "training.huggingface.trainer",
+    "UserLevelSFTTrainer": "training.huggingface.sft",
+    "UserLevelTrainer": "training.huggingface.trainer",
+    "UserStore": "data.store",
+    "claim": "commands.run",
+    "make_private": "training.private",
 }
+"""Where a public name is defined that is no command, which has a module of its own name."""
 __all__ = [
     "Clip",
     "FailureError",
@@ -131,7 +118,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    return attribute("userdp", _PUBLIC, name)
+    if name not in __all__:
+        raise AttributeError(f"module 'userdp' has no attribute {name!r}")
+    return getattr(import_module(f"userdp.{_ELSEWHERE.get(name, f'commands.{name}')}"), name)
 
 
 def __dir__() -> list[str]:

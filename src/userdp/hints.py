@@ -6,52 +6,49 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-COMMANDS = (
-    "account", "prepare", "plan", "train", "evaluate", "generate", "audit", "report", "export",
-    "verify", "stats", "score", "budget", "settle", "members", "forget", "selftest", "tune",
-    "federate", "dedup",
-)  # fmt: skip
-"""Those that are functions of `userdp` as well, with the same names for the same things."""
-
-_NAME = r"--(?P<name>[a-z][a-z0-9-]*)"
-_WORD = r"(?!and\b|or\b)[^\s`,;-][^\s`,;]*"
-_ANY = rf"--[a-z][a-z0-9-]*(?:[ =]{_WORD})?"
-# After the command's name: options, placeholders in capitals, and what looks like a path.
+_ANY = r"--[a-z][a-z0-9-]*(?:[ =](?!and\b|or\b)[^\s`,;-][^\s`,;]*)?"
 _COMMAND = re.compile(
-    r"`?userdp (?:store )?(?P<name>[a-z]+)"
-    rf"(?P<rest>(?: (?:{_ANY}|[A-Z]+\b|[^\s`,;]*[/.{{][^\s`,;]+))*)`?"
+    rf"(`userdp [^`]*`|userdp (?:store )?[a-z]+(?: (?:{_ANY}|[A-Z]+\b|[^\s`,;]*[/.{{][^\s`,;]+))*)"
 )
-_SERIES = re.compile(rf"(?:{_ANY} )+{_ANY}")
+"""After a command's name: options, placeholders in capitals, and what looks like a path."""
 _OPTION = re.compile(
-    _NAME + r"(?:[ =](?P<value>[A-Z]{2,}\b|-?\d[\d.e-]*|\S*/\S+)|=(?P<word>[^\s`,;]+))?"
+    r"--(?P<no>no-)?(?P<name>[a-z][a-z0-9_-]*)"
+    r"(?:[ =](?P<value>[A-Z]{2,}\b|-?\d[\d.e-]*|\S*/\S+)|=(?P<word>[^\s`,;]+))?"
 )
 _SECTIONS = "plan|sampling|clip|adaptation|learning|run|plain|input|local|measure|silo|model|rules"
-_SETTING = re.compile(rf"--set (?:{_SECTIONS})\.(?P<name>\w+)=(?P<value>[^\s`,;]+)")
+_SETTING = re.compile(rf"--set (?:{_SECTIONS})\.(\w+)=")
 _SECTION = re.compile(
     rf"(?<![\w./-])(?!\w+\.(?:clip|jsonl?|csv|parquet|toml|txt|gz|py)\b)(?:{_SECTIONS})"
     r"\.([a-z_0-9]+)\b(?![.=/])"
 )
-_PART = re.compile(_NAME + r"(?:[ =](?P<value>[^\s-]\S*))?|(?P<place>\S+)")
 
 
 def in_python(text: str) -> str:
-    """A message for who called a function: its options become arguments, its commands calls.
+    """A message for who called a function: options become arguments, and commands stay commands.
 
-    Commands that are no function of `userdp` stay as they are.
-
-    >>> in_python("measure: userdp store score STORE --model MODEL --out a.arrow; leave --seed out")
-    'measure: userdp.score(STORE, model=MODEL, out="a.arrow"); leave seed out'
+    >>> in_python("measure with `userdp store stats STORE --epsilon 1`; leave --seed out")
+    'measure with `userdp store stats STORE --epsilon 1`; leave seed out'
     >>> in_python("use --set learning.precision=bfloat16, or leave learning.engine out")
     'use precision="bfloat16", or leave engine out'
     >>> in_python("evaluate it with --no-base")
     'evaluate it with base=False'
     """
-    text = _SECTION.sub(r"\1", _SETTING.sub(_as_option, text))
-    told, end = [], 0
-    for command in _COMMAND.finditer(text):
-        told += [_arguments(text[end : command.start()]), _call(command)]
-        end = command.end()
-    return "".join(told) + _arguments(text[end:])
+    parts = _COMMAND.split(text)  # every second one is a command
+    parts[::2] = [
+        _OPTION.sub(_argument, _SECTION.sub(r"\1", _SETTING.sub(r"--\1=", part)))
+        for part in parts[::2]
+    ]
+    return "".join(parts)
+
+
+def _argument(option: re.Match[str]) -> str:
+    """An option as an argument; its value as Python spells it."""
+    name, value = option["name"].replace("-", "_"), option["value"] or option["word"]
+    if value is None:
+        return f"{name}=False" if option["no"] else name
+    plain = re.fullmatch(r"-?[\d.e-]+|[A-Z]+|true", value)
+    spelled = value.replace("true", "True") if plain else f'"{value}"'
+    return f"{name}={spelled}"
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -75,50 +72,3 @@ def one_of(word: str, known: Iterable[str]) -> str:
     'did you mean jsonl? one of: csv, jsonl'
     """
     return f"{likely(closest(word, known := list(known)))}one of: {', '.join(known)}"
-
-
-def _as_option(setting: re.Match[str]) -> str:
-    """A setting as if it were an option: in Python both are arguments."""
-    option = f"--{setting['name'].replace('_', '-')}"
-    return option if setting["value"] == "true" else f"{option}={setting['value']}"
-
-
-def _arguments(text: str) -> str:
-    text = _SERIES.sub(lambda found: _listed(found[0]), text)
-    return _OPTION.sub(
-        lambda found: _argument(found["name"], found["value"] or found["word"]), text
-    )
-
-
-def _call(command: re.Match[str]) -> str:
-    """A whole command as the call of a function, where there is one."""
-    if command["name"] not in COMMANDS:
-        return command[0]
-    name, rest = command["name"], command["rest"]
-    if rest == " --help":
-        return f"help(userdp.{name})"
-    return f"userdp.{name}({_listed(rest)})" if rest else f"userdp.{name}"
-
-
-def _listed(options: str) -> str:
-    """Options and places that follow each other, as a function's arguments."""
-    return ", ".join(
-        _value(part["place"])
-        if part["place"]
-        else _argument(part["name"], part["value"], flag="=True")
-        for part in _PART.finditer(options)
-    )
-
-
-def _argument(name: str, value: str | None, *, flag: str = "") -> str:
-    argument = name.replace("-", "_")
-    if value is not None:
-        return f"{argument}={_value(value)}"
-    if name.startswith("no-"):
-        return f"{argument.removeprefix('no_')}=False"
-    return f"{argument}{flag}"
-
-
-def _value(word: str) -> str:
-    """A word as Python spells it: a number or a placeholder as it is, all else as a string."""
-    return word if re.fullmatch(r"-?[\d.e-]+|[A-Z]+", word) else f'"{word}"'

@@ -13,8 +13,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Final
 
@@ -30,23 +30,21 @@ _SAID = b"\ninterrupted: stopping where nothing is lost by it; once more to stop
 
 
 class Held:
-    """The signals that came while a block held them back; made by `held`.
+    """The flag that a signal sets while a block holds signals back; made by `held`.
 
-    Attributes:
-        owner: whether this block is the one to answer. Within another block that holds signals it
-            is not: what is a whole step for the inner one may be a part of one for the outer.
+    Within another block that holds them it is never set: what is a whole step for the inner block
+    may be a part of one for the outer, which is the one to answer.
     """
 
-    def __init__(self, *, owner: bool) -> None:
-        self.owner = owner
+    def __init__(self) -> None:
         self._first = 0.0
         self._number: int | None = None
         self._answered = False
 
     @property
     def heard(self) -> bool:
-        """Whether this block was asked to stop, and is the one to answer."""
-        return self.owner and self._number is not None
+        """Whether this block was asked to stop."""
+        return self._number is not None
 
     def check(self, place: str, *, resume: bool) -> None:
         """Raise `Interrupted` if a signal came; nothing is lost by stopping here.
@@ -60,7 +58,7 @@ class Held:
 
     def interrupted(self, place: str, *, resume: bool) -> Interrupted:
         """The answer to the signal, for the caller to raise."""
-        self._answered = True
+        self.finished()
         return Interrupted(place, resume=resume)
 
     def finished(self) -> None:
@@ -74,7 +72,7 @@ class Held:
             self._first, self._number = now, number
             os.write(2, _SAID)  # not print, which cannot be entered twice by one thread
         elif now - self._first >= _SAME:
-            self._answered = True
+            self.finished()
             raise KeyboardInterrupt
 
     def come_now(self) -> None:
@@ -95,14 +93,15 @@ def are_held() -> bool:
 def held() -> Iterator[Held]:
     """Hold back the first SIGINT or SIGTERM for the block, which asks for it where it can stop."""
     global _holding
+    one = Held()
     if _holding is not None or threading.current_thread() is not threading.main_thread():
-        yield Held(owner=False)
+        yield one
         return
-    _holding = one = Held(owner=True)
+    _holding = one
     try:
         with _handled(one.hear):
             yield one
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # whoever raised it has ended the block
         one.finished()
         raise
     finally:
@@ -117,8 +116,8 @@ def told(
     """Say of an interrupt in the block where it left things.
 
     Args:
-        place: see `Interrupted`; a function of what is there by then.
-        resume: see `Interrupted`; likewise.
+        place: see `Interrupted`; or a function that knows it by then.
+        resume: likewise.
         always: also where a part of the block has said it: its steps are nobody's business outside.
     """
     try:
@@ -126,35 +125,27 @@ def told(
     except KeyboardInterrupt as error:
         if isinstance(error, Interrupted) and not always:
             raise
-        raise Interrupted(
-            place if isinstance(place, str) else place(),
-            resume=resume if isinstance(resume, bool) else resume(),
-        ) from error
+        where, goes_on = (one() if callable(one) else one for one in (place, resume))
+        raise Interrupted(str(where), resume=bool(goes_on)) from error
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does, so that it cleans up after itself."""
-    usual = (signal.SIG_DFL, signal.default_int_handler)
     main = threading.current_thread() is threading.main_thread()
-    numbers = [number for number in SIGNALS if main and signal.getsignal(number) in usual]
-    with _handled(signal.default_int_handler, numbers):
+    with _handled(signal.default_int_handler) if main else nullcontext():
         yield
 
 
 @contextmanager
-def _handled(
-    handler: Callable[[int, FrameType | None], object],
-    numbers: Iterable[signal.Signals] = SIGNALS,
-) -> Iterator[None]:
+def _handled(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Handle signals for the block; one that is ignored, as nohup wishes, stays ignored."""
-    before = {
-        number: signal.signal(number, handler)
-        for number in numbers
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    handled = [number for number in SIGNALS if before[number] is not signal.SIG_IGN]
     try:
+        for number in handled:
+            signal.signal(number, handler)
         yield
     finally:
-        for number, was in before.items():
-            signal.signal(number, signal.SIG_DFL if was is None else was)
+        for number in handled:
+            signal.signal(number, before[number] or signal.SIG_DFL)

@@ -52,12 +52,13 @@ def test_no_message_names_an_option_in_python():
         ("leave --seed out", "leave seed out"),
         ("--no-base", "base=False"),
         ("name it: --ledger /path/to/l.jsonl", 'name it: ledger="/path/to/l.jsonl"'),
-        ("--resume --set run.charge_again=true", "resume=True, charge_again=True"),
-        ("--source public --users 20", 'source="public", users=20'),
-        ("see `userdp plan --help`", "see help(userdp.plan)"),
-        ("userdp tune STORE --out DIR --resume", "userdp.tune(STORE, out=DIR, resume=True)"),
-        ("run userdp evaluate, and plan", "run userdp.evaluate, and plan"),
-        ("userdp prepare m.jsonl --out s", 'userdp.prepare("m.jsonl", out="s")'),
+        ("--resume --set run.charge_again=true", "resume charge_again=True"),
+        ("--source public, --users 20", "source public, users=20"),
+        ("userdp tune STORE --out DIR --resume", "userdp tune STORE --out DIR --resume"),
+        (
+            "`userdp store stats s --ask users`, or --seed",
+            "`userdp store stats s --ask users`, or seed",
+        ),
     ],
 )
 def test_an_option_becomes_an_argument(text, wanted):

@@ -91,15 +91,10 @@ def _told_at_once(command: str | None, tokens: Sequence[str]) -> str | None:
 
 _EVERYWHERE = ("--json", "--config", "--help")
 _ELSEWHERE = {
-    "--batch": "--micro-batch",
     "--batch-size": "--micro-batch",
-    "--clip": "--l2-clip-norm",
     "--eps": "--epsilon",
     "--lr": "--learning-rate",
-    "--max-steps": "--steps",
     "--noise": "--noise-multiplier",
-    "--target-delta": "--delta",
-    "--target-epsilon": "--epsilon",
 }
 """Words of other tools, which are no misspelling of ours."""
 

@@ -147,8 +147,6 @@ def show_warning(message: Warning | str, *others: Any, **options: Any) -> None:
 
 _RESUMED = ("train", "tune", "federate")
 """Commands that go on with ``--resume``; others, such as the demo, may have such a one in them."""
-_ONCE = ("--resume", "run.charge_again=true")
-"""Words that are not repeated: the first is added anew; the second would charge the plan again."""
 
 
 def last_words(
@@ -166,21 +164,14 @@ def last_words(
     """
     if os.environ.get("RANK", "0") != "0":
         return None
-    # torchrun hides how it was started, but for one machine.
-    processes = os.environ.get("LOCAL_WORLD_SIZE")
-    program = ["userdp"]
-    if "TORCHELASTIC_RUN_ID" in os.environ and processes is not None:
-        program = ["torchrun", "--nproc-per-node", processes, "-m", "userdp"]
-    message, way = "interrupted", "run it again"
-    if isinstance(error, Interrupted):
-        message = error.message
-    line = [*arguments]
+    program, added, way = "userdp", "", "run it again"
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # which hides how torchrun was started
+        program = f"torchrun --nproc-per-node {os.environ['LOCAL_WORLD_SIZE']} -m userdp"
+    message = error.message if isinstance(error, Interrupted) else "interrupted"
+    line = f" {shlex.join(arguments)}"
     if isinstance(error, Interrupted) and error.resume and command in _RESUMED:
-        while _ONCE[1] in line:
-            at = line.index(_ONCE[1])
-            del line[at - 1 : at + 1]
-        line = [word for word in line if word not in _ONCE] + ["--resume"]
-        way = "go on with"
+        way, added = "go on with", " --resume"
+        line = line.replace(" --set run.charge_again=true", "")  # it would charge the plan again
     elif command == "demo":
-        line = [word for word in line if word != "--overwrite"] + ["--overwrite"]
-    return f"{message}; {way}: {shlex.join([*program, *line])}"
+        added = " --overwrite"
+    return f"{message}; {way}: {program}{line.replace(added, '') if added else line}{added}"
