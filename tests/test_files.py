@@ -31,17 +31,6 @@ def test_invariant_9_lines_for_the_operator_are_the_operators_from_the_first_on(
     assert mode(tmp_path / "operator.jsonl") == 0o600
 
 
-def test_an_operators_folder_that_is_there_already_is_closed(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    folder.chmod(0o755)
-    files.operator_folder(folder)
-    assert mode(folder) == 0o700
-    folder.chmod(0o500)
-    files.operator_folder(folder)
-    assert mode(folder) == 0o500, "nothing is opened that its owner closed"
-
-
 @pytest.mark.parametrize("umask", [0o022, 0o000])
 def test_an_operators_file_is_never_open_whatever_a_killed_process_left(
     tmp_path, monkeypatch, umask

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 import userdp
 from tests.claims.conftest import finished_selection, selection
 from tests.claims.lives import PLAN, begin
-from tests.exports import MARK, holding, make_key, make_runs, modes, write_anew
+from tests.exports import MARK, holding, make_key, make_runs, modes
 from tests.training.conftest import _one_thread, prepared
 from tests.training.toy import toy_store
 from userdp.claims import copies
@@ -37,9 +37,6 @@ FILES = {
     "plan.json", "report.html", "statement.json", "tokenizer.json", "tokenizer_config.json",
     "userdp.json",
 }  # fmt: skip
-
-RELEASED = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
-"""Of these the files that lay beside the weights in the run's folder."""
 
 
 @pytest.fixture(scope="module")
@@ -111,15 +108,6 @@ def test_the_card_has_the_claim_what_the_hub_reads_and_a_snippet_that_runs(
     monkeypatch.chdir(shared)
     exec(snippet[1].replace("max_new_tokens=20", "max_new_tokens=2"), {})  # a toy has few positions
     assert capsys.readouterr().out.strip()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--license", "do what\nyou like"), ("--base-model", "../models/gpt2"), ("--tag", "a: b"),
-     ("--dataset", "/home/me/mail")],
-)  # fmt: skip
-def test_words_that_the_hub_does_not_know_are_refused(run, tmp_path, capsys, words):
-    assert words[0] in refused(run, tmp_path / "shared", capsys, *words)
 
 
 def plant_json(path: Path, **values: object) -> None:
@@ -215,17 +203,6 @@ def test_bytes_that_no_tensor_has_stay_behind(run, tmp_path):
     assert holding(tmp_path / "shared", MARK) == []
 
 
-def test_of_a_run_whose_ledger_binds_weights_only_nothing_else_leaves(run, tmp_path, capsys):
-    """A finishing line as it was before files were bound; and a model saved after it."""
-    write_anew(run / "ledger.jsonl", lambda line: {k: v for k, v in line.items() if k != "files"})
-    exported = userdp.export(run, out=tmp_path / "shared")
-    assert {path.name for path in (tmp_path / "shared").iterdir()} == FILES - RELEASED
-    assert any("tokenizer.json" in note for note in exported.notes)
-    assert command(["verify", str(tmp_path / "shared")]) == 0
-    assert command(["verify", str(run)]) == 0
-    assert "binds the weights only" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "place", ["model", "model/config.json", "model/model.safetensors", "ledger.jsonl", "plan.json"]
 )
@@ -307,20 +284,6 @@ def test_adapters_leave_with_their_model_and_without_a_place_on_this_machine(mad
     assert [one["name"] for one in subjects] == [
         "adapter/adapter_model.safetensors", "model.safetensors",
     ]  # fmt: skip
-
-
-def test_a_word_in_the_settings_of_adapters_is_refused(made, tmp_path, capsys):
-    run = shutil.copytree(made / "adapted", tmp_path / "run")
-    plant_json(run / "adapter" / "adapter_config.json", revision=MARK)
-    assert "adapter_config.json" in refused(run, tmp_path / "shared", capsys)
-
-
-def test_other_adapters_than_the_released_ones_are_refused(made, tmp_path, capsys):
-    run = shutil.copytree(made / "adapted", tmp_path / "run")
-    shutil.copyfile(
-        run / "model" / "model.safetensors", run / "adapter" / "adapter_model.safetensors"
-    )
-    assert "adapter" in refused(run, tmp_path / "shared", capsys)
 
 
 def test_a_loop_of_ones_own_is_exported_with_the_template_that_it_released(tmp_path):

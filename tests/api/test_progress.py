@@ -43,15 +43,6 @@ def test_each_drawing_is_a_line_of_its_own_where_nothing_can_be_redrawn(told):
     assert written.splitlines()[-1].startswith("train: step 3 of 3, ")
 
 
-def test_a_resumed_run_counts_from_where_it_goes_on(told):
-    with shown() as bar:
-        bar.stage("train", 100, unit="step")
-        bar.at(90)
-        assert bar._bar.initial == 90
-        bar.at(96)
-        assert bar._bar.n == 96
-
-
 def test_a_stage_of_unknown_size_says_that_it_has_begun_and_no_number(told):
     with shown() as bar:
         bar.stage("evaluate", None)
@@ -59,15 +50,6 @@ def test_a_stage_of_unknown_size_says_that_it_has_begun_and_no_number(told):
     written = told()
     assert written.startswith("evaluate: ")
     assert "41" not in written
-
-
-def test_a_short_stage_is_no_line(told, monkeypatch):
-    monkeypatch.setattr(module, "_SECONDS", 30.0)
-    with shown() as bar:
-        bar.stage("train", 3, unit="step")
-        bar.at(0)
-        bar.at(1)
-    assert told() == ""
 
 
 def test_a_sentence_stands_above_the_bar_of_a_terminal(monkeypatch):
@@ -80,12 +62,6 @@ def test_a_sentence_stands_above_the_bar_of_a_terminal(monkeypatch):
     shown_lines = written.getvalue().replace("\r", "\n").splitlines()
     assert "The noise is halved [not]." in shown_lines
     assert any(line.startswith("train: 100%") for line in shown_lines)
-
-
-def test_what_is_given_is_told_all():
-    given = Heard()
-    with shown(given) as bar:
-        assert bar is given
 
 
 def measure(progress, users):

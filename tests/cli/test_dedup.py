@@ -103,9 +103,3 @@ def test_bad_use_is_one_error_and_nothing_on_the_disk(corpus, capsys, options, m
     assert printed.out == ""
     assert message in printed.err.replace("\n", " ")
     assert {path.name for path in corpus.iterdir()} == before
-
-
-def test_what_lies_there_is_not_overwritten(corpus, capsys):
-    (corpus / "clean.jsonl").write_text("mine")
-    assert dedup(corpus, "--out", str(corpus / "clean.jsonl")) == 2
-    assert (corpus / "clean.jsonl").read_text() == "mine"

@@ -9,7 +9,6 @@ from tests.cli.test_train import MODEL, changed, prepared, store, train  # noqa:
 from tests.speed import fast_then_slow
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
-from userdp.training import generation
 from userdp.training.generation import GenerateConfig, sampled_texts
 
 
@@ -99,26 +98,6 @@ def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):
     assert together == alone
 
 
-def test_a_token_is_read_once_even_if_the_models_configuration_says_no_cache(run, monkeypatch):
-    widths, read = [], generation.read_model
-
-    def without_cache(name):
-        model = read(name)
-        model.config.use_cache = model.generation_config.use_cache = False
-        model.register_forward_pre_hook(
-            lambda model, args, kwargs: widths.append(kwargs["input_ids"].shape[1]),
-            with_kwargs=True,
-        )
-        return model
-
-    monkeypatch.setattr(generation, "read_model", without_cache)
-    # Eight, as one alone may end before its first token.
-    texts = list(sampled_texts(run, GenerateConfig(max_tokens=4, prompt=("w1 w2",)), 8))
-    assert widths[0] == 2
-    assert widths[1:] == [1] * (len(widths) - 1)
-    assert len(widths) >= max(len(text.tokens) for text in texts) > 0
-
-
 @pytest.mark.slow
 def test_a_seed_repeats_and_its_absence_does_not(run):
     def sampled(seed):
@@ -146,9 +125,3 @@ def test_bad_use_says_what_and_writes_nothing(run, capsys, options, says):
     status, _, error = generate(capsys, run, *options)
     assert status == 2
     assert says in error
-
-
-def test_a_run_that_released_nothing_has_nothing_to_sample(tmp_path, capsys):
-    status, _, error = generate(capsys, tmp_path)
-    assert status == 2
-    assert "error:" in error

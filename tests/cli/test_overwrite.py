@@ -66,25 +66,6 @@ def test_a_link_that_leads_nowhere_is_something_too(store, tmp_path, capsys):
     assert plot.is_symlink()
 
 
-def test_a_lone_provenance_is_not_lost_either(store, tmp_path, capsys):
-    public, out = tmp_path / "public.jsonl", tmp_path / "clean.jsonl"
-    public.write_text('{"text": "hello"}\n')
-    provenance = tmp_path / "clean.jsonl.provenance.json"
-    provenance.write_bytes(KEPT)
-    assert userdp(["store", "dedup", str(public), "--private", str(public), "--out", str(out)]) == 2
-    assert str(provenance) in capsys.readouterr().err.replace("\n", "")
-    assert provenance.read_bytes() == KEPT
-
-
-def test_the_public_corpus_is_never_its_own_output(tmp_path, capsys):
-    public = tmp_path / "public.jsonl"
-    public.write_text('{"text": "hello"}\n')
-    line = ["store", "dedup", str(public), "--private", str(public), "--out", str(public)]
-    assert userdp([*line, "--overwrite"]) == 2
-    assert "itself" in capsys.readouterr().err
-    assert public.read_text() == '{"text": "hello"}\n'
-
-
 @pytest.mark.parametrize("name", ["train", "tune"])
 def test_what_was_paid_for_is_never_written_over(name, store, tmp_path, capsys):
     """A run and a tuning hold the ledger of what their people paid: there is no --overwrite."""

@@ -15,7 +15,7 @@ from tests.training.toy import attempts, sgd, toy_model, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import StoreLedger
 from userdp.training.private import make_private
 
 PLAN = shlex.split(
@@ -80,14 +80,6 @@ def test_the_printed_epsilon_is_that_of_the_ledger(store, tmp_path, capsys, samp
     assert Path(result["model"]).is_dir()
 
 
-def test_the_engine_asked_for_stands_in_the_runs_configuration(store, tmp_path, capsys):
-    assert (
-        train(store, tmp_path / "run", *changed(), *MODEL, "--set", "learning.engine=reference")
-        == 0
-    )
-    assert RunFolder(tmp_path / "run").read_train()["learning"]["engine"] == "reference"
-
-
 @pytest.mark.slow
 def test_a_plan_file_and_options_make_the_same_run(store, tmp_path, capsys):
     plan = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
@@ -107,60 +99,6 @@ def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):
     assert "no protection" in printed.err
     assert json.loads(printed.out)["epsilon"] == "inf"
     assert claim(store.path).guarantee.epsilon == float("inf")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    fast_then_slow(
-        [
-            (changed(noise_multiplier="nan"), "noise_multiplier must be"),
-            (changed(noise_multiplier="-1"), "noise_multiplier must be"),
-            (changed(l2_clip_norm="nan"), "--l2-clip-norm must be"),
-            (changed(delta="1"), "--delta must be"),
-            (changed(delta="nan"), "--delta must be"),
-            (changed(steps="0"), "--steps must be"),
-            (changed(cohort_size="101"), "--cohort-size must be"),
-            (changed(cohort_size="nan"), "--cohort-size must be"),
-            (changed(population=None), "--population"),
-            (changed(cohort_size=None, batch_size="8"), "--cohort-size"),
-            (changed(batch_size="8"), "plan.batch_size"),
-            (changed(epsilon="4"), "exactly one"),
-            ([], "needs a plan"),
-            ([*changed(), "--learning-rate", "nan"], "--learning-rate"),
-            ([*changed(), "--learning-rate", "-1"], "--learning-rate"),
-            ([*changed(), "--set", "learning.lora_targets=c_attn"], "lora"),
-            (
-                [*changed(), "--set", "learning.width=15", "--set", "learning.heads=2"],
-                "learning.width",
-            ),
-            ([*changed(), "--set", "learning.optimizer=adam"], "optimizer"),
-            ([*changed(), "--set", "learning.engine=opacus"], "engine"),
-            ([*changed(), "--set", "plain.steps=2"], "without privacy"),
-            ([*changed(), "--resume"], "to resume"),
-            (["--plan", "nowhere.json"], "nowhere.json"),
-        ],
-        fast=10,
-    ),
-)
-def test_bad_use_is_one_error_status_2_and_nothing_on_the_disk(
-    store, tmp_path, capsys, options, message
-):
-    assert train(store, tmp_path / "run", *options, "--model", "new") == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert message in printed.err.replace("\n", " ")
-    assert printed.err.count("error:") == 1
-    assert not (tmp_path / "run").exists()
-    assert StoreLedger(store.path).charges() == []
-
-
-def test_a_path_that_is_no_store_is_bad_use(tmp_path, capsys):
-    (tmp_path / "text").mkdir()
-    for path in (tmp_path / "text", tmp_path / "nowhere"):
-        status = userdp(["train", str(path), "--out", str(tmp_path / "run"), *changed(), *MODEL])
-        assert status == 2
-    assert "no store" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_folder_in_use_is_a_failure_of_status_1(store, tmp_path, capsys):

@@ -69,28 +69,10 @@ def swap_model(run: Path) -> None:
     shutil.copytree(run.parent / "other" / "model", run / "model")
 
 
-def swap_adapter(run: Path) -> None:
-    shutil.rmtree(run / "adapter")
-    shutil.copytree(run.parent / "other" / "adapter", run / "adapter")
-
-
-def lose_weights(run: Path) -> None:
-    shutil.rmtree(run / "model")
-
-
-def cut_weights(run: Path) -> None:
-    path = run / "model" / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-40])
-
-
 def change_plan(run: Path) -> None:
     values = json.loads((run / "plan.json").read_text())
     values["noise"]["multiplier"] *= 2
     write_json(run / "plan.json", values)
-
-
-def lose_plan(run: Path) -> None:
-    (run / "plan.json").unlink()
 
 
 def change_options(run: Path) -> None:
@@ -127,10 +109,6 @@ CHANGES: list[tuple[Callable[[Path], None], str]] = [
     (change_plan, "the plan in"),
     (describe_less, "what the ledger says"),
     (cut_ledger, "does not note the run's end"),
-    (swap_adapter, "what the ledger says"),
-    (lose_weights, "are not at"),
-    (cut_weights, "the weights in"),
-    (lose_plan, "are not at"),
     (change_options, "the options in"),
     (change_ledger, "does not follow"),
     (forget_beside, "userdp.json does not say"),
@@ -169,11 +147,6 @@ def test_a_store_whose_ledger_was_edited_is_named(place) -> None:
     status, said = verified(place / "store")
     assert status == 1
     assert any("does not follow" in problem for problem in said["problems"])
-
-
-def test_what_is_neither_store_nor_run_nor_model_is_bad_use(tmp_path) -> None:
-    assert verified(tmp_path)[0] == 2
-    assert verified(tmp_path / "nowhere")[0] == 2
 
 
 def test_people_read_the_headline_and_every_problem(place, capsys) -> None:
