@@ -29,12 +29,6 @@ def forecaster() -> Forecaster:
     )
 
 
-def test_layers_beyond_the_second_are_those_of_the_second(forecaster):
-    from userdp.gradients.cost import look
-
-    assert forecaster.looks == look(small(4), 4, 12)
-
-
 def test_plain_products_are_two_per_weight_and_token_and_four_more_backward(forecaster):
     """By hand, for a device on which nothing else takes time."""
     free = replace(TABLE["h100"], attention=math.inf, bytes=math.inf, reached=1.0)
@@ -45,23 +39,10 @@ def test_plain_products_are_two_per_weight_and_token_and_four_more_backward(fore
     assert seconds == pytest.approx(6 * tokens * weights / free.flops)
 
 
-@pytest.mark.parametrize("words", ["h100", "H100", "a100x4", "cpu"])
-def test_hardware_is_named_with_its_number(words):
-    found = hardware_of(words)
-    assert found.name == words.lower().split("x")[0]
-    assert found.count == (4 if "x" in words else 1)
-
-
 @pytest.mark.parametrize("words", ["", "h1000", "h100x0", "h100x", "x8", "cpux2", "h100x-1"])
 def test_hardware_without_figures_is_refused(words):
     with pytest.raises(UseError):
         hardware_of(words)
-
-
-def test_a_run_takes_its_steps_on_all_devices(forecaster):
-    found = forecaster.forecast("batched", gradients=64, steps=100)
-    assert found.device_hours == pytest.approx(found.seconds * 100 * 8 / 3600)
-    assert sum(found.parts.values()) == pytest.approx(found.seconds)
 
 
 def test_plain_training_is_the_measure_of_the_others(forecaster):
@@ -70,12 +51,6 @@ def test_plain_training_is_the_measure_of_the_others(forecaster):
     assert plain.parts["noise"] == 0 < batched.parts["noise"]
     assert batched.ratio > 1
     assert batched.memory > plain.memory
-
-
-def test_a_peak_beyond_the_device_is_said(forecaster):
-    small_device = replace(forecaster, hardware=replace(forecaster.hardware, memory=1e3))
-    assert not small_device.forecast("plain", gradients=8, steps=1).fits
-    assert forecaster.forecast("plain", gradients=8, steps=1).fits
 
 
 @pytest.mark.parametrize("gradients", [0, -1, math.nan, math.inf])

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from tests.gradients.batches import batched_sum, reason_alone
+from tests.gradients.batches import batched_sum
 from tests.gradients.campaign import losses, models
 from tests.gradients.campaign.measure import without
 from tests.speed import fast_then_slow
-from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
+from userdp.gradients import Loss, Units, get_engine
 from userdp.gradients.certificate.calls import Calls
-from userdp.gradients.certificate.made_up import Shape, made_up
+from userdp.gradients.certificate.made_up import Shape
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import batched, choice, layer
@@ -121,21 +121,6 @@ def test_invariant_3_as_many_tokens_as_the_pass_has_but_in_the_routers_order(nam
 @pytest.mark.parametrize(
     ("build", "loss"),
     [
-        (models.Flattened, losses.own_rows),
-        (models.FlattenedIds, losses.own_rows),
-        (models.gpt2, causal_lm_loss),
-        (models.llama, causal_lm_loss),
-    ],
-)
-def test_flattened_rows_and_positions_are_still_one_pass(
-    build: Callable[[], nn.Module], loss: Loss
-) -> None:
-    assert reason_alone(renewed(build()), loss, friendly()) is None
-
-
-@pytest.mark.parametrize(
-    ("build", "loss"),
-    [
         (models.HeadOnSelected, losses.on_selected),
         (lambda: models.Routed(2, 2), losses.own_rows),
         (models.Sorted, losses.own_rows),
@@ -198,18 +183,6 @@ def test_invariant_3_twin_rows_told_by_division_are_caught(
     model = renewed(models.HeadOnSelected(), 1)
     assert choice.disagreement(task_of(model, losses.on_selected)) is None
     assert influence("auto", model, losses.on_selected, divisible(17, 1)) > 1.5
-
-
-def test_rows_told_by_division_do_not_pass_on_made_up_ragged_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """5 + 4 + 3 targets: the second line of defence sees by itself that the division is wrong."""
-    told_by_shapes(monkeypatch, by_division)
-    model = renewed(models.HeadOnSelected())
-    for one in made_up(model, choice._PROBES[0], masked=False).target_counts().view(3, 2):
-        assert one[0] != one[1]  # and 8 together: 4 rows share 16 targets
-        assert one.sum() == 8
-    assert choice.disagreement(task_of(model, losses.on_selected)) is not None
 
 
 def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from tests.speed import fast_then_slow
-from userdp.errors import UseError
 from userdp.gradients import (
     ENGINES,
     Units,
     causal_lm_loss,
     clipped_sum,
     get_engine,
-    require_masked,
     trainable_parameters,
 )
 from userdp.gradients.clipping import squared_norm
@@ -143,22 +141,3 @@ def test_invariant_3_twin_a_loss_over_the_targets_of_the_batch_is_caught(
 
     assert move(batch_wise=False) <= clip * (1 + 1e-9)
     assert move(batch_wise=True) > 1.2 * clip
-
-
-def test_targets_of_another_shape_are_refused() -> None:
-    ids, lengths, offsets = torch.ones(2, 4).long(), torch.tensor([4, 2]), torch.tensor([0, 2])
-    with pytest.raises(AssertionError):
-        Units(input_ids=ids, lengths=lengths, offsets=offsets, targets=torch.ones(2, 3).bool())
-    with pytest.raises(UseError, match="targets"):
-        Units.from_flat(
-            np.arange(3), np.array([0, 3]), np.array([0, 1]), np.ones(2, dtype=np.bool_)
-        )
-
-
-def test_a_loss_that_takes_no_targets_is_refused() -> None:
-    def old(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        return lengths.float()
-
-    with pytest.raises(UseError, match="takes no targets"):
-        require_masked(old)
-    require_masked(causal_lm_loss)

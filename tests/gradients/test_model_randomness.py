@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.gradients.batches import reason_alone
 from tests.gradients.campaign.drawn import Toy, build_model, build_rows
 from userdp.errors import FailureError, UseError
-from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
+from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.model_randomness import (
     GeneratorStates,
@@ -104,26 +103,6 @@ def test_who_seeds_within_is_stopped(seed):
 # Generators that no state of ours reaches.
 
 
-class Own(Toy):
-    def __init__(self, held: object) -> None:
-        super().__init__("plain", 0.1)
-        self.held = held
-
-
-@pytest.mark.parametrize(
-    "held",
-    [
-        torch.Generator(),
-        np.random.default_rng(0),
-        np.random.RandomState(0),
-        random.Random(0),
-    ],
-)
-def test_a_module_with_a_generator_of_its_own_is_refused(held):
-    with pytest.raises(UseError, match="of its own"):
-        clipped_sum(Own(held), causal_lm_loss, UNITS, l2_clip_norm=1.0)
-
-
 @pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_a_generator_that_only_the_operation_shows_is_refused(engine):
     hidden = {"state": torch.Generator()}
@@ -134,18 +113,6 @@ def test_a_generator_that_only_the_operation_shows_is_refused(engine):
 
     with pytest.raises(UseError, match="of its own"):
         get_engine(engine)(build_model("gpt2"), loss, UNITS, l2_clip_norm=1.0)
-
-
-def test_a_model_that_hides_its_seeds_has_each_unit_computed_alone():
-    """Known masks in places of a pass would come to others when a unit is gone."""
-
-    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return causal_lm_loss(model, input_ids, lengths)
-
-    assert reason_alone(build_model("gpt2"), causal_lm_loss, UNITS) is None
-    assert reason_alone(build_model("gpt2"), loss, UNITS) is not None
 
 
 # Activation checkpointing.

@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable
 
-import peft
 import pytest
 import torch
 from torch import Tensor, nn
@@ -175,28 +174,3 @@ def test_a_loss_that_is_one_number_for_the_batch_is_refused(
 
     with pytest.raises(UseError, match="one number per row"):
         clipped_sum(make_model(), batch_mean, Units.from_rows(make_rows([2])), l2_clip_norm=1.0)
-
-
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
-def test_with_lora_only_the_adapters_are_summed_and_the_base_costs_no_gradient(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
-    model: nn.Module = peft.get_peft_model(make_model(dtype=torch.float64), config)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:  # born as zeros, which would leave lora_A without gradient
-            torch.nn.init.normal_(parameter)
-    row = make_rows([1])[0][0]
-    result = clipped_sum(model, causal_lm_loss, Units.from_rows([[row]]), l2_clip_norm=1e6)
-    assert len(result.value) == 2
-    assert all("lora" in name for name in result.value)
-    expected = row_gradient(model, row)
-    for name, value in result.value.items():
-        assert value.any()
-        torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-6)
-
-
-def test_a_model_with_nothing_to_train_is_refused(make_model: MakeModel) -> None:
-    model = make_model().requires_grad_(False)
-    with pytest.raises(UseError, match="no trainable parameter"):
-        clipped_sum(model, causal_lm_loss, Units.from_rows([]), l2_clip_norm=1.0)

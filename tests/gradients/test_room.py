@@ -20,10 +20,7 @@ from userdp.gradients.engines import ENGINES, Engine
 from userdp.gradients.engines import engine as of_engines
 from userdp.gradients.engines.choice import auto
 from userdp.gradients.engines.engine import _room
-from userdp.gradients.engines.rules.embedding import Sparse
-from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.task import Task
-from userdp.gradients.engines.uses import Dense
 from userdp.gradients.model_randomness import known_randomness, secret_randomness
 
 ROWS = [3, 1, 2, 2, 1]
@@ -121,27 +118,6 @@ def test_passes_are_halved_until_they_fit_and_stay_as_small(
     assert second.halvings == 0
     assert max(computed.memory.rows) == 1
     assert same_bits(first, second)
-
-
-@pytest.mark.parametrize("use", fast_then_slow([Dense, Ghost, Sparse]))
-def test_invariant_9_memory_that_runs_out_amid_an_addition_leaves_nothing_of_it(
-    use: type, model: nn.Module, units: Units, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    computed = Computed("auto", model, units)
-    calls, right = [0], use.add_to  # type: ignore[attr-defined]  # of every kind of use
-
-    def fails_once(self: object, total: Tensor, factors: Tensor) -> None:
-        right(self, total, factors)  # the sum has it already
-        calls[0] += 1
-        if calls[0] == 2:
-            raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(use, "add_to", fails_once)
-    found, half = computed.sum(), computed.room
-    assert found.halvings == 1
-    assert half is not None
-    computed.enough()
-    assert same_bits(found, computed.sum(half))
 
 
 class Interrupted:

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, MixtralConfig
 
 from tests.gradients.batches import batched_sum, reason_alone
-from tests.gradients.counted import counted_reference
 from userdp.errors import UseError
-from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
+from userdp.gradients import Units, causal_lm_loss, clipped_sum
 from userdp.gradients.certificate import rows
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.places import FIRST
@@ -89,15 +88,6 @@ def test_invariant_3_twin_a_choice_among_nearly_equal_experts_moves_others(
     monkeypatch.setattr(rows, "steps", lambda call, result: False)
     model = routed(tied=True)
     assert any(move(model, seed) > 1.005 for seed in range(40))
-
-
-def test_invariant_3_where_experts_are_chosen_each_user_is_computed_alone() -> None:
-    model, units = routed(), Units.from_rows(users(1, 3))
-    get_engine("auto")(model, causal_lm_loss, units, l2_clip_norm=CLIP)  # asks what it asks once
-    with counted_reference() as alone:
-        get_engine("auto")(model, causal_lm_loss, units, l2_clip_norm=CLIP)
-    assert sum(alone) == 3
-    assert reason_alone(model, causal_lm_loss, units) is not None
 
 
 def place(function: Callable[[Tensor], Tensor], x: Tensor) -> object:

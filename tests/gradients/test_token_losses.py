@@ -7,13 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.speed import fast_then_slow
-from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.gradients import Units, causal_lm_loss
 from userdp.gradients import losses as module
-from userdp.gradients.certificate.operations import FUNCTIONS
-from userdp.gradients.certificate.places import CONSTANT, Place
-from userdp.gradients.certificate.rows import Rows
-from userdp.gradients.engines.engine import Engine
 from userdp.gradients.losses import IGNORED, token_losses
 
 CLOSE = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-2}
@@ -90,21 +85,6 @@ def test_twin_a_chunk_that_is_left_out_is_caught(
         require_torchs(torch.float64)
 
 
-def test_infinite_and_missing_numbers_stay_with_their_token() -> None:
-    logits, labels, _ = case(torch.float32)
-    with torch.no_grad():
-        logits[0, 0, 2], logits[1, 1, 3], logits[2, 2, labels[2, 2]] = (
-            torch.nan,
-            torch.inf,
-            -torch.inf,
-        )
-        logits[1, 3] = logits[1, 3].where(torch.arange(11) == labels[1, 3], -torch.inf)
-    ours, theirs = token_losses(logits, labels), by_torch(logits, labels).float()
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-5, equal_nan=True)
-    mine, other = (torch.autograd.grad(x.sum(), logits)[0] for x in (ours, theirs))
-    torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-5, equal_nan=True)
-
-
 class Coupled(nn.Module):
     """Whose logits of each row are moved by the row before it."""
 
@@ -134,41 +114,3 @@ def test_rows_are_followed_through_it_and_twin_mixed_rows_are_not_proved(
     with tape.watching(tokens):
         logits = model(tokens) if mixed else model.table(tokens)
         assert tape.calls.prove(token_losses(logits, tokens).sum(1)) is proved
-
-
-def test_invariant_3_no_proof_stands_on_labels_of_another_shape() -> None:
-    """Read in order, the losses of one row's tokens would stand at the places of several rows."""
-    logits, labels = torch.zeros(4, 3, 1, 7), torch.zeros(1, 3, 4, dtype=torch.int64)
-    rows = Rows(3)
-    rows.mark(logits, Place(1))
-    fitting = rows.mark(labels.reshape(4, 3, 1), CONSTANT)
-    assert FUNCTIONS[token_losses](rows, logits, rows.mark(labels, CONSTANT)) is None
-    assert FUNCTIONS[token_losses](rows, logits, fitting) == Place(1)
-
-
-ENGINES = ["auto", "reference"]
-
-
-@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
-def test_every_engine_has_the_sum_of_torchs_loss(
-    monkeypatch: pytest.MonkeyPatch, make_model: object, name: str
-) -> None:
-    """Several chunks to a pass, against ``torch.autograd`` of torch's own loss, unit by unit."""
-    model: nn.Module = make_model("gpt2-tied", torch.float64)  # type: ignore[operator]
-    rows = [[[3, 1, 4, 1, 5, 9, 2], [6, 5]], [[3, 5, 8, 9]], [[7, 9, 3]]]
-    engine: Engine = get_engine(name)
-    monkeypatch.setattr(module, "_CHUNK", 60)
-    done = engine(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=0.1, micro_batch=8)
-    names = [name for name, _ in model.named_parameters()]
-    expected = dict.fromkeys(names, 0.0)
-    for unit in rows:
-        total = 0.0
-        for row in unit:
-            logits = model(input_ids=torch.tensor([row])).logits[0, :-1]
-            total = total + F.cross_entropy(logits, torch.tensor(row[1:])) / len(unit)
-        grads = torch.autograd.grad(total, list(model.parameters()))
-        norm = sum(float(g.square().sum()) for g in grads) ** 0.5
-        for parameter, grad in zip(names, grads, strict=True):
-            expected[parameter] = expected[parameter] + min(1.0, 0.1 / norm) * grad
-    for parameter, grad in expected.items():
-        torch.testing.assert_close(done.value[parameter], grad, rtol=1e-4, atol=1e-7)

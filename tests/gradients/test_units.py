@@ -27,10 +27,6 @@ def test_units_give_back_exactly_the_rows_they_were_made_of() -> None:
     assert tokens_of(Units.from_rows(NESTED)) == NESTED
 
 
-def test_a_slice_of_units_holds_those_units_alone() -> None:
-    assert tokens_of(Units.from_rows(NESTED).select(1, 3)) == NESTED[1:3]
-
-
 def test_each_unit_is_cut_to_its_own_longest_row() -> None:
     units = Units.from_rows([[[1, 2]], [[1] * 9], [[1, 2, 3], [4]]])
     assert [ids.shape for ids, *_ in each_alone(units)] == [(1, 2), (1, 9), (2, 3)]
@@ -44,10 +40,6 @@ def test_ragged_arrays_of_a_store_become_the_same_units(dtype: type[np.integer])
         np.array([0, 2, 2, 3, 5]),
     )
     assert tokens_of(units) == NESTED
-
-
-def test_no_units_are_units() -> None:
-    assert len(Units.from_rows([])) == 0
 
 
 IDS = torch.ones(3, 4, dtype=torch.int64)

@@ -151,20 +151,6 @@ def test_what_is_not_the_plain_case_runs_as_peft_wrote_it(change: str, ran: list
     assert not ran
 
 
-def test_adapters_that_are_switched_off_are_not_added(ran: list[object]) -> None:
-    model = adapted()
-    layer: Any = model.layer
-    layer.first.enable_adapters(False)
-    layer.second.lora_A["default"].weight.requires_grad_(True)
-    require_right(model)
-    assert len(ran) > 0
-    ran.clear()
-    layer.second.enable_adapters(False)
-    layer.second.base_layer.weight.requires_grad_(True)
-    require_right(model)
-    assert not ran
-
-
 def test_invariant_3_twin_a_scale_that_is_left_out_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
