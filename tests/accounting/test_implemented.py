@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.federated.plans import PRIVATE, constants
+from tests.federated.plans import PRIVATE
 from tests.federated.plans import plan as federation
 from tests.ledgers import run_with
 from tests.plans import changed_plan, els_plan, uls_plan
@@ -25,12 +25,9 @@ from userdp.accounting.implemented import (
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.errors import UseError
-from userdp.federated.plan import FederationPlan
 from userdp.ledger import StoreLedger
 from userdp.noise.gaussian import distance
 from userdp.plans import FixedGrid, PrivateSelection
-from userdp.plans.cells import NoiseTable
-from userdp.plans.tuning import divided, selected
 
 GAUSS = gaussian_steps(noise_multiplier=1.0, steps=1)
 
@@ -142,27 +139,6 @@ CLAIMS = {
         for number in range(2 if algorithm in ("local-item-dp", "user-ldp") else 1)
     },
 }
-NOISES = {
-    "ULS": lambda: uls_plan(**FAR).noise.multiplier,
-    "ELS": lambda: els_plan(**FAR).noise.multiplier,
-    "group privacy": lambda: els_plan(**FAR, accountant=Accountant.GROUP_PRIVACY).noise.multiplier,
-    "fixed graph": lambda: els_plan(**FAR, fixed_graph=True).noise.multiplier,
-    "fixed grid": lambda: (
-        divided((uls_plan(),) * 2, epsilon=2.0, delta=1e-5, score_epsilon=0.1)
-        .plans[0]
-        .noise.multiplier
-    ),
-    "private selection": lambda: (
-        selected((uls_plan(),), epsilon=3.0, delta=1e-5, score_epsilon=0.1, repetitions=LAW)
-        .plans[0]
-        .noise.multiplier
-    ),
-    "planner": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).sigma(0.1, 5),
-    "planner, ELS": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).sigma(0.05, 5, 4),
-    "federation": lambda: (
-        FederationPlan.calibrated(**constants(target_epsilon=2.0)).local.noise.multiplier
-    ),
-}
 
 
 @pytest.mark.parametrize(
@@ -179,21 +155,6 @@ def test_invariant_8_every_claim_pays_for_the_noises_distance(
     monkeypatch.setattr(module, "distance", lambda steps: steps * 1e-9)
     far = CLAIMS[what](folders[1])
     assert now * (1 + 1e-6) < far
-
-
-SLOW = ("group privacy", "fixed graph", "private selection", "planner, ELS")
-
-
-@pytest.mark.parametrize(
-    "what",
-    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in NOISES],
-)
-def test_every_calibration_pays_for_the_noises_distance(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = NOISES[what]()
-    monkeypatch.setattr(module, "distance", lambda steps: steps * 1e-8)
-    assert now * (1 + 1e-4) < NOISES[what]()
 
 
 @pytest.mark.parametrize("per_step", [distance(1), 1e-20, 1e-10, 4e-8])

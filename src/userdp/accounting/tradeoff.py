@@ -24,12 +24,14 @@ equally likely worlds is right with probability at most (1 + δ(0)) / 2.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from userdp.accounting.roots import bisect, valley
-from userdp.vocabulary import require_count, require_delta, require_epsilon, require_positive
+from userdp.vocabulary import require_count, require_epsilon, require_positive
 
+_SMALLEST_DELTA = 1e-12  # how far down a curve goes
 _Bound = Callable[["DeltaCurve", float], float]
 
 
@@ -167,30 +169,20 @@ def curve_at(
     return DeltaCurve(epsilons=epsilons, deltas=tuple(known[epsilon] for epsilon in epsilons))
 
 
-def delta_curve(
-    delta_of_epsilon: Callable[[float], float],
-    *,
-    smallest_delta: float = 1e-12,
-    points: int = 65,
-    also_at: Sequence[float] = (),
-) -> DeltaCurve:
-    """The curve at ``points`` equally spaced ε from 0 to where δ falls to ``smallest_delta``.
+def delta_curve(delta_of_epsilon: Callable[[float], float], *, points: int = 65) -> DeltaCurve:
+    """The curve at ``points`` equally spaced ε from 0 to where δ falls to 1e-12.
 
     Guarantee: each δ is what ``delta_of_epsilon`` said, made non-increasing (a guarantee at a
     smaller ε also holds at a larger one), so the curve is as certified as the function.
 
     Args:
         delta_of_epsilon: certified upper bound of δ at an ε >= 0, in [0, 1].
-        smallest_delta: in (0, 1); how far down the curve goes.
-        points: equally spaced ε, at least 2.
-        also_at: further ε of interest, such as a claimed one.
+        points: at least 2.
 
     Raises:
         ValueError: a parameter is out of range, or the function returned a value outside [0, 1].
     """
-    require_delta(smallest_delta)
     require_count("points", points, at_least=2)
-    extra = [require_epsilon(e) for e in also_at]
     known: dict[float, float] = {}
 
     def at(epsilon: float) -> float:
@@ -201,17 +193,12 @@ def delta_curve(
         return known[epsilon]
 
     low, high = 0.0, 2.0**-10
-    while at(high) > smallest_delta and high < 1e9:
+    while at(high) > _SMALLEST_DELTA and high < 1e9:
         low, high = high, 2 * high
-    high = bisect(
-        lambda e: at(e) <= smallest_delta, low, high, relative=1 / 16
-    )  # need not be exact
+    # need not be exact
+    high = bisect(lambda e: at(e) <= _SMALLEST_DELTA, low, high, relative=1 / 16)
     for i in range(points):
         at(high * i / (points - 1))
-    for epsilon in extra:
-        at(epsilon)
     epsilons = tuple(sorted(known))
-    deltas: list[float] = []
-    for epsilon in epsilons:
-        deltas.append(min(known[epsilon], deltas[-1]) if deltas else known[epsilon])
-    return DeltaCurve(epsilons=epsilons, deltas=tuple(deltas))
+    falling = accumulate((known[epsilon] for epsilon in epsilons), min)
+    return DeltaCurve(epsilons=epsilons, deltas=tuple(falling))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -237,10 +238,8 @@ def large_nodes(
         return _log_tail(lines, side.mu2, u)
 
     # a tail that is a tenth of delta still gives a bracket; beyond, it is not worth its second
-    spacing = _spacing(
-        bounds, c, epsilon, log_delta, lines, side, log_tail,
-        start=20.0 / epsilon, most=(_MOST_NODES, _MOST_WORK), accepted=-_LOG_SHARE - 2.0,
-    )  # fmt: skip
+    limits = _Limits(20.0 / epsilon, _MOST_NODES, _MOST_WORK, accepted=-_LOG_SHARE - 2.0)
+    spacing = _spacing(bounds, c, epsilon, log_delta, lines, side, log_tail, limits)
     if spacing is None:
         return None
     h, n, log_m = spacing
@@ -309,30 +308,30 @@ def small_nodes(choice: Choice, epsilon: float, log_delta: float) -> Nodes | Non
         bound = math.fsum(line.count * line.small.log_bound(u) for line in lines)
         return -0.5 * side.mu2 * u * u + bound
 
-    spacing = _spacing(
-        bounds, c, epsilon, log_delta, lines, side, log_tail,
-        start=c, most=(_MOST_SMALL_NODES, _MOST_SMALL_WORK), accepted=0.0,
-    )  # fmt: skip
+    limits = _Limits(c, _MOST_SMALL_NODES, _MOST_SMALL_WORK, accepted=0.0)
+    spacing = _spacing(bounds, c, epsilon, log_delta, lines, side, log_tail, limits)
     if spacing is None:
         return None
     h, n, log_m = spacing
     factors = [(line.count, at_nodes(line.small, line.ell, c, h, n)) for line in lines]
     log_value, growth = product(side, factors, c, h, n)
     slop = widened(log_value.real, growth)
+    value, tail = np.exp(log_value), log_tail(n * h)
     return Nodes(
-        side,
-        c,
-        h,
-        np.exp(log_value),
-        slop,
-        log_m,
-        bounds,
-        log_tail(n * h),
-        0.0,
-        None,
-        leak,
-        epsilon,
+        side, c, h, value, slop, log_m, bounds, tail, smoothing=0.0, leak=leak, epsilon=epsilon
     )
+
+
+class _Limits(NamedTuple):
+    """Where the search for the last node begins, and where it ends.
+
+    Beyond so many nodes, or nodes times points, the tail may be larger by e^accepted than wanted.
+    """
+
+    start: float
+    nodes: float
+    work: float
+    accepted: float
 
 
 def _spacing(
@@ -343,25 +342,21 @@ def _spacing(
     lines: tuple[SplitLine, ...],
     side: Side,
     log_tail: Callable[[float], float],
-    *,
-    start: float,
-    most: tuple[float, float],
-    accepted: float,
+    limits: _Limits,
 ) -> tuple[float, int, float] | None:
     """(h, number of nodes, K(c) of the composition), such that excess and tail do not matter.
 
-    ``most``: nodes, and nodes times points, beyond which the tail may be larger by e^accepted than
-    wanted. None where it is larger still.
+    None where the tail is larger than ``limits`` accepts.
     """
     periods = np.geomspace(2.0 / c, 400.0 / c, 160)
     h = 2 * math.pi / bounds.shortest_period(c, epsilon, periods, log_delta + _LOG_SHARE)
     log_m = math.fsum(line.count * line.log_m for line in lines) + 0.5 * side.mu2 * c * (c + 1)
     wanted = log_delta + _LOG_SHARE - (log_m - c * epsilon)
-    limit = h * min(most[0], most[1] / sum(line.ell.size for line in lines))
-    u = min(start, limit)
+    limit = h * min(limits.nodes, limits.work / sum(line.ell.size for line in lines))
+    u = min(limits.start, limit)
     while (missing := log_tail(u) - math.log(math.pi * u) - wanted) > 0 and u < limit:
         u *= 1.15
-    return (h, math.ceil(u / h) + 1, log_m) if missing <= accepted else None
+    return (h, math.ceil(u / h) + 1, log_m) if missing <= limits.accepted else None
 
 
 def _abscissa(side: Side, splits: Splits, epsilon: float, log_delta: float) -> tuple[float, float]:

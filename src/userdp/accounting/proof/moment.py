@@ -9,7 +9,7 @@ sums over cells of the real axis: Lemma 4.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -58,8 +58,12 @@ class TailLine:
     beta: list[Ball]
     theta: list[Ball]
     error: Ball
-    log_beta: np.ndarray
-    float_theta: np.ndarray
+    log_beta: np.ndarray = field(init=False)
+    float_theta: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_beta", np.array([log_float(one) for one in self.beta]))
+        object.__setattr__(self, "float_theta", np.array([float(one) for one in self.theta]))
 
     def log_bound(self, u: float) -> float:
         """log of the bound at U = ``u`` in floats, to choose among lines."""
@@ -248,13 +252,5 @@ class Moment:
                 value = scale * ((y**2 - arb(x) ** 2) / 2 + self.b * loss.real).exp() * weight
                 beta.append(value.upper())
                 theta.append(loss.imag.lower())
-            lines.append(
-                TailLine(
-                    beta,
-                    theta,
-                    error.upper(),
-                    np.array([log_float(value) for value in beta]),
-                    np.array([float(value) for value in theta]),
-                )
-            )
+            lines.append(TailLine(beta, theta, error.upper()))
         return lines

@@ -281,13 +281,8 @@ class _Sum:
         blur = max(100 * math.exp(problem.log_tolerance), 1e-9)
         self.blurred = rounded and bool(sums.rad() > sums.mid() * arb(blur))
         how = "smoothed sum" if smoothing else "sum"
-        return OneWay(
-            max(float_below(lower), 0.0),
-            min(float_above(cap + dropped), 1.0),
-            how,
-            bits,
-            terms,
-        )
+        above = min(float_above(cap + dropped), 1.0)
+        return OneWay(max(float_below(lower), 0.0), above, how, bits, terms)
 
 
 def _chernoff(problem: _Problem, plan: Plan, order: float, variance: Ball) -> Ball:
