@@ -48,7 +48,7 @@ class ModelSpec:
 
     tokenizer_sha256: str
     vocab_size: int
-    seq_len: int
+    seq_len: int = 128
     seed: int = 0
 
     def __post_init__(self) -> None:
