@@ -13,21 +13,26 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
+from tests.gradients.campaign.engines import engine_of, prepared
 from tests.gradients.campaign.measure import Influence, influence
-from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
+from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients import clipped_sum as reference
 
 VOCABULARY = 97
 LONGEST = 9
+BATCHED = ("gpt2", "llama", "tokens", "embeddings")
+"""Models each of whose random numbers belongs to one row: several units share a pass."""
 ALONE = ("rrelu", "positions", "layerdrop", "always", "weights")
-"""Models whose units are computed alone."""
+"""Models whose units are computed alone; sharded, they are refused."""
+BATCHED_SHARE = 0.93
+"""Of the cases; a few more are not batched because no two of their units fit in a pass."""
 
 Rows = list[list[list[int]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One setting."""
+    """One setting, all of which a seed gives."""
 
     seed: int
     engine: str
@@ -38,6 +43,28 @@ class Case:
     micro_batch: int
     items: bool
     checkpointing: bool
+
+
+def random_case(engine: str, seed: int) -> Case:
+    """The ``seed``-th case of an engine."""
+    draw = random.Random(f"{engine} {seed}")
+    in_parts = engine == "sharded"
+    usual = draw.randint(1, 3)  # units of as many rows share a pass
+    return Case(
+        seed=seed,
+        engine=engine,
+        model=draw.choice(BATCHED if in_parts or draw.random() < BATCHED_SHARE else ALONE),
+        rate=draw.choice((0.1, 0.5)),
+        sizes=(
+            usual,
+            usual,
+            *(draw.choice((usual, draw.randint(1, 3))) for _ in range(draw.randint(0, 3))),
+        ),
+        ragged=draw.random() < 0.6,
+        micro_batch=draw.randint(5, 9) if draw.random() < 0.9 else draw.randint(1, 4),
+        items=draw.random() < 0.2 and not in_parts,
+        checkpointing=draw.random() < 0.3,
+    )
 
 
 def run_case(case: Case, leave_out: int = 2) -> Influence:
@@ -51,7 +78,7 @@ def run_case(case: Case, leave_out: int = 2) -> Influence:
     probe = reference(model, causal_lm_loss, units, l2_clip_norm=1e9)
     # A clip that bites for most: else nothing is at stake.
     clip = float(probe.norms.sort().values[len(units) // 3]) * 0.9
-    engine = get_engine(case.engine)
+    engine, model = engine_of(case.engine), prepared(model, case.engine)
 
     def clipped(some: Units) -> ClippedSum:
         return engine(

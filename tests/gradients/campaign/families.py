@@ -13,11 +13,22 @@ import peft
 import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from userdp.training.lora import linear_layers
 
 VOCABULARY, POSITIONS = 61, 64
 
+COMPOSITE = {
+    "blt", "dots3_note", "emu3", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_assistant",
+    "gemma4_unified", "gemma4_unified_assistant", "git", "got_ocr2", "llama4", "mllama",
+    "moss_transcribe_diarize", "musicgen", "musicgen_melody", "phi4_multimodal", "qwen3_5",
+    "qwen3_5_moe", "qwen4_exp", "reformer",
+}  # fmt: skip
+"""Models of several parts (images, sound, bytes), of which the text part of most is a family of its
+own; and Reformer, which trains on rows of one length only."""
+
+FAMILIES = tuple(name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name not in COMPOSITE)
 
 _SIZES: tuple[tuple[int, str], ...] = (
     (VOCABULARY, "vocab_size vocab_size_per_layer_input unpadded_vocab_size padded_vocab_size"),
@@ -54,7 +65,51 @@ _SIZES: tuple[tuple[int, str], ...] = (
 
 _BY_NAME = {field: size for size, fields in _SIZES for field in fields.split()}
 
-_SPECIAL: dict[str, dict[str, Any]] = {"mamba2": {"num_heads": 4}}
+_SPECIAL: dict[str, dict[str, Any]] = {
+    "codegen": {"n_head": 4},
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}},
+        "layer_types": ["full_attention"] * 2,
+    },
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 1, "clip_qkv": 8.0, "rope_theta": 1e4},
+        "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "diffllama": {"num_key_value_heads": 2},
+    "gemma3n_text": {
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "intermediate_size": [24] * 4,
+        "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 4},
+    "nemotron_h": {"layers_block_type": ["mamba", "attention", "moe"]},
+    "roc_bert": {
+        "shape_vocab_size": 61,
+        "shape_embed_dim": 16,
+        "pronunciation_vocab_size": 61,
+        "pronunciation_embed_dim": 16,
+    },
+    "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
+    "zamba": {
+        "num_hidden_layers": 6,
+        "layers_block_type": ["mamba", "mamba", "hybrid"] * 2,
+        "num_key_value_heads": 2,
+        "attention_hidden_size": 32,
+        "n_mamba_heads": 2,
+    },
+    "zamba2": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["mamba", "hybrid"] * 2,
+        "hybrid_layer_ids": [1, 3],
+        "num_key_value_heads": 2,
+        "attention_hidden_size": 32,
+    },
+    "zaya": {"num_experts_per_tok": 1},
+}
 
 
 def build(name: str, *, adapters: bool = False, dropout: float = 0.0, seed: int = 7) -> nn.Module:
@@ -63,7 +118,7 @@ def build(name: str, *, adapters: bool = False, dropout: float = 0.0, seed: int 
     Fresh models have zeros for biases and ones for norms; a wrong rule could hide behind these.
 
     Args:
-        name: of its configuration in `transformers`.
+        name: of `FAMILIES`.
         adapters: only LoRA of rank 2 on its linear layers trains.
         dropout: the rate of each kind of dropout that the family has.
         seed: of the weights.
