@@ -65,20 +65,6 @@ def test_invariant_13_adapters_loaded_after_the_trainer_made_its_own_are_a_condi
 
 
 @pytest.mark.slow
-def test_invariant_13_an_initialisation_from_data_after_the_trainer_was_made_is_a_condition(
-    base, tmp_path
-):
-    data = table("text")
-    settings = lora(init_lora_weights="eva")
-    run = private(tmp_path, data, model=loaded(base), options={"peft_config": settings})
-    ids = torch.arange(2, 22).reshape(4, 5)
-    batch = {"input_ids": ids, "labels": ids, "attention_mask": torch.ones_like(ids)}
-    peft.initialize_lora_eva_weights(run.model, [batch, batch], show_progress_bar=False)
-    run.train()
-    assert told(run.claim) == [(FROM, "initialised from data: EVA")]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["from_pretrained", "set_peft_model_state_dict"])
 def test_invariant_13_adapters_of_an_earlier_run_bring_its_price(base, tmp_path, how):
     data = table("text")

@@ -12,7 +12,7 @@ from userdp.data.records import Drop
 from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.training.huggingface.dataset import default_seq_len, store_of
+from userdp.training.huggingface.dataset import store_of
 
 
 def stored(folder, table, **changes):
@@ -103,16 +103,6 @@ def test_other_data_at_the_same_place_is_refused(tmp_path, change):
     with pytest.raises(UseError, match="holds another data set"):
         stored(tmp_path, **{"table": table, **other})
     assert stored(tmp_path, None).meta.content_sha256 == store.meta.content_sha256
-
-
-def test_the_length_of_an_example_comes_from_no_data():
-    class Model:
-        class config:
-            max_position_embeddings = 512
-
-    assert default_seq_len(Model(), None) == 512
-    assert default_seq_len(Model(), 64) == 64
-    assert default_seq_len(object(), None) == 1024
 
 
 def test_invariant_11_a_users_examples_depend_on_that_users_rows_alone(tmp_path):

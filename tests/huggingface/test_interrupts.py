@@ -33,9 +33,3 @@ def test_invariant_7_ctrl_c_seals_the_step_that_was_charged(tmp_path):
     assert [updates(path) for path in whole(output).values()] == [3]
     trainer(tmp_path, arguments=never).train(resume_from_checkpoint=True)
     assert charged(output) == 5
-
-
-def test_in_the_last_step_nothing_is_left_to_interrupt(tmp_path):
-    run = trainer(tmp_path, arguments={"save_strategy": "no"}, callbacks=[CtrlC(5)])
-    run.train()
-    assert run.claim.complete

@@ -324,22 +324,6 @@ def tampers(store: Path, out: Path) -> None:
             run._of.optimizer.step()
 
 
-def promised(store: Path, out: Path) -> list[int]:
-    """What each step of this process told its engine of the number of sums."""
-    _, run = open_run(store, out, plan_of("uls", steps=3))
-    engine, told = run.mechanism.engine, []
-
-    def watched(*arguments, parts, **options):
-        told.append(parts)
-        return engine(*arguments, parts=parts, **options)
-
-    run.mechanism.engine = watched
-    with run:
-        for _ in run:
-            run._of.optimizer.step()
-    return told
-
-
 def released(store: Path, out: Path, sharded: bool, stop_at: int | None, lora: bool = False) -> str:
     """A whole run of `train`, with all that it does beside steps; or one that breaks off."""
     config = replace(

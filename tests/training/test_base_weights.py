@@ -107,13 +107,6 @@ def test_a_loop_over_half_precision_is_told_the_share_of_weights_that_can_move(s
     assert share < 0.9
 
 
-def test_twin_a_loop_whose_weights_can_move_is_told_nothing(store, tmp_path):
-    assert said_of(toy_model(store), store, tmp_path / "run", 1e-5) == ([], 1.0)
-    told, moved = said_of(toy_model(store).to(BFLOAT16), store, tmp_path / "coarse", 0.05)
-    assert told == []
-    assert moved > 0.95
-
-
 @pytest.mark.parametrize("lora", [{}, {"lora_rank": 2}])
 def test_a_run_is_never_compared_with_another_base_of_the_same_name(
     store, base, tmp_path, monkeypatch, lora

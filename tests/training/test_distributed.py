@@ -11,8 +11,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 from scipy import stats
 
@@ -25,7 +23,6 @@ from tests.training.worlds import results_of, run_world, start_world
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
-from userdp.training.distributed_run import deal
 
 OK = "done"
 
@@ -295,22 +292,3 @@ def test_torchrun_trains_from_the_command_line(copy):
 
 
 # Dealing users out.
-
-
-@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 5))
-def test_units_are_dealt_out_whole_and_about_evenly(tokens, processes):
-    tokens = np.array(tokens, dtype=np.int64)
-    owners = deal(tokens, processes)
-    assert ((owners >= 0) & (owners < processes)).all()
-    assert np.array_equal(owners, deal(tokens, processes))
-    loads = np.bincount(owners, weights=np.maximum(tokens, 1), minlength=processes)
-    if len(tokens):
-        assert loads.max() <= loads.sum() / processes + np.maximum(tokens, 1).max()
-
-
-@pytest.mark.slow
-def test_invariant_3_engines_are_told_that_processes_add_their_sums_up(prepared, tmp_path):
-    """By that number the rounding of each is limited (`userdp.gradients.engines.rounding`)."""
-    shutil.copytree(prepared, tmp_path / "store")
-    each = run_world(2, jobs.promised, tmp_path / "world", tmp_path / "store", tmp_path / "run")
-    assert each == [[2, 2, 2], [2, 2, 2]]

@@ -10,28 +10,23 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.gradients.far_device import FAR, Far, MixedDevicesError, far_machine, on_far
+from tests.gradients.far_device import FAR, MixedDevicesError, far_machine
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, toy_model
 from userdp.cli.app import run as userdp
-from userdp.cli.commands import command_of, module_of, names
 from userdp.clip import AdaptiveClipping
 from userdp.codec import encode
 from userdp.data.store import UserStore
 from userdp.gradients import Units
 from userdp.plans import Plan
 from userdp.training import loop
-from userdp.training.averaging import WeightAverage
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, UnsafeSeeds, train_config
 from userdp.training.evaluation import evaluate_splits
-from userdp.training.models import load_model
 
 DEVICES = ("cpu", FAR.type)
 SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}
@@ -115,20 +110,6 @@ def test_train_gives_there_what_it_gives_here(store, tmp_path, kind):
     assert max(float((here[name] - there[name]).abs().max()) for name in here) < 1e-4
 
 
-def test_an_average_goes_on_where_the_weights_are():
-    kept = {"weight": torch.full((2, 3), 5.0), "bias": torch.full((2,), 7.0)}
-    model = on_far(torch.nn.Linear(3, 2))
-    with far_machine():
-        average = WeightAverage(model, decay=0.5)
-        for name, value in average.values.items():
-            value.copy_(kept[name])
-        average.updates = 100
-        assert average.values["weight"].tolist() == kept["weight"].tolist()
-        average.update()
-        assert all(isinstance(value, Far) for value in average.values.values())
-    assert average.updates == 101
-
-
 @pytest.fixture(scope="module")
 def made(prepared, tmp_path_factory) -> Path:
     """A folder with a store, a model that learned nothing, ``base``, and a ``run``."""
@@ -165,40 +146,3 @@ def test_a_command_says_there_what_it_says_here(made, tmp_path, capsys, command)
     words = words.replace("OUT", str(tmp_path / "out"))
     here, there = (on(device, words.split(), capsys) for device in DEVICES)
     require_same(here, there)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["all weights", "adapters"])
-def test_what_was_trained_there_leaves_there_and_verifies(store, tmp_path, capsys, kind):
-    """Adapters are merged into the model that leaves: on the CPU, beside the one that trained."""
-    config = train_config({**encode(CONFIG), "lora_rank": 2 if kind == "adapters" else None})
-    run, leaves = tmp_path / "run", tmp_path / "leaves"
-    with far_machine():
-        loop.train(store, uls_plan(steps=2), config, out=run, options=RunOptions(device=FAR.type))
-    there(["export", run, "--out", leaves], capsys)
-    there(["verify", leaves], capsys)
-    there(["report", run, "--out", tmp_path / "report.html"], capsys)
-    if kind == "adapters":
-        released = load_file(leaves / "model.safetensors")
-        base = load_model(config, store)
-        merged = peft.PeftModel.from_pretrained(base, leaves / "adapter").merge_and_unload()
-        moved = {name: tensor for name, tensor in merged.state_dict().items() if name in released}
-        assert set(moved) == set(released)
-        assert max(float((moved[name] - released[name]).abs().max()) for name in moved) < 1e-6
-        assert any(
-            float(v.abs().max()) > 0
-            for n, v in load_file(leaves / "adapter" / "adapter_model.safetensors").items()
-            if "lora_B" in n
-        )
-
-
-ALSO = {"train", "tune", "audit", "selftest", "federate", "plan", "demo"}
-"""Commands that run above and are no row of a table."""
-
-
-def test_every_command_that_computes_is_here():
-    """Those from which some import leads to torch, wherever in a function it stands."""
-    grimp = pytest.importorskip("grimp")
-    graph = grimp.build_graph("userdp", include_external_packages=True, cache_dir=None)
-    computes = {name for name in names() if graph.chain_exists(module_of(name).__name__, "torch")}
-    assert computes == ALSO | {command_of(words.split()) for words in COMMANDS.values()}

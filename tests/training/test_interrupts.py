@@ -74,12 +74,6 @@ def test_invariant_7_twin_an_interrupt_that_does_not_wait_loses_the_step(
     assert saved_step(run) < 3
 
 
-def test_in_the_last_step_nothing_is_left_to_interrupt(store, tmp_path, monkeypatch):
-    SignalIn(monkeypatch, 6)
-    train(store, PLAN, RARELY, out=tmp_path / "run")
-    assert claim(tmp_path / "run").complete
-
-
 def test_before_the_first_step_nothing_is_charged_but_the_plan(store, tmp_path, monkeypatch):
     run = tmp_path / "run"
     opened = PrivateRun.open

@@ -117,31 +117,6 @@ def test_invariant_7_a_base_model_of_other_weights_refuses_to_resume(store, tmp_
         train(store, uls_plan(), config, out=tmp_path / "run", resume=True)
 
 
-@pytest.mark.pitfall(number=9)
-def test_lora_trains_only_adapters_and_moves_them(store, tmp_path):
-    pytest.importorskip("peft")
-    folder = tmp_path / "base"
-    toy_model(store).save_pretrained(folder)
-    config = changed(model=str(folder), lora_rank=2)
-    train(store, uls_plan(), config, out=tmp_path / "run")
-    adapter = load_file(tmp_path / "run" / "adapter" / "adapter_model.safetensors")
-    assert adapter
-    assert all(".lora_" in name for name in adapter)
-    assert all(bool(value.any()) for value in adapter.values())
-    base = read_model(str(folder)).state_dict()
-    released = read_model(str(tmp_path / "run" / "model")).state_dict()
-    assert base.keys() == released.keys()
-    adapted = {name for name in base if not torch.equal(base[name], released[name])}
-    assert adapted
-    assert all(".attn." in name or ".mlp." in name for name in adapted)
-    assert all(name.endswith(".weight") for name in adapted)
-    for path in (
-        *(tmp_path / "run" / "adapter").iterdir(),
-        *(tmp_path / "run" / "model").iterdir(),
-    ):
-        assert str(tmp_path).encode() not in path.read_bytes(), f"{path} is shared"
-
-
 def test_a_run_without_privacy_makes_the_stores_claim_infinite(store, tmp_path):
     plan = PlainPlan(steps=2, batch_size=8)
     train(store, plan, CONFIG, out=tmp_path / "run")

@@ -84,15 +84,6 @@ def test_it_is_said_once_before_anything_is_charged(store, tmp_path):
     assert sum("users cannot share" in str(one.message) for one in caught) == 1
 
 
-@pytest.mark.parametrize(
-    ("engine", "rows"), [("reference", 1), ("auto", 33)], ids=["asked for", "users fill passes"]
-)
-def test_nothing_is_said_where_it_costs_nothing_or_was_asked_for(engine, rows):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="users cannot share")
-        ask(experts(), engine=engine, rows=rows)
-
-
 def noting_rows(model, path):
     """Notes the rows of each pass in a file: what a hook holds may not change from pass to pass."""
 

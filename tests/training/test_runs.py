@@ -109,13 +109,3 @@ def test_a_run_that_cannot_begin_leaves_no_folder(store, tmp_path, monkeypatch):
         begin(store, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert StoreLedger(store.path).charges() == []
-
-
-def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
-    with files.whole_folder(tmp_path / "a") as folder:
-        (folder / "x").write_text("old")
-    with pytest.raises(Killed), files.whole_folder(tmp_path / "a") as folder:
-        (folder / "x").write_text("new")
-        raise Killed
-    assert (tmp_path / "a" / "x").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import threading
 
 import numpy as np
 import pytest
-import torch
 
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
@@ -17,11 +15,11 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder
 from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
 from userdp.training import steps as steps_module
-from userdp.training.collate import Collator, gathered
+from userdp.training.collate import Collator
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.loop import train
 from userdp.training.private import make_private
@@ -103,15 +101,6 @@ def test_ranked_selections_train_on_each_users_best(scored, make_plan, strategy,
         np.testing.assert_allclose(found, sorted(theirs), rtol=1e-4)
 
 
-@pytest.mark.parametrize("strategy", [Strategy.RANDOM_CHUNK, Strategy.RESAMPLED])
-def test_example_sampling_refuses_what_draws_at_each_step(store, tmp_path, strategy):
-    model = toy_model(store)
-    with pytest.raises(UseError, match="draws anew at each step"):
-        private_run(model, sgd(model), store, els_plan(), out=tmp_path / "r", selection=strategy)
-    assert not (tmp_path / "r").exists()
-    assert StoreLedger(store.path).charges() == []
-
-
 @pytest.mark.parametrize("strategy", fast_then_slow(list(Strategy)))
 def test_invariant_3_no_selection_moves_the_sum_by_more_than_the_clip(scored, strategy):
     """Leave one user's unit out: what everybody else selected stays, whatever the strategy."""
@@ -183,37 +172,6 @@ def test_scores_of_a_model_that_learned_from_people_are_refused(store, tmp_path)
 
 
 # Pieces: the same sum, gathered in a thread behind the step.
-
-
-def test_a_sum_in_pieces_is_the_sum_of_the_whole_and_gathers_elsewhere(prepared):
-    store = UserStore.open(prepared)
-    model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
-    collator = Collator(store, plan, PrivateOptions())
-    cohort = Sampler(plan.sampling, collator.counts, secret_generator(3)).draw()
-    threads = set()
-
-    def gather(piece):
-        threads.add(threading.current_thread().name)
-        return collator(piece)
-
-    def clip(units):
-        return clipped_sum(model, causal_lm_loss, units, l2_clip_norm=0.3)
-
-    pieces = collator.microbatches(cohort, rows=7)
-    assert len(pieces) > 3
-    assert all(len(piece.users) <= 7 for piece in pieces)
-    assert np.array_equal(np.concatenate([p.examples for p in pieces]), cohort.examples)
-    first, *others = [clip(units) for units in gathered(pieces, gather)]
-    for other in others:
-        first.append(other)
-    summed, rows = first, sum(len(piece.users) for piece in pieces)
-    assert threads == {"ahead_0"}
-    whole = clip(collator(cohort))
-    assert rows == len(cohort.users)
-    assert summed.sensitivity == whole.sensitivity
-    assert torch.equal(summed.norms, whole.norms)  # the reference engine: a unit's bits are its own
-    for name, value in whole.value.items():
-        torch.testing.assert_close(summed.value[name], value, rtol=1e-12, atol=1e-14)
 
 
 def sums_and_promises(run):

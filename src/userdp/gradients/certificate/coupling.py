@@ -186,8 +186,7 @@ class _Question:
 
 
 def _no_other_process(*, sharded: bool) -> AbstractContextManager[Any]:
-    joined = dist.is_available() and dist.is_initialized()
-    return _NoOtherProcess(sharded=sharded) if joined else nullcontext()
+    return _NoOtherProcess(sharded=sharded) if dist.is_initialized() else nullcontext()
 
 
 class _NoOtherProcess(TorchDispatchMode):
