@@ -1,4 +1,4 @@
-"""Which of a user's examples a run trains on; and cohorts gathered in pieces."""
+"""Which of a user's examples a run trains on; and cohorts in parts."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_scores_of_a_model_that_learned_from_people_are_refused(store, tmp_path)
     assert not (tmp_path / "scores.arrow").exists()
 
 
-# Pieces: the same sum, gathered in a thread behind the step.
+# Parts of a cohort.
 
 
 def sums_and_promises(run):
@@ -196,7 +196,7 @@ def test_invariant_3_the_engine_is_told_of_how_many_sums_a_step_is(
     store, tmp_path, monkeypatch, ahead
 ):
     """By that number the rounding of each is limited (`userdp.gradients.engines.rounding`)."""
-    monkeypatch.setattr(steps_module, "PASSES_AHEAD", ahead)
+    monkeypatch.setattr(steps_module, "PASSES_AT_ONCE", ahead)
     model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
     run = make_private(model, sgd(model), store, plan, out=tmp_path / "run", micro_batch=4)
     steps = sums_and_promises(run)
@@ -207,7 +207,7 @@ def test_invariant_3_the_engine_is_told_of_how_many_sums_a_step_is(
 def test_broken_twin_of_invariant_3_a_run_that_tells_of_one_sum_alone_is_caught(
     store, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(steps_module, "PASSES_AHEAD", 1)
+    monkeypatch.setattr(steps_module, "PASSES_AT_ONCE", 1)
     honest = steps_module.StepMechanism.clipping
 
     def one(self, *, sums=None):
@@ -223,7 +223,7 @@ def test_broken_twin_of_invariant_3_a_run_that_tells_of_one_sum_alone_is_caught(
 def test_invariant_7_nothing_is_drawn_or_gathered_before_its_step_is_in_the_ledger(
     store, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(steps_module, "PASSES_AHEAD", 1)
+    monkeypatch.setattr(steps_module, "PASSES_AT_ONCE", 1)
     model = toy_model(store)
     plan = uls_plan(**EVERYBODY, cohort_size=100)
     events = []

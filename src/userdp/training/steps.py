@@ -19,7 +19,7 @@ from userdp.ledger import StoreLedger
 from userdp.plans import Plan, StepRecord
 from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
-from userdp.training.collate import PASSES_AHEAD, Collator, gathered, rows_for
+from userdp.training.collate import PASSES_AT_ONCE, Collator, rows_for
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, shared_secret, source_for
@@ -146,7 +146,7 @@ class StepMechanism:
         begin = time.monotonic()
         mine = self.dealing.mine(self.sampler.draw())
         # Processes that hold one model together clip in one go, in step.
-        most = None if self.sharded else PASSES_AHEAD * self.micro_batch
+        most = None if self.sharded else PASSES_AT_ONCE * self.micro_batch
         parts = self.collator.microbatches(mine, rows=most)
         summed: ClippedSum | None = None
         rows = 0
@@ -155,7 +155,7 @@ class StepMechanism:
         seed = self._seeds.noise
         key = None if seed is None else f"{seed}/process {self.world.rank}/step {number}"
         with secret_randomness(key):
-            for units in gathered(parts, self.collator):
+            for units in map(self.collator, parts):
                 rows += len(units.lengths)
                 how = self.clipping(sums=len(parts) * self.world.size)
                 found = self.engine(self._of.model, self._of.loss, units.to(self.device), **how)
