@@ -102,15 +102,7 @@ def prepare_store(
             overwrite=overwrite,
         ) as writer,
     ):
-        return _fill(
-            writer,
-            source,
-            rule=SplitRule(split),
-            bound=bound,
-            engine=GroupingEngine(engine),
-            memory_limit=memory_limit,
-            progress=progress or NoProgress(),
-        )
+        return _fill(writer, source, split, bound, engine, memory_limit, progress)
 
 
 def append_records(
@@ -156,15 +148,7 @@ def append_records(
                 "loss would count other tokens than before",
                 hint="prepare a store of their own",
             )
-        return _fill(
-            writer,
-            source,
-            rule=SplitRule(split),
-            bound=None,
-            engine=GroupingEngine(engine),
-            memory_limit=memory_limit,
-            progress=progress or NoProgress(),
-        )
+        return _fill(writer, source, split, None, engine, memory_limit, progress)
 
 
 def kept_for(place: Path) -> Path | None:
@@ -176,15 +160,15 @@ def kept_for(place: Path) -> Path | None:
 def _fill(
     writer: StoreWriter,
     source: Source,
-    *,
-    rule: SplitRule,
+    split: SplitRule,
     bound: int | None,
     engine: GroupingEngine,
     memory_limit: str,
-    progress: Progress,
+    progress: Progress | None,
 ) -> StoreMeta:
     """All stages, from a source into a writer; ``bound`` is k of ``Owners.GREEDY``, or None."""
-    tally = Tally()
+    tally, rule, engine = Tally(), SplitRule(split), GroupingEngine(engine)
+    progress = progress or NoProgress()
     recipe = Recipe(
         meta=writer.meta,
         tokenizer=writer.tokenizer,

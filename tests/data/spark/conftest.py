@@ -10,8 +10,8 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed")
 if shutil.which("java") is None:
     pytest.skip("Spark needs Java", allow_module_level=True)
 
-from userdp.data.spark import job
-from userdp.data.spark.session import session as start
+from userdp.data import spark as job
+from userdp.data.spark import session as start
 
 
 @pytest.fixture(scope="module")

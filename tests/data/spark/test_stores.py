@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.data.corpora import REAL_DATA, corpus, interleaved, view, write_jsonl
+from userdp.data import spark as job
 from userdp.data.ownership import Owners
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.sources import SourceOptions, memory, open_source
-from userdp.data.spark import job
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
