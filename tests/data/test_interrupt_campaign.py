@@ -1,4 +1,4 @@
-"""`kill -INT` at random moments of real `userdp prepare` processes: all or nothing, each time."""
+"""Ctrl-C and `kill -9` at random moments of `userdp prepare`: all or nothing, each time."""
 
 import os
 import random
@@ -13,29 +13,30 @@ from tests.training.processes import start
 from userdp.data.store import UserStore
 from userdp.data.verify import verify_store
 
-INTERRUPTS = 25
+STOPS = 50
 SEED = 17
 
 
-def run(command, *, stderr, interrupt_after=None):
+def run(command, *, stderr, stop=None):
     """(exit status, what was said, seconds) of one call."""
     stderr.unlink(missing_ok=True)
     begin = time.monotonic()
     process = start(command, stderr=stderr)
     while not stderr.exists() and process.exitcode is None:  # the process is not ours yet
         time.sleep(0.002)
-    if interrupt_after is not None:
-        process.join(interrupt_after)
+    if stop is not None:
+        sent, after = stop
+        process.join(after)
         if process.exitcode is None:
-            os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, sent)
     process.join()
     said = stderr.read_text() if stderr.exists() else ""
     return process.exitcode, said, time.monotonic() - begin
 
 
 @pytest.mark.slow
-def test_twenty_five_interrupts_leave_all_or_nothing_and_the_same_call_ends_it(tmp_path):
-    """After each interrupt the same call is made again, and ends with the store it would have."""
+def test_fifty_stops_leave_all_or_nothing_and_the_same_call_ends_it(tmp_path):
+    """After each Ctrl-C or kill the same call is made again, and ends with the same store."""
     source, out, stderr = source_file(tmp_path), tmp_path / "here" / "store", tmp_path / "stderr"
     out.parent.mkdir()
     command = ["prepare", str(source), "--out", str(out), "--seq-len", "8"]
@@ -43,26 +44,20 @@ def test_twenty_five_interrupts_leave_all_or_nothing_and_the_same_call_ends_it(t
     assert status == 0, said
     whole = UserStore.open(out).meta
     draw, seen = random.Random(SEED), Counter()
-    for _ in range(INTERRUPTS):
-        identity = UserStore.open(out).meta.store_id
-        status, said, _ = run(
-            [*command, "--overwrite"],
-            stderr=stderr,
-            interrupt_after=draw.uniform(0, 0.9 * seconds),
-        )
-        seen["done" if status == 0 else "kept" if "is kept in" in said else "nothing left"] += 1
-        assert status in (0, 130), said
+    for number in range(STOPS):
+        # A kill may come at any moment, Ctrl-C here once the command line is read.
+        sent, least = (signal.SIGKILL, 0) if number % 2 else (signal.SIGINT, 0.3)
+        after = draw.uniform(least, 0.9) * seconds
+        status, said, _ = run([*command, "--overwrite"], stderr=stderr, stop=(sent, after))
+        seen[status] += 1
+        assert status in (0, 130, -signal.SIGKILL), said
         assert "Traceback" not in said
-        replaced = UserStore.open(out).meta.store_id != identity
-        # Between the rename and the exit it may be either; what is said of it is never wrong.
-        assert replaced or not (status == 0 or "had been written" in said)
-        assert not (replaced and ("is as it was" in said or "no store was written" in said))
-        assert status == 0 or "run it again: userdp prepare" in said
+        assert status != 130 or "run it again: userdp prepare" in said
+        assert verify_store(out).ok
+        assert UserStore.open(out).meta.content_sha256 == whole.content_sha256
         status, said, seconds = run([*command, "--overwrite"], stderr=stderr)
         assert status == 0, said
         assert UserStore.open(out).meta.content_sha256 == whole.content_sha256
         assert UserStore.open(out).meta.totals == whole.totals
         assert [path.name for path in out.parent.iterdir()] == ["store"]
-    print(dict(seen))
-    assert not verify_store(out).problems
-    assert INTERRUPTS - seen["done"] >= 5, "too few came before the end to tell anything"
+    assert STOPS - seen[0] >= 10, "too few came before the end to tell anything"

@@ -17,7 +17,7 @@ from userdp.data import meta as layout
 from userdp.data import prepare as prepare_module
 from userdp.data.files import locked, records_folder
 from userdp.data.grouping import Grouping
-from userdp.data.prepare import append_records, kept_for, prepare_store
+from userdp.data.prepare import append_records, prepare_store
 from userdp.data.records import Tally
 from userdp.data.sources import open_source
 from userdp.data.splits import SplitRule
@@ -66,6 +66,12 @@ MOMENTS = [
     (f"{GROUPING}:sort", 1, False), (f"{BODY}:write", 1, True), (f"{BODY}:write", 40, True),
     (f"{FINISH}:finish", 1, True),
 ]  # fmt: skip
+
+
+def kept_for(place: Path) -> Path | None:
+    """Where a call that was stopped left sorted records for the store at ``place``, if it did."""
+    folder = records_folder(place)
+    return folder if (folder / "state.json").exists() else None
 
 
 def source_file(folder: Path) -> Path:

@@ -151,12 +151,6 @@ def append_records(
         return _fill(writer, source, split, None, engine, memory_limit, progress)
 
 
-def kept_for(place: Path) -> Path | None:
-    """Where a call that was stopped left sorted records for the store at ``place``, if it did."""
-    folder = records_folder(place)
-    return folder if (folder / _STATE).exists() else None
-
-
 def _fill(
     writer: StoreWriter,
     source: Source,

@@ -77,7 +77,7 @@ def writes_a_part(pid: int) -> bool:
         files = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]  # noqa: PTH115 (what it links to may be gone)
     except OSError:
         return False
-    return any(".records/parts/" in file and "/tokens.arrow" in file for file in files)
+    return any("/parts/" in file and "/tokens.arrow" in file for file in files)
 
 
 def is_running(pid: int) -> bool:
