@@ -68,8 +68,8 @@ def prepare(
         user: the column or field that names a record's user; a list of users where several own it.
         text: the column or field that holds a record's text.
         source: jsonl, csv, parquet, hf, mbox, maildir, git, leaf, stackoverflow, c4, ccnews,
-            folder, conversations or docstrings; by default told from the paths, and for tables from
-            the names of their fields. JSON Lines, CSV and Parquet may be given together.
+            folder, zip, conversations or docstrings; by default told from the paths, and for tables
+            from the names of their fields. JSON Lines, CSV and Parquet may be given together.
         tokenizer: tokenizer.json or a folder that holds one; by default the bundled model's. It
             must come from public text.
         seq_len: most tokens of an example.

@@ -95,6 +95,7 @@ KINDS = {
         user_is="the file: each document is a user of its own",
         told_by=folder.SUFFIXES,
     ),
+    "zip": Kind(module=".archive", user_is="the topmost folder", told_by=(".zip",)),
     "ccnews": Kind(
         module=".web", build="build_ccnews", user_is=_DOMAIN, split=SplitRule.FIRST_PART
     ),
