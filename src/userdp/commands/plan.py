@@ -220,7 +220,8 @@ def in_words(proposal: Proposal) -> Iterator[Part]:
     """The plan, its claim, what it was chosen from and beside what, for the terminal."""
     frozen, series = proposal.plan, proposal.series
     yield proposal.reason
-    yield proposal.rows()
+    heads = ("candidate", "G", "M or B", "sigma", "noise", "to best", "chosen")
+    yield [dict(zip(heads, row.values(), strict=True)) for row in proposal.rows()]
     yield f"{foreseen_in_words(proposal.prediction['claim'])}, add-or-remove"
     yield {
         "clip_norm": frozen.clip.l2_norm,
