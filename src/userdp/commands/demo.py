@@ -19,7 +19,7 @@ from userdp.errors import UseError, warn
 from userdp.files import in_the_way, write_json
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
-from userdp.sampling import PoissonExamples, PoissonUsers
+from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
 from userdp.training.config import TrainConfig
 
 
@@ -50,41 +50,33 @@ class Recipe:
 # clip norms and group sizes were chosen on this text, which is public.
 _STEPS = 12
 _BUDGET = Budget(target_delta=1e-5, target_epsilon=7.9)
-_USERS = 600  # declared: a round number, whatever the packages installed here hold
 
+
+def _plan(sampling: Sampling, *, noise: float, population: int) -> Plan:
+    return Plan(
+        sampling=sampling,
+        clip=Clip(l2_norm=1.0),
+        noise=Gaussian(multiplier=noise),
+        steps=_STEPS,
+        population=population,
+        budget=_BUDGET,
+    )
+
+
+_ULS = PoissonUsers(sampling_probability=20 / 600, group_size=2)
+_ELS = PoissonExamples(sampling_probability=40 / 3_800, group_size=8)
+
+# Populations are declared: round numbers, whatever the packages installed here hold.
 DEMO = Recipe(
     packages=("numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib"),
     most_users=640,
     seq_len=64,
     held_out_users=0.02,
     plans=(
-        (
-            "uls",
-            Plan(
-                sampling=PoissonUsers(sampling_probability=20 / _USERS, group_size=2),
-                clip=Clip(l2_norm=1.0),
-                noise=Gaussian(multiplier=0.4848),
-                steps=_STEPS,
-                population=_USERS,
-                budget=_BUDGET,
-            ),
-        ),
-        (
-            "els",
-            Plan(
-                sampling=PoissonExamples(sampling_probability=40 / 3_800, group_size=8),
-                clip=Clip(l2_norm=1.0),
-                noise=Gaussian(multiplier=0.7706),
-                steps=_STEPS,
-                population=3_800,
-                budget=_BUDGET,
-            ),
-        ),
+        ("uls", _plan(_ULS, noise=0.4848, population=600)),
+        ("els", _plan(_ELS, noise=0.7706, population=3_800)),
     ),
-    config=TrainConfig(
-        learning_rate=2e-3,
-        checkpoint_every=_STEPS,
-    ),
+    config=TrainConfig(learning_rate=2e-3, checkpoint_every=_STEPS),
 )
 
 MARKER = "demo.json"
