@@ -71,7 +71,7 @@ def test_the_printed_epsilon_is_what_account_says_of_the_ledger(
     show(in_words(result), console=console)
     text = console.export_text()
     for run in result["runs"]:
-        assert round_up(run["epsilon"], 6) in text
+        assert round_up(run["epsilon"]) in text
         assert f"{run['loss_before']:.4f}" in text
         assert f"{run['loss_after']:.4f}" in text
     assert result["report"] in text

@@ -103,7 +103,7 @@ def _cell(key: str, value: Any) -> str:
     if key in ("epsilon", "delta"):
         return (round_up if key == "epsilon" else delta_up)(float(value))
     if isinstance(value, float):
-        return f"{value:.4g}" if math.isfinite(value) else "none"
+        return f"{value:.5g}" if math.isfinite(value) else "none"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or MISSING
     return f"{value:,}" if isinstance(value, int) else str(value)
