@@ -28,8 +28,7 @@ from userdp.accounting import Accountant
 from userdp.cli.app import run as userdp
 from userdp.clip import AdaptiveClipping, Clip
 from userdp.data.store import UserStore
-from userdp.ledger.journal import read_entries
-from userdp.ledger.run import plan_of
+from userdp.ledger import RunRecord
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
 from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers
@@ -117,7 +116,7 @@ def _as_trained(path: Path) -> bytes:
 
 def _show(name: str, run: Path) -> None:
     weights = hashlib.sha256(_as_trained(run / "model" / "model.safetensors")).hexdigest()
-    plan = plan_of(run / "ledger.jsonl", read_entries(run / "ledger.jsonl"))
+    plan = RunRecord.read(run).plan
     assert plan is not None
     print(f"{name:14} {weights}  epsilon {plan.guarantee().epsilon!r}", flush=True)
 

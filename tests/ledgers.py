@@ -8,13 +8,14 @@ from typing import Any
 
 from userdp.claims.lineage import Lineage
 from userdp.ledger import RunLedger
+from userdp.ledger.lines import Begin
 from userdp.plans import Plan, StepRecord
 
 
 def begun(path: Path, plan: Plan | None, *, run_id: str = "r", **options: Any) -> RunLedger:
     """A new run's ledger at ``path``, that descends from nothing but itself."""
     values: dict[str, Any] = {"lineage": Lineage().plain, **options}
-    return RunLedger.create(path, plan=plan, run_id=run_id, **values)
+    return RunLedger.create(path, Begin(run_id=run_id, plan=plan, **{"facts": {}, **values}))
 
 
 def run_with(

@@ -22,8 +22,7 @@ from tests.claims.lives import PLAN, begin
 from tests.exports import MARK, holding, make_key, make_runs, modes
 from tests.training.conftest import _one_thread, prepared
 from tests.training.toy import toy_store
-from userdp.claims import copies
-from userdp.claims import exported as exported_module
+from userdp.claims import released as released_module
 from userdp.claims import verify as verify_module
 from userdp.claims.weights import read_header
 from userdp.cli.app import run as command
@@ -169,8 +168,8 @@ def test_a_released_file_with_a_word_put_into_it_is_refused_by_name(run, tmp_pat
 def test_broken_twin_a_ledger_that_binds_weights_only_lets_words_leave(run, tmp_path, monkeypatch):
     """What an export would be worth without the digests: the same attacks, and most pass."""
     monkeypatch.setattr(verify_module, "files_differ", lambda *_: iter(()))
-    monkeypatch.setattr(exported_module._Ledger, "unreleased", lambda *_: iter(()))
-    monkeypatch.setattr(copies, "read_bound", lambda path, _: path.read_bytes())
+    monkeypatch.setattr(verify_module, "_unreleased", lambda *_: iter(()))
+    monkeypatch.setattr(released_module, "read_bound", lambda path, _: path.read_bytes())
     plant_token(run / "model" / "tokenizer.json")
     userdp.export(run, out=tmp_path / "shared")
     assert holding(tmp_path / "shared", MARK) != []

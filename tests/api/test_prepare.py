@@ -12,7 +12,7 @@ import userdp
 from tests.data.corpora import view
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
+from userdp.claims.parts import ConditionKind
 from userdp.ledger import StoreLedger
 
 ROWS = [

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from userdp.claims.bound import bound_files, bound_in, content_digest, files_differ, unbound
 from userdp.claims.lineage import Lineage
+from userdp.claims.released import bound_files, content_digest, files_differ, unbound
 from userdp.claims.weights import describe, digest_of
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
@@ -96,11 +95,3 @@ def test_a_link_has_no_digest(folder):
     (folder.model / "link").symlink_to(folder.model / "config.json")
     with pytest.raises(UseError, match="link"):
         content_digest(folder.model / "link")
-
-
-def test_lines_of_before_files_were_bound_say_so():
-    line = {"kind": "finish", "digests": {}}
-    assert bound_in([line]) is None
-    assert bound_in([{**line, "files": {}}]) == {}
-    assert bound_in([]) is None
-    assert json.dumps(bound_in([{**line, "files": {"model/a": "0"}}])) == '{"model/a": "0"}'

@@ -15,7 +15,6 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.data.prepare import append_records
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.budget import cost_of
 from userdp.plans import Series
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
@@ -60,7 +59,7 @@ def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
     asked = build_request(filtered, mode, candidates, **options)
     run_sweep(filtered, tmp_path / "sweep", asked)
     history = StoreLedger(filtered.path).history()
-    spent = FILTER.spent(cost_of(charge, FILTER) for charge in history.charges.values())
+    spent = FILTER.spent(charge.cost(FILTER) for charge in history.charges.values())
     assert 0 < spent < FILTER.capacity
     assert tell.epsilon(tmp_path / "sweep/winner") == (20.0, 1e-5)
     assert tell("verify", tmp_path / "sweep/winner")[0] == 0

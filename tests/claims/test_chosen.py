@@ -60,7 +60,7 @@ def test_the_best_of_three_runs_by_exact_evaluation_is_exported_with_a_condition
 
 def test_twin_a_claim_that_asks_no_store_is_caught(store, tmp_path, monkeypatch):
     for module in (claims_module, export_module):
-        monkeypatch.setattr(module, "followed", lambda path, entries: [])
+        monkeypatch.setattr(module, "followed", lambda run: run)
     assert told(three_runs(store, tmp_path)) == []
 
 
@@ -109,7 +109,7 @@ def test_a_trial_of_a_sweep_claims_no_more_than_its_winner(store, tmp_path, mode
     for name in ("ledger.jsonl", "plan.json", "train.toml", "model"):
         shutil.move(trial / name, tmp_path / "alone" / name)
     said = Teller().done("account", "--ledger", tmp_path / "alone")["conditions"]
-    assert said == ["no model here was chosen among the trials of a sweep"], "marked in its ledger"
+    assert said == ["no model here was chosen among the trials of a tuning"], "marked in its ledger"
     said = Teller().done("account", "--ledger", tmp_path / "sweep" / "winner")["conditions"]
     assert bool(said) == (mode == "non-private"), "the price of choosing covers it"
     begin(store, tmp_path / "later")
@@ -120,7 +120,7 @@ def test_a_trial_of_a_sweep_claims_no_more_than_its_winner(store, tmp_path, mode
 
 
 def test_twin_a_trial_without_its_mark_claims_a_run_of_its_own(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(opening_module.History, "sweep_of", lambda *arguments: None)
+    monkeypatch.setattr(opening_module.History, "tuning_of", lambda *arguments: None)
     sweep(store, tmp_path / "sweep", request(store, "non-private"))
     trial, alone = tmp_path / "sweep" / "trial-001", tmp_path / "alone"
     alone.mkdir()

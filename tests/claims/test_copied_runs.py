@@ -9,10 +9,11 @@ import pytest
 from tests.ledger.runs import Killed, copied, empty_store, go_on, opened
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
+from userdp.claims import lineage as lineage_module
+from userdp.claims.parts import ConditionKind
 from userdp.ledger import RunLedger, StoreLedger
-from userdp.ledger import run as run_ledger
 from userdp.ledger.journal import read_entries
+from userdp.ledger.lines import Lost
 
 PLAN = uls_plan()
 
@@ -45,7 +46,7 @@ def test_invariant_12_each_copy_of_store_and_run_goes_on_and_the_copies_say_so(c
 def test_invariant_12_twin_a_lineage_that_was_fixed_at_the_first_opening_says_nothing(
     copies, monkeypatch
 ):
-    monkeypatch.setattr(run_ledger, "is_copied", lambda entries: False)
+    monkeypatch.setattr(lineage_module, "RunCopied", Lost)
     _, _, there, copy = copies
     go_on(copy, there, PLAN.steps)
     assert kinds(copy) == set()
@@ -99,7 +100,7 @@ def test_a_store_that_becomes_a_copy_while_a_run_is_open_is_told_at_its_end(copi
     copied(here.path, tmp_path / "backup")
     for path in (tmp_path / "backup").iterdir():  # put back, file by file
         if path.is_file():
-            (here.path / path.name).write_bytes(path.read_bytes())
+            path.replace(here.path / path.name)
     went.finish()
     went.close()
     assert kinds(run) == {ConditionKind.COPY}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.plans import uls_plan
-from userdp.claims.inheritance import inherited
+from userdp.claims.lineage import inherited
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
 

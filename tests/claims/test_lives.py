@@ -12,14 +12,14 @@ from tests.plans import changed_plan
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims import claims as claims_module
-from userdp.claims import inheritance as inheritance_module
+from userdp.claims import lineage as lineage_module
 from userdp.claims import weights as weights_module
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query, Steps
-from userdp.ledger import history as history_module
-from userdp.ledger import run as run_module
+from userdp.ledger import RunRecord
+from userdp.ledger import lines as lines_module
 from userdp.ledger import store as store_module
-from userdp.ledger.note import Note
+from userdp.ledger.place import Place
 from userdp.training import opening as opening_module
 from userdp.training import origin as origin_module
 
@@ -49,7 +49,7 @@ def _forget_base(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_bases_in_totals(patch: pytest.MonkeyPatch) -> None:
-    for module in (claims_module, inheritance_module):
+    for module in (claims_module, lineage_module):
         patch.setattr(module, "bases_of", lambda history, charges: [])
 
 
@@ -58,7 +58,7 @@ def _forget_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_known_weights(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(history_module, "_release", nothing)
+    patch.setattr(lines_module.Release, "fold", nothing)
 
 
 def _forget_answers(patch: pytest.MonkeyPatch) -> None:
@@ -67,25 +67,25 @@ def _forget_answers(patch: pytest.MonkeyPatch) -> None:
     def unanswered(*args):
         return [part for part in parts(*args) if not isinstance(part, Query)]
 
-    for module in (claims_module, inheritance_module):
+    for module in (claims_module, lineage_module):
         patch.setattr(module, "parts_of", unanswered)
 
 
 def _forget_what_answers_are_about(patch: pytest.MonkeyPatch) -> None:
-    read = history_module._query
-    patch.setitem(
-        history_module._READ,
-        "query",
-        lambda history, entry, at: read(history, {**entry, "base": None}, at),
+    fold = lines_module.Query.fold
+    patch.setattr(
+        lines_module.Query,
+        "fold",
+        lambda self, history, at: fold(replace(self, base=None), history, at),
     )
 
 
 def _forget_looks(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(history_module._READ, "look", nothing)
+    patch.setattr(lines_module.Look, "fold", nothing)
 
 
 def _forget_earlier_runs(patch: pytest.MonkeyPatch) -> None:
-    inherited = inheritance_module.inherited
+    inherited = lineage_module.inherited
     patch.setattr(
         opening_module,
         "inherited",
@@ -96,7 +96,7 @@ def _forget_earlier_runs(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_copies(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Note, "differs", lambda self, ledger: False)
+    patch.setattr(Place, "is_other", lambda self, begun_as: False)
 
 
 def _forget_openings(patch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def _forget_openings(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_further_charges(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(run_module, "charges_in", lambda entries: entries[:1])
+    patch.setattr(RunRecord, "charges", property(lambda self: [self.run_id]))
 
 
 def _take_adapters_for_new(patch: pytest.MonkeyPatch) -> None:
@@ -116,13 +116,13 @@ def _forget_known_adapters(patch: pytest.MonkeyPatch) -> None:
     sweeps = opening_module.StoreLedger.history
 
     def winners_only(self, run_id, **told):
-        return release(self, run_id, **told) if run_id in sweeps(self).sweeps else None
+        return release(self, run_id, **told) if run_id in sweeps(self).tunings else None
 
     patch.setattr(store_module.StoreLedger, "release", winners_only)
 
 
 def _forget_what_followed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claims_module, "followed", lambda path, entries: [])
+    patch.setattr(claims_module, "followed", lambda run: run)
 
 
 def _forget_what_a_loop_saw(patch: pytest.MonkeyPatch) -> None:
@@ -135,17 +135,17 @@ def _forget_what_a_loop_saw(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_steps_to_come(patch: pytest.MonkeyPatch) -> None:
-    own = inheritance_module._own_part
+    own = lineage_module._own_part
 
-    def so_far(path, entries, plan):
-        part, done = own(path, entries, plan), run_module.count_attempts(entries)
-        return replace(part, plan=changed_plan(plan, steps=max(1, done))) if plan else part
+    def so_far(run):
+        part, done = own(run), max(1, run.attempts)
+        return replace(part, plan=changed_plan(run.plan, steps=done)) if run.plan else part
 
-    patch.setattr(inheritance_module, "_own_part", so_far)
+    patch.setattr(lineage_module, "_own_part", so_far)
 
 
 def _forget_lost_ledgers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Note, "begins", lambda self, ledger: True)
+    patch.setattr(Place, "require_whole", nothing)
 
 
 LOSSES = {

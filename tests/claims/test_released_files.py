@@ -111,7 +111,7 @@ def test_a_ledger_that_was_written_anew_lowers_no_claim(run, written):
         if line["kind"] == "run":
             line["plan"]["noise"]["multiplier"] *= 10
         if line["kind"] == "attempt":
-            line["noise_std"] *= 10
+            line["step"]["noise_std"] *= 10
         text = json.dumps({**line, "prev": previous}, separators=(",", ":"))
         previous = hashlib.sha256(text.encode()).hexdigest()[:16]
         forged.append(text + "\n")

@@ -13,10 +13,9 @@ from userdp.accounting.bracket import Bracket
 from userdp.accounting.mechanisms import Mixture
 from userdp.accounting.private_selection import PoissonNumber
 from userdp.claims import Claim, Lineage
-from userdp.claims.claims import compose
+from userdp.claims.claims import compose, second_opinion
 from userdp.claims.lineage import of_parts
 from userdp.claims.parts import Bound, Choice, Query, Steps, Unclaimed
-from userdp.claims.second import second_opinion
 from userdp.errors import FailureError
 from userdp.plans import FixedGrid, Plan, PrivateSelection
 from userdp.sampling import FixedSizeUsers

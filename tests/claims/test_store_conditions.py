@@ -13,10 +13,8 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.claims import claims as claims_module
 from userdp.claims.claims import store_claim
-from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.inheritance import inherited
-from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Steps
+from userdp.claims.lineage import Lineage, inherited
+from userdp.claims.parts import Condition, ConditionKind, Steps
 from userdp.ledger import StoreLedger
 from userdp.plans import PrivateSelection, Series
 from userdp.plans.origin import NonPrivateLook
@@ -172,7 +170,7 @@ def test_a_loop_that_went_on_against_a_further_charge_is_open_since_its_first(le
 
 def test_what_a_released_models_claim_rests_on_is_told_for_the_store(ledger):
     """The best of several runs by exact losses: the choice is no part of what they were charged."""
-    ledger.begin_sweep("sweep", ["constants of one", "constants of two"])
+    ledger.begin_tuning("sweep", ["constants of one", "constants of two"])
     run(ledger, "one")
     run(ledger, "two")
     assert told(ledger) == {}
@@ -233,7 +231,7 @@ def test_invariant_13_a_stores_claim_rests_on_what_the_claims_of_its_runs_rest_o
 
 
 def test_broken_twin_a_total_without_the_conditions_of_its_runs_is_caught(tmp_path, monkeypatch):
-    monkeypatch.setattr(claims_module, "conditions_of", lambda history, parts: ())
+    monkeypatch.setattr(claims_module, "store_conditions", lambda history, parts: ())
     wrong = 0
     for number in range(12):
         (tmp_path / str(number)).mkdir()

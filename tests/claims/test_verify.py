@@ -9,17 +9,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from userdp.claims.bound import bound_files, read_bound
-from userdp.claims.claims import Claim, compose
-from userdp.claims.copies import copy_weights
-from userdp.claims.headline import why_nothing
+from tests.ledgers import begun, run_with
+from tests.plans import uls_plan
+from userdp.claims.claims import Claim, compose, why_nothing
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query
-from userdp.claims.verify import _notes, verify_model, verify_run
+from userdp.claims.released import bound_files, copy_weights, read_bound
+from userdp.claims.verify import verify_model, verify_run
 from userdp.claims.weights import LINEAGE, describe, digest_of
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
-from userdp.ledger.journal import append_entries
 
 ONE = of_parts([Query(id="one", name="users", pure_epsilon=0.1)])
 OTHER = of_parts([Query(id="two", name="users", pure_epsilon=0.2)])
@@ -76,10 +75,10 @@ def test_a_damaged_model_is_a_problem_and_no_crash(model):
 
 
 def test_a_damaged_ledger_is_a_problem_and_no_crash(tmp_path):
-    append_entries(tmp_path / "ledger.jsonl", lambda _: [{"kind": "run", "run_id": "one"}])
-    ledger = tmp_path / "ledger.jsonl"
+    run = run_with(tmp_path / "one", uls_plan(), 2)
+    ledger = run / "ledger.jsonl"
     ledger.write_bytes(ledger.read_bytes().replace(b"one", b"two"))
-    verified = verify_run(tmp_path)
+    verified = verify_run(run)
     assert len(verified.problems) == 1
     assert verified.claim is None
 
@@ -140,23 +139,18 @@ def test_only_tensors_and_the_lineage_are_copied(model, tmp_path):
     assert b"a word" not in (target / "model.safetensors").read_bytes()
 
 
-def test_what_no_line_binds_is_told_and_is_no_problem(model, tmp_path):
-    folder = RunFolder(tmp_path)
-    assert folder.model == model
-    finish = {"kind": "finish", "digests": {}}
-    (unfinished,) = _notes(folder, [])
-    assert "is not finished" in unfinished
-    (of_before,) = _notes(folder, [finish])
-    assert "binds the weights only" in of_before
-    bound = {**finish, "files": bound_files(folder)}
-    assert list(_notes(folder, [bound])) == []
+@pytest.mark.parametrize("bound", [False, True])
+def test_what_no_line_binds_is_told_and_is_no_problem(model, tmp_path, bound):
+    folder, plan = RunFolder(tmp_path), uls_plan()
+    ledger = begun(folder.ledger, plan)
+    assert any("is not finished" in note for note in verify_run(tmp_path).notes)
+    digests = {"weights": digest_of(model), "plan": plan.digest, "train": None}
+    ledger.finish(digests, files=bound_files(folder) if bound else {})
+    assert verify_run(tmp_path).notes == ()
     (model / "README.md").write_text("a word")
-    (beside,) = _notes(folder, [bound])
+    (beside,) = verify_run(tmp_path).notes
     assert "README.md" in beside
-    assert "binds the weights only" not in beside
-    (after_the_end,) = _notes(folder, [{**finish, "files": {}}])
-    assert "README.md" in after_the_end
-    assert "safetensors" not in after_the_end
+    assert "safetensors" not in beside
 
 
 def test_a_claim_without_parts_says_that_nothing_was_charged():

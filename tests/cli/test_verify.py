@@ -14,12 +14,10 @@ from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims import Condition, Lineage
 from userdp.claims import verify as verifying
-from userdp.claims.conditions import ConditionKind
+from userdp.claims.parts import ConditionKind
 from userdp.claims.weights import describe
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.files import write_json
-from userdp.ledger import RunFolder
 
 __all__ = ["prepared"]
 
@@ -169,18 +167,6 @@ def test_people_read_the_headline_and_every_problem(place, capsys) -> None:
 def test_broken_twin_a_verifier_of_the_weights_alone_misses_other_descriptions(
     place, monkeypatch
 ) -> None:
-    monkeypatch.setattr(verifying, "descriptions_differ", lambda model, lineage: [])
+    monkeypatch.setattr(verifying, "_told_differs", lambda model, lineage: [])
     with pytest.raises(AssertionError):
         test_each_change_of_a_run_is_named(place, describe_less, "what the ledger says")
-
-
-def test_broken_twin_a_verifier_that_trusts_the_first_line_misses_the_weights(
-    place, monkeypatch
-) -> None:
-    monkeypatch.setattr(verifying, "released_digests", lambda entries: {"plan": PLAN.digest})
-    swap_weights(place / "run")
-    folder = RunFolder(place / "run")
-    verifying.require_released_files(folder)  # the twin lets them pass
-    monkeypatch.undo()
-    with pytest.raises(UseError, match="not those that the run released"):
-        verifying.require_released_files(folder)

@@ -25,15 +25,6 @@ from userdp.training.models import BASE_MODEL
 
 CORPUS = Path(__file__).parent / "corpus"
 CLAIMS = json.loads((CORPUS / "claims.json").read_text(encoding="utf-8"))
-LEARNED = {
-    "store": [
-        "nothing that was charged here was chosen by the exact numbers that probe, stats, train "
-        "showed its operator before",
-        "what plans were chosen from (gradient norms, l2 clip norm, median examples per user) says "
-        "nothing of these people",
-    ]
-}
-"""Conditions that later versions say of what had none when the corpus was written."""
 
 
 @pytest.fixture
@@ -49,10 +40,6 @@ def corpus(tmp_path) -> Path:
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_ledger_claims_what_it_claimed(corpus, name):
     told, was = claim(corpus / name).to_dict(), dict(CLAIMS[name])
-    if name in LEARNED:
-        assert was["conditions"] == []
-        was["conditions"] = LEARNED[name]
-        was["headline"] += f", provided that {'; and '.join(LEARNED[name])}"
     assert_same({key: told[key] for key in was}, was)
 
 

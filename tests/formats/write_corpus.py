@@ -45,12 +45,9 @@ def write(folder: Path) -> None:
     tell.done("train", store, "--out", at / "again", "--resume", "--set", "run.charge_again=true")
     tell.done("evaluate", at / "run", "--store", store, "--epsilon", 0.25, "--no-base")
     tell.done("store", "stats", store)
-    model, lora = (
-        ("--model", at / "run" / "model"),
-        ("--lora-rank", 1, "--set", "learning.lora_targets=c_attn"),
-    )
+    model, lora = ("--model", at / "run" / "model"), ("--lora-rank", 1)
     tell.done(
-        "plan", store, *model, "--lora-rank", 1, "--population", 100, "--delta", 1e-5,
+        "plan", store, *model, *lora, "--population", 100, "--delta", 1e-5,
         "--budget", 16, "--steps", 2, "--epsilon", 4, "--most-noise", 1e6,
         "--set", "measure.users=8", "--norms-out", folder / "norms.json",
         "--out", folder / "proposal.json",

@@ -114,7 +114,7 @@ def sound_claim(claimed: Any) -> None:
 def read_store_ledger(folder: Path) -> None:
     from userdp.claims import claim
     from userdp.ledger import StoreLedger
-    from userdp.ledger.overview import overview
+    from userdp.ledger.budget import overview
 
     overview(StoreLedger(folder).history())
     sound_claim(claim(folder))
@@ -147,8 +147,8 @@ def make_settle(folder: Path) -> None:
 
 
 def read_settle(folder: Path) -> None:
-    from userdp.ledger.ending import end_early
     from userdp.ledger.folder import RunFolder
+    from userdp.ledger.run import end_early
 
     resume = folder / "run" / "resume.json"
     resume.write_bytes(resume.read_bytes().replace(b"STORE", str(folder / "store").encode()))

@@ -11,9 +11,8 @@ import pytest
 
 from tests.plans import uls_plan
 from userdp.errors import FailureError, UseError
-from userdp.ledger import StoreLedger, opening, store_journal
-from userdp.ledger.opening import Counter, attempts_in, open_charges
-from userdp.ledger.place import Place
+from userdp.ledger import StoreLedger, journal, place
+from userdp.ledger.place import Counter, Place, attempts_in, open_charges
 
 
 def begin_and_step(store, name="other"):
@@ -29,16 +28,16 @@ def test_a_run_that_begins_while_the_ledger_is_read_is_not_taken_for_lost(
     tmp_path, monkeypatch, when
 ):
     StoreLedger(tmp_path).reserve("one", uls_plan())
-    read, met = store_journal.read_entries, []
+    read, met = journal.read, []
 
-    def meanwhile(path):
-        before = read(path)
+    def meanwhile(path, *kinds):
+        before = read(path, *kinds)
         if not met:
             met.append(True)
             begin_and_step(tmp_path)
-        return before if when == "after it was read" else read(path)
+        return before if when == "after it was read" else read(path, *kinds)
 
-    monkeypatch.setattr(store_journal, "read_entries", meanwhile)
+    monkeypatch.setattr(journal, "read", meanwhile)
     assert list(StoreLedger(tmp_path).history().charges)[:1] == ["one"]
     assert list(StoreLedger(tmp_path).history().charges) == ["one", "other"]
 
@@ -102,7 +101,7 @@ def test_whoever_asks_which_runs_are_open_keeps_no_run_from_being_opened(tmp_pat
 
 
 def test_twin_a_run_that_is_open_is_not_opened_a_second_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "_ASKED", 0.05)
+    monkeypatch.setattr(place, "_ASKED", 0.05)
     path = tmp_path / "runs" / "one"
     with (
         Counter(path, begun=False),

@@ -10,11 +10,11 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
-from userdp.claims.inheritance import inherited
+from userdp.claims.lineage import inherited
+from userdp.claims.parts import ConditionKind
 from userdp.errors import UseError
-from userdp.ledger import StoreLedger
-from userdp.ledger.budget import cost_of
+from userdp.ledger import History, StoreLedger
+from userdp.ledger.budget import overview
 from userdp.plans import PrivateSelection
 from userdp.sampling import FixedSizeUsers
 
@@ -89,11 +89,11 @@ def test_exact_looks_before_a_charge_make_the_claim_conditional(ledger):
         lambda ledger: ledger.look("stats"),
         lambda ledger: ledger.reserve("run", PLAN),
         lambda ledger: ledger.query("q", name="users", pure_epsilon=0.1),
-        lambda ledger: ledger.begin_sweep("s", ["constants"]),
+        lambda ledger: ledger.begin_tuning("s", ["constants"]),
         lambda ledger: ledger.declare_total(3.0, 1e-5),
         lambda ledger: ledger.open_budget(RenyiFilter.opened(epsilon=1.0, delta=1e-5)),
     ],
-    ids=["look", "run", "query", "sweep", "total", "budget"],
+    ids=["look", "run", "query", "tuning", "total", "budget"],
 )
 def test_a_budget_is_fixed_before_anything_else(tmp_path, before):
     ledger = StoreLedger(tmp_path)
@@ -153,8 +153,8 @@ def test_runs_of_other_neighbours_are_refused(ledger):
 def test_a_private_selection_costs_its_own_divergence(ledger):
     law = TruncatedNegativeBinomial.of_mean(4, eta=0.0)
     chosen = PrivateSelection(plans=(PLAN,), score_epsilon=0.2, repetitions=law)
-    ledger.reserve_selection("sweep", chosen)
-    spent = cost_of(ledger.history().charges["sweep"], FILTER)
+    ledger.reserve_selection("tuning", chosen)
+    spent = ledger.history().charges["tuning"].cost(FILTER)
     single = FILTER.of_steps(PLAN.mechanism)
     assert single.rho + FILTER.of_query(0.2).rho < spent.rho < FILTER.capacity
     assert spent.steps == pytest.approx(4 * PLAN.steps, rel=1e-6)
@@ -163,14 +163,23 @@ def test_a_private_selection_costs_its_own_divergence(ledger):
 # Runs that end before their plan.
 
 
+def stopped(ledger, attempts=2):
+    """Settle the run early; why it then costs its whole plan."""
+    why = ledger.history().why_whole("run")
+    ledger.settle("run", steps=attempts, early=True)
+    counted = ledger.history().charges["run"].stopped
+    assert counted == (attempts if why is None else None)
+    return why
+
+
 def halted(ledger, attempts=2):
     ledger.reserve("run", PLAN, logged=False)
-    return ledger.halt("run", attempts=attempts)
+    return stopped(ledger, attempts)
 
 
 def spent(ledger):
     history = ledger.history()
-    return FILTER.spent(cost_of(charge, FILTER) for charge in history.charges.values())
+    return FILTER.spent(charge.cost(FILTER) for charge in history.charges.values())
 
 
 def test_a_run_that_outputs_stopped_costs_its_attempts(ledger):
@@ -178,8 +187,6 @@ def test_a_run_that_outputs_stopped_costs_its_attempts(ledger):
     assert spent(ledger) == pytest.approx(FILTER.of_steps(PLAN.mechanism, steps=2).rho)
     with pytest.raises(UseError, match="its steps are over"):
         ledger.require_last("run", [])
-    with pytest.raises(UseError, match="settled before"):
-        ledger.halt("run", attempts=2)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +202,7 @@ def test_a_run_that_an_exact_look_may_have_stopped_costs_its_whole_plan(ledger, 
     ledger.reserve("run", PLAN, logged=False)
     prepare(ledger)
     before = spent(ledger)
-    assert why in ledger.halt("run", attempts=2)
+    assert why in stopped(ledger)
     assert spent(ledger) == before
 
 
@@ -208,7 +215,7 @@ def test_a_look_after_the_end_changes_nothing(ledger):
 
 def test_a_run_that_kept_a_log_costs_its_whole_plan(ledger):
     ledger.reserve("run", PLAN)
-    assert "train" in ledger.halt("run", attempts=2)
+    assert "train" in stopped(ledger)
 
 
 def test_without_a_filter_the_whole_plan_is_charged_and_claimed(tmp_path):
@@ -220,12 +227,10 @@ def test_without_a_filter_the_whole_plan_is_charged_and_claimed(tmp_path):
 
 def test_twin_giving_steps_back_after_a_look_is_caught(ledger, monkeypatch):
     """Were looks forgotten, steps would be given back that an exact number may have stopped."""
-    from userdp.ledger import settling
-
     ledger.reserve("run", PLAN, logged=False)
     ledger.look("stats")
-    monkeypatch.setattr(settling, "why_whole", lambda history, run_id: None)
-    ledger.halt("run", attempts=2)
+    monkeypatch.setattr(History, "why_whole", lambda self, run_id: None)
+    stopped(ledger)
     cheaper = spent(ledger)
     monkeypatch.undo()
     assert cheaper < spent(ledger), "reading the same lines again, the whole plan is charged"
@@ -234,9 +239,9 @@ def test_twin_giving_steps_back_after_a_look_is_caught(ledger, monkeypatch):
 def test_no_more_steps_can_be_settled_than_were_planned(ledger):
     ledger.reserve("run", PLAN, logged=False)
     with pytest.raises(UseError, match="cannot settle"):
-        ledger.halt("run", attempts=PLAN.steps + 1)
+        ledger.settle("run", steps=PLAN.steps + 1, early=True)
     with pytest.raises(UseError, match="none to settle"):
-        ledger.halt("nobody", attempts=1)
+        ledger.settle("nobody", steps=1, early=True)
 
 
 def test_an_edited_filter_is_noticed(ledger):
@@ -255,3 +260,30 @@ def test_charges_say_when_they_were_made(ledger):
     assert history.charges["run"].when.endswith("+00:00")
     entries = [json.loads(line) for line in ledger.path.read_text().splitlines()]
     assert [entry["kind"] for entry in entries] == ["store", "budget", "reserve"]
+
+
+# What is left, and what it buys.
+
+
+@pytest.mark.parametrize(("epsilons", "deltas", "runs"), [(4.5, 11, 3), (4.5, 3.2, 2), (2.2, 2, 1)])
+def test_a_total_buys_runs_as_long_as_both_epsilon_and_delta_last(tmp_path, epsilons, deltas, runs):
+    ledger, own = StoreLedger(tmp_path), PLAN.guarantee()
+    ledger.declare_total(epsilons * own.epsilon, deltas * own.delta)
+    ledger.reserve("one", PLAN)
+    seen = overview(ledger.history())
+    assert seen.buys.runs == runs
+    assert seen.spent == pytest.approx(1 / epsilons)
+    assert (epsilons - 1.01) * own.epsilon < seen.buys.epsilon <= (epsilons - 1) * own.epsilon
+
+
+def test_a_filter_buys_runs_as_long_as_its_reserve_of_delta_lasts(tmp_path):
+    """Of runs that it knows by their (epsilon, delta) only, each takes its delta whole."""
+    plan = els_plan(fixed_graph=True)
+    delta = plan.guarantee().delta
+    opened = RenyiFilter.opened(epsilon=30.0, delta=7 * delta, reserved=0.5)
+    ledger = StoreLedger(tmp_path)
+    ledger.open_budget(opened)
+    ledger.reserve("one", plan, logged=False)
+    like = ledger.history().charges["one"].cost(opened)
+    assert opened.capacity // like.rho > 3, "or the reserve would not be what ends"
+    assert overview(ledger.history()).buys.runs == 2

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
 
+from tests.ledgers import run_with
+from tests.plans import uls_plan
 from userdp.errors import UseError
-from userdp.ledger.folder import RunFolder, read_lines
-from userdp.ledger.journal import append_entries
+from userdp.ledger import StoreLedger
+from userdp.ledger.folder import RunFolder, RunRecord, read_lines
 
 
 @pytest.fixture
@@ -39,18 +42,22 @@ def test_a_last_line_that_a_crash_cut_short_is_left_out_where_that_may_be(path):
         read_lines(path, lambda line: line["step"])
 
 
-@pytest.mark.parametrize("entries", [[], [{"kind": "store"}]], ids=["empty", "of a store"])
-def test_a_ledger_of_no_run_has_no_facts(tmp_path, entries):
-    append_entries(tmp_path / "ledger.jsonl", lambda _: entries)
+def test_where_no_run_is_there_is_no_record(tmp_path):
     with pytest.raises(UseError, match="there is no run at"):
-        RunFolder(tmp_path).read_facts()
+        RunRecord.read(tmp_path)
+    StoreLedger(tmp_path).look("stats")
+    with pytest.raises(UseError, match="is no ledger of a run"):
+        RunRecord.read(tmp_path)
 
 
-def test_the_facts_are_those_of_the_first_line(tmp_path):
-    lines = [{"kind": "run", "run_id": "one", "facts": {"model": "small"}}, {"kind": "step"}]
-    append_entries(tmp_path / "ledger.jsonl", lambda _: lines)
-    assert RunFolder(tmp_path).read_facts() == {"model": "small"}
-    assert RunFolder(tmp_path).run_id == "one"
+def test_a_record_says_what_the_lines_come_to(tmp_path):
+    plan = uls_plan()
+    run = run_with(tmp_path / "run", plan, 3, finished=True, facts={"model": "small"})
+    told = RunRecord.read(run)
+    assert (told.run_id, told.plan, told.facts) == ("run", plan, {"model": "small"})
+    assert (told.attempts, told.finish.attempts, told.nonces, told.charges) == (3, 3, [], [])
+    assert told.digest == hashlib.sha256((run / "ledger.jsonl").read_bytes()).hexdigest()
+    assert RunRecord.read(run / "ledger.jsonl").data == told.data
 
 
 @pytest.mark.parametrize(

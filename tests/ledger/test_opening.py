@@ -14,9 +14,9 @@ from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger, journal
-from userdp.ledger.ending import end_early
 from userdp.ledger.journal import read_entries
-from userdp.ledger.opening import Counter
+from userdp.ledger.place import Counter
+from userdp.ledger.run import end_early
 from userdp.plans import StepRecord
 
 ELSEWHERE = "not the one that was opened last"
@@ -343,5 +343,5 @@ def test_a_run_that_is_settled_before_its_end_says_so_once(tmp_path, store):
     go_on(folder.path, store)
     for _ in range(2):
         ended = end_early(folder)
-    told = [entry for entry in read_entries(folder.ledger) if entry["kind"] == "halt"]
+    told = [entry for entry in read_entries(folder.ledger) if entry["kind"] == "settle"]
     assert [entry["attempts"] for entry in told] == [ended.attempts]

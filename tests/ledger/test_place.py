@@ -6,11 +6,10 @@ import pytest
 
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
-from userdp.errors import UseError
+from userdp.claims.parts import ConditionKind
+from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, journal, place
 from userdp.ledger.journal import read_entries
-from userdp.ledger.note import Note
 from userdp.ledger.place import Place
 
 
@@ -48,7 +47,7 @@ def test_invariant_12_a_ledger_that_is_gone_is_noticed(store, how):
 def test_invariant_12_twin_where_the_place_is_not_kept_a_deleted_ledger_is_begun_again(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(Place, "settle", lambda self: None)
+    monkeypatch.setattr(Place, "note", lambda self, begun_as: None)
     StoreLedger(tmp_path).reserve("one", uls_plan(), logged=False)
     (tmp_path / "ledger.jsonl").unlink()
     assert charged(tmp_path).guarantee == uls_plan().guarantee(), "one of two runs"
@@ -59,7 +58,9 @@ def test_a_copied_store_says_that_it_counts_on_no_other_copy(store, tmp_path):
     charged(tmp_path / "copy")
     assert kinds(tmp_path / "copy") == {ConditionKind.COPY}
     charged(tmp_path / "copy", "three")
-    assert [e["kind"] for e in read_entries(tmp_path / "copy" / "ledger.jsonl")].count("place") == 1
+    assert [e["kind"] for e in read_entries(tmp_path / "copy" / "ledger.jsonl")].count(
+        "copied"
+    ) == 1
     charged(store)
     assert kinds(store) == set(), "nothing tells the first that it was copied"
 
@@ -112,7 +113,7 @@ def test_invariant_12_twin_whoever_does_not_look_at_the_file_takes_a_copy_for_th
     store, tmp_path, monkeypatch
 ):
     shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
-    monkeypatch.setattr(Note, "differs", lambda self, ledger: False)
+    monkeypatch.setattr(Place, "is_other", lambda self, begun_as: False)
     charged(tmp_path / "copy")
     assert kinds(tmp_path / "copy") == set()
 
@@ -122,7 +123,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(journal, "_write"), (Place, "settle")], ids=["first line", "inode"]
+    ("owner", "name"), [(journal, "_write"), (Place, "note")], ids=["first line", "inode"]
 )
 def test_a_kill_while_a_ledger_is_begun_makes_it_no_copy(tmp_path, monkeypatch, owner, name):
     def killed(*arguments, **options):
@@ -227,18 +228,6 @@ def test_what_a_kill_left_of_the_last_note_goes_when_the_ledger_is_next_looked_a
     assert not left.exists()
 
 
-def test_what_a_kill_left_of_a_note_beside_a_shared_ledger_goes_too(shared):
-    disk, other = shared
-    left, somebodys = (
-        disk / f".partial-{name}-0123abcd" for name in ("ledger.jsonl.place", "mine")
-    )
-    for path in (left, somebodys):
-        path.write_text("half")
-    claim(other)
-    assert not left.exists()
-    assert somebodys.exists()
-
-
 @pytest.mark.parametrize(
     "charge", ["../a", "/tmp/userdp-canary/a", "a/b", "..", "", "a\0", "a" * 200]
 )
@@ -249,3 +238,34 @@ def test_the_id_of_a_charge_is_no_path(tmp_path, charge):
     with pytest.raises(UseError, match="no id of a charge"):
         place.counter(charge)
     assert place.counter("ab12-c_d").parent == place.runs
+
+
+@pytest.mark.parametrize("change", ["chmod", "link"])
+def test_what_makes_no_other_file_is_no_copy(store, tmp_path, change):
+    ledger = store / "ledger.jsonl"
+    if change == "chmod":
+        ledger.chmod(0o640)
+    else:
+        (tmp_path / "link").hardlink_to(ledger)
+    assert kinds(store) == set()
+
+
+def test_invariant_12_a_ledger_that_lost_its_last_lines_is_refused(store):
+    before = (store / "ledger.jsonl").read_bytes()
+    charged(store)
+    (store / "ledger.jsonl").write_bytes(before)
+    for asks in (claim, charged):
+        with pytest.raises(UseError, match="put back to an earlier state"):
+            asks(store)
+
+
+def test_a_disk_that_refused_a_line_makes_no_copy(store, monkeypatch):
+    def refused(*arguments):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", refused)
+        with pytest.raises(FailureError):
+            charged(store)
+    assert kinds(store) == set()
+    assert len(charged(store).parts) == 2

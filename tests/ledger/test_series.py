@@ -8,9 +8,8 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from userdp.accounting.accountants import Accountant
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
-from userdp.claims.inheritance import inherited
-from userdp.claims.parts import OfSeries
+from userdp.claims.lineage import inherited
+from userdp.claims.parts import ConditionKind, OfSeries
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.plans import Series

@@ -8,11 +8,11 @@ from tests.ledgers import begun
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
-from userdp.claims.inheritance import inherited
+from userdp.claims.lineage import inherited
+from userdp.claims.parts import ConditionKind
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.history import SCHEMA, history_of
+from userdp.ledger.lines import Trial
 from userdp.plans import PrivateSelection
 
 PLAN = uls_plan()
@@ -139,9 +139,7 @@ def test_invariant_1_a_slot_is_taken_once_and_by_its_own_constants(selecting):
 
 
 def test_broken_twin_a_slot_that_nobody_remembers_is_taken_twice(selecting, monkeypatch):
-    from userdp.ledger import history
-
-    monkeypatch.setitem(history._READ, "trial", lambda history, entry, at: None)
+    monkeypatch.setattr(Trial, "fold", lambda self, history, at: None)
     selecting.slots("s", lambda: {"a": "constants"})
     for trial in ("t", "again"):
         selecting.take_slot("a", trial, PLAN, constants="constants", base={})
@@ -156,11 +154,11 @@ def test_invariant_1_the_score_of_a_trial_is_drawn_once(selecting):
         selecting.score("nobody", lambda: 0.0)
 
 
-def test_a_sweep_goes_on_with_the_candidates_that_it_began_with(selecting):
-    selecting.begin_sweep("s", ["one", "two"])
-    selecting.begin_sweep("s", ["one", "two"])
+def test_a_tuning_goes_on_with_the_candidates_that_it_began_with(selecting):
+    selecting.begin_tuning("s", ["one", "two"])
+    selecting.begin_tuning("s", ["one", "two"])
     with pytest.raises(UseError, match="base model is not the one"):
-        selecting.begin_sweep("s", ["one", "three"])
+        selecting.begin_tuning("s", ["one", "three"])
 
 
 def test_a_trial_is_settled_and_opened_under_its_selection(selecting):
@@ -265,20 +263,5 @@ def test_nothing_is_opened_or_released_where_nothing_was_charged(ledger):
 
 def test_a_run_ledger_is_no_store_ledger(tmp_path):
     begun(tmp_path / "ledger.jsonl", PLAN).close()
-    with pytest.raises(UseError, match="not a store ledger"):
+    with pytest.raises(UseError, match="is no ledger of a store"):
         StoreLedger(tmp_path).charges()
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        {"kind": "of a later version", "run_id": "r"},
-        {"run_id": "r"},
-        {"kind": "reserve"},
-    ],
-    ids=["kind", "no kind", "no run"],
-)
-def test_a_line_that_speaks_of_what_is_not_known_is_refused(tmp_path, line):
-    entries = [{"kind": "store", "schema": SCHEMA, "id": "i"}, line]
-    with pytest.raises(UseError, match=r"line 2 of .* is of unknown kind, or speaks of what no"):
-        history_of(tmp_path / "ledger.jsonl", entries)

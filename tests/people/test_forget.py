@@ -25,7 +25,7 @@ from userdp.data.store import UserStore
 from userdp.data.verify import verify_store
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.ledger.opening import Counter
+from userdp.ledger.place import Counter
 from userdp.people.forget import find_runs
 from userdp.sampling import FixedSizeUsers
 from userdp.training.config import PlainPlan

@@ -22,7 +22,8 @@ KILLS = textwrap.dedent(
     from userdp.data.store import UserStore
     from userdp.data.verify import verify_store
     from userdp.errors import UseError
-    from userdp.ledger import RunLedger, StoreLedger
+    from tests.ledgers import begun
+from userdp.ledger import StoreLedger
     from userdp.people.forget import forget_user
 
     life = Path(sys.argv[1])
@@ -42,7 +43,7 @@ KILLS = textwrap.dedent(
         StoreLedger(store.path).reserve("plain", None, state=store.meta.state.id)
         (life / "plain" / "model").mkdir(parents=True)
         (life / "plain" / "model" / "weights").write_text(TEXT)
-        RunLedger.create(life / "plain" / "ledger.jsonl", plan=None, run_id="plain",
+        begun(life / "plain" / "ledger.jsonl", None, run_id="plain",
                          lineage={"parts": [], "conditions": [], "within": "", "apart": []})
         remember(store.path, Place.RUN, life / "plain")
         (life / ".store.partial-1" ).mkdir()

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledgers import begun
 from tests.plans import for_examples, for_users
 from userdp.claims import Lineage
 from userdp.clip import Clip
 from userdp.codec import encode
-from userdp.ledger import RunLedger, StoreLedger
+from userdp.ledger import StoreLedger
 from userdp.ledger.run import append_release
 from userdp.noise import Gaussian
 from userdp.noise.gaussian import NoiseSampler
@@ -106,9 +107,9 @@ def run_maker(tmp_path: Path) -> MakeRun:
         folder = tmp_path / name
         folder.mkdir(parents=True)
         plan = (plan or users_plan()) if private else None
-        ledger = RunLedger.create(
+        ledger = begun(
             folder / "ledger.jsonl",
-            plan=plan,
+            plan,
             run_id=f"c0ffee-{name}",
             lineage=(lineage or Lineage()).plain,
             facts={

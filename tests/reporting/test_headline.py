@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.reporting.conftest import MakeRun, users_plan
-from userdp.claims import Condition, Lineage, claim, headline
-from userdp.claims.conditions import ConditionKind
-from userdp.claims.parts import Query, Unclaimed
+from userdp.claims import Condition, Lineage, claim
+from userdp.claims.claims import SPENT_SO_FAR, Claim, in_words
+from userdp.claims.parts import ConditionKind, Query, Unclaimed
 from userdp.cli.app import run as userdp
 from userdp.plans.origin import LedgerLine, NonPrivateLook
 from userdp.reporting.comparison import compare
@@ -92,7 +92,7 @@ def test_page_and_card_list_conditions_and_parts_and_what_was_spent(later: Path)
         assert text.count(LOOKED.in_words[1:]) >= 2  # in the headline, and as an assumption
         assert "provided that" in text
         assert "DP answer: users" in text
-        assert headline.SPENT_SO_FAR.split(" (")[0] in text
+        assert SPENT_SO_FAR.split(" (")[0] in text
         assert spent in text
         assert text.index(round_up(facts.guarantee.epsilon)) < text.index(spent)
     assert "| DP answer: users | 0.5000 | 0 |" in card
@@ -116,7 +116,7 @@ def test_two_runs_share_what_both_descend_from(make_run: MakeRun) -> None:
 def test_broken_twin_a_headline_without_its_conditions_is_caught(
     later: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("userdp.claims.claims.headline", headline.claim_in_words)
+    monkeypatch.setattr(Claim, "headline", property(lambda self: in_words(self.guarantee)))
     with pytest.raises(AssertionError):
         test_conditions_and_standing_follow_the_claim(later)
 

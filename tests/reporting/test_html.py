@@ -15,7 +15,7 @@ import pytest
 from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan
 from userdp.claims import claim
-from userdp.claims.second import second_opinion
+from userdp.claims.claims import second_opinion
 from userdp.errors import UseError
 from userdp.plans import Plan
 from userdp.reporting.about import About

@@ -11,9 +11,8 @@ import yaml
 from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan
 from tests.reporting.test_html import Outline
-from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Query
+from userdp.claims.parts import Condition, ConditionKind, Query
 from userdp.reporting import rendering
 from userdp.reporting.html import render_report
 from userdp.reporting.markdown import fenced, markdown, prose, visible

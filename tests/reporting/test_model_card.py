@@ -10,9 +10,8 @@ import yaml
 
 from tests.reporting.conftest import MakeRun, examples_plan
 from tests.reporting.test_invariant_9 import depends_on_operator, leaks
-from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Query
+from userdp.claims.parts import Condition, ConditionKind, Query
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.markdown import markdown
 from userdp.reporting.model_card import base_model_on_hub, render_model_card

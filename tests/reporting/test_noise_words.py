@@ -6,7 +6,6 @@ import pytest
 
 from tests.plans import changed_plan, uls_plan
 from userdp.clip import AdaptiveClipping
-from userdp.ledger.journal import append_entries, read_entries
 from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.html import render_report
@@ -48,20 +47,6 @@ def test_the_count_of_adaptive_clipping_is_drawn_on_the_cpu_everywhere(make_run,
     noise, _ = words_of(make_run(plan=adaptive_plan, noise_sampler=NoiseSampler.DEVICE))
     assert HOST in noise.statement
     assert DEVICE in noise.statement
-
-
-def test_a_run_whose_ledger_does_not_say_claims_nothing_and_says_why(make_run):
-    folder = make_run()
-    entries = [
-        {k: v for k, v in entry.items() if k not in ("noise_sampler", "prev")}
-        for entry in read_entries(folder / "ledger.jsonl")
-    ]
-    (folder / "ledger.jsonl").unlink()
-    append_entries(folder / "ledger.jsonl", lambda _: entries)
-    run = read_run(folder)
-    assert not run.private
-    assert "does not say what drew its noise" in run.claim.headline
-    assert "does not say what drew its noise" in words_of(folder)[0].statement
 
 
 @pytest.fixture

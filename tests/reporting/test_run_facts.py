@@ -10,7 +10,7 @@ import pytest
 
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan, write_operator
 from userdp.claims import Condition, Lineage
-from userdp.claims.conditions import ConditionKind
+from userdp.claims.parts import ConditionKind
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.reporting.assumptions import Grade, assumptions_of

@@ -32,7 +32,7 @@ def up(value: float) -> str:
 def mechanism(run: Path, *, held: int | None = None) -> Mixture:
     """From the lines of the attempts alone, not from the plan: what was drawn, at which noise."""
     head, *rest = lines(run / "ledger.jsonl")
-    attempts = [line for line in rest if line["kind"] == "attempt"]
+    attempts = [line["step"] for line in rest if line["kind"] == "attempt"]
     (probability,) = {line["sampling"]["sampling_probability"] for line in attempts}
     (noise,) = {line["noise_std"] / line["l2_clip_norm"] for line in attempts}
     common = {

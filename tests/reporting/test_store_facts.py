@@ -6,7 +6,7 @@ import pytest
 
 from tests.reporting.conftest import MakeRun, examples_plan
 from userdp.claims import Lineage
-from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.parts import Condition, ConditionKind
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.html import render_report
 from userdp.reporting.run_facts import read_run, read_runs

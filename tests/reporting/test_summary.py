@@ -13,8 +13,7 @@ from tests.reporting.test_browser import CHROMIUM, chromium
 from tests.reporting.test_html import Outline
 from tests.reporting.test_invariant_9 import depends_on_operator, leaks
 from userdp.claims import Condition, Lineage
-from userdp.claims.conditions import ConditionKind
-from userdp.claims.parts import Query
+from userdp.claims.parts import ConditionKind, Query
 from userdp.reporting.about import About
 from userdp.reporting.run_facts import read_run
 from userdp.reporting.summary import render_summary

@@ -11,7 +11,7 @@ from tests.sweeping.launch import swept as sweep
 from tests.sweeping.test_sweep import request
 from userdp import files
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
-from userdp.claims.bound import bound_files
+from userdp.claims.released import bound_files
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.sweeping.folder import SweepFolder, copy_released

@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, sgd, toy_model
-from userdp.ledger import RunFolder
+from userdp.ledger import RunRecord
 from userdp.training.loop import train
 from userdp.training.origin import base_facts, digest_of_weights
 from userdp.training.private import make_private
@@ -40,11 +40,11 @@ def test_a_folder_is_told_without_its_place_and_no_folder_is_the_hubs_model(tmp_
 def test_every_run_notes_it_in_its_ledger(store, tmp_path):
     plan = uls_plan(steps=1)
     train(store, plan, CONFIG, out=tmp_path / "trained")
-    told = RunFolder(tmp_path / "trained").read_facts()["base_model"]
+    told = RunRecord.read(tmp_path / "trained").facts["base_model"]
     assert (told["origin"], told["layers"], told["width"]) == ("new", 1, 16)
     model = toy_model(store)
     weights = digest_of_weights(model)
     with make_private(model, sgd(model), store, plan, out=tmp_path / "loop"):
         pass
-    told = RunFolder(tmp_path / "loop").read_facts()["base_model"]
+    told = RunRecord.read(tmp_path / "loop").facts["base_model"]
     assert (told["origin"], told["weights"]) == ("memory", weights)

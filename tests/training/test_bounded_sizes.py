@@ -62,7 +62,7 @@ def test_from_the_plan_to_the_report(store, tmp_path, capsys, kind):
     mine, out = plan(kind), tmp_path / "run"
     train(store, mine, CONFIG, out=out)
     attempts = [e for e in read_entries(out / "ledger.jsonl") if e["kind"] == "attempt"]
-    assert {entry["sampling"]["kind"] for entry in attempts} == {kind.kind}
+    assert {entry["step"]["sampling"]["kind"] for entry in attempts} == {kind.kind}
     units = [
         line["units"]
         for line in map(json.loads, (out / "operator.jsonl").read_text().splitlines())

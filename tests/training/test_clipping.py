@@ -2,6 +2,7 @@
 # ruff: noqa: PT012  (what raises is a whole run, broken off inside)
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from tests.speed import fast_then_slow
 from tests.training.toy import attempts, cycles, lines, run_all, sgd, toy_model, toy_store
 from userdp.claims import claim
 from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
-from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.gradients.noise import centred_count
-from userdp.ledger.journal import append_entries
+from userdp.ledger.journal import append
+from userdp.ledger.lines import RUN, Attempt
 from userdp.plans import StepRecord
 from userdp.training import steps as steps_module
 from userdp.training.config import UnsafeSeeds
@@ -27,7 +28,7 @@ def adaptive(plan, **changes):
 
 
 def steps_of(run):
-    return [line for line in lines(run / "ledger.jsonl") if line["kind"] == "attempt"]
+    return [line["step"] for line in lines(run / "ledger.jsonl") if line["kind"] == "attempt"]
 
 
 @pytest.mark.parametrize(
@@ -73,9 +74,9 @@ def test_invariant_1_twin_a_ledger_of_another_noise_ratio_is_refused_by_the_clai
     with make_private(model, sgd(model), store, plan, out=tmp_path / "run") as private:
         next(iter(private))
     kept = claim(path)
-    record = encode(StepRecord.of_plan(plan, l2_clip_norm=0.3))
-    record[field] *= 0.9
-    append_entries(path, lambda _: [{"kind": "attempt", "attempt": 2, **record}])
+    step = StepRecord.of_plan(plan, l2_clip_norm=0.3)
+    step = replace(step, **{field: 0.9 * getattr(step, field)})
+    append(path, RUN, lambda _: [Attempt(attempt=2, step=step)])
     assert kept.guarantee == plan.guarantee()
     assert kept.so_far == plan.guarantee(1)
     with pytest.raises(UseError, match="no epsilon can be claimed"):

@@ -8,7 +8,7 @@ import torch
 from tests.plans import uls_plan
 from tests.training.toy import private_run, toy_model
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
+from userdp.claims.parts import ConditionKind
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.training.origin import KnownWeights

@@ -11,8 +11,8 @@ import transformers
 
 from tests.exports import MARK, holding
 from tests.training.toy import toy_model
-from userdp.claims.copies import copy_bound
 from userdp.claims.lineage import Lineage
+from userdp.claims.released import copy_bound
 from userdp.errors import UseError
 from userdp.training.releasing import _settings, save_model
 

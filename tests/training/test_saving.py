@@ -17,9 +17,8 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import private_run, run_all, sgd, toy_model, weights
 from userdp.claims import claim
-from userdp.claims.exported import verify_export
 from userdp.claims.lineage import Lineage
-from userdp.claims.verify import require_released_files, verify_run
+from userdp.claims.verify import require_released_files, verify_export, verify_run
 from userdp.claims.weights import digest_of
 from userdp.errors import UseError
 from userdp.gradients import trainable_parameters

@@ -15,7 +15,7 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
-from userdp.ledger import RunFolder
+from userdp.ledger import RunRecord
 from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
 from userdp.training import steps as steps_module
@@ -131,7 +131,7 @@ def test_a_resumed_run_keeps_its_selection_and_its_scores(scored, store, tmp_pat
     chosen = {"selection": "highest-perplexity", "scores": path}
     with opened(**chosen) as private:
         next(iter(private))
-    assert RunFolder(tmp_path / "run").read_facts()["selection"] == "highest-perplexity"
+    assert RunRecord.read(tmp_path / "run").facts["selection"] == "highest-perplexity"
     assert str(path) not in (tmp_path / "run" / "ledger.jsonl").read_text()
     for other in ({}, {"selection": "longest"}, {**chosen, "selection": "lowest-perplexity"}):
         with pytest.raises(UseError, match="the selection is not the one"):

@@ -10,11 +10,10 @@ import pytest
 from tests.plans import uls_plan
 from tests.training.toy import sgd, toy_model
 from userdp.claims import Lineage
-from userdp.claims.conditions import ConditionKind
-from userdp.claims.parts import Query
+from userdp.claims.parts import ConditionKind, Query
 from userdp.data.ownership import first_owner_facts
 from userdp.data.sources import user_is
-from userdp.ledger import RunFolder
+from userdp.ledger import RunRecord
 from userdp.training.origin import lineage_of_text
 from userdp.training.private import make_private
 from userdp.training.store_facts import store_facts
@@ -64,5 +63,5 @@ def test_a_run_keeps_them_in_its_ledger(store, tmp_path):
     )
     model = toy_model(store)
     make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run").close()
-    facts = RunFolder(tmp_path / "run").read_facts()["store_facts"]
+    facts = RunRecord.read(tmp_path / "run").facts["store_facts"]
     assert facts["owners"] == first_owner_facts()["assumption"]

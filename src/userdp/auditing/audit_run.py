@@ -18,10 +18,8 @@ from userdp.data.progress import Progress
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunRecord, StoreLedger
 from userdp.ledger.folder import read_lines
-from userdp.ledger.journal import read_entries
-from userdp.ledger.run import plan_of
 from userdp.training.config import PlainPlan, train_config
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.run_models import base_of, released_models
@@ -72,16 +70,17 @@ def audit_run(
     Raises:
         UseError: the run has no model, was trained on another store, or nothing is asked for.
     """
-    folder, computes = RunFolder(run), choose_device(device)
-    if folder.read_facts().get("store") != store.meta.store_id:
+    record, computes = RunRecord.read(run), choose_device(device)
+    folder = record.folder
+    if record.facts.get("store") != store.meta.store_id:
         raise UseError(
             f"the run at {run} was trained on another store than {store.path}: its members are not "
             "this store's training users",
             hint="give the --store that it was trained on",
         )
-    whole = claim(folder.ledger)
+    whole = claim(record)
     claimed, held = whole.guarantee, price_of_steps(whole)
-    plan = plan_of(folder.ledger, read_entries(folder.ledger))
+    plan = record.plan
     repeat = repeat and plan is not None
     if not inference and not repeat:
         raise UseError(

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from userdp import files
-from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage, lineage_from
+from userdp.claims.parts import Condition, ConditionKind
 from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.strict_json import parse

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table as Drawn
 
 from userdp.claims import Claim
-from userdp.claims.headline import printed_in_words, so_far_in_words
+from userdp.claims.claims import printed_in_words, so_far_in_words
 from userdp.commands.answer import Part, plain
 from userdp.commands.progress import say
 from userdp.errors import Interrupted, UserdpError, UserdpWarning

@@ -211,13 +211,13 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
     """
     from userdp.claims import claim
     from userdp.claims.verify import is_run, require_released_files
-    from userdp.ledger import RunFolder
+    from userdp.ledger import RunRecord
     from userdp.ledger.folder import LEDGER
 
     folder = path.parent if path.name == LEDGER else path
     claimed = claim(path, delta=delta)
     if claimed.subject == "run" and is_run(folder):
-        require_released_files(RunFolder(folder))
+        require_released_files(RunRecord.read(folder))
     if delta is not None and claimed.guarantee.delta == 0:
         why = f"all that {path} charges has delta 0" if claimed.finite else claimed.headline
         raise UseError(f"--delta says nothing here: {why}", hint="leave --delta out")

@@ -15,7 +15,7 @@ from userdp.commands.answer import Answer, Part, plain
 from userdp.data.meta import read_meta
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.overview import Overview, overview
+from userdp.ledger.budget import Overview, overview
 from userdp.reporting.budget_picture import draw
 from userdp.reporting.drawing import require_drawing_place
 

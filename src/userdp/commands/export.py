@@ -8,22 +8,25 @@ from pathlib import Path
 
 from userdp import files
 from userdp.claims import Claim
-from userdp.claims.attestation import ENVELOPE, STATEMENT, Statement, digests_of, told_of
-from userdp.claims.bound import ADAPTER_FILES, MODEL_FILES, bound_in, unbound
-from userdp.claims.chosen import followed
-from userdp.claims.conditions import ConditionKind
-from userdp.claims.copies import copy_bound, copy_weights, require_no_links
-from userdp.claims.exported import verify_export
-from userdp.claims.headline import why_nothing
-from userdp.claims.inheritance import run_lineage
-from userdp.claims.signing import Signer
-from userdp.claims.verify import released_digests, verify_run
+from userdp.claims.claims import why_nothing
+from userdp.claims.lineage import followed
+from userdp.claims.parts import ConditionKind
+from userdp.claims.released import (
+    ADAPTER_FILES,
+    MODEL_FILES,
+    copy_bound,
+    copy_weights,
+    require_no_links,
+    unbound,
+)
+from userdp.claims.signing import ENVELOPE, STATEMENT, Signer, Statement, digests_of, told_of
+from userdp.claims.verify import run_differs, verify_export
 from userdp.commands.answer import Answer, Part
 from userdp.commands.run import Place, path_of
 from userdp.errors import FailureError, UseError
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, RunRecord, journal
 from userdp.ledger.folder import LEDGER
-from userdp.ledger.journal import append_entries, read_entries
+from userdp.ledger.lines import RUN
 from userdp.plans import Plan
 from userdp.reporting.html import render_report
 from userdp.reporting.model_card import (
@@ -102,10 +105,11 @@ def export(
         base_model=base_model, license=license, datasets=tuple(dataset), tags=tuple(tag)
     )
     signer = None if sign is None else Signer(Path(sign))
-    facts = _released(folder)
+    record = _record(folder)
+    facts = _released(record)
     with files.whole_folder(target, mode=_FOLDER) as place:
-        notes = _write(folder, place, replace(facts, name=target.resolve().name), given)
-        _state(place, facts.claim, signer)
+        notes = _write(record, place, replace(facts, name=target.resolve().name), given)
+        _state(place, record, facts.claim, signer)
         for path in (place, *place.rglob("*")):  # whatever the umask of this process
             path.chmod(_FOLDER if path.is_dir() else files.SHAREABLE_FILE)
         checked = verify_export(place)
@@ -123,17 +127,22 @@ def export(
     )
 
 
-def _released(folder: RunFolder) -> RunFacts:
-    """The public facts of a run that may be exported; `UseError` of any other."""
+def _record(folder: RunFolder) -> RunRecord:
+    """What the run's ledger says, and its people's store of it: each is read here, and once."""
     require_no_links((folder.path, folder.ledger, folder.plan, folder.train))
     for place in (folder.model, folder.adapter):
         require_no_links([place, *(place.iterdir() if place.is_dir() else ())])
-    facts = read_run(folder.path)
+    return followed(RunRecord.read(folder.path))
+
+
+def _released(run: RunRecord) -> RunFacts:
+    """The public facts of a run that may be exported; `UseError` of any other."""
+    folder, facts = run.folder, read_run(run.folder.path, run)
     if facts.claim.trial or not facts.claim.finite:
         raise UseError(
             f"nothing is claimed of the run at {folder.path}: {why_nothing(facts.claim)}. An "
             "export says what holds for the people whose text it was, and of this model nothing",
-            hint="export a private run; of a sweep its winner",
+            hint="export a private run; of a tuning its winner",
         )
     if not facts.finished or not folder.released.is_dir():
         raise UseError(
@@ -141,8 +150,7 @@ def _released(folder: RunFolder) -> RunFacts:
             hint="go on with it: userdp train STORE --out RUN --resume; a loop of your own calls "
             "private.save()",
         )
-    problems = verify_run(folder.path).problems
-    if problems:
+    if problems := run_differs(run):
         raise UseError(
             f"what lies in {folder.path} is not what the run released: {problems[0]}",
             hint="put the released files back; `userdp verify RUN` names all that differs",
@@ -150,15 +158,13 @@ def _released(folder: RunFolder) -> RunFacts:
     return facts
 
 
-def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -> list[str]:
+def _write(run: RunRecord, target: Path, facts: RunFacts, given: CardFacts) -> list[str]:
     """All files but the statement; returns what is to be known of them."""
-    ledger, whole = target / LEDGER, folder.ledger.read_bytes()
-    # A line that a crash cut short was never said.
-    files.write_file(ledger, whole[: whole.rfind(b"\n") + 1])
-    append_entries(ledger, lambda entries: followed(folder.ledger, entries))
-    entries = read_entries(ledger)
-    digests, lineage = released_digests(entries), run_lineage(ledger, entries)
-    bound = bound_in(entries) or {}
+    folder, ledger, lineage = run.folder, target / LEDGER, facts.claim.lineage
+    assert run.finish is not None
+    files.write_file(ledger, run.data)
+    journal.append(ledger, RUN, lambda _: run.followed or ())
+    digests, bound = run.finish.digests, run.finish.files
     copied = []
     for source, place, names, key in (
         (folder.model, target, MODEL_FILES, "weights"),
@@ -198,19 +204,17 @@ def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -
     return notes
 
 
-def _state(target: Path, claim: Claim, signer: Signer | None) -> None:
+def _state(target: Path, run: RunRecord, claim: Claim, signer: Signer | None) -> None:
     """Write the statement of all that is in ``target``, and its signature."""
-    entries = read_entries(target / LEDGER)
     digests, odd = digests_of(target)
     assert not odd, "everything here was just written as a file"
-    base = entries[0].get("facts", {}).get("base_model", {}).get("weights")
     statement = Statement(
         weights={place: one for place, one in digests.items() if place.endswith(".safetensors")},
         others={place: one for place, one in digests.items() if not place.endswith(".safetensors")},
-        tensors=str(released_digests(entries)["weights"]),
-        base=base,
+        tensors=str(run.finish and run.finish.digests["weights"]),
+        base=run.facts.get("base_model", {}).get("weights"),
         claim=told_of(claim),
-        lineage=run_lineage(target / LEDGER, entries).plain,
+        lineage=claim.lineage,
         version=__version__,
     )
     payload = statement.encoded()

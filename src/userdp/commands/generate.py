@@ -21,7 +21,7 @@ from userdp.data.store import UserStore
 from userdp.data.verbatim import longest_copies
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
 from userdp.interrupts import told
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.training.generation import GenerateConfig, GeneratedText, sampled_texts
 
 
@@ -106,8 +106,9 @@ def generate(
         if file is not None:
             require_new(file, overwrite=overwrite, name="synthetic.jsonl")
     path = folder_of(run)
-    claimed = claim(path)
-    require_released_files(RunFolder(path))
+    record = RunRecord.read(path)
+    claimed = claim(record)
+    require_released_files(record)
     store = None if check is None else opened(check)
     how = config or GenerateConfig(**options)
     texts: list[GeneratedText] = []

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from userdp.claims.foreseen import foreseen, foreseen_in_words
+from userdp.claims.claims import foreseen, foreseen_in_words
 from userdp.commands.answer import Part
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
@@ -19,8 +19,8 @@ from userdp.errors import UseError, warn
 from userdp.files import require_new
 from userdp.interrupts import told
 from userdp.ledger import StoreLedger
+from userdp.ledger.budget import share_of
 from userdp.ledger.history import History
-from userdp.ledger.overview import share_of
 from userdp.plans.norms import GradientNorms
 from userdp.plans.origin import Provenance
 from userdp.plans.planner import MOST_NOISE, Request, propose

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import Claim
-from userdp.claims.second import second_opinion
+from userdp.claims.claims import second_opinion
 from userdp.commands.answer import Answer, Part
 from userdp.commands.run import Place, folder_of
 from userdp.errors import UseError

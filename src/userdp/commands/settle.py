@@ -10,8 +10,7 @@ from userdp.claims import claim as claim_at
 from userdp.commands.answer import Answer
 from userdp.commands.run import Place, folder_of
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.ledger.budget import cost_of
-from userdp.ledger.ending import end_early
+from userdp.ledger.run import end_early
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +63,7 @@ def settle(run: Place) -> Settled:
         whole = opened.of_steps(charge.plan.mechanism)
         given_back = 0.0
         if whole is not None and charge.stopped is not None:
-            given_back = (whole.rho - cost_of(charge, opened).rho) / opened.capacity
+            given_back = (whole.rho - charge.cost(opened).rho) / opened.capacity
     return Settled(
         run=folder,
         store=ended.store,

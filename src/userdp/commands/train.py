@@ -261,7 +261,7 @@ def _foretell(
     digest: str,
 ) -> None:
     """Before anything is charged: what the claim will be, or that there will be none."""
-    from userdp.claims.foreseen import foreseen, foreseen_in_words
+    from userdp.claims.claims import foreseen, foreseen_in_words
     from userdp.commands.progress import say
     from userdp.ledger import StoreLedger
 

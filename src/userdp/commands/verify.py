@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import Claim, claim
-from userdp.claims.exported import is_exported, verify_export
-from userdp.claims.verify import is_model, is_run, verify_model, verify_run
+from userdp.claims.verify import (
+    is_exported,
+    is_model,
+    is_run,
+    verify_export,
+    verify_model,
+    verify_run,
+)
 from userdp.commands.answer import Answer, Part, plain
 from userdp.commands.progress import shown
 from userdp.data.meta import is_store

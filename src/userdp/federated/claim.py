@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims.claims import Claim, compose
-from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.inheritance import run_lineage
-from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Bound, Part, Unclaimed
+from userdp.claims.lineage import Lineage, run_lineage
+from userdp.claims.parts import Bound, Condition, ConditionKind, Part, Unclaimed
 from userdp.errors import UseError
 from userdp.federated.plan import FederationPlan
-from userdp.ledger import RunFolder
-from userdp.ledger.journal import read_entries
-from userdp.ledger.run import count_attempts, finish_of, plan_of
+from userdp.ledger import RunRecord
 from userdp.plans import Plan
 from userdp.vocabulary import Guarantee
 
@@ -65,7 +61,7 @@ def federation_claim(
     most to hide. A ledger that is missing is therefore charged in full, like all others. Besides,
     all that any silo's run inherited: a subject may be in each of them; what a silo inherited whose
     ledger is missing is not known, and a condition. Infinite for FedAvg, and
-    where a silo's seeds were known or its noise is of an unknown sampler.
+    where a silo's seeds were known.
 
     Args:
         plan: the federation's.
@@ -79,18 +75,17 @@ def federation_claim(
     steps: dict[int, int] = {}
     finished = 0
     lineage = Lineage(parts=(_whole(plan),))
-    for run in map(RunFolder, runs):
-        facts, entries = run.read_facts(), read_entries(run.ledger)
+    for run in map(RunRecord.read, runs):
+        facts, own = run.facts, run.plan
         silo = int(facts.get("silo", -1))
         expected = plan.of_silo(silo) if facts.get("federation") == plan.digest else None
-        own = plan_of(run.ledger, entries)
         if expected is None or own != (expected if isinstance(expected, Plan) else None):
-            raise UseError(f"{run.ledger} belongs to another federation, or to another silo of it")
+            raise UseError(f"{run.path} belongs to another federation, or to another silo of it")
         if silo in steps:
-            raise UseError(f"{run.ledger} is a second ledger of silo {silo}")
-        steps[silo] = count_attempts(entries)
-        finished += finish_of(entries) is not None
-        lineage += _besides(run_lineage(run.ledger, entries), str(entries[0]["run_id"]))
+            raise UseError(f"{run.path} is a second ledger of silo {silo}")
+        steps[silo] = run.attempts
+        finished += run.finish is not None
+        lineage += _besides(run_lineage(run), run.run_id)
     if not steps:
         raise UseError("a claim needs at least one silo's ledger")
     missing = [str(silo) for silo in range(plan.silos) if silo not in steps]

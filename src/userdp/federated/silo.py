@@ -24,7 +24,7 @@ from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan, Languag
 from userdp.federated.rounds import Weights, load_weights, save_weights
 from userdp.files import read_json, sweep, write_json
 from userdp.gradients import Loss, trainable_parameters
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, RunRecord
 from userdp.plans import Plan
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.models import require_fit
@@ -63,7 +63,7 @@ def read_silo(folder: Path, index: int) -> FederationPlan:
         )
     run = RunFolder(folder / RUN)
     own = {"federation": plan.digest, "silo": index}
-    if run.ledger.exists() and not own.items() <= run.read_facts().items():
+    if run.ledger.exists() and not own.items() <= RunRecord.read(run.path).facts.items():
         raise UseError(
             f"the run in {folder} is of another federation or of another silo: what was spent "
             "there cannot be continued here",

@@ -1,11 +1,12 @@
 """Append-only records of what ran; every claimed ε is recomputed from them (`userdp.claims`).
 
-`run` holds a line per attempted step of one run, `store` a reservation and a settlement per run
-for the people whose data it is, `opening` sees to it that one charge is gone on with once.
+`lines` holds a class for each kind of line, `history` what those of a store come to, `folder` what
+is read of a run; `store` writes the ledger of the people, `run` that of a run.
 """
 
-from userdp.ledger.folder import RunFolder
+from userdp.ledger.folder import RunFolder, RunRecord
+from userdp.ledger.history import Charge, History
 from userdp.ledger.run import RunLedger
 from userdp.ledger.store import StoreLedger
 
-__all__ = ["RunFolder", "RunLedger", "StoreLedger"]
+__all__ = ["Charge", "History", "RunFolder", "RunLedger", "RunRecord", "StoreLedger"]

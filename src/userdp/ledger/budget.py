@@ -9,29 +9,19 @@ and claims the whole budget from the first charge on.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from bisect import bisect_left
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from userdp.accounting import rdp
 from userdp.accounting.filters import Cost, RenyiFilter
-from userdp.accounting.private_selection import base_curve, selected_curve
+from userdp.accounting.roots import least
 from userdp.errors import UseError
-from userdp.plans import PrivateSelection
-from userdp.plans.tuning import mechanism_of
-from userdp.vocabulary import (
-    NONE,
-    Adjacency,
-    Guarantee,
-    PrivacyUnit,
-    delta_up,
-    epsilon_up,
-    round_up,
-)
+from userdp.ledger.history import Charge, History
+from userdp.plans import Plan
+from userdp.vocabulary import delta_up, epsilon_up, round_up
 
-if TYPE_CHECKING:
-    from userdp.ledger.charges import Charge
-    from userdp.ledger.history import History
+_MOST_NOISE = 1e4
+_MOST_RUNS = 10**6
 
 
 def refuse_beyond(path: Path, history: History) -> None:
@@ -41,44 +31,43 @@ def refuse_beyond(path: Path, history: History) -> None:
         path: of the ledger.
         history: with the charge that is asked about.
     """
-    if history.total is None and history.budget is None:
+    if history.fixed is None:
         return
     # What counts people in different ways does not add up to anything.
-    if len({adjacency_of(charge) for charge in history.charges.values()}) > 1:
+    if len({charge.adjacency for charge in history.charges.values()}) > 1:
         raise UseError(
             f"{path} would hold charges of different adjacencies, and no total bounds their sum",
             hint="keep records of several owners in a store of their own",
         )
-    if history.total is not None:
-        _refuse_beyond_total(path, history, *history.total)
-    if history.budget is not None:
-        _refuse_beyond_filter(path, history, history.budget.filter)
-
-
-def _refuse_beyond_total(path: Path, history: History, epsilon: float, delta: float) -> None:
-    charged = list(prices(history))
-    spent = math.fsum(price.epsilon for price in charged)
-    share = math.fsum(price.delta for price in charged)
-    if not (spent <= epsilon and share <= delta):
+    if history.total is not None and not _within_total(history):
+        epsilon, delta = history.total
         raise UseError(
             f"{path} would be charged beyond the total that was fixed for it before the first "
             f"charge: epsilon {epsilon_up(epsilon)} at delta {delta_up(delta)}",
             hint="plan for what is left of it; a total that is raised after a look bounds nothing",
         )
+    if history.budget is not None:
+        _refuse_beyond_filter(path, history, history.budget.filter)
+
+
+def _within_total(history: History) -> bool:
+    prices = list(history.prices())
+    epsilon, delta = history.total or (math.inf, 1.0)
+    spent = math.fsum(price.epsilon for price in prices)
+    return spent <= epsilon and math.fsum(price.delta for price in prices) <= delta
 
 
 def _refuse_beyond_filter(path: Path, history: History, opened: RenyiFilter) -> None:
-    costs = [cost_of(charge, opened) for charge in history.charges.values()]
-    if opened.admits(costs):
+    *before, new = (charge.cost(opened) for charge in history.charges.values())
+    if opened.admits([*before, new]):
         return
-    if math.isinf(costs[-1].rho):
+    if math.isinf(new.rho):
         raise UseError(
             f"{path} has a budget of epsilon {epsilon_up(opened.epsilon)}, and this has no "
             "epsilon: it would make the whole budget worth nothing",
             hint="do it on another store, of other people",
         )
-    before = costs[:-1]
-    if opened.admits([*before, Cost(rho=costs[-1].rho, steps=costs[-1].steps)]):
+    if opened.admits([*before, replace(new, delta=0.0)]):
         raise UseError(
             f"{path} has a budget of delta {delta_up(opened.delta)}, of which "
             f"{delta_up(opened.reserved_delta)} is reserved for what is known by its own epsilon "
@@ -86,78 +75,25 @@ def _refuse_beyond_filter(path: Path, history: History, opened: RenyiFilter) -> 
             hint="plan with a smaller --delta; or sample users or examples, which need "
             "none of the reserve",
         )
-    left = opened.left(before) / opened.capacity
-    needed = costs[-1].rho / opened.capacity
     raise UseError(
         f"{path} would be charged beyond its budget of epsilon {epsilon_up(opened.epsilon)} at "
-        f"delta {delta_up(opened.delta)}: this needs {100 * needed:.1f} % of the budget, and "
-        f"{100 * left:.1f} % is left",
+        f"delta {delta_up(opened.delta)}: this needs {100 * new.rho / opened.capacity:.1f} % of "
+        f"the budget, and {100 * opened.left(before) / opened.capacity:.1f} % is left",
         hint="plan with more noise or fewer steps: `userdp store budget STORE` shows what is left, "
         "and what it buys. Budgets are for the store's life and are never raised",
     )
 
 
-def cost_of(charge: Charge, opened: RenyiFilter) -> Cost:
-    """What a charge takes from a filter; infinite where nothing bounds it."""
-    if charge.query_epsilon is not None:
-        return opened.of_query(charge.query_epsilon)
-    if charge.selection is not None:
-        return _of_selection(charge.selection, opened)
-    if charge.recorded is not None:
-        return opened.of_guarantee(charge.recorded.epsilon, charge.recorded.delta)
-    if charge.plan is None or not charge.plan.sampling.covered:
-        return Cost(rho=math.inf)
-    cost = opened.of_steps(charge.plan.mechanism, steps=charge.stopped)
-    if cost is not None:
-        return cost
-    price = charge.plan.guarantee()
-    return opened.of_guarantee(price.epsilon, price.delta)
-
-
-def _of_selection(selection: PrivateSelection, opened: RenyiFilter) -> Cost:
-    curve = base_curve(
-        [mechanism_of(plan) for plan in selection.plans],
-        score_epsilon=selection.score_epsilon,
-        orders=sorted({*rdp.ORDERS, opened.order}),
-    )
-    rho = selected_curve(curve, selection.repetitions)[opened.order]
-    most = max(plan.steps for plan in selection.plans)
-    return Cost(rho=rho, steps=selection.repetitions.mean * most)
-
-
-def prices(history: History) -> Iterator[Guarantee]:
-    """What has to be paid for by addition: each series once, and what no series pays for."""
-    for declared in history.series.values():
-        yield declared.series.guarantee()
-    for charge in history.charges.values():
-        if charge.series is None:
-            yield price_of(charge)
-
-
-def price_of(charge: Charge) -> Guarantee:
-    """The (ε, δ) of a charge by itself; ε is infinite of a run without privacy."""
-    if charge.query_epsilon is not None:
-        return _per_user(charge.query_epsilon, accountant="pure")
-    if charge.selection is not None:
-        return charge.selection.guarantee()
-    if charge.recorded is not None:
-        return charge.recorded
-    return charge.plan.guarantee() if charge.plan else _per_user(math.inf, accountant="none")
-
-
 def refuse_used(path: Path, history: History, what: str) -> None:
     """`UseError` if something was charged, declared, looked at or fixed in a ledger before."""
-    fixed = history.total
-    if history.budget is not None:
-        fixed = history.budget.filter.epsilon, history.budget.filter.delta
-    if fixed is not None:
-        epsilon, delta = fixed
+    if history.fixed is not None:
+        epsilon, delta = history.fixed
         raise UseError(
             f"{path} has a total of epsilon {round_up(epsilon)} at delta {delta_up(delta)} already:"
             f" {what} that is fixed anew after a look bounds nothing",
             hint="it holds for the store's life; see `userdp store budget STORE`",
         )
-    if history.charges or history.looks or history.series or history.sweeps:
+    if history.charges or history.looks or history.series or history.tunings:
         raise UseError(
             f"something was charged or looked at in {path} before: {what} that is fixed after a "
             "look bounds nothing",
@@ -165,19 +101,182 @@ def refuse_used(path: Path, history: History, what: str) -> None:
         )
 
 
-def adjacency_of(charge: Charge) -> Adjacency:
-    """Which neighbours a charge is about."""
-    if charge.recorded is not None:
-        return charge.recorded.adjacency
-    return Adjacency.ADD_OR_REMOVE if charge.plan is None else charge.plan.sampling.adjacency
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spent:
+    """One line: something that was charged.
+
+    Args:
+        id: of the run, the answer or the selection.
+        when: date and time in UTC.
+        what: in words.
+        paid_by: ``"filter"``, ``"series"`` or ``"itself"``.
+        epsilon: of it by itself, at its own δ; infinite of what has none.
+        delta: that δ.
+        share: of the budget, from 0 to 1; of the series where that pays; None without either.
+        state: ``"settled"``, ``"settled early"`` or ``"open"``.
+    """
+
+    id: str
+    when: str | None
+    what: str
+    paid_by: str
+    epsilon: float
+    delta: float
+    share: float | None
+    state: str
 
 
-def _per_user(epsilon: float, *, accountant: str) -> Guarantee:
-    return Guarantee(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Buys:
+    """What is left of a budget would pay for.
+
+    Args:
+        like: the last private run, in words.
+        runs: more runs like it.
+        epsilon: the largest ε, by itself, of one more run of its draws, steps and δ.
+        noise_multiplier: σ of that run: the least one that still fits.
+    """
+
+    like: str
+    runs: int
+    epsilon: float
+    noise_multiplier: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overview:
+    """What was spent when on what, what is left, and what that buys; operator-only.
+
+    Args:
+        kind: ``"filter"``, ``"total"`` or ``"none"``.
+        epsilon: of the budget; None without one.
+        delta: likewise.
+        order: of the filter; None without one.
+        opened: when the filter was opened.
+        spent: the share of the budget that is spent, from 0 to 1; None without one.
+        lines: oldest first.
+        series: each declared series in words, with what of it was taken.
+        buys: None without a budget, or before the first private run.
+    """
+
+    kind: str
+    epsilon: float | None
+    delta: float | None
+    order: float | None
+    opened: str | None
+    spent: float | None
+    lines: tuple[Spent, ...]
+    series: tuple[str, ...]
+    buys: Buys | None
+
+
+def overview(history: History) -> Overview:
+    """A store's ledger as people read it; operator-only, since it holds times."""
+    budget, fixed = history.budget, history.fixed
+    epsilon, delta = (None, None) if fixed is None else fixed
+    return Overview(
+        kind="filter" if budget else "none" if fixed is None else "total",
         epsilon=epsilon,
-        delta=0.0,
-        unit=PrivacyUnit.USER,
-        adjacency=Adjacency.ADD_OR_REMOVE,
-        sampling=NONE,
-        accountant=accountant,
+        delta=delta,
+        order=None if budget is None else budget.filter.order,
+        opened=None if budget is None else budget.when,
+        spent=None if fixed is None else share_of(history),
+        lines=tuple(_spent(history, charge) for charge in history.charges.values()),
+        series=tuple(
+            f"{one.series.in_words}: {one.runs} of them taken" for one in history.series.values()
+        ),
+        buys=None if fixed is None else _buys(history),
     )
+
+
+def share_of(history: History, plan: Plan | None = None) -> float:
+    """The part of a store's budget or total that is spent; or that a run of ``plan`` would take."""
+    if history.budget is not None:
+        opened = history.budget.filter
+        if plan is not None:
+            return _next(plan).cost(opened).rho / opened.capacity
+        return opened.spent(one.cost(opened) for one in history.charges.values()) / opened.capacity
+    assert history.total is not None
+    prices = history.prices() if plan is None else (plan.guarantee(),)
+    return math.fsum(price.epsilon for price in prices) / history.total[0]
+
+
+def _next(plan: Plan) -> Charge:
+    return Charge(run_id="the next run", at=0, plan=plan)
+
+
+def _spent(history: History, charge: Charge) -> Spent:
+    price = charge.price()
+    paid_by, share = "itself", price.epsilon / history.total[0] if history.total else None
+    if history.budget is not None:
+        opened = history.budget.filter
+        paid_by, share = "filter", charge.cost(opened).rho / opened.capacity
+    elif charge.series is not None:
+        runs = history.series[charge.series].series.runs
+        paid_by, share = "series", 1 / runs if charge.plan else None
+    return Spent(
+        id=charge.run_id,
+        when=charge.when,
+        what=_what(charge),
+        paid_by=paid_by,
+        epsilon=price.epsilon,
+        delta=price.delta,
+        share=share,
+        state="settled early" if charge.early else "settled" if charge.settled else "open",
+    )
+
+
+def _what(charge: Charge) -> str:
+    if charge.query_epsilon is not None:
+        return f"DP answer: {charge.query_name}"
+    if charge.selection is not None:
+        return charge.selection.in_words
+    if charge.recorded is not None:
+        return charge.as_recorded
+    if charge.plan is None:
+        return "training without privacy"
+    again = ", charged again" if charge.again else ""
+    return f"{charge.steps} of {charge.plan.steps} steps ({charge.plan.algorithm}){again}"
+
+
+def _buys(history: History) -> Buys | None:
+    """Runs like the last private one that still fit, and the loudest single one."""
+    plans = [one.plan for one in history.charges.values() if one.plan is not None]
+    plan = next((one for one in reversed(plans) if one.sampling.covered), None)
+    if plan is None:
+        return None
+
+    def with_noise(multiplier: float) -> Plan:
+        return replace(plan, noise=replace(plan.noise, multiplier=multiplier))
+
+    runs = bisect_left(range(1, _MOST_RUNS + 1), True, key=lambda n: not _fits(history, plan, n))
+    noise = least(
+        lambda multiplier: not _fits(history, with_noise(multiplier)),
+        start=plan.noise.multiplier,
+        most=_MOST_NOISE,
+        smallest=1e-2,
+        relative=1e-4,
+    )
+    if noise is None:
+        return None
+    delta = delta_up(plan.budget.target_delta)
+    return Buys(
+        like=f"{plan.steps} steps of {plan.sampling.words.title}, δ = {delta}",
+        runs=runs,
+        epsilon=with_noise(noise).guarantee().epsilon,
+        noise_multiplier=noise,
+    )
+
+
+def _fits(history: History, plan: Plan, times: int = 1) -> bool:
+    """Whether what is left would pay for so many runs of a plan."""
+    if history.budget is not None:
+        opened, one = history.budget.filter, _next(plan).cost(history.budget.filter)
+        before = [charge.cost(opened) for charge in history.charges.values()]
+        more = Cost(rho=one.rho * times, delta=one.delta * times, steps=one.steps * times)
+        return opened.admits([*before, more])
+    assert history.total is not None
+    price, paid = plan.guarantee(), list(history.prices())
+    epsilon = math.fsum([*(one.epsilon for one in paid), times * price.epsilon])
+    delta = math.fsum([*(one.delta for one in paid), times * price.delta])
+    return epsilon <= history.total[0] and delta <= history.total[1]

@@ -23,16 +23,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from userdp import files
 from userdp.codec import decode
 from userdp.errors import UseError, in_short, kind_of
-from userdp.ledger.journal import read_entries, read_first
+from userdp.ledger import journal
+from userdp.ledger.lines import RUN, Attempt, Begin, Chosen, Finish, Lost, OpenRun, ReleaseLoss
+from userdp.noise.gaussian import NoiseSampler
+from userdp.plans import Plan
 from userdp.strict_json import parse
 
 Line = TypeVar("Line")
@@ -73,17 +79,7 @@ class RunFolder:
     @property
     def run_id(self) -> str:
         """The random id in the ledger's first line."""
-        return str(self._first()["run_id"])
-
-    def read_facts(self) -> dict[str, Any]:
-        """The public facts in the ledger's first line; `UseError` if there is no run here."""
-        return dict(self._first().get("facts", {}))
-
-    def _first(self) -> dict[str, Any]:
-        first = read_first(self.ledger)
-        if first.get("kind") != "run" or "run_id" not in first:
-            raise UseError(f"there is no run at {self.path}: {self.ledger.name} is of none")
-        return first
+        return RunRecord.read(self.path).run_id
 
     def read_train(self) -> dict[str, dict[str, Any]]:
         """The settings of ``userdp train`` that the run began with; none of `make_private`.
@@ -147,8 +143,144 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether the ledger notes the run's end."""
-        entries = read_entries(self.ledger) if self.ledger.exists() else []
-        return any(entry.get("kind") == "finish" for entry in entries)
+        record = RunRecord.find(self.path)
+        return record is not None and record.finish is not None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The ledger of a run, read once; all that is said of the run is computed from it.
+
+    Args:
+        folder: of the run.
+        begin: the ledger's first line.
+        rest: the lines after it.
+        data: the bytes of all that were read.
+        followed: the lines that the ledger lacks, by the store of its people; None before that was
+            asked (`userdp.claims.lineage.followed`).
+    """
+
+    folder: RunFolder
+    begin: Begin
+    rest: tuple[Any, ...]
+    data: bytes
+    followed: tuple[Any, ...] | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """The record of the run in a folder, or of the ledger at ``path``.
+
+        Raises:
+            UseError: there is no run, or its ledger is damaged or was edited.
+        """
+        ledger = path / LEDGER if path.is_dir() else path
+        if not ledger.is_file():
+            raise UseError(
+                f"there is no run at {path}: it has no {LEDGER}, and without one there is no "
+                "epsilon to tell",
+                hint="name the folder that `userdp train STORE --out RUN` wrote",
+            )
+        return cls.of(ledger, *journal.read(ledger, RUN))
+
+    @classmethod
+    def of(cls, ledger: Path, lines: Sequence[Any], data: bytes) -> RunRecord:
+        """The record of lines that were read; `UseError` if there is none."""
+        if not lines:
+            raise UseError(f"the ledger {ledger} is empty: nothing was ever charged in it")
+        folder = RunFolder(ledger.parent)
+        folder.ledger = ledger
+        return cls(folder=folder, begin=lines[0], rest=tuple(lines[1:]), data=data)
+
+    @classmethod
+    def find(cls, folder: Path) -> RunRecord | None:
+        """The record of the run in a folder; None where its ledger has no line, or is not there."""
+        ledger = folder / LEDGER
+        lines, data = journal.read(ledger, RUN) if ledger.exists() else ([], b"")
+        return cls.of(ledger, lines, data) if lines else None
+
+    @property
+    def as_written(self) -> RunRecord:
+        """The same, by the lines of its ledger alone."""
+        return replace(self, followed=())
+
+    @property
+    def path(self) -> Path:
+        """Of the ledger."""
+        return self.folder.ledger
+
+    @property
+    def run_id(self) -> str:
+        """Random; of a tuning's winner that of the tuning."""
+        return self.begin.run_id
+
+    @property
+    def plan(self) -> Plan | None:
+        """None of a run without privacy."""
+        return self.begin.plan
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Public constants such as versions."""
+        return self.begin.facts
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the ledger's bytes."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def finish(self) -> Finish | None:
+        """The line that notes the run's end, if it ended as planned."""
+        return next(iter(self._of(Finish)), None)
+
+    @cached_property
+    def attempts(self) -> int:
+        """Attempted steps, those of lost folders included."""
+        return len(self._of(Attempt)) + sum(line.attempts for line in self._of(Lost))
+
+    @cached_property
+    def steps(self) -> tuple[Attempt, ...]:
+        """The charged steps of which this ledger tells."""
+        return tuple(self._of(Attempt))
+
+    @property
+    def nonces(self) -> list[str]:
+        """Of its openings, oldest first."""
+        return [line.nonce for line in self._of(OpenRun)]
+
+    @property
+    def charges(self) -> list[str]:
+        """The charges in the store's ledger that paid for it, each once."""
+        return list(dict.fromkeys(line.charge for line in self._of(OpenRun)))
+
+    @property
+    def last_charge(self) -> str:
+        """The charge that pays for the steps to come."""
+        return (self.charges or [self.run_id])[-1]
+
+    @property
+    def samplers(self) -> tuple[NoiseSampler, ...]:
+        """What drew the noise of the attempted steps, each once."""
+        named = {line.step.noise_sampler for line in self.steps}
+        return tuple(sampler for sampler in NoiseSampler if sampler in named)
+
+    @property
+    def releases(self) -> tuple[ReleaseLoss, ...]:
+        """Losses that were released under DP after its end, oldest first."""
+        return tuple(self._of(ReleaseLoss))
+
+    @property
+    def chosen(self) -> Chosen | None:
+        """What was found last of the runs that it may have been chosen among."""
+        return next(reversed(self._of(Chosen)), None)
+
+    def has(self, kind: type) -> bool:
+        """Whether there is a line of a kind."""
+        return bool(self._of(kind))
+
+    def _of(self, kind: type[Line]) -> list[Line]:
+        lines = (*self.rest, *(self.followed or ()))
+        return [line for line in lines if isinstance(line, kind)]
 
 
 def train_toml(settings: Mapping[str, Mapping[str, Any]]) -> str:

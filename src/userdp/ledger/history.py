@@ -1,93 +1,265 @@
-"""A store ledger, read: who was charged what, what was looked at, declared, released."""
+"""A store's ledger, read: who was charged what, what was looked at, declared, released.
+
+`userdp.ledger.lines` folds the lines into a `History`, one after another; whatever depends on their
+order, such as which series pays for a run, follows from that order alone, so that nobody can say it
+otherwise later.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from userdp.accounting.filters import RenyiFilter
-from userdp.codec import decode, encode
-from userdp.errors import UseError
-from userdp.ledger import series, settling
-from userdp.ledger.charges import Charge, Declared, Opened, Released
-from userdp.ledger.shapes import STORE_SCHEMA
+from userdp.accounting import rdp
+from userdp.accounting.filters import Cost, RenyiFilter
+from userdp.accounting.private_selection import base_curve, selected_curve
+from userdp.codec import encode
 from userdp.plans import Plan, PrivateSelection, Series
-from userdp.plans.tuning import tuning_from
-from userdp.vocabulary import Guarantee, require_positive
+from userdp.plans.tuning import mechanism_of
+from userdp.vocabulary import NONE, Adjacency, Guarantee, PrivacyUnit
 
-SCHEMA = STORE_SCHEMA
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Charge:
+    """What one run or query costs the people of a store.
+
+    Args:
+        run_id: of the run, the query or the selection.
+        at: the line that it was charged in.
+        plan: None for a run without privacy, for a query and for a selection.
+        steps: charged; 0 for a query and for a selection, which is charged as a whole.
+        settled: what it costs is final.
+        early: the run was settled before its end.
+        query_epsilon: of a query with pure (ε, 0)-DP per user, add-or-remove; None for a run.
+        query_name: what was asked.
+        answer: what was released; None if a crash came between the charge and its answer.
+        selection: of a private selection, all of whose trials this pays for.
+        again: the run that this is a further charge of the whole plan of; None for a first one.
+        base: what the model descends from that the run began from, or that the query is about, as
+            plain values.
+        constants: the digest of a run's plan and options.
+        series: the id of the declared series that pays for it; None where it pays for itself.
+        stopped: the attempts of a run that was settled early, where only these count against a
+            filter (`History.why_whole`); None where the whole plan does.
+        logged: a run that kept exact numbers for its operator.
+        steered: a loop of somebody's own takes its steps; see `History.looked_during`.
+        ended: the line that settled it; None before that.
+        when: the date and time that it was charged at, in UTC.
+        state: the id of the state that the store was in; empty where that was not written.
+        recorded: of a run whose plan cannot be read here, since its sampling or noise is somebody's
+            own and ``module`` was not imported: the price that its line records.
+        module: where that sampling or noise is defined.
+    """
+
+    run_id: str
+    at: int
+    plan: Plan | None = None
+    steps: int = 0
+    settled: bool = False
+    early: bool = False
+    query_epsilon: float | None = None
+    query_name: str | None = None
+    answer: int | None = None
+    selection: PrivateSelection | None = None
+    again: str | None = None
+    base: Mapping[str, Any] | None = None
+    constants: str = ""
+    series: str | None = None
+    stopped: int | None = None
+    logged: bool = True
+    steered: bool = False
+    ended: int | None = None
+    when: str | None = None
+    state: str = ""
+    recorded: Guarantee | None = None
+    module: str = ""
+
+    @property
+    def as_recorded(self) -> str:
+        """What it is in words, where `recorded` stands in place of its plan."""
+        return (
+            f"training by a sampling or noise of {self.module}, as recorded (import {self.module} "
+            "to recompute)"
+        )
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it is a run's, and neither a query's nor a selection's."""
+        return self.query_epsilon is None and self.selection is None
+
+    @property
+    def shows_losses(self) -> bool:
+        """Whether its operator sees exact losses of it."""
+        return self.query_epsilon is None and self.logged
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Which neighbours it is about."""
+        if self.recorded is not None:
+            return self.recorded.adjacency
+        return Adjacency.ADD_OR_REMOVE if self.plan is None else self.plan.sampling.adjacency
+
+    def price(self) -> Guarantee:
+        """Its (ε, δ) by itself; ε is infinite of a run without privacy."""
+        priced = self.selection or self.plan
+        if priced is not None:
+            return priced.guarantee()
+        if self.recorded is not None:
+            return self.recorded
+        query = self.query_epsilon
+        return Guarantee(
+            epsilon=math.inf if query is None else query,
+            delta=0.0,
+            unit=PrivacyUnit.USER,
+            adjacency=Adjacency.ADD_OR_REMOVE,
+            sampling=NONE,
+            accountant="none" if query is None else "pure",
+        )
+
+    def cost(self, opened: RenyiFilter) -> Cost:
+        """What it takes from a filter; infinite where nothing bounds it."""
+        if self.query_epsilon is not None:
+            return opened.of_query(self.query_epsilon)
+        if self.selection is not None:
+            return _cost_of_selection(self.selection, opened)
+        if self.plan is not None and self.plan.sampling.covered:
+            cost = opened.of_steps(self.plan.mechanism, steps=self.stopped)
+            if cost is not None:
+                return cost
+        price = self.price()
+        if math.isinf(price.epsilon):
+            return Cost(rho=math.inf)
+        return opened.of_guarantee(price.epsilon, price.delta)
+
+
+def _cost_of_selection(selection: PrivateSelection, opened: RenyiFilter) -> Cost:
+    curve = base_curve(
+        [mechanism_of(plan) for plan in selection.plans],
+        score_epsilon=selection.score_epsilon,
+        orders=sorted({*rdp.ORDERS, opened.order}),
+    )
+    rho = selected_curve(curve, selection.repetitions)[opened.order]
+    most = max(plan.steps for plan in selection.plans)
+    return Cost(rho=rho, steps=selection.repetitions.mean * most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """A series of runs that was declared, and what of it was taken.
+
+    Args:
+        id: random.
+        series: what was declared.
+        runs: of it that were charged.
+    """
+
+    id: str
+    series: Series
+    runs: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A budget with a filter: random id; total, order and reserve; when it was opened, in UTC."""
+
+    id: str
+    filter: RenyiFilter
+    when: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Released:
+    """Weights that a run over these people released.
+
+    Args:
+        run_id: of the run.
+        weights: their digest (`userdp.claims.weights`).
+        lineage: what they descend from, as plain values.
+    """
+
+    run_id: str
+    weights: str
+    lineage: Mapping[str, Any]
 
 
 @dataclass(kw_only=True, slots=True)
 class History:
-    """A store ledger, read.
+    """A store's ledger, read.
 
     Args:
+        id: random, of the ledger; empty while it has no line.
+        lines: how many there are.
         charges: by id, oldest first.
         nonces: of each opened charge, that of its last opening, and the attempts of before it.
         settled: runs that ended.
         slots: by private selection, the constants of each slot, by its id.
         taken: by slot, the trial that took it.
+        scores: by trial of a private selection, its score, drawn once.
+        bases: of trials of private selections, what the model descends from that each began from.
         looks: what showed its operator an exact number, and at which line.
         declared: constants by their digest, and the first line that records them.
         begun: constants of runs by their digest, and the line of the first run that has them.
-        sweeps: the line at which each began, by its id, and the constants of its candidates.
-        scores: by trial of a private selection, its score, drawn once.
-        bases: of trials of private selections, what the model descends from that each began from.
+        tunings: the line at which each began, by its id, and the constants of its candidates.
         released: weights.
-        id: random, of the ledger; empty while it has no line.
         erasures: states of stores from which somebody was erased, and the state after it, by id.
         total: (ε, δ) within which all charges stay, if that was fixed before the first of them.
         budget: a total with a filter, if that was opened before the first of them.
         series: that were declared, by id.
-        halted: runs that were settled before their end.
-        copied: its file was found to be another one than before, or changed by somebody else
-            (`userdp.ledger.place`).
-        lines: how many there are.
+        copied: its file was found to be another one than before (`userdp.ledger.place`).
     """
 
+    id: str = ""
+    lines: int = 0
     charges: dict[str, Charge] = field(default_factory=dict)
     nonces: dict[str, tuple[str, int]] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
-    slots: dict[str, dict[str, str]] = field(default_factory=dict)
+    slots: dict[str, Mapping[str, str]] = field(default_factory=dict)
     taken: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, float | None] = field(default_factory=dict)
+    bases: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     looks: list[tuple[int, str]] = field(default_factory=list)
     declared: dict[str, int] = field(default_factory=dict)
     begun: dict[str, int] = field(default_factory=dict)
-    sweeps: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
-    scores: dict[str, float | None] = field(default_factory=dict)
-    bases: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    tunings: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     released: list[Released] = field(default_factory=list)
     erasures: list[tuple[str, str]] = field(default_factory=list)
-    id: str = ""
     total: tuple[float, float] | None = None
     budget: Opened | None = None
     series: dict[str, Declared] = field(default_factory=dict)
-    halted: set[str] = field(default_factory=set)
     copied: bool = False
-    lines: int = 0
 
     @property
     def ids(self) -> frozenset[str]:
         """Of all that was charged here, under whichever id a model's lineage knows it."""
         shared = {*self.series} | ({self.budget.id} if self.budget is not None else set())
-        return frozenset({*self.charges, *self.taken.values(), *self.sweeps, *shared})
+        return frozenset({*self.charges, *self.taken.values(), *self.tunings, *shared})
+
+    @property
+    def fixed(self) -> tuple[float, float] | None:
+        """(ε, δ) that all that is charged claims or stays within; None where none was fixed."""
+        if self.budget is not None:
+            return self.budget.filter.epsilon, self.budget.filter.delta
+        return self.total
 
     @property
     def total_delta(self) -> float:
-        """δ of a total that all that is charged claims or stays within; 0 where none was fixed."""
-        if self.budget is not None:
-            return self.budget.filter.delta
-        return self.total[1] if self.total is not None else 0.0
+        """δ of `fixed`; 0 where none was."""
+        return 0.0 if self.fixed is None else self.fixed[1]
 
     @property
     def within(self) -> str:
         """The ledger's id if a total was fixed in it, that all its charges stay within."""
-        return "" if self.total is None and self.budget is None else self.id
+        return "" if self.fixed is None else self.id
+
+    def prices(self) -> Iterator[Guarantee]:
+        """What has to be paid by addition: each series once, and what no series pays for."""
+        for declared in self.series.values():
+            yield declared.series.guarantee()
+        for charge in self.charges.values():
+            if charge.series is None:
+                yield charge.price()
 
     @property
     def looked(self) -> frozenset[str]:
@@ -97,9 +269,8 @@ class History:
     def looked_before(self, at: int) -> frozenset[str]:
         """`looked`, of the lines before ``at`` only."""
         looks = {what for place, what in self.looks if place < at}
-        earlier = (charge for charge in self.charges.values() if charge.at < at)
-        trained = any(one.shows_losses for one in earlier)
-        return frozenset(looks | ({"train"} if trained else set()))
+        logs = any(one.at < at and one.shows_losses for one in self.charges.values())
+        return frozenset(looks | ({"train"} if logs else set()))
 
     def looked_during(self, charge: Charge) -> frozenset[str]:
         """What showed exact numbers while a loop of somebody's own was open or interrupted.
@@ -112,18 +283,17 @@ class History:
         first = self.charges.get(charge.again or "", charge)
         ended = self.lines if charge.ended is None else charge.ended
         looks = {what for at, what in self.looks if first.at < at < ended}
-        others = (
-            one for one in self.charges.values() if first.run_id not in (one.run_id, one.again)
+        logs = any(
+            first.at < one.at < ended and one.shows_losses
+            for one in self.charges.values()
+            if first.run_id not in (one.run_id, one.again)
         )
-        logs = (one.at for one in others if one.shows_losses)
-        return frozenset(
-            looks | ({"train"} if any(first.at < at < ended for at in logs) else set())
-        )
+        return frozenset(looks | ({"train"} if logs else set()))
 
-    def sweep_of(self, constants: str) -> str | None:
-        """The sweep that has these constants in its grid, and has not released a winner yet."""
+    def tuning_of(self, constants: str) -> str | None:
+        """The tuning that has these constants in its grid, and has not released a winner yet."""
         ended = {one.run_id for one in self.released}
-        grids = ((name, grid) for name, (_, grid) in self.sweeps.items() if name not in ended)
+        grids = ((name, grid) for name, (_, grid) in self.tunings.items() if name not in ended)
         return next((name for name, grid in grids if constants in grid), None)
 
     def only_erased_since(self, before: str, now: str) -> bool:
@@ -149,215 +319,55 @@ class History:
         ]
         return declared if declared < begun and not again and min(turn) == declared else begun
 
+    def room_for(self, plan: Plan | None) -> Declared | None:
+        """The series that would pay for a run of this plan: the first that has room for one."""
+        for one in self.series.values():
+            if plan is not None and one.runs < one.series.runs and one.series.holds(plan):
+                return one
+        return None
 
-def history_of(path: Path, entries: list[dict[str, Any]]) -> History:
-    """A store ledger's entries, read; `UseError` if they are no store ledger's.
+    def take_run(self, plan: Plan | None) -> str | None:
+        """Take a run of this plan from the series that pays for it, and return its id, if any."""
+        declared = self.room_for(plan)
+        if declared is None:
+            return None
+        self.series[declared.id] = replace(declared, runs=declared.runs + 1)
+        return declared.id
 
-    No entries are no charges: a line is on the disk before what it charges for begins.
-    """
-    history = History(lines=len(entries))
-    if not entries:
-        return history
-    if entries[0].get("kind") != "store" or entries[0].get("schema") != SCHEMA:
-        raise UseError(
-            f"{path} is not a store ledger of schema {SCHEMA}, it says "
-            f"{entries[0].get('schema')!r}: what it charged is not known to this version"
-        )
-    history.id = str(entries[0].get("id", ""))
-    for at, entry in enumerate(entries[1:], start=1):
-        try:
-            take(history, entry, at)
-        except KeyError as error:
-            raise UseError(
-                f"line {at + 1} of {path} is of unknown kind, or speaks of what no line before it "
-                f"charged: {error!s:.80}"
-            ) from error
-    return history
+    def why_whole(self, run_id: str) -> str | None:
+        """Why a run that stops here costs its whole plan, as a clause; None where its attempts do.
 
+        When a run stopped may have been chosen by what it released. Under a filter that is allowed:
+        each of its steps is a release of its own, and the filter holds wherever the releases end
+        (`userdp.accounting.filters`). But *only* what was charged to the filter may have chosen it.
+        So the steps that did not run are given back where the ledger shows no exact number of these
+        people's text. Correlated noise is priced for all steps together, and gives none back.
+        Whoever read the text itself, or timed the steps, and stopped the run by that, knows what no
+        ledger shows; docs/budgets.md says so.
+        """
+        if self.budget is None:
+            return "the store has no budget with a filter, and the moment may have been chosen"
+        if self.looked:
+            looks = ", ".join(sorted(self.looked))
+            return f"exact numbers were shown ({looks}), which may have chosen the moment"
+        if self.copied:
+            return "the ledger was copied or moved, so that another copy may hold a look"
+        if self.charges[run_id].again or any(one.again == run_id for one in self.charges.values()):
+            return (
+                "the run was charged more than once, so that copies of its folder may have gone on"
+            )
+        return None
 
-def take(history: History, entry: dict[str, Any], at: int) -> None:
-    """Put the line at ``at`` of a ledger into what was read before it."""
-    _READ[entry["kind"]](history, entry, at)
+    def readable(self, lineage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """A lineage with what is charged here as recorded: no plan of it could be read there."""
+        if not lineage or not any(one.recorded for one in self.charges.values()):
+            return lineage
 
+        def part(plain: Any) -> Any:
+            charge = self.charges.get(plain.get("id", ""))
+            if charge is None or charge.recorded is None:
+                return plain
+            bound, what = encode(charge.recorded), charge.as_recorded
+            return {"kind": "bound", "id": charge.run_id, "what": what, "bound": bound}
 
-@lru_cache(maxsize=1024)  # a command reads its ledger many times, and most runs share a plan
-def _plan(text: str) -> Plan:
-    return decode(Plan, json.loads(text), what="the plan of a charge")
-
-
-def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
-    run_id, noted = entry["run_id"], entry.get("recorded", {})
-    plan, recorded = None, None
-    try:
-        plan = _plan(json.dumps(entry["plan"])) if entry["plan"] else None
-    except UseError:
-        if not noted:
-            raise
-        if noted.get("guarantee"):
-            recorded = decode(Guarantee, noted["guarantee"], what=f"the price of {run_id}")
-    history.charges[run_id] = Charge(
-        run_id=run_id,
-        at=at,
-        plan=plan,
-        recorded=recorded,
-        module=str(noted.get("module", "")),
-        steps=int(entry["plan"]["steps"]) if entry["plan"] else 0,
-        again=entry["again"],
-        base=_readable(history, entry["base"]),
-        constants=entry["constants"],
-        series=series.take_run(history, plan),
-        logged=entry.get("logged", True),
-        steered=entry.get("steered", False),
-        when=entry.get("when"),
-        state=entry.get("state", ""),
-    )
-    if entry["again"] is None:
-        history.begun.setdefault(entry["constants"], at)
-
-
-def _readable(history: History, lineage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """A lineage with what is charged here as recorded: its plan could not be read there either."""
-    if not lineage:
-        return lineage
-
-    def part(plain: Any) -> Any:
-        charge = history.charges.get(plain.get("id", ""))
-        if charge is None or charge.recorded is None:
-            return plain
-        bound = encode(charge.recorded)
-        return {"kind": "bound", "id": charge.run_id, "what": charge.as_recorded, "bound": bound}
-
-    return {**lineage, "parts": [part(one) for one in lineage.get("parts", ())]}
-
-
-def _open(history: History, entry: dict[str, Any], at: int) -> None:
-    history.nonces[entry["run_id"]] = (entry["nonce"], entry["attempts"])
-
-
-def _settle(history: History, entry: dict[str, Any], at: int) -> None:
-    run_id = entry["run_id"]
-    history.settled.add(run_id)
-    if run_id in history.charges:
-        history.charges[run_id] = replace(
-            history.charges[run_id], steps=entry["steps"], settled=True, ended=at
-        )
-    if "weights" in entry:
-        _release(history, entry, at)
-
-
-def _release(history: History, entry: dict[str, Any], at: int) -> None:
-    lineage = _readable(history, entry["lineage"])
-    released = Released(run_id=entry["run_id"], weights=entry["weights"], lineage=lineage or {})
-    # The last word on these weights: a trial that won claims what choosing it cost.
-    others = [one for one in history.released if one.weights != released.weights]
-    history.released = [*others, released]
-
-
-def _selection(history: History, entry: dict[str, Any], at: int) -> None:
-    selection = tuning_from(entry["selection"])
-    if not isinstance(selection, PrivateSelection):
-        raise UseError(f"selection {entry['run_id']} is none that is private")
-    history.charges[entry["run_id"]] = Charge(
-        run_id=entry["run_id"],
-        at=at,
-        settled=True,
-        selection=selection,
-        when=entry.get("when"),
-        state=entry.get("state", ""),
-    )
-
-
-def _slots(history: History, entry: dict[str, Any], at: int) -> None:
-    history.slots[entry["run_id"]] = dict(entry["slots"])
-
-
-def _trial(history: History, entry: dict[str, Any], at: int) -> None:
-    history.taken[entry["slot"]] = entry["run_id"]
-    history.bases[entry["run_id"]] = _readable(history, entry["base"]) or {}
-
-
-def _score(history: History, entry: dict[str, Any], at: int) -> None:
-    history.scores[entry["run_id"]] = entry["value"]
-
-
-def _query(history: History, entry: dict[str, Any], at: int) -> None:
-    history.charges[entry["run_id"]] = Charge(
-        run_id=entry["run_id"],
-        at=at,
-        settled=True,
-        query_epsilon=require_positive("pure_epsilon", entry["pure_epsilon"], at_most=700.0),
-        query_name=entry["name"],
-        base=_readable(history, entry["base"]),
-        when=entry.get("when"),
-        state=entry.get("state", ""),
-    )
-
-
-def _answer(history: History, entry: dict[str, Any], at: int) -> None:
-    history.charges[entry["run_id"]] = replace(
-        history.charges[entry["run_id"]], answer=entry["value"]
-    )
-
-
-def _look(history: History, entry: dict[str, Any], at: int) -> None:
-    history.looks.append((at, entry["what"]))
-
-
-def _forget(history: History, entry: dict[str, Any], at: int) -> None:
-    history.erasures.append((entry["before"], entry["after"]))
-
-
-def _declare(history: History, entry: dict[str, Any], at: int) -> None:
-    history.declared.setdefault(entry["constants"], at)
-
-
-def _sweep(history: History, entry: dict[str, Any], at: int) -> None:
-    history.sweeps.setdefault(entry["run_id"], (at, tuple(entry["constants"])))
-
-
-def _total(history: History, entry: dict[str, Any], at: int) -> None:
-    history.total = (entry["epsilon"], entry["delta"])
-
-
-def _budget(history: History, entry: dict[str, Any], at: int) -> None:
-    what = "the filter of the budget"
-    opened = decode(RenyiFilter, entry["filter"], what=what)
-    history.budget = Opened(id=entry["run_id"], filter=opened, when=entry.get("when"))
-
-
-def _series(history: History, entry: dict[str, Any], at: int) -> None:
-    declared = decode(Series, entry["series"], what="a declared series")
-    history.series[entry["run_id"]] = Declared(
-        id=entry["run_id"], at=at, series=declared, when=entry.get("when")
-    )
-
-
-def _halt(history: History, entry: dict[str, Any], at: int) -> None:
-    settling.read(history, entry["run_id"], attempts=entry["attempts"], at=at)
-
-
-def _place(history: History, entry: dict[str, Any], at: int) -> None:
-    history.copied = True
-
-
-_READ: dict[str, Callable[[History, dict[str, Any], int], None]] = {
-    "reserve": _reserve,
-    "open": _open,
-    "settle": _settle,
-    "release": _release,
-    "selection": _selection,
-    "slots": _slots,
-    "trial": _trial,
-    "score": _score,
-    "query": _query,
-    "answer": _answer,
-    "look": _look,
-    "forget": _forget,
-    "declare": _declare,
-    "sweep": _sweep,
-    "total": _total,
-    "budget": _budget,
-    "series": _series,
-    "halt": _halt,
-    "place": _place,
-}
+        return {**lineage, "parts": [part(one) for one in lineage.get("parts", ())]}

@@ -2,7 +2,8 @@
 
 Each line carries ``prev``, the hash of the line before it, so that an edited, dropped or
 re-ordered line is noticed. A line that a crash cut short was never acknowledged: it is ignored when
-the journal is read, and the next line is written over it.
+the journal is read, and the next line is written over it. Every line is a dataclass of a kind that
+the journal knows (`userdp.ledger.lines`), encoded and decoded by `userdp.codec`.
 """
 
 from __future__ import annotations
@@ -10,74 +11,69 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from userdp import files
+from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
-from userdp.files import sync
-from userdp.ledger.shapes import require_shapes
 from userdp.strict_json import parse
 
+Kinds = Mapping[str, type]
+"""The classes of the lines of a journal, by their ``kind``; the first one opens it."""
 _START = "0" * 16
 
 
-def read_entries(path: Path) -> list[dict[str, Any]]:
-    """All complete entries, oldest first.
+def read(path: Path, *kinds: Kinds) -> tuple[list[Any], bytes]:
+    """All complete lines, oldest first; and their bytes.
+
+    Args:
+        path: of the journal.
+        kinds: of the journals that it may be, as its first line says.
 
     Raises:
-        UseError: there is no such file, it is not a journal, or its chain is broken.
+        UseError: there is no such file, it is not a journal of these kinds, or its chain is broken.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise UseError(f"cannot read the ledger {path}: {error.strerror}") from error
-    entries, _ = _parse(path, data)
+    read = _parse(path, data, *kinds)
+    return list(read.lines), read.data
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """All complete lines as plain values, whatever their kinds; `UseError` as of `read`."""
+    previous, entries = _START, []
+    data = path.read_bytes()
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
+        entries.append(_entry(path, number, line, previous))
+        previous = _hash(line)
     return entries
 
 
-def read_first(path: Path) -> dict[str, Any]:
-    """The first entry alone; empty in a journal that has none yet.
-
-    What follows it is neither read nor judged, so that a long journal costs no more than a short
-    one, in time and in what stays in memory.
-
-    Raises:
-        UseError: there is no such file, or its first line is no journal's.
-    """
-    try:
-        with path.open("rb") as file:
-            line = file.readline()
-    except OSError as error:
-        raise UseError(f"cannot read the ledger {path}: {error.strerror}") from error
-    if not line.endswith(b"\n"):
-        return {}
-    entry = _entry(path, 1, line.removesuffix(b"\n"), _START)
-    require_shapes(path, [entry])
-    return entry
-
-
-def append_entries(
+def append(
     path: Path,
-    compose: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
+    kinds: Kinds,
+    compose: Callable[[list[Any]], Sequence[Any]],
     *,
     mode: int = files.SHAREABLE_FILE,
-    noted: Callable[[bool], None] | None = None,
+    written: Callable[[], None] | None = None,
 ) -> None:
-    """Append what ``compose`` makes of the entries so far; on the disk when this returns.
+    """Append what ``compose`` makes of the lines so far; on the disk when this returns.
 
     No other process appends between the look and the write. A torn last line is written over;
-    ``compose`` sees no entries in a journal that is new, or whose first line a crash cut short.
-    What it raises is raised, and nothing appended. A new file has ``mode``.
+    ``compose`` sees no lines in a journal that is new, or whose first line a crash cut short.
+    What it raises is raised, and nothing appended.
 
     Args:
         path: of the journal.
-        compose: from the entries so far to those that follow; none leaves the file untouched.
+        kinds: of its lines.
+        compose: from the lines so far to those that follow; none leaves the file untouched.
         mode: of a new file.
-        noted: is called under the journal's lock: with True once all is on the disk, with False
-            where the disk refused it.
+        written: is called under the journal's lock once all new lines are on the disk.
 
     Raises:
         FailureError: the disk refused (the journal then still ends in its old last line).
@@ -89,28 +85,21 @@ def append_entries(
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         size = os.fstat(descriptor).st_size
-        data = os.pread(descriptor, size, 0)
-        entries, end = _parse(path, data)
-        previous = _last_hash(data, end)
-        text = b""
-        for entry in compose(entries):
-            line, previous = _chained(path, entry, previous)
-            text += line
-        if text:
-            if not end:  # by whoever writes the first line: a kill may have come to who made it
-                sync(path.parent)
-            try:
-                _write(descriptor, path, text, end)
-            except FailureError:
-                if noted is not None:
-                    with suppress(FailureError):  # the first error is the one to be told
-                        noted(False)
-                raise
-            # After the write: a kill must not leave the file as long as it was, and yet changed.
-            if size > end + len(text):
-                os.ftruncate(descriptor, end + len(text))
-        if noted is not None:
-            noted(True)
+        before = _parse(path, os.pread(descriptor, size, 0), kinds)
+        end, previous, text = len(before.data), before.last, b""
+        for line in compose(list(before.lines)):
+            chained, previous = _chained(path, line, previous)
+            text += chained
+        if not text:
+            return
+        if not end:  # by whoever writes the first line: a kill may have come to who made it
+            files.sync(path.parent)
+        _write(descriptor, path, text, end)
+        # After the write: a kill must not leave the file as long as it was, and yet changed.
+        if size > end + len(text):
+            os.ftruncate(descriptor, end + len(text))
+        if written is not None:
+            written()
     finally:
         os.close(descriptor)
 
@@ -121,20 +110,16 @@ class JournalWriter:
     ``prev`` of the last line is kept, so that one append costs one write and one sync.
     """
 
-    def __init__(self, path: Path) -> None:
-        data = path.read_bytes()
-        _, end = _parse(path, data)
-        if not end:
+    def __init__(self, path: Path, kinds: Kinds) -> None:
+        lines = _parse(path, path.read_bytes(), kinds)
+        if not lines.data:
             raise UseError(f"the ledger {path} is empty: it never was begun")
         self._descriptor: int | None = os.open(path, os.O_RDWR)
-        if end != len(data):
-            os.ftruncate(self._descriptor, end)
-        self._end = end
-        self._previous = _last_hash(data, end)
-        self._path = path
+        self._path, self._end, self._previous = path, len(lines.data), lines.last
+        os.ftruncate(self._descriptor, self._end)
 
-    def append(self, entry: dict[str, Any]) -> None:
-        """Append one entry durably; `FailureError` (and no half line) if the disk refuses.
+    def append(self, line: Any) -> None:
+        """Append one line durably; `FailureError` (and no half line) if the disk refuses.
 
         `UseError` after `close`: the number of the descriptor may be another file's by then.
         """
@@ -144,9 +129,9 @@ class JournalWriter:
                 "nowhere",
                 hint="resume the run: resume=True, or --resume",
             )
-        line, previous = _chained(self._path, entry, self._previous)
-        _write(self._descriptor, self._path, line, self._end)
-        self._end += len(line)
+        text, previous = _chained(self._path, line, self._previous)
+        _write(self._descriptor, self._path, text, self._end)
+        self._end += len(text)
         self._previous = previous
 
     def close(self) -> None:
@@ -159,7 +144,7 @@ class JournalWriter:
 @contextmanager
 def exclusive(path: Path, *, refusal: FailureError) -> Iterator[None]:
     """Hold a lock file for as long as the block runs; raise ``refusal`` if another holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, files.OPERATOR_FILE)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -171,43 +156,55 @@ def exclusive(path: Path, *, refusal: FailureError) -> Iterator[None]:
 
 
 class _Read(NamedTuple):
-    """The complete lines of a journal, what they say, and the hash of the last."""
+    """The complete lines of a journal, as bytes and as what they say; and the hash of the last."""
 
-    lines: bytes = b""
-    entries: tuple[dict[str, Any], ...] = ()
+    data: bytes = b""
+    lines: tuple[Any, ...] = ()
     last: str = _START
 
 
 _read: dict[Path, _Read] = {}
-"""By path, of the few journals that were read last. One command reads its store's ledger some
-twenty times, and each run's line in it names what went before: in a store of many runs that is
-megabytes."""
-
+"""By path, of the few journals that were read last: whoever charges reads the ledger once more
+under its lock, and in a store of many runs it has megabytes."""
 _FEW = 4
-"""A command reads a run's ledger, and its store's; a sweep those of its trials, one by one."""
 
 
-def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """Entries of all complete lines, and the byte at which the last complete line ends.
-
-    Lines that were read before, byte for byte, are not parsed again. Whoever gets entries may
-    change them, but nothing that they hold.
-    """
-    end = data.rfind(b"\n") + 1
+def _parse(path: Path, data: bytes, *journals: Kinds) -> _Read:
+    """All complete lines; those that were read before, byte for byte, are not decoded again."""
     known = _read.pop(path, _Read())
-    if not data.startswith(known.lines):
+    if not data.startswith(known.data):
         known = _Read()
-    entries, previous = list(known.entries), known.last
-    for number, line in enumerate(
-        data[len(known.lines) : end].splitlines(), start=len(entries) + 1
-    ):
-        entries.append(_entry(path, number, line, previous))
-        previous = _hash(line)
-    require_shapes(path, entries, known=len(known.entries))
-    _read[path] = _Read(data[:end], tuple(entries), previous)
+    if known.lines:
+        _kinds(path, known.lines[0].kind, journals)
+    lines, previous = list(known.lines), known.last
+    end = data.rfind(b"\n") + 1
+    for number, text in enumerate(data[len(known.data) : end].splitlines(), len(lines) + 1):
+        entry = _entry(path, number, text, previous)
+        kinds = _kinds(path, lines[0].kind if lines else entry.get("kind"), journals)
+        kind, what = entry.get("kind"), f"line {number} of {path}"
+        if (
+            not isinstance(kind, str)
+            or kind not in kinds
+            or (kind == next(iter(kinds))) != (not lines)
+        ):
+            raise UseError(f"{what} is of the kind {kind!r:.80}, which no such ledger has there")
+        lines.append(decode(kinds[kind], entry, what=what))
+        previous = _hash(text)
+    read = _read[path] = _Read(data[:end], tuple(lines), previous)
     for other in list(_read)[:-_FEW]:
-        _read.pop(other, None)
-    return [dict(entry) for entry in entries], end
+        del _read[other]
+    return read
+
+
+def _kinds(path: Path, first: object, journals: Sequence[Kinds]) -> Kinds:
+    """The kinds of the journal that a first line of such a kind opens."""
+    for kinds in journals:
+        if first == next(iter(kinds)):
+            return kinds
+    needed = " or ".join(next(iter(kinds)) for kinds in journals)
+    raise UseError(
+        f"{path} is no ledger of a {needed}: its first line is of the kind {first!r:.80}"
+    )
 
 
 def _entry(path: Path, number: int, line: bytes, previous: str) -> dict[str, Any]:
@@ -227,17 +224,14 @@ def _entry(path: Path, number: int, line: bytes, previous: str) -> dict[str, Any
     return entry
 
 
-def _chained(path: Path, entry: dict[str, Any], previous: str) -> tuple[bytes, str]:
-    """The line of an entry after the line of hash ``previous``, and the hash of its own.
+def _chained(path: Path, line: Any, previous: str) -> tuple[bytes, str]:
+    """The text of a line after the line of hash ``previous``, and the hash of its own.
 
     `UseError` for one that no reader would take: all lines before it would be lost with it.
     """
-    line = files.json_text({**entry, "prev": previous}, path, finite=True).encode()
-    return line + b"\n", _hash(line)
-
-
-def _last_hash(data: bytes, end: int) -> str:
-    return _hash(data[:end].rsplit(b"\n", 2)[-2]) if end else _START
+    entry = {**encode(line), "prev": previous}
+    text = files.json_text(entry, path, finite=True).encode()
+    return text + b"\n", _hash(text)
 
 
 def _write(descriptor: int, path: Path, text: bytes, end: int) -> None:

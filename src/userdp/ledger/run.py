@@ -11,19 +11,27 @@ by their digests. Losses that were released under DP follow it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
-from userdp.ledger.journal import JournalWriter, append_entries, read_entries
-from userdp.ledger.opening import Counter
-from userdp.ledger.shapes import RUN_SCHEMA
-from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler
-from userdp.plans import Plan, StepRecord, Tuning
-from userdp.plans.tuning import tuning_from
-
-SCHEMA = RUN_SCHEMA
+from userdp.ledger import journal
+from userdp.ledger.folder import RunFolder, RunRecord
+from userdp.ledger.lines import (
+    RUN,
+    Attempt,
+    Begin,
+    Finish,
+    Lost,
+    OpenRun,
+    ReleaseLoss,
+    RunCopied,
+    SettleRun,
+)
+from userdp.ledger.place import PLACE, Counter
+from userdp.ledger.store import StoreLedger
+from userdp.plans import StepRecord, Tuning
 
 
 class RunLedger:
@@ -45,58 +53,19 @@ class RunLedger:
     """
 
     def __init__(self, path: Path) -> None:
-        entries = read_entries(path)
-        clips = [entry["l2_clip_norm"] for entry in entries if entry["kind"] == "attempt"]
-        self.path = path
-        self.plan = plan_of(path, entries)
-        self.attempts = count_attempts(entries)
-        self.lineage: dict[str, Any] = entries[0]["lineage"]
+        record = RunRecord.read(path)
+        self.path, self.plan, self.attempts = path, record.plan, record.attempts
+        self.charge = record.last_charge
+        steps = record.steps
+        self.last_clip_norm: float | None = steps[-1].step.l2_clip_norm if steps else None
         self._counter: Counter | None = None
-        self._copied = is_copied(entries)
-        self.charge = str((charges_in(entries) or [entries[0]["run_id"]])[-1])
-        self.last_clip_norm: float | None = clips[-1] if clips else None
-        self._writer = JournalWriter(path)
+        self._copied = record.has(RunCopied)
+        self._writer = journal.JournalWriter(path, RUN)
 
     @classmethod
-    def create(
-        cls,
-        path: Path,
-        *,
-        plan: Plan | None,
-        run_id: str,
-        lineage: Mapping[str, Any],
-        facts: Mapping[str, Any] | None = None,
-        trial: bool = False,
-        sweep: str | None = None,
-        payer: Mapping[str, Any] | None = None,
-    ) -> RunLedger:
-        """Begin a ledger.
-
-        Args:
-            path: a new file.
-            plan: None for a run without privacy: its ε is infinite.
-            run_id: random.
-            lineage: what the run descends from, itself left out, as plain values.
-            facts: public constants such as versions.
-            trial: a private selection pays for this run, of which only the winner claims anything.
-            sweep: the id of any other sweep that this run is a trial of.
-            payer: the filter or the series that pays for it, as plain values; None for itself.
-        """
-        header = {
-            "kind": "run",
-            "schema": SCHEMA,
-            "run_id": run_id,
-            "plan": encode(plan),
-            "facts": dict(facts or {}),
-            "lineage": dict(lineage),
-        }
-        if trial:
-            header["trial"] = True
-        if sweep is not None:
-            header["sweep"] = sweep
-        if payer is not None:
-            header["payer"] = dict(payer)
-        _begin(path, [header])
+    def create(cls, path: Path, begin: Begin) -> RunLedger:
+        """Begin a ledger at ``path``, a new file, with its first line."""
+        _begin(path, begin)
         return cls(path)
 
     def open(self, nonce: str, counter: Counter, *, charge: str) -> None:
@@ -109,18 +78,18 @@ class RunLedger:
         """
         lost = counter.attempts - self.attempts if self.plan is not None else 0
         if lost > 0:  # a crash before the line was written, or a folder that was put back
-            self._writer.append({"kind": "lost", "attempts": lost})
+            self._writer.append(Lost(attempts=lost))
             self.attempts += lost
-        self._writer.append({"kind": "open", "nonce": nonce, "charge": charge})
+        self._writer.append(OpenRun(nonce=nonce, charge=charge))
         self._counter, self.charge = counter, charge
 
     def note_copy(self) -> None:
-        """Note, once, that the store's ledger was found to be a copy, or put back, since it began.
+        """Note, once, that the store's ledger was found to be a copy since the run began.
 
         The first line says so of a run that began in such a store.
         """
         if not self._copied:
-            self._writer.append({"kind": "copied"})
+            self._writer.append(RunCopied())
             self._copied = True
 
     @property
@@ -156,7 +125,7 @@ class RunLedger:
         number = self.attempts + 1
         if self._counter is not None:
             self._counter.count()
-        self._writer.append({"kind": "attempt", "attempt": number, **encode(step)})
+        self._writer.append(Attempt(attempt=number, step=step))
         self.attempts = number
         self.last_clip_norm = step.l2_clip_norm
         return number
@@ -169,19 +138,16 @@ class RunLedger:
         looks: Sequence[str] = (),
         since: Mapping[str, Any] | None = None,
     ) -> None:
-        """Note that the run ended as planned, and bind what it released.
-
-        Args:
-            digests: of the released weights, of plan.json, of train.toml and of the adapter's
-                weights; None for what is not there.
-            files: digest of each file of the released model (`userdp.claims.bound`).
-            looks: what showed exact numbers while it was open, and may have steered it.
-            since: what was released meanwhile, and may have steered it, as plain values.
-        """
-        entry: dict[str, Any] = {"kind": "finish", "attempts": self.attempts}
-        entry |= {"digests": dict(digests), "files": dict(files or {})}
-        entry |= {"looks": list(looks)} if looks else {}
-        self._writer.append(entry | ({"since": dict(since)} if since else {}))
+        """Note that the run ended as planned, and bind what it released; see `Finish`."""
+        self._writer.append(
+            Finish(
+                attempts=self.attempts,
+                digests=digests,
+                files=files or {},
+                looks=tuple(looks),
+                since=since,
+            )
+        )
 
     def close(self) -> None:
         """Close the file; every line is on the disk already."""
@@ -213,112 +179,136 @@ def write_winner(
     Raises:
         UseError: the run is not one of ``tuning``'s, or ``target`` exists.
     """
-    entries = read_entries(source)
-    plan = plan_of(source, entries)
-    header = {key: one for key, one in entries[0].items() if key not in ("trial", "sweep")}
-    header["facts"] = {**header["facts"], "plan_basis": basis}
-    header["lineage"] = dict(lineage)
-    if tuning is not None:
-        if plan not in tuning.plans:
-            raise UseError(f"{source} is of a plan that this tuning did not try")
-        header["tuning"] = encode(tuning)
-        header["run_id"] = tuning_id
+    run = RunRecord.read(source)
+    begin = replace(
+        run.begin,
+        run_id=run.run_id if tuning is None else tuning_id,
+        facts={**run.facts, "plan_basis": basis},
+        lineage=lineage,
+        trial=False,
+        tuning_id=None,
+        won=tuning,
+    )
     # When it was opened, and how often, is a fact of the trial.
-    _begin(target, [header, *(entry for entry in entries[1:] if entry["kind"] != "open")])
+    _begin(target, begin, *(line for line in run.rest if not isinstance(line, OpenRun)))
 
 
-def append_release(path: Path, values: Mapping[str, Any]) -> None:
-    """Add a DP release to a finished run's ledger; `UseError` if the run is not finished."""
+def append_release(path: Path, told: Mapping[str, Any]) -> None:
+    """Add a DP release to a finished run's ledger; `UseError` if the run is not finished.
 
-    def compose(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if finish_of(entries) is None:
+    Args:
+        path: of the ledger.
+        told: what was released, with its ``split``, ``epsilon`` and ``query_ids``.
+    """
+
+    def compose(lines: list[Any]) -> list[Any]:
+        if not any(isinstance(line, Finish) for line in lines):
             raise UseError(f"the run of {path} is not finished: it has released no model")
-        return [{"kind": "release", **values}]
+        return [
+            ReleaseLoss(
+                split=told["split"],
+                epsilon=told["epsilon"],
+                query_ids=tuple(told.get("query_ids", ())),
+                told=told,
+            )
+        ]
 
-    append_entries(path, compose)
-
-
-def releases_of(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The DP releases in a run ledger's entries, oldest first."""
-    return [entry for entry in entries if entry["kind"] == "release"]
-
-
-def finish_of(entries: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The line that notes a run's end, if it ended."""
-    return next((entry for entry in entries if entry["kind"] == "finish"), None)
+    journal.append(path, RUN, compose)
 
 
-def is_copied(entries: list[dict[str, Any]]) -> bool:
-    """Whether a run went on in a store that was copied or put back; see `RunLedger.note_copy`."""
-    return any(entry["kind"] == "copied" for entry in entries)
-
-
-def nonces_of(entries: list[dict[str, Any]]) -> list[str]:
-    """Of a run's openings, oldest first."""
-    return [entry["nonce"] for entry in entries if entry["kind"] == "open"]
-
-
-def charges_in(entries: list[dict[str, Any]]) -> list[str]:
-    """The charges in the store's ledger that paid for a run, each once."""
-    return list(dict.fromkeys(e["charge"] for e in entries if e["kind"] == "open"))
-
-
-def is_begun(path: Path) -> bool:
-    """Whether there is a ledger with a first line: a kill may have left a file without one."""
-    return path.exists() and bool(read_entries(path))
-
-
-def _begin(path: Path, lines: list[dict[str, Any]]) -> None:
-    def compose(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if entries:
+def _begin(path: Path, *first: Any) -> None:
+    def compose(lines: list[Any]) -> list[Any]:
+        if lines:
             raise UseError(
                 f"{path} exists already: a ledger is begun once",
                 hint="resume the run, or choose another folder",
             )
-        return lines
+        return list(first)
 
-    append_entries(path, compose)
-
-
-def tuning_of(path: Path, entries: list[dict[str, Any]]) -> Tuning | None:
-    """The tuning that this run won, if it did; `UseError` if it cannot have."""
-    values = entries[0].get("tuning")
-    if values is None:
-        return None
-    tuning = tuning_from(values)
-    if plan_of(path, entries) not in tuning.plans:
-        raise UseError(f"{path} is of a plan that its tuning did not try")
-    return tuning
+    journal.append(path, RUN, compose)
 
 
-def plan_of(path: Path, entries: list[dict[str, Any]]) -> Plan | None:
-    """The plan in a run ledger's first line; `UseError` if these are no run ledger's entries."""
-    if not entries or entries[0].get("kind") != "run" or entries[0].get("schema") != SCHEMA:
-        raise UseError(f"{path} is not a run ledger of schema {SCHEMA}")
-    plan = entries[0]["plan"]
-    return None if plan is None else decode(Plan, plan, what=f"the plan in {path}")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """A run that was settled before its end.
 
-
-def step_of(entry: dict[str, Any]) -> StepRecord:
-    """What an attempt's line says of its step; `UseError` if it is none."""
-    values = {key: value for key, value in entry.items() if key not in ("kind", "attempt")}
-    return decode(StepRecord, values, what=f"attempt {entry.get('attempt')!r}")
-
-
-def samplers_of(entries: list[dict[str, Any]]) -> tuple[NoiseSampler, ...] | None:
-    """What drew the noise of the attempted steps, each once; None if a line does not say.
-
-    Versions that drew float32 noise on accelerators wrote no such word: what they recorded has no
-    ε.
+    Args:
+        store: the folder of the store that it was charged in.
+        run_id: of the charge.
+        attempts: steps that any of its folders began.
+        planned: steps that it had reserved.
+        why_whole: why it costs its whole plan; None where a filter counts its attempts only.
     """
-    named = {entry.get("noise_sampler") for entry in entries if entry["kind"] == "attempt"}
-    if not named <= KNOWN_SAMPLERS:
-        return None
-    return tuple(sampler for sampler in NoiseSampler if sampler in named)
+
+    store: Path
+    run_id: str
+    attempts: int
+    planned: int
+    why_whole: str | None
+
+    @property
+    def charged(self) -> int:
+        """Steps that it costs."""
+        return self.planned if self.why_whole is not None else self.attempts
 
 
-def count_attempts(entries: list[dict[str, Any]]) -> int:
-    """Attempted steps among a run ledger's entries, those of lost folders included."""
-    lost: int = sum(entry["attempts"] for entry in entries if entry["kind"] == "lost")
-    lines: int = sum(entry["kind"] == "attempt" for entry in entries)
-    return lost + lines
+def end_early(folder: RunFolder) -> Ended:
+    """Settle an unfinished run for good: no folder of it goes on, and its price is final.
+
+    Guarantee: while this decides, no process trains in the folder or in a copy of it. The store's
+    ledger is written first, so that whatever a kill leaves, repeating this completes it.
+
+    Raises:
+        UseError: there is no run, it is finished or settled, it has no plan, or a private selection
+            pays for it.
+        FailureError: a process trains it.
+    """
+    if (folder.path / PLACE).exists():
+        raise UseError(
+            f"{folder.path} is a user store, not a run",
+            hint="name the folder that a run was trained in",
+        )
+    busy = FailureError(
+        f"the run at {folder.path} is in use by another process, which may take further steps",
+        hint="end that process first (Ctrl-C), and settle then",
+    )
+    run = RunRecord.read(folder.path)
+    with journal.exclusive(folder.lock, refusal=busy):
+        run = RunRecord.read(folder.path)
+        plan, charge = run.plan, run.last_charge
+        why_not = _why_not_early(run)
+        if why_not is not None or plan is None:
+            raise UseError(f"the run at {folder.path} {why_not}: there is nothing to settle")
+        store = Path(folder.read_resume()["store_path"])
+        ledger = StoreLedger(store)
+        history = ledger.history()
+        if charge not in history.charges:  # before anything is written where resume.json points
+            raise UseError(
+                f"the store at {store} knows nothing of the run at {folder.path}: it is not the "
+                "one that the run was charged in",
+                hint="settle the run where its store lies",
+            )
+        with Counter(ledger.place.counter(charge), begun=charge in history.nonces) as counter:
+            attempts = min(counter.attempts, plan.steps)
+            why = None if charge in history.settled else history.why_whole(charge)
+            ledger.settle(charge, steps=attempts, early=True)
+            # What the ledger says now: this may be asked for again, or the ledger may have moved,
+            # which the line before this one notes.
+            if ledger.history().charges[charge].stopped is None:
+                why = why or "that was decided when it was settled, or the ledger was moved"
+        if not run.has(SettleRun):
+            journal.append(folder.ledger, RUN, lambda _: [SettleRun(attempts=attempts)])
+    return Ended(store=store, run_id=charge, attempts=attempts, planned=plan.steps, why_whole=why)
+
+
+def _why_not_early(run: RunRecord) -> str | None:
+    """Why a run cannot be settled early, as a predicate."""
+    if run.finish is not None:
+        return "is finished and settled"
+    if run.plan is None:
+        return "trains without privacy, and nothing of it has a price"
+    if run.begin.trial:
+        return "is a trial of a private selection, which pays for all of them, ended or not"
+    if not run.folder.resume.exists():
+        return "does not say which store its people are in, since it was not trained in this folder"
+    return None

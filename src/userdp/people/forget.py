@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from userdp.claims.inheritance import run_lineage
+from userdp.claims.lineage import run_lineage
 from userdp.claims.parts import Unclaimed
 from userdp.data.erasure import erase_user
 from userdp.data.files import Place, locked, places_of
@@ -21,10 +21,9 @@ from userdp.data.store import UserStore
 from userdp.data.writer import remove_leftovers
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.folder import LEDGER, RunFolder
+from userdp.ledger.folder import LEDGER, RunFolder, RunRecord
 from userdp.ledger.history import History
-from userdp.ledger.journal import read_entries
-from userdp.ledger.opening import open_charges
+from userdp.ledger.place import open_charges
 from userdp.people.members import Statement, statement_for
 
 _REFERENCES = Path("audit") / "references"
@@ -150,7 +149,7 @@ def forget_user(
     charged = [
         charge.run_id
         for charge in history.charges.values()
-        if charge.query_epsilon is None and charge.selection is None and charge.again is None
+        if charge.is_run and charge.again is None
     ]
     lost = tuple(run for run in (*charged, *history.taken.values()) if run not in found)
     return Forgotten(statement=statement, removed=tuple(removed), lost_runs=lost)
@@ -171,17 +170,13 @@ def find_runs(store: Path, history: History, also: Iterable[Path] = ()) -> list[
 
 
 def _run_at(path: Path, history: History) -> Iterator[FoundRun]:
-    folder = RunFolder(path)
     try:
-        entries = read_entries(folder.ledger)
-        if not entries or entries[0].get("kind") != "run":
-            return
-        parts = run_lineage(folder.ledger, entries).parts
-    except UseError:  # damaged: it may be anybody's, and is missed among the runs that are known
+        run = RunRecord.read(path)
+        parts = run_lineage(run).parts
+    except UseError:  # damaged, or no run's: a run that is known is missed then among the others
         return
-    run_id = str(entries[0]["run_id"])
-    if run_id in history.ids:
+    if run.run_id in history.ids:
         unclaimed = {part.id for part in parts if isinstance(part, Unclaimed)} & history.ids
-        if entries[0].get("trial"):  # a private selection pays for it
-            unclaimed -= {run_id}
-        yield FoundRun(run_id=run_id, folder=folder, without_privacy=frozenset(unclaimed))
+        if run.begin.trial:  # a private selection pays for it
+            unclaimed -= {run.run_id}
+        yield FoundRun(run_id=run.run_id, folder=run.folder, without_privacy=frozenset(unclaimed))

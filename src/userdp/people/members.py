@@ -24,8 +24,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.charges import Charge
-from userdp.ledger.history import History
+from userdp.ledger.history import Charge, History
 from userdp.reporting.meaning import meaning_of_claim, percent_up
 from userdp.vocabulary import delta_up, round_up
 
@@ -226,7 +225,7 @@ def _may_have_returned(store: UserStore, joined: int) -> bool:
 
 def _of_training_text(store: UserStore, charge: Charge) -> bool:
     """Whether a charge is known to be a run over the training text of this very store."""
-    run = charge.query_epsilon is None and charge.selection is None
+    run = charge.is_run
     return run and state_number(store, charge) is not None
 
 
@@ -270,7 +269,7 @@ def _notes(
     charges = history.charges.values()
     last = max((charge.at for charge in charges), default=0)
     shown = {command for at, command in history.looks if at < last}
-    shown |= {"sweep" for at, _ in history.sweeps.values() if at < last}
+    shown |= {"tune" for at, _ in history.tunings.values() if at < last}
     shown = shown.union(*(history.looked_during(charge) for charge in charges))
     if shown:  # before the last charge, which they may have chosen
         yield (

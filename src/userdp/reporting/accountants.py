@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from userdp.claims import Claim
-from userdp.claims.second import second_opinion
+from userdp.claims.claims import second_opinion
 from userdp.reporting.numbers import epsilon_text
 from userdp.reporting.table import MISSING
 

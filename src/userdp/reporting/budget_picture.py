@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 from userdp.errors import UseError
-from userdp.ledger.overview import Overview
+from userdp.ledger.budget import Overview
 from userdp.reporting.drawing import panels, save
 from userdp.vocabulary import delta_up, epsilon_up
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from userdp.claims.headline import why_nothing
+from userdp.claims.claims import why_nothing
 from userdp.errors import UseError
 from userdp.reporting.about import About
 from userdp.reporting.assumptions import Assumption, Grade, assumptions_of

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from userdp.claims.headline import why_nothing
+from userdp.claims.claims import why_nothing
 from userdp.errors import UseError
 from userdp.reporting.assumptions import Assumption, assumptions_of
 from userdp.reporting.base_model import base_model_in_words

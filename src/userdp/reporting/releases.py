@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from userdp.codec import decode
 from userdp.errors import UseError, kind_of
-from userdp.ledger.folder import RunFolder
-from userdp.ledger.journal import read_entries
-from userdp.ledger.run import releases_of
+from userdp.ledger import RunRecord
 from userdp.reporting.table import Table, table_of
 from userdp.vocabulary import epsilon_up
 
@@ -57,22 +54,20 @@ class ReleasedLoss:
         return math.exp(min(self.user_loss, 700.0))
 
 
-def read_releases(run: Path) -> tuple[ReleasedLoss, ...]:
+def read_releases(run: RunRecord) -> tuple[ReleasedLoss, ...]:
     """All of a run's releases, oldest first: lines of its ledger.
 
     Raises:
-        UseError: the ledger cannot be read, or a release in it is none.
+        UseError: a release is none.
     """
-    entries = read_entries(RunFolder(run).ledger)
+    lines = (line.told for line in run.releases)
     try:
-        return tuple(itertools.chain.from_iterable(map(_of_line, releases_of(entries))))
+        return tuple(itertools.chain.from_iterable(map(_of_line, lines)))
     except (KeyError, TypeError) as error:
-        raise UseError(
-            f"the ledger of {run} holds a release that is none: {kind_of(error)}"
-        ) from error
+        raise UseError(f"{run.path} holds a release that is none: {kind_of(error)}") from error
 
 
-def _of_line(entry: dict[str, Any]) -> list[ReleasedLoss]:
+def _of_line(entry: Mapping[str, Any]) -> list[ReleasedLoss]:
     """The losses of a model (and in older lines of its base), which share the price of a line."""
     shared = {name: entry[name] for name in ("split", "loss_bound", "epsilon")}
     own = ("user_loss", "standard_error")

@@ -5,7 +5,6 @@ Nothing here opens an operator's file. Whatever a public page shows comes from `
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,13 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from userdp.claims import Claim
-from userdp.claims.claims import claim_of
+from userdp.claims import Claim, claim
 from userdp.claims.verify import require_released_files
 from userdp.errors import UseError
-from userdp.ledger import RunFolder
-from userdp.ledger.journal import read_entries
-from userdp.ledger.run import finish_of, samplers_of
+from userdp.ledger import RunFolder, RunRecord
+from userdp.ledger.place import PLACE
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
 from userdp.plans.origin import in_words
@@ -144,8 +141,12 @@ def read_runs(paths: Sequence[Path]) -> tuple[RunFacts, ...]:
     )
 
 
-def read_run(path: Path) -> RunFacts:
+def read_run(path: Path, record: RunRecord | None = None) -> RunFacts:
     """The public facts of the run in ``path``; ε is recomputed from its ledger.
+
+    Args:
+        path: of the run.
+        record: of it, where it was read already.
 
     Raises:
         UseError: ``path`` is not a run's folder, its ledger was edited, or it holds other weights
@@ -162,31 +163,31 @@ def read_run(path: Path) -> RunFacts:
             "is no epsilon to report",
             hint=hint,
         )
-    entries = read_entries(folder.ledger)
-    if entries and entries[0].get("kind") == "store":
+    if (path / PLACE).exists():
         raise UseError(
             f"{path} is a user store, not a run: its ledger tells of all runs on it",
             hint=f"for the sum over its runs: userdp account --ledger {path}",
         )
-    claimed = claim_of(folder.ledger, entries)
-    require_released_files(folder)
-    facts, train = entries[0].get("facts", {}), folder.read_train().get("learning", {})
+    record = record or RunRecord.read(path)
+    claimed = claim(record)
+    require_released_files(record)
+    facts, train = record.facts, folder.read_train().get("learning", {})
     told = facts.get("store_facts")
     return RunFacts(
         path=path,
         name=path.resolve().name,
-        run_id=str(entries[0].get("run_id", "")),
+        run_id=record.run_id,
         claim=claimed,
         plan=claimed.plan,
-        finished=finish_of(entries) is not None,
+        finished=record.finish is not None,
         unsafe_seeds=bool(facts.get("unsafe_seeds")),
-        noise_samplers=samplers_of(entries),
+        noise_samplers=record.samplers,
         store=facts.get("store"),
         version=str(facts.get("userdp", "unknown")),
         settings=_settings({**train, **facts}),
-        ledger_digest=hashlib.sha256(folder.ledger.read_bytes()).hexdigest(),
+        ledger_digest=record.digest,
         train={key: _shown(key, str(train[key])) for key in ("model", "selection") if key in train},
-        released=read_releases(path),
+        released=read_releases(record),
         owners=_told(told, "owners"),
         user_is=_told(told, "user_is"),
         base=read_base_model(folder.model, facts, train.get("model")),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from userdp.claims.conditions import ConditionKind
-from userdp.claims.headline import why_nothing
+from userdp.claims.claims import why_nothing
+from userdp.claims.parts import ConditionKind
 from userdp.reporting.about import About
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.curves import draw

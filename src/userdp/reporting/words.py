@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from userdp.accounting import Accountant
-from userdp.claims.headline import SPENT_SO_FAR, printed_in_words, so_far_in_words
+from userdp.claims.claims import SPENT_SO_FAR, printed_in_words, so_far_in_words
 from userdp.codec import encode
 from userdp.plans.small_delta import DeltaSize, size_of
 from userdp.reporting.accountants import accountants_of

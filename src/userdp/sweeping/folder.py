@@ -20,14 +20,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from userdp import files
-from userdp.claims.bound import bound_in, files_differ
-from userdp.claims.inheritance import run_lineage
-from userdp.claims.lineage import Lineage
+from userdp.claims.lineage import Lineage, run_lineage
+from userdp.claims.released import files_differ
 from userdp.claims.weights import describe, digest_of
 from userdp.codec import decode, encode
 from userdp.errors import UseError
-from userdp.ledger import RunFolder
-from userdp.ledger.journal import read_entries
+from userdp.ledger import RunFolder, RunRecord
 from userdp.ledger.run import write_winner
 from userdp.sweeping.choice import Score
 from userdp.sweeping.request import SweepRequest
@@ -139,7 +137,7 @@ class SweepFolder:
         if not self.winner.exists():
             with files.whole_folder(self.winner) as folder:
                 self._copy(self.run(number), RunFolder(folder), begun, inherited)
-        lineage = run_lineage(winner.ledger, read_entries(winner.ledger))
+        lineage = run_lineage(RunRecord.read(winner.path))
         released = (place for place in (winner.adapter, winner.model) if place.is_dir())
         return tuple(map(digest_of, released)), lineage
 
@@ -155,7 +153,7 @@ class SweepFolder:
             basis=begun.request.in_words,
             lineage=inherited.plain,
         )
-        lineage = run_lineage(winner.ledger, read_entries(winner.ledger))
+        lineage = run_lineage(RunRecord.read(winner.path))
         for place in (winner.model, winner.adapter):
             if place.is_dir():
                 describe(place, lineage)
@@ -166,7 +164,8 @@ class SweepFolder:
 
 def copy_released(run: RunFolder, winner: RunFolder) -> None:
     """Copy the files that a trial released, and none that came into its folder later."""
-    bound = bound_in(read_entries(run.ledger)) or {}
+    finish = RunRecord.read(run.path).finish
+    bound = {} if finish is None else finish.files
     if problem := next(files_differ(run, bound), None):
         raise UseError(
             f"{problem[1]}: the tuning would release another model than its trial did",

@@ -20,19 +20,24 @@ from typing import Any
 from userdp import files
 from userdp.claims import claim
 from userdp.claims.claims import compose
-from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.inheritance import inherited_at, run_lineage
-from userdp.claims.lineage import Lineage, lineage_from, of_parts
-from userdp.claims.payers import parts_of
+from userdp.claims.lineage import (
+    Lineage,
+    inherited_at,
+    lineage_from,
+    of_parts,
+    parts_of,
+    run_lineage,
+)
+from userdp.claims.parts import Condition, ConditionKind
 from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.data.verify import require_intact
 from userdp.errors import FailureError, UseError
 from userdp.interrupts import told
-from userdp.ledger import RunFolder, StoreLedger
-from userdp.ledger.journal import exclusive, read_entries
-from userdp.ledger.store_journal import new_id
+from userdp.ledger import RunFolder, RunRecord, StoreLedger
+from userdp.ledger.journal import exclusive
+from userdp.ledger.store import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.choice import (
     Score,
@@ -180,7 +185,7 @@ class _Sweep:
             constants_digest(one.plan, encode(one.config), self.store)
             for one in self.request.candidates
         ]
-        charges.begin_sweep(sweep_id, constants)
+        charges.begin_tuning(sweep_id, constants)
         self.trials = list(range(len(constants)))
         if isinstance(tuning, PrivateSelection):
             if sweep_id not in charges.history().charges:
@@ -251,7 +256,7 @@ class _Sweep:
             value = StoreLedger(store.path).score(run.run_id, draw)
             return Score(value=value, error=selection_error(**price))
         subject = f"loss on {request.split}, sweep {self.begun.sweep_id} trial {number:03d}"
-        lineage = run_lineage(run.ledger, read_entries(run.ledger))
+        lineage = run_lineage(RunRecord.read(run.path))
         # Every trial has a score, so that none was chosen for it.
         kept = (one for one in lineage.conditions if one.kind is not ConditionKind.CHOSEN)
         of = replace(lineage, conditions=tuple(kept))
@@ -321,7 +326,7 @@ class _Sweep:
         """
         history = StoreLedger(self.store.path).history()
         private = self.request.mode is not TuningMode.NON_PRIVATE
-        begun, constants = history.sweeps[self.begun.sweep_id]
+        begun, constants = history.tunings[self.begun.sweep_id]
         lineage = inherited_at(history, begun) + self._base()
         runs = {number: self.folder.run(number).run_id for number in self.numbers}
         ours = [
@@ -338,7 +343,7 @@ class _Sweep:
         lineage += of_parts(parts_of(history, unpaid))
         lineage = lineage.among(history.id, history.ids)
         if not private:
-            looked = Condition(kind=ConditionKind.LOOKS, told="sweep")
+            looked = Condition(kind=ConditionKind.LOOKS, told="tune")
             lineage += Lineage(conditions=(looked,))
         return lineage + lineage_of_text(self.store)
 

@@ -6,13 +6,12 @@ text, that is a look, as ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from userdp.claims import Claim
-from userdp.claims.claims import store_claim
-from userdp.claims.foreseen import foreseen, foreseen_in_words
+from userdp.claims.claims import foreseen, foreseen_in_words, store_claim
 from userdp.data.verify import require_intact
 from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
@@ -20,6 +19,7 @@ from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
+from userdp.ledger.store import Compose
 from userdp.training.opening import OpenRun, Training
 from userdp.training.private_run import PrivateRun
 from userdp.training.questions import bytes_of_a_pass, made_up_units, room_for, seconds_of
@@ -41,7 +41,7 @@ class DryRun:
             without the optimizer's update.
         seconds: of the whole run.
         bytes: of tensors at the peak of a step on this process's device, predicted.
-        claim: of the model, as `userdp.claims.foreseen.foreseen` has it.
+        claim: of the model, as `userdp.claims.claims.foreseen` has it.
         conditions: of that claim, as far as they are known before the run, in words.
         store: what the store's people will have paid then.
     """
@@ -84,7 +84,7 @@ class _NothingWritten(StoreLedger):
 
     after: History
 
-    def append(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
+    def append(self, compose: Compose) -> None:
         self.after = self.history()
         compose(self.after)
 

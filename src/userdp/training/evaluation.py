@@ -15,7 +15,7 @@ from userdp.data.progress import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.ledger.run import append_release
 from userdp.queries.comparison import DEFAULT_BOUND, release_losses, require_difference_bound
 from userdp.training.devices import AUTO, choose_device
@@ -127,12 +127,12 @@ def release_evaluation(
             promises nothing.
         FailureError: the disk refused; what was released is in the store's ledger.
     """
-    folder, computes = RunFolder(run), choose_device(device)
-    lineage = _claimed(folder, store)
+    record, computes = RunRecord.read(run), choose_device(device)
+    lineage, folder = _claimed(record, store), record.folder
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
     widest = DEFAULT_BOUND if difference_bound is None else difference_bound
     require_difference_bound(widest)
-    require_released_files(folder)
+    require_released_files(record)
     models = released_models(folder, store, with_base=with_base, device=computes)
     Uncounted(progress or NoProgress()).stage("evaluate", None)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
@@ -169,14 +169,14 @@ def release_evaluation(
     return result
 
 
-def _claimed(folder: RunFolder, store: UserStore) -> Lineage:
+def _claimed(run: RunRecord, store: UserStore) -> Lineage:
     """What a run's model descends from; `UseError` where its exact weights have no price."""
-    claimed = claim(folder.path)
+    claimed = claim(run)
     lineage = for_people_of(claimed.lineage, store)
     if not (claimed.finite and math.isfinite(compose(lineage).epsilon)):
         what = "a trial of a private selection" if claimed.trial else claimed.composition
         raise UseError(
-            f"nothing is claimed of the model of {folder.path} ({what}) for the people of this "
+            f"nothing is claimed of the model of {run.folder.path} ({what}) for the people of this "
             "store, so that the price of a release would be no bound",
             hint="evaluate it without --epsilon, for its operator alone",
         )

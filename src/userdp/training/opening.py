@@ -29,11 +29,16 @@ import torch
 from torch import nn
 
 from userdp import files
-from userdp.claims.bound import bound_files
-from userdp.claims.conditions import COPIED, looked_at
-from userdp.claims.inheritance import charged_since, inherited, run_lineage
-from userdp.claims.lineage import Lineage, lineage_from
-from userdp.claims.payers import payer_of
+from userdp.claims.lineage import (
+    Lineage,
+    charged_since,
+    inherited,
+    lineage_from,
+    payer_of,
+    run_lineage,
+)
+from userdp.claims.parts import COPIED, looked_at
+from userdp.claims.released import bound_files
 from userdp.claims.weights import digest_of
 from userdp.codec import digest, encode
 from userdp.data.files import Place, remember
@@ -43,13 +48,13 @@ from userdp.data.store import UserStore
 from userdp.data.verify import require_intact
 from userdp.errors import FailureError, UseError
 from userdp.gradients import Loss, causal_lm_loss
-from userdp.ledger import RunFolder, RunLedger, StoreLedger
+from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
 from userdp.ledger.folder import train_toml
 from userdp.ledger.history import History
-from userdp.ledger.journal import exclusive, read_entries
-from userdp.ledger.opening import Counter
-from userdp.ledger.run import charges_in, count_attempts, finish_of, is_begun, nonces_of
-from userdp.ledger.store_journal import new_id
+from userdp.ledger.journal import exclusive
+from userdp.ledger.lines import Begin
+from userdp.ledger.place import Counter
+from userdp.ledger.store import new_id
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan, PrivateOptions
 from userdp.training.models import resolve
@@ -226,10 +231,11 @@ class OpenRun:
         if not self.resume and self.notes.train is not None:
             files.write_file(folder.train, train_toml(self.notes.train).encode())
         history, nonce = self.store.history(), new_id()
-        begun = is_begun(folder.ledger)
-        entries = read_entries(folder.ledger) if begun else []
-        paid = charges_in(entries)
-        charge, last = (paid or [self.run_id])[-1], nonces_of(entries)[-1:]
+        record = RunRecord.find(folder.path)
+        begun = record is not None
+        paid, nonces = (record.charges, record.nonces) if record else ([], [])
+        attempts = record.attempts if record else 0
+        charge, last = (paid or [self.run_id])[-1], nonces[-1:]
         if begun and self.charge not in (None, *paid):
             charge, last = str(self.charge), []  # what a kill left unfinished
         elif begun and self.options.charge_again:
@@ -243,7 +249,7 @@ class OpenRun:
             # An opening that a kill left unfinished has taken no step, and a kill loses one step at
             # most: else the run's ledger was put back to an earlier state.
             unfinished = opened is not None and [opened] != last
-            lost = counter.attempts - (before if unfinished else count_attempts(entries))
+            lost = counter.attempts - (before if unfinished else attempts)
             if lost > (0 if unfinished else 1):
                 known = ["none: put back"]
             self._require_nobody_erased()
@@ -262,7 +268,7 @@ class OpenRun:
                 raise
             # After the charge: steps of which the store knows no charge are refused by everybody.
             if begun and charge not in (self.run_id, *paid):
-                counter.begin_at(count_attempts(entries))
+                counter.begin_at(attempts)
             self.store.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
             self.ledger = RunLedger(folder.ledger) if begun else self._begin_ledger(charge)
             self._note_copy()
@@ -289,16 +295,16 @@ class OpenRun:
         }
         if self.options.unsafe_seeds:
             facts["unsafe_seeds"] = True
-        return RunLedger.create(
-            self.folder.ledger,
-            plan=self.plan,
+        begin = Begin(
             run_id=self.run_id,
-            lineage=origin.among(history.id, history.ids).plain,
+            plan=self.plan,
             facts=facts,
+            lineage=origin.among(history.id, history.ids).plain,
             trial=slot is not None,
-            sweep=None if slot else history.sweep_of(self.constants),
+            tuning_id=None if slot else history.tuning_of(self.constants),
             payer=None if payer is None else encode(payer),
         )
+        return RunLedger.create(self.folder.ledger, begin)
 
     def charge_plan(self, ledger: StoreLedger, history: History, charge: str) -> None:
         """Charge the whole plan, unless that was done; `UseError` if the store refuses it."""
@@ -433,7 +439,7 @@ class OpenRun:
 
     @property
     def _own_lineage(self) -> Lineage:
-        return run_lineage(self.ledger.path, read_entries(self.ledger.path))
+        return run_lineage(RunRecord.read(self.ledger.path))
 
     def finish(self, weights: str | None = None) -> None:
         """Note the end in the ledger and settle with the store.
@@ -481,20 +487,17 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
         Whether the store did not know it yet. False, and nothing is written, of a run that is not
         finished, that was settled, or that was charged elsewhere.
     """
-    entries = read_entries(folder.ledger) if folder.ledger.exists() else []
-    finish = finish_of(entries)
-    if finish is None:
+    run = RunRecord.find(folder.path)
+    if run is None or run.finish is None:
         return False
     # What went on from a copy ends at a price of its own.
-    charge, history = str((charges_in(entries) or [entries[0]["run_id"]])[-1]), store.history()
+    charge, history = run.last_charge, store.history()
     known = charge in history.charges or charge in history.taken.values()
     if not known or charge in history.settled:
         return False
-    digests: dict[str, Any] = finish["digests"]
-    lineage = run_lineage(folder.ledger, entries).plain
-    if digests.get("adapter") is not None:  # first: what a kill leaves undone here is done again
-        store.release(charge, weights=digests["adapter"], lineage=lineage)
-    store.settle(
-        charge, steps=count_attempts(entries), weights=digests.get("weights"), lineage=lineage
-    )
+    digests, lineage = run.finish.digests, run_lineage(run).plain
+    adapter = digests.get("adapter")
+    if adapter is not None:  # first: what a kill leaves undone here is done again
+        store.release(charge, weights=adapter, lineage=lineage)
+    store.settle(charge, steps=run.attempts, weights=digests.get("weights"), lineage=lineage)
     return True

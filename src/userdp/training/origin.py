@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Apart, Lineage, lineage_from
+from userdp.claims.parts import Condition, ConditionKind
 from userdp.claims.weights import lineage_of_base, weights_digest
 from userdp.data.scores import lineage_of_scores as score_lineage
 from userdp.data.store import UserStore

@@ -19,7 +19,7 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.extras import library
 from userdp.gradients.shards import sharded_parts
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, RunRecord
 from userdp.training.config import TrainConfig, train_config
 from userdp.training.lora import add_adapters, is_of_base
 from userdp.training.models import enable_checkpointing, load_model, read_model, require_fit
@@ -57,7 +57,7 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
     """
     if folder.train.exists():
         config = train_config(folder.read_train()["learning"])
-        weights = folder.read_facts().get("base_model", {}).get("weights")
+        weights = RunRecord.read(folder.path).facts.get("base_model", {}).get("weights")
         model, name = load_model(config, store), config.model
     else:
         began = folder.read_resume().get("began", {}) if folder.resume.exists() else {}

@@ -35,8 +35,8 @@ from transformers.trainer_utils import TrainOutput
 
 from userdp import files, interrupts
 from userdp.claims.claims import Claim, claim
-from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Condition, ConditionKind
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.gradients import Loss, causal_lm_loss

@@ -1,28 +1,126 @@
-"""Weights copied for others: the tensors, and nothing else that a file may hold.
+"""The files that a run released: bound by its ledger, compared, and copied for others.
 
-The digest of weights (`userdp.claims.weights`) is of the tensors alone. Metadata, gaps between
-tensors and bytes after the last one are not in it, nor in what a ledger binds of each file
-(`userdp.claims.bound`), so that whatever stands there was bound by nobody, and does not go along.
+A model is more than its weights. The tokenizer, the settings and a chat template hold words, and a
+word that somebody put there later would leave as part of a release that an ε covers. So what lies
+in RUN/model and RUN/adapter when a run ends is bound file by file in the ledger's finishing line,
+and what leaves a run later is, byte for byte, what is bound. Of a file of weights the tensors and
+their names are bound: whatever else stands in it was bound by nobody, and does not go along.
+
+One file is not bound: ``userdp.json``, which says what the weights descend from. It is written anew
+where that is told in other words (the winner of a tuning), and is held against the ledger by what
+it says.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from userdp import files
-from userdp.claims.bound import read_bound
 from userdp.claims.lineage import Lineage
-from userdp.claims.weights import describe, digest_of, read_header
+from userdp.claims.weights import LINEAGE, describe, digest_of, named_digest, read_header
 from userdp.errors import UseError
+from userdp.ledger import RunFolder
 
+MODEL_FILES = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+    "chat_template.jinja", "model.safetensors.index.json",
+)  # fmt: skip
+ADAPTER_FILES = ("adapter_config.json",)
+"""What may leave beside weights. Another file, though bound, stays in the run's folder."""
 _FILE = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors")
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 _BLOCK = 1 << 22
+
+
+def content_digest(path: Path) -> str:
+    """SHA-256 of a file: of one of weights, its tensors by name; of any other, its bytes.
+
+    Raises:
+        UseError: it is a link, or a damaged file of weights.
+    """
+    if path.is_symlink():
+        raise UseError(f"{path} is a link, and a run releases none")
+    if path.suffix == ".safetensors":
+        return named_digest(path)
+    return files.digest_of_file(path)
+
+
+def bound_files(folder: RunFolder) -> dict[str, str]:
+    """What a finishing line is to bind: the digest of each file of the model and the adapter.
+
+    Returns:
+        By the place in the run's folder: ``model/config.json``.
+    """
+    return {place: content_digest(path) for place, path in _there(folder).items()}
+
+
+def files_differ(folder: RunFolder, bound: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Each bound file that is missing, or is another one: its place, and what is wrong."""
+    there = _there(folder)
+    for place, digest in sorted(bound.items()):
+        path = folder.path / place
+        if place not in there:
+            yield place, f"{path}, which the run released, is not there"
+            continue
+        try:
+            seen = content_digest(path)
+        except UseError as error:
+            yield place, error.message
+            continue
+        if seen != digest:
+            yield place, f"{path} is not the file that the run released, as its ledger says"
+
+
+def unbound(folder: RunFolder, bound: Mapping[str, str]) -> list[str]:
+    """The places of files that lie beside the released ones, and that no line speaks of."""
+    return [place for place in _there(folder) if place not in bound]
+
+
+def place_in_run(place: str) -> str:
+    """Where a file of an exported folder lay in the run's."""
+    return place if place.startswith("adapter/") else f"model/{place}"
+
+
+def exported_places(bound: Mapping[str, str]) -> list[str]:
+    """The places that bound files have in an exported folder, weights left out."""
+    leaving = {f"model/{name}": name for name in MODEL_FILES}
+    leaving |= {f"adapter/{name}": f"adapter/{name}" for name in ADAPTER_FILES}
+    return [leaving[place] for place in bound if place in leaving]
+
+
+def read_bound(path: Path, digest: str) -> bytes:
+    """The bytes of a bound file, read once, so that nobody exchanges it between check and use.
+
+    Raises:
+        UseError: it is another file.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UseError(f"cannot read {path}, which the run released: {error.strerror}") from error
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise UseError(
+            f"{path} is not the file that the run released, as its ledger says",
+            hint="put the released file back; `userdp verify RUN` names all that differs",
+        )
+    return data
+
+
+def _there(folder: RunFolder) -> dict[str, Path]:
+    """Every file and link under the folders of the model and the adapter, by its place."""
+    return {
+        path.relative_to(folder.path).as_posix(): path
+        for top in (folder.model, folder.adapter)
+        if top.is_dir()
+        for path in sorted(top.rglob("*"))
+        if path.name != LINEAGE and (path.is_symlink() or not path.is_dir())
+    }
 
 
 def require_no_links(paths: Iterable[Path]) -> None:
