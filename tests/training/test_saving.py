@@ -229,7 +229,7 @@ def test_adapters_that_cannot_be_merged_are_released_alone(store, alone, tmp_pat
     assert not (alone / "model").exists()
     assert verify_run(alone).problems == ()
     assert finishing_digests(alone)["weights"] == digest_of(alone / "adapter")
-    out = userdp.export(alone, out=tmp_path / "out").path
+    out = userdp.export(alone, out=tmp_path / "out").export
     assert (out / "adapter" / "adapter_model.safetensors").exists()
     assert verify_export(out).problems == ()
     with pytest.raises(UseError, match="released only adapters") as caught:
