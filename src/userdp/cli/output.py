@@ -21,7 +21,7 @@ from userdp.claims.claims import printed_in_words, so_far_in_words
 from userdp.commands.answer import Part, plain
 from userdp.commands.progress import say
 from userdp.errors import Interrupted, UserdpError, UserdpWarning
-from userdp.reporting.parts import parts_of_claim
+from userdp.reporting.facts import parts_of_claim
 from userdp.reporting.table import MISSING, Table, table_of
 from userdp.vocabulary import delta_up, round_up
 

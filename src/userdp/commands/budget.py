@@ -16,8 +16,6 @@ from userdp.data.meta import read_meta
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import Overview, overview
-from userdp.reporting.budget_picture import draw
-from userdp.reporting.drawing import require_drawing_place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +45,6 @@ def budget(
     delta: float | None = None,
     order: float | None = None,
     reserve: float | None = None,
-    plot: str | os.PathLike[str] | None = None,
-    overwrite: bool = False,
 ) -> BudgetView:
     """Show what a store's people were charged; or first fix a total for its whole life.
 
@@ -66,14 +62,10 @@ def budget(
         order: of the Rényi filter; by default the one that lets the most Gaussian noise through.
         reserve: the share of delta for releases that are known by their own (ε, δ) only, such as
             runs that draw batches of a fixed size; 0 by default.
-        plot: draw what was spent when to this file (png, pdf, svg, html).
-        overwrite: replace the file at plot.
 
     Raises:
         UseError: the store was used before, or a number is out of range; nothing was written.
     """
-    if plot is not None:
-        require_drawing_place(Path(plot), overwrite=overwrite)
     read_meta(path := Path(store))
     ledger = StoreLedger(path)
     if epsilon is not None and delta is not None:
@@ -92,8 +84,6 @@ def budget(
         overview=overview(history),
         claim=claim_at(path) if history.charges else None,
     )
-    if plot is not None:
-        draw(view.overview, Path(plot))
     return view
 
 

@@ -28,14 +28,14 @@ from userdp.ledger import RunFolder, RunRecord, journal
 from userdp.ledger.folder import LEDGER
 from userdp.ledger.lines import RUN
 from userdp.plans import Plan
-from userdp.reporting.html import render_report
-from userdp.reporting.model_card import (
+from userdp.reporting.card import (
     README,
     CardFacts,
     base_model_on_hub,
     render_model_card,
 )
-from userdp.reporting.run_facts import RunFacts, read_run
+from userdp.reporting.facts import Facts, read_run
+from userdp.reporting.page import render_report
 from userdp.version import __version__
 
 REPORT = "report.html"
@@ -135,7 +135,7 @@ def _record(folder: RunFolder) -> RunRecord:
     return followed(RunRecord.read(folder.path))
 
 
-def _released(run: RunRecord) -> RunFacts:
+def _released(run: RunRecord) -> Facts:
     """The public facts of a run that may be exported; `UseError` of any other."""
     folder, facts = run.folder, read_run(run.folder.path, run)
     if facts.claim.trial or not facts.claim.finite:
@@ -158,7 +158,7 @@ def _released(run: RunRecord) -> RunFacts:
     return facts
 
 
-def _write(run: RunRecord, target: Path, facts: RunFacts, given: CardFacts) -> list[str]:
+def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list[str]:
     """All files but the statement; returns what is to be known of them."""
     folder, ledger, lineage = run.folder, target / LEDGER, facts.claim.lineage
     assert run.finish is not None

@@ -14,14 +14,10 @@ from userdp.commands.answer import Answer, Part
 from userdp.commands.run import Place, folder_of
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
-from userdp.reporting.about import About
-from userdp.reporting.comparison import compare
-from userdp.reporting.html import render_report
-from userdp.reporting.meaning import FALSE_ALARMS, meaning_of_claim
-from userdp.reporting.operator_facts import read_operator
-from userdp.reporting.run_facts import RunFacts, read_runs
-from userdp.reporting.store_total import read_store_total
-from userdp.reporting.summary import render_summary
+from userdp.reporting.facts import About, Facts, read_runs, read_store_total
+from userdp.reporting.meaning import FALSE_ALARMS
+from userdp.reporting.operator_part import read_operator
+from userdp.reporting.page import compare, render_report, render_summary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,13 +132,13 @@ def report(
         runs=tuple(map(_told, facts)),
         comparable=comparison.comparable,
         warnings=comparison.warnings,
-        store_total=None if total is None else total.claim,
+        store_total=None if total is None else total,
     )
 
 
-def _told(run: RunFacts) -> dict[str, Any]:
+def _told(run: Facts) -> dict[str, Any]:
     """A run's claim, what it means, and what a second accountant says of it."""
-    meaning, second = meaning_of_claim(run.claim), second_opinion(run.claim)
+    meaning, second = run.meaning, second_opinion(run.claim)
     return {
         "run": run.name,
         **run.claim.to_dict(),

@@ -1,21 +1,113 @@
-"""What all drawings share in matplotlib, which is imported only when something is drawn."""
+"""Plots by matplotlib, which is imported only when something is drawn: for a page, or into a file.
+
+A page embeds matplotlib's own SVG as an image, which its style sheet inverts in the dark. Series
+differ by dash as well as by colour.
+"""
 
 from __future__ import annotations
 
+import base64
 import io
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
+from userdp.reporting.rendering import visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 KINDS = (".png", ".svg", ".pdf", ".html")
-
 _HTML = (
     b'<!doctype html><html lang="en"><meta charset="utf-8"><title>userdp</title>'
     b"<body>%s</body></html>\n"
 )
+_DASHES = ("solid", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 2, 2)), (0, (1, 1)), (0, (8, 2, 1, 2)))
+_COLOURS = ("#0072b2", "#b44a00", "#00785a", "#8a3fa0", "#7a6000", "#4d5a67")
+MOST_SERIES = len(_COLOURS)
+"""More lines than there are colours would not be told apart."""
+_MOST_MARKS = 15
+"""Lines with more points have no marks: these would run into each other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """A named line of a plot: ``ys[i]`` over ``xs[i]``.
+
+    A ``reference`` is a thin grey line, to hold the others against.
+    """
+
+    name: str
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    reference: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot:
+    """A plot in words: its subject, its axes with units, its lines.
+
+    Args:
+        title: what is to be seen.
+        x_label, y_label: with units.
+        series: at least one, each with a point.
+        connected: lines through the points; False draws points.
+        logarithmic: which axes have logarithmic scales: "", "x", "y" or "xy".
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    connected: bool = True
+    logarithmic: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """For those who cannot see it."""
+        names = ", ".join(visible(one.name) for one in self.series)
+        return f"{self.title}: {self.y_label}, against {self.x_label}; lines: {names}."
+
+
+@lru_cache(maxsize=32)
+def image(plot: Plot) -> str:
+    """``plot`` as the address of an SVG image that holds it. Called twice, it gives the same text.
+
+    Raises:
+        UseError: a number is not finite, or there is nothing to draw.
+    """
+    for series in plot.series:
+        if not series.xs or not all(map(math.isfinite, series.xs + series.ys)):
+            raise UseError(f"plot {plot.title}: series {series.name!r} is empty or not finite")
+    import matplotlib
+
+    settings: Any = {
+        "svg.fonttype": "none",  # text stays text
+        "text.parse_math": False,  # a run may be called "$x$"
+        "svg.hashsalt": plot.title,  # the same plot twice is the same file
+        "font.size": 11,
+    }
+    with matplotlib.rc_context(settings):
+        figure, [axes] = panels(1, width=5.2, height=4.2)
+        _fill(axes, plot)
+        drawn = io.BytesIO()
+        metadata = {"Date": None, "Creator": None}
+        figure.savefig(drawn, format="svg", transparent=True, metadata=metadata)
+    return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
+
+
+def save_plots(plots: Sequence[Plot], path: Path, *, operator_only: bool) -> None:
+    """Draw plots side by side into a file, whole or not at all, see `save`."""
+    figure, axes = panels(len(plots), width=5.2, height=4.2)
+    for axis, plot in zip(axes, plots, strict=True):
+        _fill(axis, plot)
+        axis.set_title(plot.title)
+    save(figure, path, operator_only=operator_only)
 
 
 def panels(count: int, *, width: float = 4.2, height: float = 3.6, rows: int = 1) -> Any:
@@ -59,3 +151,26 @@ def save(figure: Any, path: Path, *, operator_only: bool = False) -> None:
     if kind == "html":
         content = _HTML % content[content.index(b"<svg") :]
     write_file(path, content, mode=OPERATOR_FILE if operator_only else SHAREABLE_FILE)
+
+
+def _fill(axes: Axes, plot: Plot) -> None:
+    for number, series in enumerate(plot.series):
+        dashes = _DASHES[number % len(_DASHES)] if plot.connected else "none"
+        axes.plot(
+            series.xs,
+            series.ys,
+            label=visible(series.name),
+            color="#4d5a67" if series.reference else _COLOURS[number % len(_COLOURS)],
+            linestyle=dashes,
+            linewidth=1.0 if series.reference else 2.0,
+            marker="o" if len(series.xs) <= _MOST_MARKS and not series.reference else None,
+        )
+    axes.set_xlabel(plot.x_label)
+    axes.set_ylabel(plot.y_label)
+    axes.grid(visible=True, linewidth=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    for name in "xy":
+        if name in plot.logarithmic:
+            getattr(axes, f"set_{name}scale")("log")
+    if len(plot.series) > 1:
+        axes.legend(fontsize=9)

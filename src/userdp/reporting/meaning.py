@@ -1,12 +1,14 @@
-"""What a claim means for a person, in numbers that hold whatever the attacker knows."""
+"""What a claim means for a person, in numbers and a curve that hold whatever the attacker knows."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 
+from userdp.accounting.calibration import calibrate
 from userdp.accounting.implemented import implemented_delta
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
@@ -16,7 +18,11 @@ from userdp.vocabulary import require_delta, require_epsilon
 FALSE_ALARMS = 0.01
 OF_THE_CURVE = "the mechanism's own trade-off curve"
 OF_THE_CLAIM = "ε and δ alone"
+REFERENCES = (1.0, 8.0)
+"""The ε of the curves beside which a single claim's own is drawn."""
 _MOST_EPSILON = 600.0  # of the search along a curve: beyond it nothing is promised anyway
+_FRACTIONS = (0.0, 0.04, 0.1, 0.18, 0.28, 0.4, 0.52, 0.66, 0.82, 1.0)
+"""Of an ε: where δ is asked for a curve. More points would only lower it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,20 +82,47 @@ def meaning_of(epsilon: float, delta: float, mechanism: NoisySteps | None = None
     curve = DeltaCurve(epsilons=(epsilon,), deltas=(delta,))
     guess, detection = curve.best_guess, curve.max_true_positive_rate(FALSE_ALARMS)
     if mechanism is not None and epsilon > 0:
-        own = curve_at(
-            lambda e: implemented_delta(mechanism.delta(e).upper, e, steps=mechanism.steps),
-            FALSE_ALARMS,
-            most_epsilon=min(epsilon, _MOST_EPSILON),
-        )
+        most = min(epsilon, _MOST_EPSILON)
+        own = curve_at(_delta_of(mechanism), FALSE_ALARMS, most_epsilon=most)
         guess = min(guess, own.best_guess)
         detection = min(detection, own.max_true_positive_rate(FALSE_ALARMS))
+    scale = ((1.0, "strong (ε ≤ 1)"), (10.0, "reasonable (1 < ε ≤ 10)"))
     return Meaning(
         factor=math.exp(epsilon) if epsilon < 700 else math.inf,
         best_guess=guess,
         detection=detection,
         bounded_by=OF_THE_CLAIM if mechanism is None else OF_THE_CURVE,
-        tier=_tier(epsilon),
+        tier=next((tier for most, tier in scale if epsilon <= most), "weak to none (ε > 10)"),
     )
+
+
+def curves_of(claims: Sequence[Claim]) -> tuple[list[DeltaCurve], dict[float, DeltaCurve]]:
+    """The trade-off curves of finite claims, all of one kind; and of one claim, its references.
+
+    Where each claim is one mechanism's, its curve is the mechanism's own, and a reference is that
+    of the same training with the noise that gives it another ε, of `REFERENCES`, at the same δ.
+    Where a claim has only an ε and a δ, all curves are the worst that an (ε, δ) admits: curves of
+    different kinds cross, and side by side they would mislead.
+
+    Guarantee: each claim's curve bounds every attack, see `DeltaCurve.max_true_positive_rate`.
+    """
+    told = [(one.guarantee.epsilon, one.guarantee.delta) for one in claims]
+    mechanisms = [
+        (one.mechanism, epsilon)
+        for one, (epsilon, _) in zip(claims, told, strict=True)
+        if one.mechanism is not None and 0 < epsilon < _MOST_EPSILON
+    ]
+    if len(mechanisms) < len(claims):
+        curves = [DeltaCurve(epsilons=(epsilon,), deltas=(delta,)) for epsilon, delta in told]
+    else:
+        curves = [_of_mechanism(mechanism, epsilon) for mechanism, epsilon in mechanisms]
+    if len(claims) > 1:
+        return curves, {}
+    delta = told[0][1]
+    if not mechanisms:
+        return curves, {e: DeltaCurve(epsilons=(e,), deltas=(delta,)) for e in REFERENCES}
+    mechanism = mechanisms[0][0]
+    return curves, {e: _of_mechanism(_with_epsilon(mechanism, e, delta), e) for e in REFERENCES}
 
 
 def percent_up(probability: float) -> str:
@@ -115,7 +148,17 @@ def factor_up(factor: float) -> str:
     return f"{rounded:.2e}" if rounded >= 10**6 else f"{rounded:,f}"
 
 
-def _tier(epsilon: float) -> str:
-    if epsilon <= 1:
-        return "strong (ε ≤ 1)"
-    return "reasonable (1 < ε ≤ 10)" if epsilon <= 10 else "weak to none (ε > 10)"
+def _delta_of(mechanism: NoisySteps) -> Callable[[float], float]:
+    """The mechanism's δ(ε), that of the noise as it is drawn."""
+    return lambda e: implemented_delta(mechanism.delta(e).upper, e, steps=mechanism.steps)
+
+
+@lru_cache(maxsize=64)
+def _of_mechanism(mechanism: NoisySteps, epsilon: float) -> DeltaCurve:
+    epsilons = tuple(epsilon * fraction for fraction in _FRACTIONS)
+    return DeltaCurve(epsilons=epsilons, deltas=tuple(map(_delta_of(mechanism), epsilons)))
+
+
+@lru_cache(maxsize=16)
+def _with_epsilon(mechanism: NoisySteps, epsilon: float, delta: float) -> NoisySteps:
+    return calibrate(mechanism, target_epsilon=epsilon, target_delta=delta, tolerance=0.01)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from userdp.reporting.markdown import Ready, escaped
+from userdp.reporting.rendering import Ready, escaped
 
 MISSING = "–"
-"""Stands in a cell for what is not known, or does not apply."""
+"""Stands in a cell for a value that is not known, or does not apply."""
 
 _NUMBER = re.compile(r"([-+±−<≤(]*\s*[\d∞–].{0,40}|inf|)$")
 """Begins as a number does and is short, so that a digest of hexadecimal digits is none."""
@@ -63,7 +63,11 @@ class Table:
 
 
 def table_of(
-    items: Iterable[Item], columns: Mapping[str, str | Callable[[Item], Any]], **others: Any
+    items: Iterable[Item],
+    columns: Mapping[str, str | Callable[[Item], Any]],
+    *,
+    sparse: bool = False,
+    **others: Any,
 ) -> Table:
     """A table with a row for each item, whose columns are functions of it.
 
@@ -71,12 +75,14 @@ def table_of(
         items: one for each row.
         columns: by heading, what stands there: a function of the item, or the name of the value of
             a mapping. None becomes `MISSING`.
+        sparse: leave out columns in which every row is missing or zero.
         others: further fields of `Table`.
     """
     readers: list[Callable[[Any], Any]] = [
         itemgetter(read) if isinstance(read, str) else read for read in columns.values()
     ]
     cells = [[read(item) for read in readers] for item in items]
-    rows = [[MISSING if cell is None else cell for cell in row] for row in cells]
+    kept = [at for at in range(len(readers)) if not sparse or any(row[at] for row in cells)]
+    rows = [[MISSING if row[at] is None else row[at] for at in kept] for row in cells]
     rows = [[cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows]
-    return Table(rows=rows, columns=tuple(columns), **others)
+    return Table(rows=rows, columns=tuple(tuple(columns)[at] for at in kept), **others)

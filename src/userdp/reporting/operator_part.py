@@ -1,0 +1,348 @@
+"""The operator's part of the page: losses, cohorts, audits and the cost. No ε covers any of it.
+
+A public page is rendered without ever opening the files that it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from userdp.errors import UseError, kind_of
+from userdp.ledger.folder import RunFolder, read_lines
+from userdp.reporting.drawing import MOST_SERIES, Plot, Series, image
+from userdp.reporting.facts import Facts
+from userdp.reporting.table import Table, table_of
+from userdp.strict_json import parse
+
+HELD_OUT_USERS = "held-out-users"
+_LOSS = "loss (nats per token)"
+_CANARIES = "canaries in one more run (Steinke et al. 2023)"
+_STEPS = "noise and draws of its steps, watched"
+_ROC = ("auc", "auc_low", "auc_high", "tpr_at_low_fpr", "low_fpr")
+
+Line = Mapping[str, Any]
+"""A line of ``operator.jsonl`` or a part of ``audit.json``; a number that is not finite is None."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorFacts:
+    """One run's operator-only numbers that a page shows.
+
+    Args:
+        steps: a line for each, ascending: ``step``, ``loss``, ``units``, ``rows``,
+            ``clipped_fraction``, ``non_finite``, ``failed``, ``halvings``, ``seconds``.
+        during: the held-out loss during training, ascending by ``step``; 0 is the base model.
+        final: by split, the base model's and the released model's line, measured on the same
+            people: ``loss``, ``user_loss``, ``user_quantiles``, ``users``, ``examples``.
+        machine: what the run was last on, in words; empty if that was not noted.
+        bounds: lower bounds on ε of its last audit, by method.
+        attacks: on the released model (Kandpal et al. 2023), by what it was compared with.
+        flagged: what contradicted the claim in that audit, in words.
+    """
+
+    steps: tuple[Line, ...]
+    during: tuple[Line, ...] = ()
+    final: Mapping[str, Mapping[str, Line]] = field(default_factory=dict)
+    machine: str = ""
+    bounds: Mapping[str, Line] = field(default_factory=dict)
+    attacks: Mapping[str, Line] = field(default_factory=dict)
+    flagged: tuple[str, ...] = ()
+
+    @property
+    def held_out(self) -> Mapping[str, Line]:
+        """The final lines of held-out users."""
+        return self.final.get(HELD_OUT_USERS, {})
+
+    def total(self, name: str) -> float:
+        """The sum of a number over all steps."""
+        return math.fsum(step.get(name) or 0 for step in self.steps)
+
+
+def read_operator(run: Path) -> OperatorFacts:
+    """The operator-only facts in a run's folder; empty if there are no such files.
+
+    A later line replaces an earlier one of the same step (a resumed run repeats no step's number,
+    an evaluation may be repeated).
+
+    Raises:
+        UseError: a file cannot be read.
+    """
+    folder = RunFolder(run)
+    steps: dict[int, Line] = {}
+    during: dict[int, Line] = {}
+    final: dict[str, dict[str, Line]] = {}
+    machine = ""
+    for line in read_lines(folder.operator, _finite, torn=True):
+        match line["kind"]:
+            case "step":
+                steps[line["step"]] = line
+            case "evaluation" if line["split"] == HELD_OUT_USERS:
+                during[line["step"]] = line
+            case "final evaluation":
+                final.setdefault(line["split"], {})[line["of"]] = line
+            case "machine":
+                told = (f"{name} {line[name]}" for name in ("cores", "torch") if line.get(name))
+                machine = ", ".join((line["device"], *told))
+    return OperatorFacts(
+        steps=tuple(steps[number] for number in sorted(steps)),
+        during=tuple(during[number] for number in sorted(during)),
+        final=final,
+        machine=machine,
+        **_audit(folder),
+    )
+
+
+def _audit(folder: RunFolder) -> dict[str, Any]:
+    """What the last audit of the run left; nothing if there was none."""
+    path = folder.audit / "audit.json"
+    if not path.exists():
+        return {}
+    try:
+        told = parse(path.read_bytes(), finite=False)
+        extra, others = told.get("extra_run") or {}, told.get("references") or {}
+        bounds = {_CANARIES: extra["bound"], _STEPS: extra["steps"]} if extra else {}
+        rocs = {
+            "the base model": told.get("inference"),
+            f"{others.get('runs')} reference runs": others,
+        }
+        return {
+            "bounds": {
+                how: {**_finite(one), "epsilon_lower": float(one["epsilon_lower"])}
+                for how, one in bounds.items()
+            },
+            "attacks": {
+                against: {name: float(roc[name]) for name in _ROC}
+                for against, roc in rocs.items()
+                if roc
+            },
+            "flagged": tuple(map(str, told.get("flagged", ()))),
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UseError(
+            f"{path} cannot be read or is damaged: {kind_of(error)}",
+            hint="audit again: userdp audit RUN --store STORE; or make a public report",
+        ) from error
+
+
+def _finite(line: Line) -> Line:
+    """A line with None in place of each number that is not finite, or of its word in JSON."""
+    return {
+        name: None
+        if value in ("inf", "-inf", "nan")
+        or (isinstance(value, float) and not math.isfinite(value))
+        else value
+        for name, value in line.items()
+    }
+
+
+def operator_view(
+    runs: Sequence[Facts], operator: Sequence[OperatorFacts], *, comparable: bool
+) -> dict[str, Any]:
+    """What the operator's template is given: tables, plots and alarms.
+
+    Args:
+        runs: their public facts.
+        operator: of the same runs.
+        comparable: all claimed ε mean the same, so that they may share a plot.
+    """
+    pairs = list(zip(runs, operator, strict=True))
+    bounds = [(run, how, one) for run, facts in pairs for how, one in facts.bounds.items()]
+    plots = [
+        _curves("Training loss", pairs, lambda facts: facts.steps),
+        _curves("Held-out loss", pairs, lambda facts: facts.during),
+        _against_epsilon(pairs) if comparable else None,
+    ]
+    alarms = [(run.name, what) for run, facts in pairs for what in facts.flagged]
+    alarms += [
+        (run.name, f"{how}: ε is at least {one['epsilon_lower']:.4g}, and {run.epsilon} is claimed")
+        for run, how, one in bounds
+        if _broken(run, one)
+    ]
+    return {
+        "alarms": alarms,
+        "losses": _losses(pairs),
+        "bounds": _bounds(bounds),
+        "attacks": _attacks(pairs),
+        "steps": _steps(pairs),
+        "figures": [{"plot": plot, "source": image(plot)} for plot in plots if plot is not None],
+    }
+
+
+_Pair = tuple[Facts, OperatorFacts]
+
+
+def _curves(title: str, pairs: Sequence[_Pair], read: Any) -> Plot | None:
+    """A line for each run that has two finite losses; None where no run has."""
+    told = [
+        (
+            run.name,
+            [(one["step"], one["loss"]) for one in read(facts) if one.get("loss") is not None],
+        )
+        for run, facts in pairs
+    ]
+    series = [
+        Series(name=name, xs=tuple(x for x, _ in points), ys=tuple(y for _, y in points))
+        for name, points in told
+        if len(points) > 1
+    ]
+    if not series:
+        return None
+    return Plot(title=title, x_label="step", y_label=_LOSS, series=tuple(series[:MOST_SERIES]))
+
+
+def _against_epsilon(pairs: Sequence[_Pair]) -> Plot | None:
+    """ε and held-out loss of several runs; None where they were measured on different people."""
+    told = [
+        (run, after)
+        for run, facts in pairs
+        if run.private and (after := facts.held_out.get("model")) and after.get("loss") is not None
+    ]
+    people = {(run.store, after.get("users"), after.get("examples")) for run, after in told}
+    if len(told) < 2 or len(people) > 1:
+        return None
+    return Plot(
+        title="Privacy against held-out loss",
+        x_label="ε claimed",
+        y_label=_LOSS,
+        series=tuple(
+            Series(name=run.name, xs=(run.guarantee.epsilon,), ys=(after["loss"],))
+            for run, after in told
+        ),
+        connected=False,
+    )
+
+
+def _losses(pairs: Sequence[_Pair]) -> Table:
+    """Exact losses by run and split, before and after training."""
+    rows = [
+        (run.name, split, both.get("base", {}), both.get("model", {}))
+        for run, facts in pairs
+        for split, both in facts.final.items()
+    ]
+
+    def change(before: Line, after: Line) -> str | None:
+        if before.get("loss") is None or after.get("loss") is None:
+            return None
+        return f"{after['loss'] - before['loss']:+.4f}".replace("-", "−")
+
+    return table_of(
+        rows,
+        {
+            "Run": lambda row: row[0],
+            "Split": lambda row: row[1],
+            "Base model": lambda row: _text(row[2].get("loss")),
+            "After": lambda row: _text(row[3].get("loss")),
+            "Change": lambda row: change(row[2], row[3]),
+            "Perplexity after": lambda row: _perplexity(row[3].get("loss")),
+            "After, mean over users": lambda row: _text(row[3].get("user_loss")),
+            "Half of the users below": lambda row: _quantile(row[3], "p50"),
+            "95 % of the users below": lambda row: _quantile(row[3], "p95"),
+            "Users": lambda row: row[3].get("users"),
+        },
+        sparse=True,
+        key="After",
+        caption="Loss, in nats per token",
+    )
+
+
+def _steps(pairs: Sequence[_Pair]) -> Table:
+    def drawn(facts: OperatorFacts) -> str | None:
+        units = [step["units"] for step in facts.steps if step.get("units") is not None]
+        mean = sum(units) / len(units) if units else 0.0
+        return f"{min(units):,} / {mean:,.1f} / {max(units):,}" if units else None
+
+    def clipped(facts: OperatorFacts) -> str | None:
+        known = [
+            step["clipped_fraction"]
+            for step in facts.steps
+            if step.get("clipped_fraction") is not None
+        ]
+        return f"{100 * sum(known) / len(known):.1f} %" if known else None
+
+    return table_of(
+        pairs,
+        {
+            "Run": lambda one: one[0].name,
+            "Steps logged": lambda one: len(one[1].steps),
+            "Units expected, from the plan": lambda one: (
+                one[0].plan and _text(one[0].plan.denominator, 1)
+            ),
+            "Units drawn: least / mean / most": lambda one: drawn(one[1]),
+            "Clipped, mean": lambda one: clipped(one[1]),
+            "Not finite, counted as zero": lambda one: int(one[1].total("non_finite")),
+            "Raised an error, counted as zero": lambda one: int(one[1].total("failed")),
+            "Passes halved, memory ran out": lambda one: int(one[1].total("halvings")),
+            "Gradients computed": lambda one: int(one[1].total("rows")),
+            "Seconds in steps": lambda one: _text(one[1].total("seconds") or None, 1),
+            "Machine": lambda one: one[1].machine or None,
+        },
+        sparse=True,
+        caption="Steps: what was drawn, and what it cost",
+    )
+
+
+def _bounds(bounds: Sequence[tuple[Facts, str, Line]]) -> Table | None:
+    def verdict(run: Facts, one: Line) -> str:
+        most = one.get("most_detectable")
+        if _broken(run, one):
+            return "contradicts the claim: do not release the model before this is explained"
+        if most is not None and run.private and most < run.guarantee.epsilon:
+            return f"agrees with the claim; it could not have shown more than ε = {most:.3g}"
+        return "agrees with the claim" if run.private else "nothing is claimed"
+
+    if not bounds:
+        return None
+    return table_of(
+        bounds,
+        {
+            "Run": lambda row: row[0].name,
+            "Method": lambda row: row[1],
+            "ε at least": lambda row: f"{row[2]['epsilon_lower']:.4g}",
+            "Confidence": lambda row: f"{100 * row[2]['confidence']:g} %",
+            "ε claimed, at most": lambda row: row[0].epsilon,
+            "Verdict": lambda row: verdict(row[0], row[2]),
+        },
+        key="ε at least",
+        caption="Lower bounds on ε beside the claimed upper bound",
+    )
+
+
+def _attacks(pairs: Sequence[_Pair]) -> Table | None:
+    rows = [(run.name, how, roc) for run, facts in pairs for how, roc in facts.attacks.items()]
+    if not rows:
+        return None
+    return table_of(
+        rows,
+        {
+            "Run": lambda row: row[0],
+            "Against": lambda row: row[1],
+            "AUC (0.5 is chance)": lambda row: "{auc:.3f}".format(**row[2]),
+            "Its interval": lambda row: "{auc_low:.3f} to {auc_high:.3f}".format(**row[2]),
+            "Members found": lambda row: "{:.1f} %, accusing {:g} % of others".format(
+                100 * row[2]["tpr_at_low_fpr"], 100 * row[2]["low_fpr"]
+            ),
+        },
+        caption="User inference: telling users who were trained on from others, by the released "
+        "model",
+    )
+
+
+def _broken(run: Facts, one: Line) -> bool:
+    """Whether an audit's lower bound contradicts the claimed upper bound."""
+    return run.private and one["epsilon_lower"] > run.guarantee.epsilon
+
+
+def _text(value: float | None, digits: int = 4) -> str | None:
+    return None if value is None else f"{value:,.{digits}f}"
+
+
+def _perplexity(loss: float | None) -> str | None:
+    return None if loss is None else f"{math.exp(min(loss, 700.0)):,.1f}"
+
+
+def _quantile(line: Line, name: str) -> str | None:
+    return _text((line.get("user_quantiles") or {}).get(name), 3)
