@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
@@ -19,10 +18,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import userdp
-from tests.plans import uls_plan
 from userdp.cli.output import show
 from userdp.commands.account import Priced, in_words
-from userdp.reporting.constants import constants_of
+from userdp.reporting.rendering import delta_text
 from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, epsilon_up, round_up
 
 SOURCE = Path(userdp.__file__).parent
@@ -101,9 +99,7 @@ def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
     priced = Priced(values={"epsilon": 1.0, "delta": 1.0000000049e-6})
     show(in_words(priced), console=Console(file=out))
     assert "1.00001e-06" in out.getvalue()
-    run = SimpleNamespace(name="run", plan=uls_plan(target_delta=AWKWARD), settings={})
-    shown = {name: values for name, *values, _ in constants_of([run]).rows}
-    assert shown["target δ"] == ["1.00001·10⁻⁶"]
+    assert delta_text(AWKWARD, 6) == "1.00001e-6"
 
 
 def test_nothing_else_in_the_package_formats_a_delta() -> None:

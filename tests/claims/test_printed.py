@@ -22,9 +22,8 @@ from userdp.claims.verify import verify_export
 from userdp.cli.app import run as command
 from userdp.ledger.run import append_release
 from userdp.plans import Plan
-from userdp.reporting.html import render_report
-from userdp.reporting.run_facts import read_run
-from userdp.reporting.summary import render_summary
+from userdp.reporting.facts import read_run
+from userdp.reporting.page import render_report, render_summary
 from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit
 
 __all__ = ["_one_thread"]

@@ -21,14 +21,13 @@ WRITERS = {
     "generate --out": "generate STORE --out FILE.jsonl",
     "score --out": "store score STORE --out FILE.arrow",
     "dedup --out": "store dedup PUBLIC --private PUBLIC --out FILE.jsonl",
-    "budget --plot": "store budget STORE --plot FILE.png",
 }
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Path:
     path = toy_store(tmp_path_factory.mktemp("made")).path
-    StoreLedger(path).query("asked", name="users", pure_epsilon=0.1)  # so that a budget has a bar
+    StoreLedger(path).query("asked", name="users", pure_epsilon=0.1)
     return path
 
 
@@ -52,18 +51,21 @@ def test_a_file_that_is_there_is_refused_before_anything_is_done(line, store, tm
 
 
 def test_with_overwrite_the_file_is_replaced(store, tmp_path):
-    plot = tmp_path / "spent.png"
-    plot.write_bytes(KEPT)
-    assert userdp(["store", "budget", str(store), "--plot", str(plot), "--overwrite"]) == 0
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    public, out = tmp_path / "public.jsonl", tmp_path / "clean.jsonl"
+    public.write_text('{"user": "a", "text": "hello"}\n')
+    out.write_bytes(KEPT)
+    line = ["store", "dedup", str(public), "--private", str(public), "--out", str(out)]
+    assert userdp([*line, "--overwrite"]) == 0
+    assert out.read_bytes() != KEPT
 
 
 def test_a_link_that_leads_nowhere_is_something_too(store, tmp_path, capsys):
-    plot = tmp_path / "spent.png"
-    plot.symlink_to(tmp_path / "gone")
-    assert userdp(["store", "budget", str(store), "--plot", str(plot)]) == 2
+    public, out = tmp_path / "public.jsonl", tmp_path / "clean.jsonl"
+    public.write_text('{"user": "a", "text": "hello"}\n')
+    out.symlink_to(tmp_path / "gone")
+    assert userdp(["store", "dedup", str(public), "--private", str(public), "--out", str(out)]) == 2
     assert "already" in capsys.readouterr().err
-    assert plot.is_symlink()
+    assert out.is_symlink()
 
 
 @pytest.mark.parametrize("name", ["train", "tune"])

@@ -20,7 +20,7 @@ from userdp.claims.weights import description_of, digest_of
 from userdp.data.store import UserStore
 from userdp.plans import Plan
 from userdp.plans.norms import GradientNorms
-from userdp.reporting.run_facts import read_run
+from userdp.reporting.facts import read_run
 from userdp.training.models import BASE_MODEL
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -97,11 +97,11 @@ def read_run(folder: Path) -> None:
     from userdp.claims import claim
     from userdp.claims.verify import verify_run
     from userdp.ledger.folder import RunFolder
-    from userdp.reporting import run_facts
+    from userdp.reporting import facts
 
     sound_claim(claim(folder))
     verify_run(folder)
-    run_facts.read_run(folder)
+    facts.read_run(folder)
     RunFolder(folder).read_train()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.ledgers import begun
 from tests.plans import for_examples, for_users
-from userdp.claims import Lineage
+from userdp.claims import Claim, Lineage
 from userdp.clip import Clip
 from userdp.codec import encode
 from userdp.ledger import StoreLedger
@@ -20,7 +21,10 @@ from userdp.noise import Gaussian
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Budget, Plan, StepRecord
 from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers, Sampling
+from userdp.vocabulary import Guarantee
 
+SECOND = 1.0001
+"""Of ε, what the second accountant says in these tests: the real one takes seconds."""
 MakeRun = Callable[..., Path]
 
 LOSSES = (5.431862, 5.318274, 5.297513)
@@ -80,6 +84,19 @@ def operator_lines(losses: tuple[float, ...] = LOSSES) -> list[dict[str, object]
 def write_operator(run: Path, lines: list[dict[str, object]]) -> None:
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (run / "operator.jsonl").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_second() -> Iterator[None]:
+    """A second accountant that answers at once; `tests/claims/test_second.py` has the real one."""
+
+    def second(claim: Claim, **options: object) -> Guarantee:
+        told = claim.guarantee
+        return replace(told, epsilon=told.epsilon * SECOND, accountant="dp-accounting")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("userdp.reporting.facts.second_opinion", second)
+        yield
 
 
 @pytest.fixture

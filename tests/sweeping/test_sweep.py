@@ -26,7 +26,7 @@ from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.journal import exclusive
-from userdp.reporting.run_facts import read_run
+from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
 from userdp.sweeping.choice import selection_score
 from userdp.sweeping.request import TuningMode, build_request, grid

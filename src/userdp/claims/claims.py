@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -474,8 +475,10 @@ class _NoSecond(Exception):
     """A part whose price only one accountant here knows."""
 
 
-def second_opinion(claim: Claim, *, delta: float | None = None) -> Guarantee | None:
-    """The same claim by Rényi DP; None where only one accountant here knows its price.
+def second_opinion(
+    claim: Claim, *, delta: float | None = None, by: Accountant = Accountant.RDP
+) -> Guarantee | None:
+    """The same claim by another accountant; None where only one accountant here knows its price.
 
     Guarantee: what ``claim`` covers satisfies the returned guarantee, under the same conditions.
     Nothing of it was computed by the contour accountant. It is at the δ of the claim, part by part.
@@ -487,6 +490,9 @@ def second_opinion(claim: Claim, *, delta: float | None = None) -> Guarantee | N
     Args:
         claim: with a finite ε.
         delta: as it was given to `userdp.claims.claim`.
+        by: Rényi DP, which is quick and looser; or the privacy loss distributions of the library
+            dp-accounting, which take seconds and agree to three digits. None where that library is
+            not installed.
 
     Raises:
         FailureError: the two contradict each other: this upper bound of the ε of some steps is
@@ -495,34 +501,49 @@ def second_opinion(claim: Claim, *, delta: float | None = None) -> Guarantee | N
     if not claim.finite or not any(part.has_delta for part in claim.parts):
         return None
     try:
-        second = compose(claim.lineage, delta=delta, price=_price)
+        second = compose(claim.lineage, delta=delta, price=partial(_price, by=by))
     except _NoSecond:
         return None
     assert second.delta == claim.guarantee.delta, "asked at another delta than the claim's"
     return second if math.isfinite(second.epsilon) else None
 
 
-def _price(part: Part, delta: float | None) -> Guarantee:
+def _price(part: Part, delta: float | None, *, by: Accountant) -> Guarantee:
     """As `Part.guarantee`, by the second accountant."""
     match part:
         case Query():
             return part.guarantee()  # ε is a constant of the mechanism: nothing is computed
         case Steps():
             share = None if delta is None else delta / part.charges
-            return times(_steps(part.plan, share), part.charges)
+            return times(_steps(part.plan, share, by=by), part.charges)
         case Choice(tuning=FixedGrid() as tuning):
-            return tuning.guarantee(delta=delta, price=_steps)
+            return tuning.guarantee(delta=delta, price=partial(_steps, by=by))
     raise _NoSecond
 
 
-def _steps(plan: Plan, delta: float | None) -> Guarantee:
-    """`Plan.guarantee` of all steps by Rényi DP."""
+def _steps(plan: Plan, delta: float | None, *, by: Accountant) -> Guarantee:
+    """`Plan.guarantee` of all steps by the second accountant."""
     if not plan.sampling.covered or not has_curve(plan.mechanism):
         raise _NoSecond
-    second = plan.guarantee(delta=delta, accountant=Accountant.RDP)
+    if by is Accountant.DP_ACCOUNTING:
+        first = plan.guarantee(delta=delta)
+        epsilon = _by_library(plan.mechanism, first.delta)
+        second = replace(first, epsilon=epsilon, accountant=str(by))
+    else:
+        second = plan.guarantee(delta=delta, accountant=by)
     if plan.accountant is Accountant.CONTOUR and math.isfinite(second.epsilon):
         _refuse_contradiction(plan, second)
     return second
+
+
+@lru_cache(maxsize=64)  # page, card and answer of one command tell the same claim
+def _by_library(mechanism: NoisySteps, delta: float) -> float:
+    from userdp.accounting import dp_accounting_backend
+
+    try:
+        return dp_accounting_backend.epsilon(mechanism.dp_event(), delta, grid=1e-3).upper
+    except (UseError, FailureError) as error:  # it is not installed, or it cannot price this
+        raise _NoSecond from error
 
 
 def _refuse_contradiction(plan: Plan, second: Guarantee) -> None:

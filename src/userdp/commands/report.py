@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import Claim
-from userdp.claims.claims import second_opinion
 from userdp.commands.answer import Answer, Part
 from userdp.commands.run import Place, folder_of
 from userdp.errors import UseError
@@ -138,7 +137,7 @@ def report(
 
 def _told(run: Facts) -> dict[str, Any]:
     """A run's claim, what it means, and what a second accountant says of it."""
-    meaning, second = run.meaning, second_opinion(run.claim)
+    meaning, second = run.meaning, run.second
     return {
         "run": run.name,
         **run.claim.to_dict(),

@@ -262,12 +262,17 @@ class Facts:
     def false_alarms(self) -> str:
         return f"{FALSE_ALARMS:.0%}"
 
+    @cached_property
+    def second(self) -> Guarantee | None:
+        """The claim by the library dp-accounting; None where it is not there or knows no price."""
+        return second_opinion(self.claim, by=Accountant.DP_ACCOUNTING)
+
     @property
     def accountants(self) -> str:
         """Who computed ε, and what a second accountant says where there is one."""
         told, name = words()["accountant"], self.guarantee.accountant
         how = told["several"] if len(self.claim.parts) > 1 else told.get(name, told["other"])
-        second = second_opinion(self.claim)
+        second = self.second
         beside = "" if second is None else told["second"].format(epsilon=round_up(second.epsilon))
         return f"The accountant {name} {how}{beside}."
 
@@ -503,6 +508,7 @@ def facts(record: RunRecord, claimed: Claim) -> Facts:
     """The public facts of a run, of its ledger's lines and the allowed options beside them."""
     told = record.facts
     of_store, base = told.get("store_facts", {}), told.get("base_model", {})
+    known = {one.name for one in fields(BaseModel)}
     settings = {**record.folder.read_train().get("learning", {}), **told}
     return Facts(
         path=record.folder.path,
@@ -532,9 +538,7 @@ def facts(record: RunRecord, claimed: Claim) -> Facts:
             )
             for line in record.releases
         ),
-        base=BaseModel(
-            **{one.name: base[one.name] for one in fields(BaseModel) if one.name in base}
-        ),
+        base=BaseModel(**{name: value for name, value in base.items() if name in known}),
         owners=visible(of_store.get("owners") or "")[:_LONGEST],
         user_is=visible(of_store.get("user_is") or "")[:_LONGEST],
     )

@@ -17,6 +17,7 @@ from userdp.reporting.drawing import MOST_SERIES, Plot, Series, image
 from userdp.reporting.facts import Facts
 from userdp.reporting.table import Table, table_of
 from userdp.strict_json import parse
+from userdp.vocabulary import epsilon_up
 
 HELD_OUT_USERS = "held-out-users"
 _LOSS = "loss (nats per token)"
@@ -291,7 +292,7 @@ def _bounds(bounds: Sequence[tuple[Facts, str, Line]]) -> Table | None:
         if _broken(run, one):
             return "contradicts the claim: do not release the model before this is explained"
         if most is not None and run.private and most < run.guarantee.epsilon:
-            return f"agrees with the claim; it could not have shown more than ε = {most:.3g}"
+            return f"agrees with the claim; it could not have shown more than ε = {epsilon_up(most)}"
         return "agrees with the claim" if run.private else "nothing is claimed"
 
     if not bounds:

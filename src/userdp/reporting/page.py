@@ -85,6 +85,11 @@ def _public(runs: Sequence[Facts], about: About | None, store: Claim | None) -> 
         "private": private,
         "about": about or About(),
         "store": store,
+        "charged": store
+        and {
+            "epsilon": round_up(store.guarantee.epsilon),
+            "delta": delta_text(store.guarantee.delta),
+        },
         "comparison": compare(runs),
         "matter": rests[:MOST_TOLD],
         "others": rests[MOST_TOLD:],

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.vocabulary import delta_up, round_up
+from userdp.vocabulary import delta_up
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -142,7 +142,6 @@ def environment() -> Environment:
     environment.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
     environment.filters["capital"] = lambda text: text[:1].upper() + text[1:]
     environment.filters |= {"code": code, "fenced": fenced, "short": short}
-    environment.filters |= {"up": round_up, "delta": delta_text}
     return environment
 
 

@@ -1,0 +1,216 @@
+"""The model card, and hostile names in it and on the page: they are words, nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.plans import changed_plan
+from tests.reporting.conftest import MakeRun, examples_plan
+from tests.reporting.test_page import Outline
+from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Condition, ConditionKind, Query
+from userdp.errors import UseError
+from userdp.reporting import rendering
+from userdp.reporting.assumptions import assumptions_of
+from userdp.reporting.card import CardFacts, base_model_on_hub, render_model_card
+from userdp.reporting.facts import Facts, read_run
+from userdp.reporting.operator_part import read_operator
+from userdp.reporting.page import render_report
+from userdp.reporting.rendering import fenced, markdown, visible
+
+markdown_it = pytest.importorskip("markdown_it", reason="comes with rich")
+
+RELEASE = {
+    "split": "held-out-users",
+    "loss_bound": 8.3,
+    "epsilon": 0.5,
+    "model": {"user_loss": 4.87125, "standard_error": 0.01},
+    "difference": {"user_loss": -0.25, "standard_error": 0.02, "noise_error": 0.01, "bound": 1.0},
+}
+HOSTILE = (
+    "](javascript:alert(1)) [x](http://evil.example)",
+    "| ε, at most | **0.1** |",
+    "<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "a\n\n# ε = 0\n\n- item\n\n| a | b |\n|---|---|\n| c | d |",
+    "a\r\n```\n# out of the fence\n```",
+    "`code` ``` ~~~ **bold** _it_ ~~no~~ &lt;b&gt; &#91; $x$ \\",
+    "![img](data:text/html,x) <a href='x'>y</a> <!-- gone -->",
+    "a\u2028# b\u0085# c\x1b[31m\u202e d",
+    "---\ntitle: other\n---",
+    "{{ 7 * 7 }} {% raw %} {# no #}",
+    "x' ; rm -rf / #```",
+)
+PLAN = changed_plan(examples_plan(steps=1), sampling_probability=1.0)  # quick to price
+
+
+def head(card: str) -> dict:
+    match = re.match(r"---\n(.*?)\n---\n", card, re.S)
+    assert match is not None
+    return yaml.safe_load(match.group(1))
+
+
+def test_the_front_matter_is_what_the_hub_reads(make_run: MakeRun) -> None:
+    from huggingface_hub import ModelCard
+
+    run = read_run(make_run("a: 'b'", releases=[RELEASE]))
+    given = CardFacts(license="mit", datasets=("org/letters",), tags=("code",))
+    data = ModelCard(render_model_card(run, given)).data
+    assert (data.library_name, data.license, data.datasets) == (
+        "transformers", "mit", ["org/letters"],
+    )  # fmt: skip
+    assert {"userdp", "differential-privacy", "code"} <= set(data.tags)
+    assert data.base_model is None, "a folder's name is none of the hub"
+    (loss,) = data.eval_results
+    assert (data.model_name, loss.metric_value) == ("a: 'b'", 4.87125)
+    assert "released at ε = 0.5" in loss.metric_name
+
+
+@pytest.mark.parametrize(
+    "words", [{"license": "MIT license"}, {"base_model": "a/b/c"}, {"tags": ("a b",)}]
+)
+def test_words_that_the_hub_does_not_know_are_refused(words) -> None:
+    with pytest.raises(UseError, match="no name as the Hugging Face hub writes it"):
+        CardFacts(**words)
+
+
+def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
+    facts = read_run(make_run("els", examples_plan(), releases=[RELEASE]))
+    text = render_model_card(facts)
+    for assumption in assumptions_of([facts]):
+        assert markdown(assumption.title) in text
+    for heading in ("Privacy", "Training", "Evaluation", "Uses and limits", "Model details"):
+        assert f"## {heading}" in text
+    for said in ("userdp account --sampling examples", "userdp verify els", "| −0.2500 ± 0.0200 |"):
+        assert said.replace("−", "-") in text
+    assert "from_pretrained" in text
+    assert "safetensors" in render_model_card(facts, CardFacts(config=False, tokenizer=False))
+
+
+def test_a_run_without_a_claim_says_so(make_run: MakeRun) -> None:
+    text = render_model_card(read_run(make_run(private=False)))
+    assert "**No ε is claimed:** it was trained without privacy" in text
+    assert "differential-privacy" not in head(text)["tags"]
+    assert "ε, at most" not in text
+    assert "None was released" in text
+
+
+@pytest.mark.parametrize(
+    ("origin", "name", "wanted"),
+    [
+        ("hub", "openai-community/gpt2", "openai-community/gpt2"),
+        ("memory", "openai-community/gpt2", "openai-community/gpt2"),
+        ("memory", "gpt2", None),  # a folder's last name, or one that somebody gave it
+        ("folder", "gpt2", None),
+        ("new", "", None),
+    ],
+)
+def test_a_base_model_is_named_only_if_the_run_loaded_it_from_the_hub(
+    make_run: MakeRun, origin, name, wanted
+) -> None:
+    run = read_run(make_run(facts={"base_model": {"origin": origin, "name": name}}))
+    assert base_model_on_hub(run) == wanted
+
+
+# ------------------------------------------------------------------------------ hostile words
+
+
+def hostile_run(make_run: MakeRun, number: int, text: str) -> Facts:
+    """A run in which everything that comes from a file, or is a name, is ``text``."""
+    base, text_of = (
+        Condition(kind=kind, told=text) for kind in (ConditionKind.BASE, ConditionKind.FILTERED)
+    )
+    folder = make_run(
+        f"r{number}",
+        PLAN,
+        config={
+            "train": {"model": text, "schedule": text},
+            "plan_basis": f"non-private statistics: {text}",
+            "store_facts": {"owners": text, "user_is": text},
+        },
+        facts={"userdp": text, "base_model": {"origin": "folder", "name": text}},
+        lineage=Lineage(
+            parts=(Query(id="q", name=text, pure_epsilon=0.5),), conditions=(base, text_of)
+        ),
+        releases=[{**RELEASE, "split": text}],
+    )
+    folder = folder.rename(folder.with_name(f"{text} {number}".replace("/", "\N{DIVISION SLASH}")))
+    return read_run(folder)
+
+
+def body(run: Facts) -> str:
+    """The card's Markdown, without its front matter, which must be YAML of known keys."""
+    card = render_model_card(run)
+    assert set(head(card)) <= {"library_name", "pipeline_tag", "tags", "model-index"}
+    card.encode()
+    return card.split("\n---\n", 1)[1]
+
+
+def shape(text: str) -> list[str]:
+    """What a reader of CommonMark with tables sees in a text, its words left out."""
+    reader = markdown_it.MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+
+    def walk(tokens: list) -> Iterator[str]:
+        for token in tokens:
+            if token.type not in ("text", "softbreak"):
+                yield token.type + token.info
+            yield from walk(token.children or [])
+
+    return list(walk(reader.parse(text)))
+
+
+def test_a_card_has_the_same_shape_whatever_is_written_in_files(make_run: MakeRun) -> None:
+    plain = body(hostile_run(make_run, 99, "plain"))
+    expected = shape(plain)
+    assert {"heading_open", "table_open", "fenceconsole", "fencepython"} <= set(expected)
+    assert not any("html" in kind or "link" in kind for kind in expected)
+    for table in re.findall(r"(?:^\|.*\n)+", plain, re.M):
+        cells = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
+        assert len(cells) == 1, table
+    for number, text in enumerate(HOSTILE):
+        assert shape(body(hostile_run(make_run, number, text))) == expected, text
+
+
+@pytest.mark.pitfall(number=28)
+def test_broken_twin_an_unescaped_template_is_caught(make_run: MakeRun, monkeypatch) -> None:
+    monkeypatch.setattr(rendering, "escaped", lambda value: value)
+    expected = shape(body(hostile_run(make_run, 99, "plain")))
+    found = [
+        shape(body(hostile_run(make_run, number, text))) for number, text in enumerate(HOSTILE)
+    ]
+    assert sum(one != expected for one in found) >= 8  # the others aim at pages, or at YAML
+
+
+@pytest.mark.slow
+def test_a_page_has_the_same_elements_whatever_is_written_in_files(make_run: MakeRun) -> None:
+    expected = elements(hostile_run(make_run, 99, "plain"))
+    for number, text in enumerate((*HOSTILE[:3], HOSTILE[7])):
+        assert elements(hostile_run(make_run, number, text)) == expected, text
+
+
+def elements(run: Facts) -> tuple[set[str], set[str], list[str]]:
+    """Tags, attributes and links of a page, the operator's section included."""
+    page = render_report([run], operator=[read_operator(run.path)])
+    page.encode()
+    assert not re.search("[\u202e\x1b\u2028]", page)
+    outline = Outline(page)
+    assert not outline.open
+    return outline.tags, outline.attributes, outline.links
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_words_come_out_as_they_went_in(text: str) -> None:
+    reader = markdown_it.MarkdownIt("commonmark").enable(["table"])
+    for source in (markdown(text), f"| a |\n|---|\n| {markdown(text)} |", f"# {markdown(text)}"):
+        tokens = [t for t in reader.parse(source) if t.type == "inline" and t.content != "a"]
+        words = "".join(child.content for child in tokens[-1].children or [])
+        assert words.strip() == visible(text).strip()
+        assert "\n" not in source.removeprefix("| a |\n|---|\n")
+
+
+def test_a_fence_is_longer_than_what_it_holds() -> None:
+    (block,) = markdown_it.MarkdownIt().parse(fenced("a\n````\nb", "console"))
+    assert (block.content, block.info) == ("a\n````\nb\n", "console")

@@ -1,0 +1,201 @@
+"""Reading runs: the ledger decides, and what is no run is refused; the assumptions fit the runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.plans import changed_plan, uls_plan
+from tests.reporting.conftest import SECOND, MakeRun, examples_plan, users_plan
+from userdp.claims import claim
+from userdp.clip import AdaptiveClipping
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
+from userdp.plans.origin import LedgerLine, NonPrivateLook
+from userdp.reporting.assumptions import Grade, assumptions_of
+from userdp.reporting.facts import About, read_run, read_runs, read_store_total
+from userdp.reporting.page import MOST_TOLD, render_report
+from userdp.vocabulary import round_up
+
+SHAPE = {"kind": "gpt2", "layers": 4, "width": 192, "heads": 6, "vocabulary": 4096}
+HOST, DEVICE = NoiseSampler.HOST, NoiseSampler.DEVICE
+
+
+def test_the_guarantee_is_of_the_whole_plan(make_run: MakeRun) -> None:
+    whole, part = read_run(make_run("whole")), read_run(make_run("part", attempts=1))
+    assert (whole.finished, part.finished) == (True, False)
+    assert part.guarantee == whole.guarantee == users_plan().guarantee()
+    assert part.claim.so_far is not None
+    assert part.claim.so_far.epsilon < part.guarantee.epsilon
+
+
+def test_known_seeds_void_the_claim(make_run: MakeRun) -> None:
+    run = read_run(make_run(facts={"unsafe_seeds": True}))
+    assert not run.private
+    assert math.isinf(run.guarantee.epsilon)
+
+
+def test_only_allowed_settings_are_read(make_run: MakeRun) -> None:
+    run = read_run(make_run(config={"users": 1642, "note": "x", "epsilon": 0.0432, "seq_len": 64}))
+    assert dict(run.settings) == {"seq_len": "64", "learning_rate": "0.001"}
+
+
+def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("a/run"), make_run("b/run")])
+    assert [run.name for run in runs] == ["a/run", "b/run"]
+
+
+def test_what_is_no_run_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
+    run, store = make_run(), tmp_path / "store"
+    store.mkdir()
+    with pytest.raises(UseError, match=r"no ledger\.jsonl"):
+        read_run(store)
+    StoreLedger(store).reserve("r", users_plan())
+    for paths, why in (
+        ([store], "is a user store"),
+        ([tmp_path / "nowhere"], "nothing is there"),
+        ([run / "ledger.jsonl"], "it is a file"),
+        ([run, run], "2 times"),
+        ([], "no run"),
+    ):
+        with pytest.raises(UseError, match=why):
+            read_runs(paths)
+
+
+def test_an_edited_ledger_is_refused(make_run: MakeRun) -> None:
+    ledger = make_run() / "ledger.jsonl"
+    lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
+    ledger.write_text("".join(lines[:2] + lines[3:]), encoding="utf-8")
+    with pytest.raises(UseError, match="edited"):
+        read_run(ledger.parent)
+
+
+@pytest.mark.parametrize(
+    ("noted", "words"),
+    [
+        ({"origin": "bundled"}, "the model that comes with userdp"),
+        ({"origin": "new"}, "none: training began with random weights"),
+        ({"origin": "hub", "name": "org/gpt2"}, "“org/gpt2” of the Hugging Face hub"),
+        ({"origin": "folder", "name": "gpt2"}, "a local folder called “gpt2”"),
+        ({"origin": "memory", "name": "gpt2"}, "a model in memory that calls itself “gpt2”"),
+        ({"origin": "memory"}, "a model in memory"),
+        ({}, "not recorded"),
+    ],
+)
+def test_a_name_of_a_base_model_says_what_it_is_worth(make_run: MakeRun, noted, words) -> None:
+    base = read_run(make_run(facts={"base_model": {**noted, **SHAPE}})).base
+    assert base.called == words
+    assert base.architecture == "gpt2, 4 layers, width 192, 6 heads, 4,096 tokens in its vocabulary"
+
+
+@pytest.mark.parametrize(
+    ("origins", "name"),
+    [
+        ({}, "declared population"),
+        ({"population": LedgerLine(what="users", line="q")}, "DP releases in the store's ledger"),
+        ({"population": NonPrivateLook(what="users")}, "non-private statistics"),
+    ],
+)
+def test_only_a_number_of_the_operators_own_is_called_declared(make_run, origins, name) -> None:
+    run = read_run(make_run(plan=replace(users_plan(), origins=origins)))
+    (row,) = [row for row in run.constants.rows if "population" in row[0]]
+    assert name in row[0]
+    assert ("declared" in row[0]) is not bool(origins)
+
+
+@pytest.mark.pitfall(number=10)
+@pytest.mark.parametrize(
+    ("delta", "said"),
+    [(1e-5, "below n⁻¹·¹"), (4e-4, "above n⁻¹·¹"), (1e-3, "Careful: δ is not below 1/n")],
+)
+def test_delta_stands_beside_the_population(make_run: MakeRun, delta, said) -> None:
+    found = read_run(make_run(plan=users_plan(delta=delta))).delta_beside_population
+    assert said in found
+    assert "2,000 users" in found
+
+
+def test_accountants_are_named_with_what_the_second_says(make_run: MakeRun) -> None:
+    run = read_run(make_run())
+    second = round_up(run.guarantee.epsilon * SECOND)
+    assert f"dp-accounting, by other mathematics and other code, says ε ≤ {second}" in (
+        run.accountants
+    )
+
+
+def test_without_a_second_accountant_only_the_first_is_named(make_run, monkeypatch) -> None:
+    monkeypatch.setattr("userdp.reporting.facts.second_opinion", lambda *_, **__: None)
+    assert "dp-accounting" not in read_run(make_run()).accountants
+
+
+def test_the_stores_total_is_of_the_store_of_these_runs(make_run: MakeRun, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    for run_id in ("c0ffee-run", "c0ffee-other"):
+        StoreLedger(store).reserve(run_id, users_plan())
+    run = read_run(make_run())
+    total = read_store_total(store, [run])
+    assert total.guarantee == claim(store).guarantee
+    words = " ".join(render_report([run], store=total).replace("\u00a0", " ").split())
+    assert f"(ε ≤ {round_up(total.guarantee.epsilon)}, δ = 2e-5)-DP per user" in words
+    assert "spent so far" in words
+    assert "All that was charged" not in render_report([run])
+    with pytest.raises(UseError, match="knows no run 'stranger'"):
+        read_store_total(store, [read_run(make_run("stranger"))])
+
+
+@pytest.mark.parametrize("text", ["", "   ", "x" * 501])
+def test_the_operators_words_are_short(text: str) -> None:
+    with pytest.raises(UseError, match="data_description must have from 1 to 500"):
+        About(data_description=text)
+
+
+# --------------------------------------------------------------------------------- assumptions
+
+
+def keys(*runs: Path) -> list[str]:
+    return [one.key for one in assumptions_of(read_runs(runs))]
+
+
+def test_assumptions_are_graded_and_fit_the_runs(make_run: MakeRun) -> None:
+    users = assumptions_of(read_runs([make_run("a")]))
+    assert {one.grade for one in users} == set(Grade)
+    assert all(one.grade is Grade.CRITICAL for one in users[:MOST_TOLD])
+    assert not {"cap", "owners", "public-scores"} & {one.key for one in users}
+    assert "cap" in keys(make_run("c", examples_plan()))
+    told = {"store_facts": {"owners": "a record with several owners was given to `the first`"}}
+    assert keys(make_run("o", config=told))[0] == "owners"
+    scored = make_run("s", config={"selection": "highest-perplexity"})
+    assert keys(scored)[0] == "public-scores"
+    assert keys(make_run("g", examples_plan(fixed_graph=True)))[0] == "public-graph"
+
+
+def noise(*runs: Path) -> str:
+    rests = {one.key: one for one in assumptions_of(read_runs(runs))}
+    return f"{rests['floating-point'].statement} {rests['randomness'].ensured}"
+
+
+@pytest.mark.parametrize("sampler", [HOST, DEVICE])
+def test_the_noise_is_told_as_the_ledger_says_it_was_drawn(make_run: MakeRun, sampler) -> None:
+    """The twin: words of the other sampler must be absent."""
+    (other,) = {HOST, DEVICE} - {sampler}
+    said = noise(make_run(noise_sampler=sampler))
+    assert FLOATING_POINT_ASSUMPTION in said
+    assert (sampler.in_words in said, other.in_words in said) == (True, False)
+    assert (sampler.seeding in said, other.seeding in said) == (True, False)
+
+
+def test_several_samplers_are_all_named(make_run: MakeRun) -> None:
+    """Runs on two devices; and the count of adaptive clipping is drawn on the CPU everywhere."""
+    adaptive = AdaptiveClipping(count_noise_std=5.0, learning_rate=0.2)
+    plan = changed_plan(uls_plan(), adaptive=adaptive)
+    for runs in (
+        [make_run("one"), make_run("two", noise_sampler=DEVICE)],
+        [make_run("adaptive", plan=plan, noise_sampler=DEVICE)],
+    ):
+        said = noise(*runs)
+        assert HOST.in_words in said
+        assert DEVICE.in_words in said

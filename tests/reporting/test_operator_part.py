@@ -1,0 +1,136 @@
+"""What the operator's section says of losses, of audits, of who was compared with whom."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.reporting.conftest import MakeRun, examples_plan, operator_lines, write_operator
+from tests.reporting.test_page import words_of
+from userdp.errors import UseError
+from userdp.reporting.facts import read_run, read_runs
+from userdp.reporting.operator_part import operator_view, read_operator
+from userdp.reporting.page import render_report
+
+ROC = {"auc": 0.513, "auc_low": 0.45, "auc_high": 0.57, "tpr_at_low_fpr": 0.012, "low_fpr": 0.01}
+
+
+def page_of(run: Path, *more: dict[str, object]) -> str:
+    """The page's words, the operator's section after the last "Operator only"."""
+    write_operator(run, [*operator_lines(), *more])
+    return words_of(render_report(read_runs([run]), operator=[read_operator(run)]))
+
+
+def audit_file(run: Path, **changes: object) -> None:
+    """What `userdp audit` leaves, as far as a report reads it."""
+    extra = {
+        "bound": {"epsilon_lower": 0.0151, "confidence": 0.95, "most_detectable": 3.13},
+        "steps": {"epsilon_lower": 0.0097, "confidence": 0.95},
+    }
+    (run / "audit").mkdir(exist_ok=True)
+    values = {"extra_run": extra, "inference": ROC, "flagged": [], **changes}
+    (run / "audit" / "audit.json").write_text(json.dumps(values), encoding="utf-8")
+
+
+def canaries(**changes: float) -> dict[str, object]:
+    bound = {"epsilon_lower": 0.0237, "confidence": 0.95, "most_detectable": 5.5, **changes}
+    return {"bound": bound, "steps": {"epsilon_lower": 0.0097, "confidence": 0.95}}
+
+
+def test_an_audit_stands_beside_the_claim_and_in_no_public_part(make_run: MakeRun) -> None:
+    run = make_run()
+    assert "Not audited" in page_of(run)
+    audit_file(run, references={**ROC, "runs": 8, "auc": 0.661})
+    page = page_of(run)
+    for text in ("Steinke", " 0.0151 ", "95 %", "agrees with the claim", " 0.0097 ", " 0.513 ",
+                 "0.450 to 0.570", "1.2 %, accusing 1 % of others", "the base model",
+                 "8 reference runs", " 0.661 "):  # fmt: skip
+        assert text in page
+    assert "contradicts" not in page
+    assert "0.0151" not in words_of(render_report(read_runs([run])))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"extra_run": canaries(epsilon_lower=40.0)}, "contradicts its claim"),
+        ({"extra_run": None, "flagged": ["steps: noise scale"]}, "steps: noise scale"),
+        ({"extra_run": canaries(most_detectable=0.05)}, "could not have shown more than ε = 0.05"),
+    ],
+)
+def test_what_an_audit_showed_is_said(make_run: MakeRun, changes, said) -> None:
+    run = make_run()
+    audit_file(run, **changes)
+    assert said in page_of(run)
+    page = render_report([read_run(run)], operator=[read_operator(run)])
+    assert ('role="alert"' in page) is ("shown" not in said)
+
+
+@pytest.mark.parametrize("damage", [{"extra_run": {"bound": {}}}, {"inference": {"auc": 1}}])
+def test_a_damaged_audit_is_refused(make_run: MakeRun, damage) -> None:
+    run = make_run()
+    audit_file(run, **damage)
+    with pytest.raises(UseError, match="damaged"):
+        read_operator(run)
+
+
+def test_the_audits_own_result_is_what_the_report_reads() -> None:
+    """The names that the report reads are those that an audit writes."""
+    bounds = pytest.importorskip("userdp.auditing.guesses").CanaryBound.__slots__
+    steps = pytest.importorskip("userdp.auditing.steps").StepAudit.__slots__
+    roc = pytest.importorskip("userdp.auditing.inference").Roc.__slots__
+    assert {"epsilon_lower", "confidence", "most_detectable"} <= set(bounds)
+    assert {"epsilon_lower", "confidence"} <= set(steps)
+    assert set(ROC) <= set(roc)
+
+
+def test_losses_cohorts_and_cost_are_those_of_the_file(make_run: MakeRun) -> None:
+    machine = {"kind": "machine", "device": "Abacus 9", "cores": 2, "threads": 1, "torch": "2.13"}
+    page = page_of(make_run(), machine)
+    public, own = page.rsplit("Operator only", 1)
+    for text in ("5.7731 5.1429 −0.6302", "171.2", "31 / 32.0 / 33", "90.6 %", " 219 ", " 1.2 ",
+                 "Abacus 9, cores 2, torch 2.13", "Training loss"):  # fmt: skip
+        assert text in own
+    assert "Abacus" not in public
+
+
+def test_a_diverged_run_is_told_of_in_sentences(make_run: MakeRun) -> None:
+    run = make_run()
+    lines = [
+        {"kind": "step", "step": 1, "rows": 4, "units": 2, "loss": math.nan, "non_finite": 2},
+        {"kind": "final evaluation", "of": "model", "split": "held-out-users", "loss": "nan",
+         "user_loss": None, "users": 5},
+    ]  # fmt: skip
+    write_operator(run, lines)
+    page = words_of(render_report([read_run(run)], operator=[read_operator(run)]))
+    assert "Not finite, counted as zero" in page
+    assert "Training loss" not in page
+
+
+def test_a_line_that_a_crash_cut_is_left_out_and_a_damaged_one_refused(make_run: MakeRun) -> None:
+    run = make_run()
+    path = run / "operator.jsonl"
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole + '{"kind": "st', encoding="utf-8")
+    assert len(read_operator(run).steps) == 3
+    path.write_text("nonsense\n" + whole, encoding="utf-8")
+    with pytest.raises(UseError, match="line 1"):
+        read_operator(run)
+
+
+def test_losses_on_other_people_share_no_plot(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("a"), make_run("b", examples_plan())])
+    operator = [read_operator(run.path) for run in runs]
+
+    def titles(runs, *, comparable: bool = True) -> set[str]:
+        figures = operator_view(runs, operator, comparable=comparable)["figures"]
+        return {figure["plot"].title for figure in figures}
+
+    shared = "Privacy against held-out loss"
+    assert shared in titles(runs)
+    assert shared not in titles(runs, comparable=False)
+    assert shared not in titles([runs[0], replace(runs[1], store="another")])

@@ -1,0 +1,310 @@
+"""The page and the sheet: what they say, that they stand alone, that names are words in them."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from datetime import date
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from tests.plans import changed_plan
+from tests.reporting.conftest import MakeRun, examples_plan, users_plan
+from userdp import report
+from userdp.accounting.tradeoff import DeltaCurve
+from userdp.claims import Condition, Lineage, claim
+from userdp.claims.claims import SPENT_SO_FAR
+from userdp.claims.parts import ConditionKind, Query
+from userdp.cli.app import run as userdp
+from userdp.errors import UseError
+from userdp.reporting.card import render_model_card
+from userdp.reporting.facts import About, Facts, read_run, read_runs
+from userdp.reporting.operator_part import read_operator
+from userdp.reporting.page import compare, detection_plot, render_report, render_summary
+from userdp.reporting.rendering import markdown
+from userdp.vocabulary import Adjacency, round_up
+
+ABOUT = About(
+    organisation="<b>Institute</b>",
+    contact="privacy@example.org",
+    data_description="Letters to the editor. " * 8,
+    date=date(2026, 1, 2),
+)
+LOOKED = Condition(kind=ConditionKind.LOOKS, told="stats")
+BASE = Condition(kind=ConditionKind.BASE, told="gpt2")
+ASKED = Query(id="q", name="users", pure_epsilon=0.5)
+
+
+def words_of(page: str) -> str:
+    """What a reader sees, details opened."""
+    bare = re.sub(r"<(style|title).*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(bare).replace("\u00a0", " ").split())
+
+
+def first_screen(page: str) -> str:
+    return words_of(page[: page.index('id="meaning"')])
+
+
+class Outline(HTMLParser):
+    """Ids, links, elements that could load something, and whether tags close in order."""
+
+    void = {"meta", "link", "br", "img", "hr", "input"}  # noqa: RUF012
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.sources: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        places = {"id": self.ids, "href": self.links, "src": self.sources}
+        for name, value in attrs:
+            self.attributes.add(name)
+            places.get(name, []).append(value or "")
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def later(make_run: MakeRun) -> Path:
+    """A run that an answer and a look came before, from a base of unknown origin, stopped."""
+    lineage = Lineage(parts=(ASKED,), conditions=(LOOKED, BASE))
+    return make_run("later", attempts=1, lineage=lineage)
+
+
+def test_the_first_screen_says_claim_meaning_and_conditions(make_run: MakeRun) -> None:
+    facts = {"store_facts": {"user_is": "the field 'author'"}}
+    run = read_run(make_run(facts=facts))
+    # Independent of the claim: the same mechanism, priced from the plan's constants.
+    epsilon = round_up(users_plan().mechanism.epsilon(1e-5).upper)
+    for page in (render_report([run], about=ABOUT), render_summary(run, about=ABOUT)):
+        seen = words_of(page).split("What it rests on" if page.count("<nav") == 0 else "What this")[
+            0
+        ]
+        for said in (
+            f"The model that “run” released is (ε ≤ {epsilon}, δ = 1e-5)",
+            "differentially private per user",
+            f"is right at most {run.best_guess} of the time",
+            f"accuses rightly at most {run.detection} of the time",
+            "It holds without conditions beyond the assumptions",
+            "<b>Institute</b>",
+        ):
+            assert said in seen
+        whole = words_of(page)
+        for said in ("named by the field 'author'", "2026-01-02", "Letters to", "operator’s word"):
+            assert said in whole
+        assert "Made of" not in whole
+        assert "spent so far" not in whole
+
+
+def test_the_page_is_read_in_five_minutes(make_run: MakeRun) -> None:
+    page = render_report([read_run(make_run())], about=ABOUT)
+    unfolded = re.sub(r"<details>.*?</details>", "", page, flags=re.DOTALL)
+    assert len(words_of(unfolded).split()) <= 1200
+    assert unfolded.count("<li>") == 5, "the assumptions that matter"
+
+
+def test_facts_that_are_zero_or_absent_are_not_shown(make_run: MakeRun) -> None:
+    run = make_run()
+    (run / "operator.jsonl").unlink()
+    page = words_of(render_report([read_run(run)], operator=[read_operator(run)]))
+    for absent in ("counted as zero", "Passes halved", "Machine", "None", "–", "Losses released"):
+        assert absent not in page
+
+
+def test_conditions_parts_and_what_was_spent_stand_on_page_card_and_sheet(later: Path) -> None:
+    run = read_run(later)
+    spent = round_up(users_plan().guarantee(1).epsilon)
+    card = render_model_card(run)
+    assert markdown(run.claim.headline.replace("1e-05", "1e-5")) in card
+    assert "| DP answer: users | 0.5000 | 0 |" in card
+    for text in (card, words_of(render_report([run])), words_of(render_summary(run))):
+        for said in (LOOKED.in_words[1:], "rovided that", SPENT_SO_FAR.split(" (")[0], spent):
+            assert said in text
+        assert text.index(run.epsilon) < text.index(spent)
+    page = words_of(render_report([run]))
+    assert "DP answer: users" in page
+    assert "has released no model yet. What it may still release by its plan is (ε" in page
+
+
+def test_every_command_says_the_same_headline(later: Path, tmp_path: Path, capsys) -> None:
+    users_plan().save(later / "plan.json")
+    page, told = tmp_path / "page.html", {}
+    for name, command in {
+        "account": ["account", "--ledger", str(later)],
+        "report": ["report", str(later), "--public", "--out", str(page), "--overwrite"],
+        "verify": ["verify", str(later)],
+    }.items():
+        assert userdp([*command, "--json"]) == 0
+        told[name] = json.loads(capsys.readouterr().out)
+    assert {
+        told["account"]["headline"],
+        told["report"]["runs"][0]["headline"],
+        told["verify"]["claim"]["headline"],
+    } == {claim(later).headline}
+
+
+@pytest.mark.parametrize(
+    ("why", "options"),
+    [
+        ("trained without privacy", {"private": False}),
+        ("shuffled batches", {"plan": changed_plan(users_plan(), unsafe_shuffle=True)}),
+        ("known seed", {"facts": {"unsafe_seeds": True}}),
+    ],
+)
+def test_no_epsilon_is_shown_for_runs_that_claim_none(make_run: MakeRun, why, options) -> None:
+    run = read_run(make_run(**options))
+    for page in (render_report([run]), render_summary(run)):
+        words = words_of(page)
+        assert "No ε is claimed" in words
+        assert why in words
+        assert not re.search(r"ε ≤ [\d.]", words)
+
+
+def test_it_stands_alone(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("a"), make_run("<script>b", examples_plan(), attempts=2)])
+    operator = [read_operator(run.path) for run in runs]
+    for page in (render_report(runs, operator=operator), render_summary(runs[1])):
+        outline = Outline(page)
+        assert not outline.open
+        assert not outline.tags & {"script", "link", "iframe", "object", "embed", "form"}
+        assert all(one.startswith("data:image/svg+xml;base64,") for one in outline.sources)
+        assert not {name for name in outline.attributes if name.startswith("on")}
+        assert len(outline.ids) == len(set(outline.ids))
+        assert {link.removeprefix("#") for link in outline.links} <= set(outline.ids)
+        assert not re.search(r"@import|url\(", page)
+        assert len(page) < 3_000_000
+    assert render_report(runs, operator=operator) == render_report(runs, operator=operator)
+
+
+def other_adjacency(run: Facts) -> Facts:
+    guarantee = replace(run.guarantee, adjacency=Adjacency.REPLACE)
+    return replace(run, claim=replace(run.claim, guarantee=guarantee))
+
+
+def test_claims_of_two_kinds_are_not_compared_without_saying_so(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("a"), make_run("b", examples_plan())])
+    operator = [read_operator(run.path) for run in runs]
+    alike = render_report(runs, operator=operator)
+    assert "cannot be compared" not in alike
+    assert "Privacy against held-out loss" in alike
+    unlike = render_report((runs[0], other_adjacency(runs[1])), operator=operator)
+    assert "cannot be compared" in first_screen(unlike)
+    assert "Privacy against held-out loss" not in unlike
+    assert "ran on the same people" not in unlike
+
+
+def test_runs_on_one_store_are_added_up_and_what_both_inherited_counts_once(make_run) -> None:
+    lineage = Lineage(parts=(ASKED,))
+    runs = read_runs([make_run(name, lineage=lineage) for name in "ab"])
+    (together,) = compare(runs).together
+    assert together.epsilon == round_up(2 * users_plan().guarantee().epsilon + 0.5)
+    said = f"bounded by the sum: ε ≤ {together.epsilon} at δ = 2e-5"
+    assert said in first_screen(render_report(runs))
+    elsewhere = [runs[0], replace(runs[1], store="dead" * 8)]
+    assert compare(elsewhere).together == ()
+    assert "different user stores" in compare(elsewhere).warnings[0]
+
+
+def test_different_deltas_are_pointed_out(make_run: MakeRun) -> None:
+    page = render_report(read_runs([make_run("a"), make_run("b", users_plan(delta=1e-6))]))
+    assert "δ differs between these runs (1e-6, 1e-5)" in first_screen(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [users_plan(), examples_plan()], ids=["users", "examples"])
+def test_the_command_on_the_page_gives_the_epsilon_on_the_page(make_run, capsys, plan) -> None:
+    page = render_report([read_run(make_run(plan=plan))])
+    command = re.search(r"<code>userdp (account --sampling [^<]+)</code>", page)
+    assert command is not None
+    assert userdp([*html.unescape(command.group(1)).split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["epsilon"]
+    assert round_up(found, 6) == round_up(plan.guarantee().epsilon, 6)
+    assert f"# epsilon {round_up(found, 6)}" in page
+
+
+def test_a_page_needs_runs_and_places(make_run: MakeRun, tmp_path: Path) -> None:
+    runs, sheet = [make_run("a"), make_run("b")], tmp_path / "summary.html"
+    with pytest.raises(UseError, match="no run"):
+        render_report([])
+    with pytest.raises(UseError, match="operator's facts"):
+        render_report(read_runs(runs), operator=[])
+    for options, why in (
+        ({"runs": runs, "summary": sheet}, "summary is about one model, and 2 runs are named"),
+        ({"runs": runs[0], "out": sheet, "summary": sheet}, "out and summary name the same file"),
+        ({"runs": runs[0]}, "a place for what it writes"),
+    ):
+        with pytest.raises(UseError, match=why):
+            report(**options)
+    assert not sheet.exists()
+
+
+# ---------------------------------------------------------------------------------- the figure
+
+
+def lines_of(*runs: Path) -> dict[str, tuple[float, ...]]:
+    plot = detection_plot([run for run in read_runs(runs) if run.private])
+    return {} if plot is None else {one.name: one.ys for one in plot.series}
+
+
+def below(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return all(a <= b + 1e-6 for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("plan", [users_plan(), examples_plan()], ids=["users", "examples"])
+def test_a_claim_lies_between_the_same_training_with_less_and_with_more_epsilon(
+    make_run, plan
+) -> None:
+    exact = lines_of(make_run("exact", plan))
+    parts = lines_of(make_run("parts", plan, lineage=Lineage(parts=(ASKED,))))
+    for lines in (exact, parts):
+        (own,) = [ys for name, ys in lines.items() if name.startswith("this claim")]
+        small, large = lines["ε = 1"], lines["ε = 8"]
+        epsilon = float(next(n for n in lines if n.startswith("this")).split("≤ ")[1])
+        assert below(own, large)
+        assert below(own, small) if epsilon <= 1 else below(small, own)
+    bare = DeltaCurve(epsilons=(1.0,), deltas=(1e-5,))
+    assert lines["ε = 1"][32] == bare.max_true_positive_rate(0.25), "all curves are of one kind"
+    assert exact["ε = 1"][32] < lines["ε = 1"][32]
+
+
+def test_several_claims_are_drawn_beside_a_coin_alone(make_run: MakeRun) -> None:
+    assert list(lines_of(make_run("a"), make_run("b"))) == ["a", "b", "a coin"]
+    assert lines_of(make_run("plain", private=False)) == {}
+
+
+# ---------------------------------------------------------------------------------- colours
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2.2."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_colours_meet_wcag_aa(theme: int) -> None:
+    css = (resources.files("userdp.reporting") / "templates" / "report.css").read_text("utf-8")
+    block = re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)[theme]
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+    pairs = [("ink", "paper"), ("ink", "raised"), ("quiet", "paper"), ("quiet", "raised"),
+             ("accent", "paper"), ("accent", "raised"), ("warn-ink", "warn-paper"),
+             ("operator-ink", "operator-paper"), ("operator-ink", "paper")]  # fmt: skip
+    for pair in pairs:
+        dark, bright = sorted(luminance(colours[name]) for name in pair)
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5, pair
