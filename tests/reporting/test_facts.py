@@ -17,7 +17,7 @@ from userdp.ledger import StoreLedger
 from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
 from userdp.plans.origin import LedgerLine, NonPrivateLook
 from userdp.reporting.assumptions import Grade, assumptions_of
-from userdp.reporting.facts import About, read_run, read_runs, read_store_total
+from userdp.reporting.facts import read_run, read_runs, read_store_total
 from userdp.reporting.page import MOST_TOLD, render_report
 from userdp.vocabulary import round_up
 
@@ -145,12 +145,6 @@ def test_the_stores_total_is_of_the_store_of_these_runs(make_run: MakeRun, tmp_p
     assert "All that was charged" not in render_report([run])
     with pytest.raises(UseError, match="knows no run 'stranger'"):
         read_store_total(store, [read_run(make_run("stranger"))])
-
-
-@pytest.mark.parametrize("text", ["", "   ", "x" * 501])
-def test_the_operators_words_are_short(text: str) -> None:
-    with pytest.raises(UseError, match="data_description must have from 1 to 500"):
-        About(data_description=text)
 
 
 # --------------------------------------------------------------------------------- assumptions

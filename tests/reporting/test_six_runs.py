@@ -60,12 +60,6 @@ def page(six_runs: Runs) -> str:
     return render_report(read_runs(six_runs), operator=[read_operator(run) for run in six_runs])
 
 
-def test_it_weighs_less_than_three_megabytes(six_runs: Runs, tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    assert userdp(["report", *map(str, six_runs), "--out", str(out)]) == 0
-    assert out.stat().st_size < 3_000_000
-
-
 def test_every_epsilon_is_that_of_the_ledgers_lines(six_runs: Runs, page: str) -> None:
     claims = rows_of(page, "The claim of each run")
     assert list(claims) == [run.name for run in six_runs]
@@ -89,7 +83,6 @@ def test_losses_and_cohorts_are_those_of_the_operators_file(six_runs: Runs, page
         for found in after:
             assert f"{found['loss']:,.4f}" in page
             assert f"{math.exp(found['loss']):,.1f}" in page
-            assert f"{found['user_quantiles']['p95']:,.3f}" in page
         logged = [x for x in log if x["kind"] == "step"]
         drawn = [x["units"] for x in logged]
         mean = sum(drawn) / len(drawn)

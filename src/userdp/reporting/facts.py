@@ -40,7 +40,6 @@ from userdp.reporting.table import Table, table_of
 from userdp.vocabulary import Guarantee, epsilon_up, round_up
 
 _LONGEST = 200
-_LONGEST_WORDS = 500
 _DIFFERENCE = "{user_loss:+.4f} ± {standard_error:.4f}"
 
 
@@ -53,25 +52,12 @@ class About:
         contact: whom to ask: a name, an address.
         data_description: what the data is. No count of it, which no ε covers.
         date: of the report.
-
-    Raises:
-        UseError: a text is empty, or longer than 500 characters.
     """
 
     organisation: str | None = None
     contact: str | None = None
     data_description: str | None = None
     date: date | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("organisation", "contact", "data_description"):
-            text = getattr(self, name)
-            if text is not None and not 0 < len(text.strip()) <= _LONGEST_WORDS:
-                raise UseError(
-                    f"{name} must have from 1 to {_LONGEST_WORDS} characters, got "
-                    f"{len(text.strip())}: it stands in the head of the report",
-                    hint="leave it out, or say it shortly",
-                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

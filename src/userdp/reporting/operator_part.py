@@ -38,7 +38,7 @@ class OperatorFacts:
             ``clipped_fraction``, ``non_finite``, ``failed``, ``halvings``, ``seconds``.
         during: the held-out loss during training, ascending by ``step``; 0 is the base model.
         final: by split, the base model's and the released model's line, measured on the same
-            people: ``loss``, ``user_loss``, ``user_quantiles``, ``users``, ``examples``.
+            people: ``loss``, ``user_loss``, ``users``, ``examples``.
         machine: what the run was last on, in words; empty if that was not noted.
         bounds: lower bounds on ε of its last audit, by method.
         attacks: on the released model (Kandpal et al. 2023), by what it was compared with.
@@ -240,8 +240,6 @@ def _losses(pairs: Sequence[_Pair]) -> Table:
             "Change": lambda row: change(row[2], row[3]),
             "Perplexity after": lambda row: _perplexity(row[3].get("loss")),
             "After, mean over users": lambda row: _text(row[3].get("user_loss")),
-            "Half of the users below": lambda row: _quantile(row[3], "p50"),
-            "95 % of the users below": lambda row: _quantile(row[3], "p95"),
             "Users": lambda row: row[3].get("users"),
         },
         sparse=True,
@@ -291,9 +289,11 @@ def _bounds(bounds: Sequence[tuple[Facts, str, Line]]) -> Table | None:
         most = one.get("most_detectable")
         if _broken(run, one):
             return "contradicts the claim: do not release the model before this is explained"
-        if most is not None and run.private and most < run.guarantee.epsilon:
-            return f"agrees with the claim; it could not have shown more than ε = {epsilon_up(most)}"
-        return "agrees with the claim" if run.private else "nothing is claimed"
+        if not run.private:
+            return "nothing is claimed"
+        if most is None or most >= run.guarantee.epsilon:
+            return "agrees with the claim"
+        return f"agrees with the claim; it could not have shown more than ε = {epsilon_up(most)}"
 
     if not bounds:
         return None
@@ -343,7 +343,3 @@ def _text(value: float | None, digits: int = 4) -> str | None:
 
 def _perplexity(loss: float | None) -> str | None:
     return None if loss is None else f"{math.exp(min(loss, 700.0)):,.1f}"
-
-
-def _quantile(line: Line, name: str) -> str | None:
-    return _text((line.get("user_quantiles") or {}).get(name), 3)
