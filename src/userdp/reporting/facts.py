@@ -311,7 +311,10 @@ class Facts:
         told: str = words()["delta"][size_of(self.guarantee.delta, n)]
         counted = "users" if self.plan.sampling.by_user else "examples"
         return told.format(
-            n=f"{n:,} {counted}", inverse=number_text(1 / n, 2), rule=number_text(rule_of(n), 2)
+            delta=delta_text(self.guarantee.delta, 6),
+            n=f"{n:,} {counted}",
+            inverse=number_text(1 / n, 3),
+            rule=number_text(rule_of(n), 3),
         )
 
     @property
