@@ -67,7 +67,7 @@ def _epsilon_by(accountant: Accountant, mechanism: NoisySteps, delta: float) -> 
         return mechanism.epsilon(delta)
     mixture = _mixture(accountant, mechanism)
     if accountant is Accountant.DP_ACCOUNTING:
-        return _by_dp_accounting(mixture, delta)
+        return by_dp_accounting(mixture, delta)
     if accountant is Accountant.RDP:
         if not rdp.has_curve(mixture):
             raise _no_bound(accountant, mechanism)
@@ -168,8 +168,14 @@ def _noise_for_delta(
     return least(excess, start=start, most=1e6, smallest=smallest, relative=tolerance)
 
 
-def _by_dp_accounting(mixture: Mixture, delta: float) -> Bracket:
+def by_dp_accounting(mixture: Mixture, delta: float, *, grid: float = 1e-4) -> Bracket:
     """ε by the mixture-of-Gaussians accountant of dp-accounting (Charles et al. 2024, A.1.1).
+
+    Args:
+        mixture: the steps.
+        delta: in (0, 1).
+        grid: of the privacy loss; ten times as wide, it takes a tenth of the time and bounds ε to
+            three digits.
 
     Raises:
         FailureError: the library answered NaN, failed, or is not installed.
@@ -182,7 +188,7 @@ def _by_dp_accounting(mixture: Mixture, delta: float) -> Bracket:
     single = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
         phase.noise_multiplier, list(phase.shifts), [weight / total for weight in weights]
     )
-    accountant = dp_accounting.pld.PLDAccountant()
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=grid)
     hint = "price it with --accountant contour, which answers for every mechanism"
     try:
         accountant.compose(dp_accounting.dp_event.SelfComposedDpEvent(single, phase.count))

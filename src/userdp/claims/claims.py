@@ -9,8 +9,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from userdp.accounting.accountants import Accountant
-from userdp.accounting.mechanisms import NoisySteps
+from userdp.accounting.accountants import Accountant, by_dp_accounting
+from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.rdp import has_curve
 from userdp.claims.lineage import (
     Lineage,
@@ -538,10 +538,10 @@ def _steps(plan: Plan, delta: float | None, *, by: Accountant) -> Guarantee:
 
 @lru_cache(maxsize=64)  # page, card and answer of one command tell the same claim
 def _by_library(mechanism: NoisySteps, delta: float) -> float:
-    from userdp.accounting import dp_accounting_backend
-
+    if not isinstance(mechanism, Mixture):
+        raise _NoSecond
     try:
-        return dp_accounting_backend.epsilon(mechanism.dp_event(), delta, grid=1e-3).upper
+        return by_dp_accounting(mechanism, delta, grid=1e-3).upper
     except (UseError, FailureError) as error:  # it is not installed, or it cannot price this
         raise _NoSecond from error
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -101,15 +100,6 @@ def image(plot: Plot) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
 
 
-def save_plots(plots: Sequence[Plot], path: Path, *, operator_only: bool) -> None:
-    """Draw plots side by side into a file, whole or not at all, see `save`."""
-    figure, axes = panels(len(plots), width=5.2, height=4.2)
-    for axis, plot in zip(axes, plots, strict=True):
-        _fill(axis, plot)
-        axis.set_title(plot.title)
-    save(figure, path, operator_only=operator_only)
-
-
 def panels(count: int, *, width: float = 4.2, height: float = 3.6, rows: int = 1) -> Any:
     """(figure, flat list of axes), drawn without a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -120,15 +110,6 @@ def panels(count: int, *, width: float = 4.2, height: float = 3.6, rows: int = 1
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
     return figure, list(axes.flat)
-
-
-def require_drawing_place(path: Path, *, overwrite: bool) -> None:
-    """`UseError` unless a drawing can be put at ``path``: its folder, its kind, what is there."""
-    require_new(path, overwrite=overwrite)
-    if path.suffix.lower() not in KINDS:
-        raise UseError(
-            f"cannot draw a {path.suffix!r} file", hint=f"end the name in one of {', '.join(KINDS)}"
-        )
 
 
 def save(figure: Any, path: Path, *, operator_only: bool = False) -> None:
@@ -143,7 +124,11 @@ def save(figure: Any, path: Path, *, operator_only: bool = False) -> None:
         UseError: the kind is unknown, or the folder is not there.
         FailureError: the disk refused; what was there before is unchanged.
     """
-    require_drawing_place(path, overwrite=True)  # asked for by the caller, before the work
+    require_new(path, overwrite=True)
+    if path.suffix.lower() not in KINDS:
+        raise UseError(
+            f"cannot draw a {path.suffix!r} file", hint=f"end the name in one of {', '.join(KINDS)}"
+        )
     kind = path.suffix.lower().removeprefix(".")
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=150, format="svg" if kind == "html" else kind)

@@ -116,7 +116,7 @@ def _audit(folder: RunFolder) -> dict[str, Any]:
                 for how, one in bounds.items()
             },
             "attacks": {
-                against: {name: float(roc[name]) for name in _ROC}
+                against: {**{name: float(roc[name]) for name in _ROC}, "curve": roc.get("curve")}
                 for against, roc in rocs.items()
                 if roc
             },
@@ -156,6 +156,7 @@ def operator_view(
         _curves("Training loss", pairs, lambda facts: facts.steps),
         _curves("Held-out loss", pairs, lambda facts: facts.during),
         _against_epsilon(pairs) if comparable else None,
+        _rocs(pairs),
     ]
     alarms = [(run.name, what) for run, facts in pairs for what in facts.flagged]
     alarms += [
@@ -214,6 +215,30 @@ def _against_epsilon(pairs: Sequence[_Pair]) -> Plot | None:
             for run, after in told
         ),
         connected=False,
+    )
+
+
+def _rocs(pairs: Sequence[_Pair]) -> Plot | None:
+    """The curves of attacks on the released models; None where no audit left one."""
+    lines = [
+        Series(
+            name=f"{run.name}, against {against}",
+            xs=tuple(x for x, _ in roc["curve"]),
+            ys=tuple(y for _, y in roc["curve"]),
+        )
+        for run, facts in pairs
+        for against, roc in facts.attacks.items()
+        if roc["curve"]
+    ]
+    if not lines:
+        return None
+    coin = Series(name="a coin", xs=(1e-3, 1.0), ys=(1e-3, 1.0), reference=True)
+    return Plot(
+        title="User inference",
+        x_label="others accused",
+        y_label="members found",
+        series=(*lines[:MOST_SERIES], coin),
+        logarithmic="xy",
     )
 
 
