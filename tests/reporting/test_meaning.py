@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan
-from userdp.accounting.contour import OneWay
+from userdp.accounting.contour.closed import single_step_delta
 from userdp.accounting.mechanisms import binomial_steps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
 from userdp.claims import claim
@@ -167,10 +167,10 @@ def test_broken_twin_a_curve_of_one_order_only_is_caught() -> None:
         curve = curve_at(delta_of_epsilon, FALSE_ALARMS, most_epsilon=10.0)
         return curve.max_true_positive_rate(FALSE_ALARMS)
 
-    adding = OneWay(mechanism.phases(), remove=False)
+    (phase,) = mechanism.phases()
 
     both = bound(lambda e: mechanism.delta(e).upper)
-    assert bound(lambda e: adding.at(e)[1]) < presence <= both
+    assert bound(lambda e: single_step_delta(phase, e, remove=False).upper) < presence <= both
 
 
 def test_broken_twin_a_curve_below_the_truth_is_caught() -> None:
