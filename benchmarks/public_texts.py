@@ -31,7 +31,8 @@ from userdp.gradients import Units, causal_lm_loss
 from userdp.training.models import BASE_MODEL, read_model
 
 PUBLIC_TEXTS = ("docstrings", "comments", "changelogs")
-SEQ_LEN = 64
+SEQ_LEN = 32
+_BASE_SEQ_LEN = 64
 _USERS = 1_500
 _HELD_OUT = 0.1
 _PACKAGES = ["numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib"]
@@ -104,7 +105,7 @@ def store_of(text: str, data: Path, work: Path) -> UserStore:
             source,
             work / text,
             tokenizer=tokenizer,
-            seq_len=SEQ_LEN,
+            seq_len=_BASE_SEQ_LEN if text == "stdlib" else SEQ_LEN,
             held_out_users=_HELD_OUT,
             held_out_examples=0.0,
         )
