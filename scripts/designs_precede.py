@@ -2,9 +2,10 @@
 
     python scripts/designs_precede.py        # exit status 1 if one was not
 
-For each ``docs/results/papers/NAME.jsonl``: every row carries the SHA-256 of a design file. Of each
-such digest the first commit that holds a file of it must come before the first commit that holds a
-row with it, and be no newer than the row's date.
+For each ``docs/results/papers/NAME.jsonl``, and for the preset's grid: every row carries the SHA-256
+of a design file. Of each such digest the first commit that holds a file of it must come before the
+first commit that holds a row with it, and be no newer than the row's date. Dates are the authors':
+a rebase keeps them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ BEFORE = RESULTS / "designs"
 """Where the designs lay until they moved: their first commits are there."""
 
 
+RECIPE = Path("docs/results/recipe-rows.jsonl"), Path("benchmarks/recipe.toml")
+
+
 def git(*arguments: str) -> bytes:
     return subprocess.run(["git", *arguments], check=True, capture_output=True).stdout
 
@@ -33,10 +37,10 @@ def commits_of(path: Path) -> list[str]:
     )
 
 
-def first_commits(name: str) -> dict[str, str]:
+def first_commits(*paths: Path) -> dict[str, str]:
     """By the digest of each version of a design: the first commit that holds it."""
     first: dict[str, str] = {}
-    for path in (BEFORE / name, DESIGNS / name):
+    for path in paths:
         for commit in commits_of(path):
             try:
                 content = git("show", f"{commit}:{path}")
@@ -68,16 +72,16 @@ def precedes(earlier: str, later: str) -> bool:
     return subprocess.run(ancestor, check=False).returncode == 0
 
 
-def problem(results: Path) -> str | None:
+def problem(results: Path, *designs: Path) -> str | None:
     """What is wrong with one study; None if nothing is."""
-    held = first_commits(f"{results.stem}.toml")
+    held = first_commits(*designs)
     for digest, (commit, date) in first_rows(results).items():
         if digest not in held:
             return f"rows of a design {digest[:8]} that no commit holds"
         if not precedes(held[digest], commit):
             return f"the design of commit {held[digest][:8]} is not before its rows of {commit[:8]}"
         made = datetime.fromisoformat(
-            git("log", "-1", "--format=%cI", held[digest]).decode().strip()
+            git("log", "-1", "--format=%aI", held[digest]).decode().strip()
         )
         if made > datetime.fromisoformat(date):
             return f"a row of {date} is older than its design's commit of {made.isoformat()}"
@@ -86,8 +90,12 @@ def problem(results: Path) -> str | None:
 
 def main() -> None:
     wrong = 0
-    for results in sorted(RESULTS.glob("*.jsonl")):
-        found = problem(results)
+    studies = [
+        (results, BEFORE / f"{results.stem}.toml", DESIGNS / f"{results.stem}.toml")
+        for results in sorted(RESULTS.glob("*.jsonl"))
+    ]
+    for results, *designs in [*studies, RECIPE]:
+        found = problem(results, *designs)
         wrong += found is not None
         print(f"{results.stem:28} {'ok: design before results' if found is None else found}")
     sys.exit(wrong > 0)
