@@ -28,7 +28,7 @@ import math
 import statistics
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -236,6 +236,30 @@ def run(options: argparse.Namespace) -> None:
         print(f"{number + 1}/{len(wanted)} {setting.key}: {row['gain']} {seen}", flush=True)
 
 
+def tables(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Of each question its table in Markdown: the gain of each setting on each text."""
+    questions: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    for row in rows:
+        own = dict(row["key"])
+        question, text = own.pop("question"), own.pop("text")
+        own = {name: value for name, value in own.items() if name != "users"}
+        words = ", ".join(
+            f"{name} {value:g}" if isinstance(value, int | float) else f"{value}"
+            for name, value in own.items()
+        )
+        questions.setdefault(question, {}).setdefault(words, {})[text] = row["gain"]
+    for question, found in questions.items():
+        texts = list(dict.fromkeys(text for gains in found.values() for text in gains))
+        lines = ["| setting | " + " | ".join(texts) + " |", "|---|" + "---:|" * len(texts)]
+        for words, gains in found.items():
+            shown = (
+                f"{gains[text]['last']:.3f} ({gains[text]['average']:.3f})" if text in gains else ""
+                for text in texts
+            )
+            lines.append(f"| {words} | {' | '.join(shown)} |")
+        yield question, "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stage", choices=("run", "report"))
@@ -247,6 +271,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.stage == "run":
         run(options)
+    else:
+        for question, table in tables(whole_rows(options.rows)):
+            print(f"**{question}**\n\n{table}\n")
 
 
 if __name__ == "__main__":

@@ -1,37 +1,95 @@
-"""The preset's learning rate is the one that the grid's rule takes, by the rows of the page."""
+"""The grid of the preset's constants: its design, its rows, and the update that it simulates."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from benchmarks import recipe
+from benchmarks.recipe import Setting
 from benchmarks.rows import whole_rows
+from tests.training.toy import toy_model, toy_store
+from userdp.data.splits import Split
 from userdp.plans.preset import preset
 
-ROWS = Path(__file__).parents[2] / "docs/results/recipe.jsonl"
+ROOT = Path(__file__).parents[2]
+ROWS = list(whole_rows(ROOT / recipe.ROWS))
 
 
-def test_the_preset_has_the_setting_that_the_rule_takes() -> None:
-    cells = recipe.gains_of(whole_rows(ROWS))
-    chosen = preset(epsilon=4, population=20_000)
-    assert f"constant {chosen.learning_rate:g}" == recipe.chosen_setting(cells)
-    assert recipe.table(cells) in ROWS.with_suffix(".md").read_text("utf-8"), "of these rows"
-
-
-def test_a_cell_counts_once_every_rate_was_run_in_it() -> None:
-    """By hand: regrets 0, 0.1, 0.3 in the whole cell; the other has no best rate yet."""
-    low, middle, high = recipe.RATES
-    whole = {low: 0.5, middle: 0.4, high: 0.2, "constant 0.0005": 0.6}
-    cells = {("commits", 4, 2000): whole, ("commits", 8, 2000): {low: 0.1, high: 0.9}}
-    found = recipe.mean_regrets(cells)
-    assert {name: round(mean, 9) for name, (mean, _) in found.items()} == pytest.approx(
-        {low: 0, middle: 0.1, high: 0.3, "constant 0.0005": -0.1}
+def test_a_block_is_the_product_of_its_lists_and_cases(tmp_path: Path) -> None:
+    design = tmp_path / "design.toml"
+    design.write_text(
+        '[[runs]]\nquestion = "q"\ntext = ["a", "b"]\ncases = [{rate = 1.0}, {rate = 2, rank = 8}]'
     )
-    assert {count for _, count in found.values()} == {1}
+    found = [(one.text, one.rate, one.rank) for one in recipe.settings(design)]
+    assert found == [("a", 1, 0), ("b", 1, 0), ("a", 2, 8), ("b", 2, 8)]
 
 
-def test_the_grid_has_at_most_60_runs_and_none_twice() -> None:
-    jobs = [str(job) for job in recipe.jobs()]
-    assert len(jobs) == len(set(jobs)) <= 60
+def test_the_design_has_no_run_twice_and_each_row_is_of_it_or_of_an_earlier_one() -> None:
+    keys = [json.dumps(one.key) for one in recipe.settings()]
+    assert len(keys) == len(set(keys))
+    assert {row["key"]["question"] for row in ROWS} <= {one.question for one in recipe.settings()}
+
+
+def test_a_budget_says_the_noise_of_the_presets_own_plan() -> None:
+    chosen = preset(epsilon=4, population=6_000)
+    plan = chosen.plan()
+    setting = Setting(
+        question="",
+        text="",
+        rate=1,
+        epsilon=4,
+        population=6_000,
+        cohort=chosen.cohort_size,
+        steps=chosen.steps,
+    )
+    assert setting.noise_ratio == plan.sum_noise_multiplier / plan.denominator
+
+
+def test_what_was_checked_as_after_is_the_preset() -> None:
+    """The numbers of the page are those of the constants that users get."""
+    checked = [one for one in recipe.settings() if one.question == "check after"]
+    assert len(checked) == 12
+    for one in checked:
+        assert one.epsilon is not None
+        assert one.population is not None
+        chosen = preset(epsilon=one.epsilon, population=one.population)
+        assert (one.group, one.cohort, one.steps, one.rate, one.clip) == (
+            chosen.group_size,
+            chosen.cohort_size,
+            chosen.steps,
+            chosen.learning_rate,
+            chosen.l2_clip_norm,
+        )
+
+
+def test_the_page_has_the_tables_of_the_rows() -> None:
+    page = (ROOT / "docs/results/recipe.md").read_text("utf-8")
+    for question, table in recipe.tables(ROWS):
+        assert question.startswith("first") or table in page, question
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_simulated_step_is_the_clipped_mean_and_the_noise(
+    tmp_path: Path, *, broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain descent without momentum to see it: one step moves by rate times noise, C and r."""
+    store = toy_store(tmp_path)
+    setting = Setting(question="", text="", ratio=50.0, rate=1.0, steps=1, users=2, clip=0.01)
+    if broken:
+        setting = replace(setting, ratio=25.0)
+    moved = []
+
+    def seen(optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            moved.extend(p.grad.flatten().numpy() for p in group["params"])
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", seen)
+    recipe.train(store.split(Split.TRAIN), toy_model(store), setting)
+    std = float(np.concatenate(moved).std())
+    assert (std == pytest.approx(0.5, rel=0.05)) == (not broken)

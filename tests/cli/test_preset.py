@@ -59,7 +59,7 @@ def test_a_budget_and_a_population_suffice(store, tmp_path, capsys):
     assert result["steps"] == chosen.steps
     assert Plan.load(RunFolder(tmp_path / "run").plan) == chosen.plan()
     trained = RunFolder(tmp_path / "run").read_train()["learning"]
-    assert (trained["learning_rate"], trained["schedule"]) == (0.0015, "constant"), "as measured"
+    assert (trained["learning_rate"], trained["schedule"]) == (0.002, "constant"), "as measured"
     assert claim(tmp_path / "run").conditions == (), "nothing was looked at before"
 
 
@@ -69,7 +69,7 @@ def test_in_python_too_and_it_is_the_same_run(store, tmp_path, capsys):
     assert chosen.sentence() in capsys.readouterr().err
     assert run.claim.guarantee == chosen.plan().guarantee()
     trained = RunFolder(tmp_path / "run").read_train()["learning"]
-    assert (trained["learning_rate"], trained["schedule"]) == (0.0015, "constant"), "as measured"
+    assert (trained["learning_rate"], trained["schedule"]) == (0.002, "constant"), "as measured"
 
 
 def test_what_is_given_stands_in_place_of_the_presets_choice(store, tmp_path, capsys):
@@ -80,7 +80,7 @@ def test_what_is_given_stands_in_place_of_the_presets_choice(store, tmp_path, ca
     assert plan.sampling.group_size == preset(epsilon=4, population=20_000).group_size
     assert RunFolder(tmp_path / "run").read_train()["learning"]["learning_rate"] == 0.001
     said = capsys.readouterr().err
-    assert "The preset chose group size 4, clip norm 0.1, without a look" in said
+    assert "The preset chose group size 1, clip norm 0.1, without a look" in said
 
 
 def test_adapters_have_a_learning_rate_of_their_own(store, tmp_path, capsys):
