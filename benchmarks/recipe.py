@@ -135,14 +135,14 @@ class Setting:
 def settings(design: Path = DESIGN) -> Iterator[Setting]:
     """The runs of the design, in its order: of each block the product of its lists.
 
-    A list of tables under ``cases`` holds fields that go together.
+    A list of tables under ``cases`` holds fields that go together, and in place of the block's own.
     """
     for block in tomllib.loads(design.read_text("utf-8"))["runs"]:
         cases = block.pop("cases", [{}])
         axes = [value if isinstance(value, list) else [value] for value in block.values()]
         for case in cases:
             for values in itertools.product(*axes):
-                yield Setting(**dict(zip(block, values, strict=True)), **case)
+                yield Setting(**(dict(zip(block, values, strict=True)) | case))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
