@@ -33,7 +33,7 @@ _GRADIENTS = 16
 _GROUP_SIZES = {150: 1, 50: 2, 0: 4}
 """G by the least ε √population."""
 _CLIP_NORM = 0.1
-_LEARNING_RATES = {"full fine-tuning": 2e-3, "LoRA": 6e-3}
+_LEARNING_RATES = {"full fine-tuning": 2e-3, "LoRA": 8e-3}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
