@@ -202,7 +202,7 @@ def run(options: argparse.Namespace) -> None:
     """Every run without a row, each on the disk as it ends."""
     digest = sha256(DESIGN.read_bytes()).hexdigest()
     have = [row["key"] for row in whole_rows(options.rows)]
-    wanted = [one for one in settings() if options.question in (None, one.question)]
+    wanted = [one for one in settings() if one.question.startswith(options.question)]
     bases: dict[tuple[str, str], float] = {}
     for number, setting in enumerate(wanted):
         if setting.key in have:
@@ -263,7 +263,7 @@ def tables(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stage", choices=("run", "report"))
-    parser.add_argument("--question", help="only the runs of this question of the design")
+    parser.add_argument("--question", default="", help="only questions whose names begin so")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--work", type=Path, default=Path("runs/recipe"))
     parser.add_argument("--rows", type=Path, default=ROWS)
