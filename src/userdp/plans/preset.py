@@ -46,9 +46,10 @@ class Preset:
         population: the declared nominal number of users.
         kind: "full fine-tuning" or "LoRA".
         group_size: G, 1 where ε √population is at least 150, 2 from 50, else 4. A step costs M G
-            gradients. The mean of four examples of a user points about 1.4 times as well as one
-            example; four times as many users divide the noise σ / M by more than that, up to 4,
-            unless noise is so large or people so few that σ grows nearly as M.
+            gradients. The mean of four examples of a user points 1.4 to 1.75 times as far to the
+            mean of all users as one example; four times as many users divide the noise σ / M by
+            more than that, up to 4, unless noise is so large or people so few that σ grows nearly
+            as M.
         cohort_size: M, so that M G is the power of two nearest to 16 √population; from 16 to 4,096,
             and at most half of the population.
         steps: T, 50. At equal σ / (M √T), which is what counts where noise prevails, 25, 50, 100
@@ -57,7 +58,8 @@ class Preset:
         l2_clip_norm: C, 0.1. Gradients of language models are longer (2 to 9 in all models
             measured), so that each user counts alike whatever the model's scale; the optimizer
             divides C out again.
-        learning_rate: constant, without warm-up or decay.
+        learning_rate: 0.002, constant, without warm-up or decay; for adapters 0.008. Adam divides
+            the noise out, so that the rate does not follow σ / M.
     """
 
     epsilon: float
