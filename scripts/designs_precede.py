@@ -3,9 +3,9 @@
     python scripts/designs_precede.py        # exit status 1 if one was not
 
 For each ``docs/results/papers/NAME.jsonl``, and for the preset's grid: every row carries the
-SHA-256 of a design file. Of each such digest the first commit that holds a file of it must come before the
-first commit that holds a row with it, and be no newer than the row's date. Dates are the authors':
-a rebase keeps them.
+SHA-256 of a design file. Of each such digest the first commit that holds a file of it must come
+before the first commit that holds a row with it, and be no newer than the row's date. Dates are the
+authors', which a rebase keeps.
 """
 
 from __future__ import annotations
