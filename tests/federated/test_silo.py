@@ -1,5 +1,6 @@
 """A silo's round: what it adds up, what it draws, what it asks; and broken silos are caught."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -227,3 +228,39 @@ def test_invariant_3_twin_a_silo_whose_engine_asks_of_each_longer_row_is_caught(
     )
     with pytest.raises(pytest.fail.Exception, match="asked, or together"):
         test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_path, monkeypatch)
+
+
+class HalfTheNoise(Silo):
+    def _open(self, number):
+        run = super()._open(number)
+        run.mechanism.noise_std /= 2
+        return run
+
+
+def test_broken_twin_of_invariant_1_half_the_noise_is_refused_by_the_silos_ledger(tmp_path):
+    with pytest.raises(FailureError, match="ledger and sampler disagree"):
+        silo(tmp_path, toy_plan(), items(COUNTS), kind=HalfTheNoise).run_round(1, ZERO)
+
+
+class FixedBatches(Silo):
+    def _open(self, number):
+        run = super()._open(number)
+        run.mechanism.sampler._draws = itertools.repeat(np.arange(12))
+        return run
+
+
+def test_broken_twin_of_invariant_2_fixed_batches_are_caught_by_their_variance(tmp_path):
+    sampler = (
+        silo(tmp_path, toy_plan(), items([1] * 40), kind=FixedBatches)._open(1).mechanism.sampler
+    )
+    assert np.var([len(sampler.draw().users) for _ in range(100)]) == 0
+
+
+def test_invariant_2_every_item_is_drawn_with_the_plans_probability(tmp_path):
+    data = items([1] * 40)
+    made = toy_plan(sampling_probability=0.3)
+    here = silo(tmp_path, made, data, seed=3)
+    sampler = here._open(1).mechanism.sampler
+    sizes = [len(sampler.draw().users) for _ in range(2000)]
+    assert abs(np.mean(sizes) - 12) < 4 * math.sqrt(40 * 0.21 / 2000)
+    assert np.var(sizes) == pytest.approx(40 * 0.21, rel=0.15)

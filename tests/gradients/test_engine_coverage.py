@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
+from userdp.errors import UseError
 from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.following import NotCoveredError
@@ -208,3 +209,13 @@ def test_under_bfloat16_autocast_a_unit_moves_the_sum_by_at_most_the_clip_norm(
         without = run(rows[:out] + rows[out + 1 :])
         move = math.sqrt(squared_norm(everybody[n] - without[n] for n in without))
         assert 0.9 * clip < move <= clip
+
+
+def test_invariant_3_twin_a_loss_over_the_batch_is_refused(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    def batch_mean(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        return causal_lm_loss(model, input_ids, lengths).mean()
+
+    with pytest.raises(UseError, match="one number per row"):
+        batched_sum(make_model(), batch_mean, Units.from_rows(make_rows([2, 2])), l2_clip_norm=1.0)

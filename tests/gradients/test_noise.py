@@ -282,3 +282,20 @@ def test_more_numbers_than_a_plan_is_priced_for_are_refused(
     with pytest.raises(UseError, match="priced for"):
         NoiseSource().add_(value, 1.0)
     assert value["more"] == 0
+
+
+def test_invariant_5_no_two_tensors_and_no_two_blocks_of_a_call_share_noise() -> None:
+    block = 1 << 18
+    value = zeros((block, 2), (2 * block,), (1,), (0, 3))
+    NoiseSource(unsafe_noise_seed=5).add_(value, 1.0)
+    blocks = [*value["0"].flatten().split(block), *value["1"].split(block)]
+    for k, one in enumerate(blocks):
+        assert not any(correlated(one, two) for two in blocks[k + 1 :])
+    assert value["2"] != 0
+
+
+@pytest.mark.parametrize("wrong", [0.9, math.sqrt(2)])
+def test_invariant_5_twin_device_noise_of_another_deviation_is_caught(wrong: float) -> None:
+    value = zeros((100, 200))
+    DeviceNoise(unsafe_noise_seed=1).add_(value, STD * wrong)
+    assert p_value(value["0"]) < REJECT

@@ -282,3 +282,21 @@ def test_dropout_in_bfloat16_stays_in_batches() -> None:
         if isinstance(module, nn.Dropout):
             module.p = 0.5
     assert reason_alone(model.train(), in_bfloat16, units) is None
+
+
+def test_invariant_3_rows_that_raise_leave_everybody_elses_bits_alone() -> None:
+    def loss(
+        model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None = None
+    ) -> Tensor:
+        if bool((input_ids[:, 0] == 7).any()):
+            raise ValueError("seven")
+        return in_bfloat16(model, input_ids, lengths, targets)
+
+    rows = [[[1, *row] for row in unit] for unit in some_rows(10, width=20)]
+    model, bad = gpt2(), [[7, 1, 2]]
+    without = summed("auto", model, loss, rows)
+    with_it = summed("auto", model, loss, [*rows[:4], bad, *rows[4:]])
+    assert with_it.failed == 1
+    assert math.isnan(float(with_it.norms[4]))
+    assert torch.equal(torch.cat([with_it.norms[:4], with_it.norms[5:]]), without.norms)
+    assert distance(with_it, without) <= 1e-6 * CLIP

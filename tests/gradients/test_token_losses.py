@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from userdp.gradients import Units, causal_lm_loss
 from userdp.gradients import losses as module
+from userdp.gradients.certificate.operations import FUNCTIONS
+from userdp.gradients.certificate.places import CONSTANT, Place
+from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.losses import IGNORED, token_losses
 
 CLOSE = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-2}
@@ -114,3 +117,13 @@ def test_rows_are_followed_through_it_and_twin_mixed_rows_are_not_proved(
     with tape.watching(tokens):
         logits = model(tokens) if mixed else model.table(tokens)
         assert tape.calls.prove(token_losses(logits, tokens).sum(1)) is proved
+
+
+def test_invariant_3_no_proof_stands_on_labels_of_another_shape() -> None:
+    """Read in order, the losses of one row's tokens would stand at the places of several rows."""
+    logits, labels = torch.zeros(4, 3, 1, 7), torch.zeros(1, 3, 4, dtype=torch.int64)
+    rows = Rows(3)
+    rows.mark(logits, Place(1))
+    fitting = rows.mark(labels.reshape(4, 3, 1), CONSTANT)
+    assert FUNCTIONS[token_losses](rows, logits, rows.mark(labels, CONSTANT)) is None
+    assert FUNCTIONS[token_losses](rows, logits, fitting) == Place(1)

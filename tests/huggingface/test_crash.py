@@ -19,6 +19,7 @@ from tests.training.toy import attempts, lines
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.training.huggingface.checkpoints import sealed
+from userdp.training.huggingface.trainer import UserLevelMixin
 from userdp.training.private_run import PrivateRun
 
 KILLS = 20
@@ -177,3 +178,25 @@ def test_a_kill_between_the_last_step_and_the_release_loses_nothing(tmp_path, mo
     released = safetensors.torch.load_file(tmp_path / "out" / "model" / "model.safetensors")
     assert all(torch.equal(last[name], released[name]) for name in released)
     assert run.claim.complete
+
+
+@pytest.mark.slow
+def test_invariant_7_twin_a_resumed_run_that_counts_its_updates_alone_would_ask_for_too_many(
+    tmp_path, monkeypatch
+):
+    """Were global_step that of the checkpoint, the loop would want a sixth attempt of five."""
+    with pytest.raises(Stop):
+        stopping(tmp_path, at=4, arguments={"save_steps": 1}).train()
+    run = trainer(tmp_path, arguments={"save_steps": 1})
+    prepare = UserLevelMixin._prepare_for_training
+
+    def forgetful(self, *arguments):
+        before = self.state.global_step
+        prepared = prepare(self, *arguments)
+        self.state.global_step = before
+        return prepared
+
+    monkeypatch.setattr(UserLevelMixin, "_prepare_for_training", forgetful)
+    output = run.train(resume_from_checkpoint=True)
+    assert output.global_step == 4, "the ledger refuses the attempt, and the count is wrong"
+    assert attempts(tmp_path / "out") == 5

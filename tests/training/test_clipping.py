@@ -176,3 +176,8 @@ def test_invariant_3_one_user_moves_the_gradient_by_at_most_the_clip_norm_under_
     scale = plan.clip.l2_norm if plan.clip.form is ClipForm.THRESHOLD else 1.0
     moved = float((grads[0] - grads[1]).norm()) * plan.denominator / scale
     assert 0.1 < moved <= 1 + 1e-4
+
+
+@pytest.mark.slow
+def test_invariant_5_the_clip_norm_moves_by_gaussian_noise_where_nobody_is_drawn(store, tmp_path):
+    assert stats.kstest(moves_of_the_clip_norm(store, tmp_path / "run"), "norm").pvalue > 1e-9

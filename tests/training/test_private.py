@@ -292,3 +292,19 @@ def test_invariant_3_a_step_under_autocast_is_refused_before_it_is_charged(store
         ):
             next(iter(private))
         assert attempts(tmp_path / "run") == 0
+
+
+@pytest.mark.pitfall(number=11)
+def test_invariant_3_a_loss_over_the_batch_is_refused_before_anything_is_charged(store, tmp_path):
+    model = HeadOnSelected()
+    with pytest.raises(UseError, match="on made-up rows"):
+        make_private(
+            model,
+            sgd(model),
+            store,
+            uls_plan(),
+            out=tmp_path / "run",
+            loss=losses.selected_over_batch,
+        )
+    assert not (tmp_path / "run").exists()
+    assert not (store.path / "ledger.jsonl").exists()

@@ -124,3 +124,15 @@ def test_a_run_that_is_over_watches_no_more(store, tmp_path, end):
     exact_loss(model).backward()
     optimizer.step()
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+def error_is_caught(model, optimizer):
+    with pytest.raises(UseError, match="a backward pass added"):
+        exact_loss(model).backward()
+    optimizer.step()
+
+
+def test_invariant_7_a_loop_that_catches_the_error_applies_no_exact_gradient(store, tmp_path):
+    refused, before, stray, honest = moved_beside_the_noise(store, tmp_path, error_is_caught)
+    assert refused is None
+    assert bool(((stray == before) | (stray == honest)).all())
