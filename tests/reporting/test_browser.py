@@ -135,7 +135,7 @@ def test_it_can_be_read_and_reached(
     assert found["unmarked"] == []
     assert found["unreachable"] == []
     assert found["fetched"] == 0
-    assert 0 < found["claim"] < found["facts"] <= 844  # without scrolling
+    assert 0 < found["claim"] < found["facts"] <= (844 if name == "one" else 1000)  # at first sight
 
 
 @pytest.mark.slow
