@@ -11,7 +11,6 @@ import torch
 import transformers
 from torch import nn
 
-import userdp
 from userdp import files
 from userdp.data.store import UserStore
 from userdp.errors import UseError, in_short, warn
@@ -21,7 +20,7 @@ from userdp.training.lora import add_adapters
 
 BUNDLED = "bundled"
 NEW = "new"
-BASE_MODEL = Path(userdp.__file__).parent / "assets" / "base-model"
+BASE_MODEL = Path(files.__file__).parent / "assets" / "base-model"
 
 
 def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
