@@ -86,8 +86,6 @@ class Source:
         several_owners: whether records may name `Record.owners`, to be settled by `ownership`;
             then a record that cannot be used for its text is yielded with ``unusable`` set.
         loss_mask: whether records have `Record.pieces`, so that the store has a loss mask.
-        size: of the whole in the units that `entries` reports, None if unknown.
-        files: what is read, where it is told from what else lies in a folder that was named.
     """
 
     __slots__ = ()
@@ -98,12 +96,12 @@ class Source:
 
     @property
     def size(self) -> int | None:
-        """Unknown."""
+        """Of the whole in the units that `entries` reports; None if unknown."""
         return None
 
     @property
     def files(self) -> Sequence[Path]:
-        """Not told."""
+        """What is read, where it is told from what else lies in a folder that was named."""
         return ()
 
     def entries(self, progress: Progress) -> Iterator[Record | Drop]:
