@@ -75,8 +75,10 @@ def test_a_store_that_is_prepared_anew_keeps_its_ledger_and_is_no_copy(charged):
 def test_a_store_that_was_put_back_says_so_after_it_is_prepared_anew(charged):
     kept = {path: path.read_bytes() for path in charged.glob("ledger.json*")}
     StoreLedger(charged).reserve("forgotten", uls_plan(), logged=False)
-    for path, content in kept.items():
-        path.write_bytes(content)
+    for path, content in kept.items():  # as a backup does: another file takes the name
+        restored = path.with_name("restored")
+        restored.write_bytes(content)
+        restored.replace(path)
     userdp.prepare(ROWS[:9], out=charged, overwrite=True, **FIELDS)
     assert kinds(charged) == {ConditionKind.COPY}
 

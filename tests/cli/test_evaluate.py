@@ -130,7 +130,7 @@ def test_a_release_is_charged_noted_and_shareable(place, capsys):
     path = place / "run" / "ledger.jsonl"
     released = [line for line in lines(path) if line["kind"] == "release"]
     assert [line["epsilon"] for line in released] == [0.5, 0.25]
-    assert released[0]["model"] == result["model"]
+    assert released[0]["told"]["model"] == result["model"]
     assert stat.S_IMODE(path.stat().st_mode) & 0o044
     assert (place / "run" / "operator.jsonl").read_bytes() == noted
     exact = json.dumps(result)

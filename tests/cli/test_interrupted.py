@@ -78,8 +78,8 @@ def test_long_commands_say_what_is_left(store, tmp_path, monkeypatch, capsys, co
     monkeypatch.setattr(f"userdp.{where}", interrupted)
     for module in ("commands.evaluate", "commands.audit", "commands.generate"):
         monkeypatch.setattr(f"userdp.{module}.folder_of", lambda run: run)
-    for name, value in (("claim", None), ("require_released_files", None)):
-        monkeypatch.setattr(f"userdp.commands.generate.{name}", lambda *_, value=value: value)
+    for name in ("claim", "require_released_files", "RunRecord.read"):
+        monkeypatch.setattr(f"userdp.commands.generate.{name}", lambda *_: None)
     line = command.format(store=store.path, out=tmp_path)
     assert userdp(line.split()) == 130
     said = capsys.readouterr().err

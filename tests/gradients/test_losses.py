@@ -48,3 +48,27 @@ def test_whatever_stands_in_the_padding_changes_neither_loss_nor_gradient(
     for one, two, three in zip(*results, strict=True):
         assert torch.equal(one, two)
         assert torch.equal(one, three)
+
+
+class Spy(nn.Module):
+    """Passes calls on and keeps the shapes of tokens and positions."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.shapes: list[torch.Size] = []
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, use_cache: bool) -> object:
+        self.shapes += [input_ids.shape, position_ids.shape]
+        return self.model(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            use_cache=use_cache,
+        )
+
+
+@pytest.mark.pitfall(number=15)
+def test_positions_arrive_with_shape_rows_by_length(make_model: MakeModel) -> None:
+    spy = Spy(make_model())
+    causal_lm_loss(spy, torch.ones(3, 6, dtype=torch.int64), torch.tensor([6, 2, 4]))
+    assert spy.shapes == [(3, 5)] * 2

@@ -46,7 +46,7 @@ def test_where_no_run_is_there_is_no_record(tmp_path):
     with pytest.raises(UseError, match="there is no run at"):
         RunRecord.read(tmp_path)
     StoreLedger(tmp_path).look("stats")
-    with pytest.raises(UseError, match="is no ledger of a run"):
+    with pytest.raises(UseError, match="is a user store, not a run"):
         RunRecord.read(tmp_path)
 
 

@@ -47,7 +47,7 @@ def test_a_kill_while_a_run_begins_is_resumed_and_charged_once(store, tmp_path, 
     "left", fast_then_slow(["", '{"kind":"run",']), ids=["nothing", "half a line"]
 )
 def test_a_kill_within_the_ledgers_first_line_is_resumed(store, tmp_path, monkeypatch, left):
-    def killed(path, **options):
+    def killed(path, begin):
         path.write_text(left)
         raise Killed
 

@@ -22,7 +22,7 @@ from userdp.claims.verify import require_released_files, verify_export, verify_r
 from userdp.claims.weights import digest_of
 from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.training.origin import digest_of_weights
 from userdp.training.private import make_private
 from userdp.training.releasing import release, save_model
@@ -155,7 +155,7 @@ def test_invariant_13_twin_weights_exchanged_after_saving_are_caught(store, tmp_
     saved = run / "model" / "model.safetensors"
     saved.write_bytes((tmp_path / "other" / "model" / "model.safetensors").read_bytes())
     with pytest.raises(UseError, match="not those that the run released"):
-        require_released_files(RunFolder(run))
+        require_released_files(RunRecord.read(run))
 
 
 def released(model, store, folder):
@@ -238,4 +238,4 @@ def test_adapters_that_cannot_be_merged_are_released_alone(store, alone, tmp_pat
     weights = alone / "adapter" / "adapter_model.safetensors"
     save_file({name: one + 1 for name, one in load_file(weights).items()}, weights)
     with pytest.raises(UseError, match="not those that the run released"):
-        require_released_files(RunFolder(alone))
+        require_released_files(RunRecord.read(alone))

@@ -201,9 +201,15 @@ def _kinds(path: Path, first: object, journals: Sequence[Kinds]) -> Kinds:
     for kinds in journals:
         if first == next(iter(kinds)):
             return kinds
-    needed = " or ".join(next(iter(kinds)) for kinds in journals)
+    needed = [next(iter(kinds)) for kinds in journals]
+    if (first, needed) == ("store", ["run"]):
+        raise UseError(
+            f"{path.parent} is a user store, not a run: its ledger tells of all runs on it",
+            hint="name the folder that a run was trained in",
+        )
     raise UseError(
-        f"{path} is no ledger of a {needed}: its first line is of the kind {first!r:.80}"
+        f"{path} is no ledger of a {' or '.join(needed)}: its first line is of the kind "
+        f"{first!r:.80}"
     )
 
 
