@@ -51,7 +51,8 @@ def test_fifty_stops_leave_all_or_nothing_and_the_same_call_ends_it(tmp_path):
         status, said, _ = run([*command, "--overwrite"], stderr=stderr, stop=(sent, after))
         seen[status] += 1
         assert status in (0, 130, -signal.SIGKILL), said
-        assert "Traceback" not in said
+        # Python tells of a Ctrl-C that fell into a destructor, and goes on.
+        assert said.count("Traceback") == said.count("Exception ignored in"), said
         assert status != 130 or "run it again: userdp prepare" in said
         assert verify_store(out).ok
         assert UserStore.open(out).meta.content_sha256 == whole.content_sha256
