@@ -59,9 +59,8 @@ def test_the_front_matter_is_what_the_hub_reads(make_run: MakeRun) -> None:
     run = read_run(make_run("a: 'b'", releases=[RELEASE]))
     given = CardFacts(license="mit", datasets=("org/letters",), tags=("code",))
     data = ModelCard(render_model_card(run, given)).data
-    assert (data.library_name, data.license, data.datasets) == (
-        "transformers", "mit", ["org/letters"],
-    )  # fmt: skip
+    assert (data.library_name, data.license) == ("transformers", "mit")
+    assert data.datasets == ["org/letters"]
     assert {"userdp", "differential-privacy", "code"} <= set(data.tags)
     assert data.base_model is None, "a folder's name is none of the hub"
     (loss,) = data.eval_results
