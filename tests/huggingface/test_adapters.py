@@ -58,7 +58,7 @@ def test_invariant_13_adapters_loaded_after_the_trainer_made_its_own_are_a_condi
     weights = load_file(yesterday(base, data, tmp_path) / "adapter_model.safetensors")
     peft.set_peft_model_state_dict(run.model, weights)
     run.train()
-    assert told(run.claim) == [(FROM, "changed since the trainer made them")]
+    assert told(run.claim) == [(FROM, "no ledger knows them")]
     assert "provided that the adapters that it began with" in run.claim.headline
     released = description_of(tmp_path / "out" / "adapter")
     assert released.lineage.conditions == run.claim.conditions

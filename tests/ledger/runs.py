@@ -11,7 +11,7 @@ from userdp.data.meta import FORMAT_VERSION, State, StateKind, StoreMeta, read_m
 from userdp.data.splits import Split
 from userdp.plans import StepRecord
 from userdp.training.config import PrivateOptions
-from userdp.training.opening import TrainerNotes, Training, open_run
+from userdp.training.opening import Training, open_run
 
 PLAN = uls_plan()
 
@@ -63,7 +63,6 @@ def opened(folder, store, **options):
     resume = options.pop("resume", (folder / "resume.json").exists())
     names = ("identity", "facts", "train", "base", "slot")
     notes = {name: options.pop(name) for name in names if name in options}
-    notes = TrainerNotes(**{"base": Lineage(), **notes})
     options = PrivateOptions(**{"exact_log": True, **options})
     return open_run(
         Training(
@@ -74,7 +73,7 @@ def opened(folder, store, **options):
             out=folder,
             resume=resume,
             options=options,
-            notes=notes,
+            **{"base": Lineage(), **notes},
         )
     )
 

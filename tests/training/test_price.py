@@ -1,10 +1,8 @@
-"""A model whose users cannot share a pass says what that costs, before anything is charged."""
+"""A model whose users cannot share a pass says so, before anything is charged."""
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +13,6 @@ from tests.plans import uls_plan
 from tests.training.toy import sgd
 from userdp.gradients import causal_lm_loss
 from userdp.ledger import StoreLedger
-from userdp.training import questions
 from userdp.training.config import PrivateOptions
 from userdp.training.private import make_private
 from userdp.training.questions import require_fit_for_steps, rule_of
@@ -53,19 +50,6 @@ def experts(vocabulary: int = 50, *, layers: int = 2) -> torch.nn.Module:
     return model
 
 
-@pytest.fixture
-def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user alone takes four times as long as an ordinary pass, whatever the machine does."""
-    taken = itertools.cycle([4.0, 1.0])
-
-    def seconds(run: Callable[[], object], model: torch.nn.Module) -> float:
-        run()
-        return next(taken)
-
-    monkeypatch.setattr(questions, "seconds_of", seconds)
-
-
-@pytest.mark.usefixtures("no_clock")
 def test_it_is_said_once_before_anything_is_charged(store, tmp_path):
     model = experts(store.meta.vocab_size)
     with warnings.catch_warnings():

@@ -18,7 +18,7 @@ from userdp.gradients import causal_lm_loss
 from userdp.plans.proposal import as_plan, declared_users
 from userdp.training.config import PrivateOptions, TrainConfig
 from userdp.training.models import new_model
-from userdp.training.opening import TrainerNotes, Training
+from userdp.training.opening import Training
 from userdp.training.private import opened
 from userdp.training.private_run import PrivateRun
 
@@ -109,7 +109,7 @@ def private_run(
         micro_batch=micro_batch,
         resume=resume,
         options=PrivateOptions(**options),
-        notes=TrainerNotes(base=base),
+        base=base,
     )
     return PrivateRun(training, users=declared_users(plan)).open()
 

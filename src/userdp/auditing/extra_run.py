@@ -23,10 +23,9 @@ from userdp.training.averaging import build_average
 from userdp.training.config import PrivateOptions, TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import build_loss
-from userdp.training.models import load_model
+from userdp.training.models import load_model, model_to_train
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.private import make_private
-from userdp.training.run_models import model_to_train
 
 _MOST_BYTES = 1 << 28  # of memory for the canaries' directions
 

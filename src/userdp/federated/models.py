@@ -14,7 +14,7 @@ from userdp.federated.rounds import Weights, misfits
 from userdp.gradients import Loss, causal_lm_loss, trainable_parameters
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
-from userdp.training.models import NEW, new_model, read_model, resolve
+from userdp.training.models import NEW, new_model, read_model
 
 
 @singledispatch
@@ -42,7 +42,7 @@ def _(spec: LanguageModel) -> tuple[nn.Module, Loss]:
     if spec.model == NEW:
         model = new_model(config, vocab_size=spec.vocab_size, seq_len=spec.seq_len)
     else:
-        model = read_model(resolve(spec.model))
+        model = read_model(spec.model)
     return add_adapters(model, config).train(), causal_lm_loss
 
 

@@ -28,7 +28,7 @@ from userdp.ledger import RunFolder, RunRecord
 from userdp.plans import Plan
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.models import require_fit
-from userdp.training.opening import TrainerNotes, Training
+from userdp.training.opening import Training
 from userdp.training.origin import lineage_of_named
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
@@ -195,7 +195,8 @@ class Silo:
                 allow_large_delta=True,  # judged for all silos together, with the plan
                 unsafe_seeds=UnsafeSeeds(draws=self._unsafe_seed, noise=self._unsafe_seed),
             ),
-            notes=TrainerNotes(facts=facts, base=base),
+            facts=facts,
+            base=base,
         )
         if isinstance(steps, Plan):
             private = PrivateRun(training).open()

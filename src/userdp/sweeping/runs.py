@@ -53,7 +53,7 @@ from userdp.training.config import RunOptions
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.loop import train
 from userdp.training.losses import user_losses
-from userdp.training.models import read_model, require_fit
+from userdp.training.models import read_model
 from userdp.training.opening import constants_digest, settle_finished
 from userdp.training.origin import lineage_of_named, lineage_of_text
 
@@ -239,8 +239,7 @@ class _Sweep:
                     resume=run.begun,
                     progress=self.shown,
                 )
-            model = read_model(str(run.model)).to(choose_device(self.device))
-            require_fit(model, str(run.model), self.store)
+            model = read_model(str(run.model), store=self.store).to(choose_device(self.device))
             split, batch = self.request.split, candidate.config.micro_batch
             losses = user_losses(model, self.store, split, batch=batch)
             self.folder.note(number, self._score(number, run, losses))

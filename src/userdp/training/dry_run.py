@@ -7,7 +7,7 @@ text, that is a look, as ever.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from userdp.claims import Claim
@@ -21,6 +21,7 @@ from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
 from userdp.ledger.store import Compose
 from userdp.training.opening import OpenRun, Training
+from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
 from userdp.training.questions import bytes_of_a_pass, made_up_units, room_for, seconds_of
 from userdp.vocabulary import delta_up, round_up
@@ -41,8 +42,8 @@ class DryRun:
             without the optimizer's update.
         seconds: of the whole run.
         bytes: of tensors at the peak of a step on this process's device, predicted.
-        claim: of the model, as `userdp.claims.claims.foreseen` has it.
-        conditions: of that claim, as far as they are known before the run, in words.
+        claim: of the model, as `userdp.claims.claims.foreseen` has it; with its ``conditions``, as
+            far as they are known before the run, in words.
         store: what the store's people will have paid then.
     """
 
@@ -52,7 +53,6 @@ class DryRun:
     seconds: float
     bytes: int
     claim: Mapping[str, Any]
-    conditions: tuple[str, ...]
     store: Claim
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class DryRun:
                 f"{self.seconds / 60:.3g} minutes, measured on made-up rows",
                 f"memory            {self.bytes / 2**20:,.0f} MiB at the peak, predicted",
                 f"the model claims  {foreseen_in_words(self.claim)}",
-                *(f"                  provided that {one}" for one in self.conditions),
+                *(f"                  provided that {one}" for one in self.claim["conditions"]),
                 f"the store claims  epsilon {round_up(paid.epsilon)}, "
                 f"delta {delta_up(paid.delta, 3)}",
             ]
@@ -73,10 +73,8 @@ class DryRun:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as ``userdp train --dry-run --json`` prints them."""
-        names = ("noise_multiplier", "steps", "seconds_per_step", "seconds", "bytes")
-        claim = {**self.claim, "conditions": list(self.conditions)}
-        plain = {name: getattr(self, name) for name in names}
-        return {**plain, "claim": claim, "store": self.store.to_dict()}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**values, "store": self.store.to_dict()}
 
 
 class _NothingWritten(StoreLedger):
@@ -89,13 +87,15 @@ class _NothingWritten(StoreLedger):
         compose(self.after)
 
 
-def dry_run_of(run: PrivateRun) -> DryRun:
+def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
     """What a run would cost and claim that was made, and not opened.
 
     Raises:
         UseError: as opening it would.
         FailureError: memory has no room for a pass of as many rows as were asked for.
     """
+    if isinstance(run, PlainRun):
+        raise UseError("a run without privacy has no claim to foretell", hint="leave out --dry-run")
     of, plan = run.told(), run.plan
     if of.resume:
         raise UseError("a dry run is of a run that begins", hint="leave out --resume")
@@ -105,6 +105,7 @@ def dry_run_of(run: PrivateRun) -> DryRun:
     before = ledger.history()
     opening.charge_plan(ledger, before, opening.run_id)
     at = before.fixed_at(opening.constants, before.lines)
+    told = [one.in_words for one in of.base.conditions] if of.base else []
     seconds, peak = _measured(run, of)
     return DryRun(
         noise_multiplier=plan.noise.multiplier,
@@ -112,8 +113,7 @@ def dry_run_of(run: PrivateRun) -> DryRun:
         seconds_per_step=seconds,
         seconds=seconds * plan.steps,
         bytes=peak,
-        claim=foreseen(before, plan, base=of.notes.base, at=at),
-        conditions=tuple(one.in_words for one in of.notes.base.conditions) if of.notes.base else (),
+        claim={**foreseen(before, plan, base=of.base, at=at), "conditions": told},
         store=store_claim(ledger.after),
     )
 

@@ -9,8 +9,7 @@ from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.data.strategy import Strategy
-from userdp.errors import FailureError, UseError
+from userdp.errors import FailureError
 from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
@@ -27,8 +26,8 @@ from userdp.training.devices import choose_device, machine_facts
 from userdp.training.distributed import current_world
 from userdp.training.dry_run import DryRun, dry_run_of
 from userdp.training.losses import build_loss, evaluate
-from userdp.training.models import NEW, load_model, say_what_is_widened
-from userdp.training.opening import TrainerNotes, Training, settle_finished
+from userdp.training.models import load_model, model_to_train
+from userdp.training.opening import Training, settle_finished
 from userdp.training.operator_log import OperatorLog
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.origin import (
@@ -41,7 +40,6 @@ from userdp.training.origin import (
 )
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
-from userdp.training.run_models import model_to_train
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
 
@@ -100,20 +98,10 @@ def train(
         if ended and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
             return None  # all that a kill left to do
         training = _training(store, plan, config, out, options, unsafe_seeds, resume=resume)
-        run: PrivateRun | PlainRun
-        if isinstance(plan, Plan):
-            run = PrivateRun(training)
-            if dry_run:
-                return dry_run_of(run)
-        else:
-            chosen = options.scores is not None or config.selection is not Strategy.RANDOM
-            if world.size > 1 or chosen or dry_run:
-                raise UseError(
-                    "a run without privacy is there to compare with: it trains in one process, on "
-                    "all examples, and has no claim to tell beforehand",
-                    hint="leave torchrun, learning.selection, run.scores and --dry-run out",
-                )
-            run = PlainRun(training, seed=config.seed)
+        private = isinstance(plan, Plan)
+        run = PrivateRun(training) if private else PlainRun(training, seed=config.seed)
+        if dry_run:
+            return dry_run_of(run)
         with interrupts.held() as signals, run.open():
             opened = True
             _take_steps(run, training, config, options, signals, progress or NoProgress())
@@ -131,11 +119,8 @@ def _training(
     resume: bool,
 ) -> Training:
     """The model, what the claim has to know of it, and what learns; as of `train`."""
-    world = current_world()
-    computes = choose_device(options.device, processes=world.size)
+    computes = choose_device(options.device, processes=current_world().size)
     model = load_model(config, store)
-    if config.model != NEW and config.lora_rank is None and not resume and world.rank == 0:
-        say_what_is_widened(config.model)
     # Before adapters: their initial weights follow the configuration, which has a digest too.
     weights = digest_of_weights(model)
     # Of a resumed run too: a kill may have come before the ledger had its first line.
@@ -144,13 +129,7 @@ def _training(
         base = of_others(base, config.model, store)
     if isinstance(plan, Plan) and plan.made_for is not None:
         require_made_for(plan.made_for, store, made_with(model, config))
-    notes = TrainerNotes(
-        identity={"model": weights, "configuration": config.digest},
-        facts={"base_model": base_facts(model, weights=weights, loaded_from=config.model)},
-        train={"learning": encode(config), "run": {"device": options.device}},
-        base=base,
-        slot=options.slot,
-    )
+    facts = {"base_model": base_facts(model, weights=weights, loaded_from=config.model)}
     model = model_to_train(model, config).to(computes)
     if options.sharded:
         shard(model)
@@ -173,7 +152,11 @@ def _training(
             charge_again=options.charge_again,
             unsafe_seeds=unsafe_seeds,
         ),
-        notes=notes,
+        identity={"model": weights, "configuration": config.digest},
+        facts=facts,
+        train={"learning": encode(config), "run": {"device": options.device}},
+        base=base,
+        slot=options.slot,
     )
 
 
@@ -186,14 +169,8 @@ def _take_steps(
     shown: Progress,
 ) -> None:
     """The steps that remain, with checkpoints, evaluations and notes between; then the release."""
-    model, optimizer, plan, folder, world = (
-        of.model,
-        of.optimizer,
-        of.plan,
-        run.folder,
-        current_world(),
-    )
-    average = build_average(model, config)
+    model, optimizer, plan = of.model, of.optimizer, of.plan
+    folder, world, average = run.folder, current_world(), build_average(model, config)
 
     # Where an interrupted run goes on.
     checkpoints = Checkpoints(

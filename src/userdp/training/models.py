@@ -13,7 +13,7 @@ from torch import nn
 
 from userdp import files
 from userdp.data.store import UserStore
-from userdp.errors import UseError, in_short, warn
+from userdp.errors import UseError, in_short
 from userdp.gradients.shards import local
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.lora import add_adapters
@@ -35,11 +35,18 @@ def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
     if config.model == NEW:
         model = new_model(config, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
     else:
-        model = read_model(resolve(config.model), dropout=config.dropout)
-    require_fit(model, config.model, store)
+        model = read_model(config.model, store=store, dropout=config.dropout)
     require_finite(config.model, model)
     if config.base_precision is Precision.BFLOAT16:
         model = model.to(torch.bfloat16)
+    return model.train()
+
+
+def model_to_train(base: nn.Module, config: TrainConfig) -> nn.Module:
+    """A base model as `userdp train` trains it: with fresh adapters, if it is to have such."""
+    model = add_adapters(base, config)
+    if config.activation_checkpointing:
+        enable_checkpointing(model)
     return model.train()
 
 
@@ -115,6 +122,7 @@ def models_by_depth(
 def read_model(
     name: str,
     *,
+    store: UserStore | None = None,
     dropout: float = 0.0,
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
@@ -124,7 +132,8 @@ def read_model(
     What is wrong with them, `transformers` reports on stderr, weight by weight.
 
     Args:
-        name: of the folder, or on the hub.
+        name: "bundled", a folder, or a name on the hub.
+        store: whose tokens it is to read; it is refused where it would misread them.
         dropout: set in every part of the model that has one.
         dtype: of the weights.
         revision: on the hub.
@@ -134,20 +143,18 @@ def read_model(
             `transformers` would put random numbers there.
     """
     transformers.logging.disable_progress_bar()
+    place, source = resolve(name), {"revision": revision, "trust_remote_code": False}
     try:
-        shape = transformers.AutoConfig.from_pretrained(
-            name, revision=revision, trust_remote_code=False
-        )
+        shape = transformers.AutoConfig.from_pretrained(place, **source)
         _set_dropout(shape, dropout)
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            name,
+            place,
             config=shape,
             dtype=dtype,
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with what is missing
-            revision=revision,
-            trust_remote_code=False,
+            **source,
         )
     except (OSError, ValueError) as error:
         raise UseError(
@@ -163,20 +170,9 @@ def read_model(
             hint="save the model itself (with its language head), not a wrapper: of torch.compile "
             "model._orig_mod, of DataParallel model.module, of adapters model.merge_and_unload()",
         )
+    if store is not None:
+        require_fit(model, name, store)
     return model
-
-
-def say_what_is_widened(name: str) -> None:
-    """Warn where the weights of ``name`` are stored in half precision, and train in float32.
-
-    Nobody chose the precision of the bundled model's.
-    """
-    stored = transformers.AutoConfig.from_pretrained(resolve(name), trust_remote_code=False).dtype
-    if name != BUNDLED and stored in (torch.bfloat16, torch.float16):
-        warn(
-            f"the weights of {name!r} are stored as {str(stored).removeprefix('torch.')}: they are "
-            "trained and released as float32, since half precision rounds most updates away"
-        )
 
 
 def require_finite(name: str, model: nn.Module) -> None:

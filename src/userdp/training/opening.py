@@ -63,10 +63,19 @@ from userdp.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainerNotes:
-    """What a trainer of this package says of the run that it opens; a loop of somebody's own, none.
+class Training:
+    """What a run trains, by what, and where: said once, and handed on as it is.
 
     Args:
+        model: its parameters with ``requires_grad`` are trained.
+        optimizer: over exactly those parameters.
+        store: whose training split is read, and whose people are charged.
+        plan: of the run; a `PlainPlan` trains without privacy.
+        out: the run's folder; new, unless ``resume``.
+        loss: per-row loss.
+        micro_batch: most rows in one pass; memory, never privacy.
+        resume: go on with the interrupted run in ``out``.
+        options: of the run; with test seeds it may claim nothing.
         identity: digests of anything else that a resumed run must share; kept operator-only.
         facts: public constants to note in the ledger's first line.
         train: settings of ``userdp train`` by section, to note in train.toml; for its loop alone,
@@ -83,32 +92,6 @@ class TrainerNotes:
             run's end, and no condition of its own claim.
     """
 
-    identity: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    train: Mapping[str, Mapping[str, Any]] | None = None
-    began: Mapping[str, Any] = field(default_factory=dict)
-    base: Lineage | None = None
-    slot: str | None = None
-    log_only: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
-    """What a run trains, by what, and where: said once, and handed on as it is.
-
-    Args:
-        model: its parameters with ``requires_grad`` are trained.
-        optimizer: over exactly those parameters.
-        store: whose training split is read, and whose people are charged.
-        plan: of the run; a `PlainPlan` trains without privacy.
-        out: the run's folder; new, unless ``resume``.
-        loss: per-row loss.
-        micro_batch: most rows in one pass; memory, never privacy.
-        resume: go on with the interrupted run in ``out``.
-        options: of the run; with test seeds it may claim nothing.
-        notes: of the trainer.
-    """
-
     model: nn.Module
     optimizer: torch.optim.Optimizer
     store: UserStore
@@ -118,7 +101,13 @@ class Training:
     micro_batch: int = 32
     resume: bool = False
     options: PrivateOptions = field(default_factory=PrivateOptions)
-    notes: TrainerNotes = field(default_factory=TrainerNotes)
+    identity: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Mapping[str, Any]] | None = None
+    began: Mapping[str, Any] = field(default_factory=dict)
+    base: Lineage | None = None
+    slot: str | None = None
+    log_only: bool = False
 
 
 def constants_digest(
@@ -151,8 +140,8 @@ def open_run(of: Training) -> OpenRun:
     """Begin a run in a new folder, or continue one.
 
     Args:
-        of: the training; the lineage in its notes must be known. Neither the model nor the
-            optimizer is looked at.
+        of: the training; its ``base`` must be known. Neither the model nor the optimizer is
+            looked at.
 
     Raises:
         FailureError: another process holds the folder, or a copy of it; or the disk refused.
@@ -196,40 +185,38 @@ class OpenRun:
         store: the ledger of the store's people.
         steered: a loop of somebody's own takes its steps, whose constants (the learning rate, say)
             nobody has recorded.
-        began: see `TrainerNotes`; of a resumed run what its first opening noted.
+        began: see `Training`; of a resumed run what its first opening noted.
     """
 
     ledger: RunLedger
 
     def __init__(self, of: Training) -> None:
-        self.folder, self.options, self.notes = RunFolder(of.out), of.options, of.notes
+        self.of, self.folder, self.lock = of, RunFolder(of.out), ExitStack()
         self.plan = of.plan if isinstance(of.plan, Plan) else None
-        self.people, self.store, self.lock = of.store, StoreLedger(of.store.path), ExitStack()
-        plan, notes, store = self.plan, of.notes, of.store
-        learning = (notes.train or {}).get("learning")
-        self.constants = constants_digest(plan, learning, store, scores=of.options.scores)
+        self.people, self.store = of.store, StoreLedger(of.store.path)
+        plan, learning = self.plan, (of.train or {}).get("learning")
+        self.constants = constants_digest(plan, learning, of.store, scores=of.options.scores)
         # A loop of somebody's own takes the steps: no options say how it learns.
-        self.steered = plan is not None and notes.train is None
+        self.steered = plan is not None and of.train is None
         self.digests = {
-            **notes.identity,
-            "store": store.meta.content_sha256,
+            **of.identity,
+            "store": of.store.meta.content_sha256,
             "plan": plan.digest if plan else "none",
-            **({"slot that pays": notes.slot} if notes.slot else {}),
+            **({"slot that pays": of.slot} if of.slot else {}),
         }
         kept = self._require_resumable() if of.resume else self._require_unused()
-        self.resume, self.run_id = of.resume, str(kept["run_id"])
-        self.nonces, self.charge = kept["nonces"], kept["charge"]
-        self.began = dict(kept.get("began", {}))
+        self.run_id, self.nonces = str(kept["run_id"]), kept["nonces"]
+        self.charge, self.began = kept["charge"], dict(kept.get("began", {}))
 
     def begin(self) -> None:
         """Write everything, in order."""
         folder = self.folder
         files.sweep(folder.path)
         remember(self.people.path, Place.RUN, folder.path)
-        if not self.resume and self.plan is not None:
+        if not self.of.resume and self.plan is not None:
             self.plan.save(folder.plan)
-        if not self.resume and self.notes.train is not None:
-            files.write_file(folder.train, train_toml(self.notes.train).encode())
+        if not self.of.resume and self.of.train is not None:
+            files.write_file(folder.train, train_toml(self.of.train).encode())
         history, nonce = self.store.history(), new_id()
         record = RunRecord.find(folder.path)
         begun = record is not None
@@ -238,7 +225,7 @@ class OpenRun:
         charge, last = (paid or [self.run_id])[-1], nonces[-1:]
         if begun and self.charge not in (None, *paid):
             charge, last = str(self.charge), []  # what a kill left unfinished
-        elif begun and self.options.charge_again:
+        elif begun and self.of.options.charge_again:
             charge, last = new_id(), []
         opened, before = history.nonces.get(charge, (None, 0))
         # Only an opening that a kill left unfinished has more than one nonce that may be the last.
@@ -279,50 +266,50 @@ class OpenRun:
 
     def _begin_ledger(self, charge: str) -> RunLedger:
         """The run's ledger, with its first line."""
-        history, slot, meta = self.store.history(), self.notes.slot, self.people.meta
-        assert self.notes.base is not None
-        origin = self.notes.base + inherited(history, self.run_id, self.constants)
+        of, history, meta = self.of, self.store.history(), self.people.meta
+        assert of.base is not None
+        origin = of.base + inherited(history, self.run_id, self.constants)
         own = history.charges.get(self.run_id)
         if own is not None and own.base:  # what was known before a kill stays known
             origin += lineage_from(own.base, what=f"the base of {self.run_id}")
         payer = payer_of(history, charge)
         facts = {
-            **self.notes.facts,
+            **of.facts,
             "userdp": __version__,
             "store": meta.store_id,
             "seq_len": meta.seq_len,
             "store_facts": store_facts(self.people),
         }
-        if self.options.unsafe_seeds:
+        if of.options.unsafe_seeds:
             facts["unsafe_seeds"] = True
         begin = Begin(
             run_id=self.run_id,
             plan=self.plan,
             facts=facts,
             lineage=origin.among(history.id, history.ids).plain,
-            trial=slot is not None,
-            tuning_id=None if slot else history.tuning_of(self.constants),
+            trial=of.slot is not None,
+            tuning_id=None if of.slot else history.tuning_of(self.constants),
             payer=None if payer is None else encode(payer),
         )
         return RunLedger.create(self.folder.ledger, begin)
 
     def charge_plan(self, ledger: StoreLedger, history: History, charge: str) -> None:
         """Charge the whole plan, unless that was done; `UseError` if the store refuses it."""
-        notes, plan = self.notes, self.plan
-        assert notes.base is not None
-        base = notes.base.plain
-        if notes.slot is not None and plan is not None:
-            ledger.take_slot(notes.slot, charge, plan, constants=self.constants, base=base)
+        of, plan = self.of, self.plan
+        assert of.base is not None
+        base = of.base.plain
+        if of.slot is not None and plan is not None:
+            ledger.take_slot(of.slot, charge, plan, constants=self.constants, base=base)
         elif charge not in history.charges:
             ledger.reserve(
                 charge,
                 # Whoever knows the seed can undo the noise: such a run counts as one without
                 # privacy.
-                None if self.options.unsafe_seeds else plan,
+                None if of.options.unsafe_seeds else plan,
                 again=None if charge == self.run_id else self.run_id,
                 base=base,
                 constants=self.constants,
-                logged=self.options.exact_log,
+                logged=of.options.exact_log,
                 steered=self.steered,
                 state=self.people.meta.state.id,
             )
@@ -355,7 +342,7 @@ class OpenRun:
                 f"{folder.path} is not empty and holds no run: nothing of it is overwritten",
                 hint="choose another --out",
             )
-        return {"run_id": new_id(), "nonces": [], "charge": None, "began": dict(self.notes.began)}
+        return {"run_id": new_id(), "nonces": [], "charge": None, "began": dict(self.of.began)}
 
     def _require_resumable(self) -> Mapping[str, Any]:
         """What an interrupted run keeps to go on by; `UseError` unless it is this run."""

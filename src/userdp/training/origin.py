@@ -124,9 +124,7 @@ class KnownWeights:
         return digest_of_weights(self._model, only=lambda name: name not in self._trained)
 
 
-def lineage_of_weights(
-    model: nn.Module, store: UserStore, name: str | None = None, *, made: str | None = None
-) -> Lineage:
+def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = None) -> Lineage:
     """What a model's weights descend from, before they are trained on ``store``.
 
     Of a model of `peft` base and adapters are asked apart: new adapters descend from nobody.
@@ -136,29 +134,25 @@ def lineage_of_weights(
         store: whose people the lineage is for; its ledger knows what was released of them.
         name: where they were just loaded from; by default what `transformers` noted in the model,
             which only counts as far as the weights are still those of that place.
-        made: the digest of its adapters as they were made here, by whoever saw that.
     """
     inner: Any = uncompiled(model)
     noted = _noted(inner) if name is None else name
     # No process holds all weights of a sharded model, and this one asks by itself.
-    sharded = any(map(is_sharded, model.parameters()))
-    tensors = {} if sharded else dict(_tensors(inner))
-    digest = None if sharded else weights_digest(tensors.values())
+    digest = None if any(map(is_sharded, model.parameters())) else digest_of_weights(inner)
     released = {one.weights: one.lineage for one in StoreLedger(store.path).history().released}
     # A run of a model of peft that saved nothing has settled with base and adapters together.
     if digest is None or digest in released or not is_adapted(inner):
         return _among(store, noted, digest, loaded=name is not None)
-    of_base = weights_digest(one for name, one in tensors.items() if is_of_base(inner, name))
-    held = weights_digest(one for name, one in tensors.items() if not is_of_base(inner, name))
+    of_base = digest_of_weights(inner, only=lambda name: is_of_base(inner, name))
     base = _among(store, _noted(inner.get_base_model()), of_base, loaded=False)
+    held = digest_of_adapters(inner)
     if held in released:
         known = lineage_from(released[held], what="the lineage of adapters")
         return base + for_people_of(known, store)
-    told = data_of_adapters(inner)
-    if not told and (held == made or (made is None and are_fresh(inner))):
+    from_data = data_of_adapters(inner)
+    if are_fresh(inner) and not from_data:
         return base
-    changed = "no ledger knows them" if made is None else "changed since the trainer made them"
-    told = f"initialised from data: {told}" if told else changed
+    told = f"initialised from data: {from_data}" if from_data else "no ledger knows them"
     return base + Lineage(conditions=(Condition(kind=ConditionKind.ADAPTERS, told=told),))
 
 

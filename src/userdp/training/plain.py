@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from userdp.claims.lineage import Lineage
 from userdp.codec import canonical, encode
 from userdp.data.splits import Split
+from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.gradients import require_masked, trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan, PrivateOptions
+from userdp.training.distributed import current_world
 from userdp.training.losses import losses_of, rows_of
 from userdp.training.opening import Training, open_run
 from userdp.training.optimizers import require_same_parameters
@@ -56,6 +58,13 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         self, of: Training, *, seed: int, clip_norm: float | None = _GRADIENT_NORM
     ) -> None:
         assert isinstance(of.plan, PlainPlan)
+        chosen = of.options.scores is not None or of.options.selection != Strategy.RANDOM
+        if current_world().size > 1 or chosen:
+            raise UseError(
+                "a run without privacy is there to compare with: it trains in one process, on all "
+                "examples",
+                hint="leave torchrun, learning.selection and run.scores out",
+            )
         require_same_parameters(of.model, of.optimizer)
         if of.store.meta.loss_mask:
             require_masked(of.loss)
@@ -69,15 +78,15 @@ class PlainRun(AbstractContextManager["PlainRun"]):
 
     def open(self) -> Self:
         """Charge the store, for which nothing can be claimed from here on, and begin or resume."""
-        of, notes = self._of, self._of.notes
-        base = lineage_of_weights(of.model, of.store) if notes.base is None else notes.base
+        of = self._of
         told = replace(
-            notes,
-            identity={"training length": canonical(self.plan), **notes.identity},
-            train={"plain": encode(self.plan), **(notes.train or {})},
-            base=base,
+            of,
+            options=PrivateOptions(exact_log=True),
+            identity={"training length": canonical(self.plan), **of.identity},
+            train={"plain": encode(self.plan), **(of.train or {})},
+            base=lineage_of_weights(of.model, of.store) if of.base is None else of.base,
         )
-        self._run = open_run(replace(of, options=PrivateOptions(exact_log=True), notes=told))
+        self._run = open_run(told)
         return self
 
     @property

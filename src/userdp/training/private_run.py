@@ -98,21 +98,21 @@ class PrivateRun:
             require_masked(of.loss)
         self.mechanism = mechanism = StepMechanism(of, plan)
         self._world = mechanism.world
-        self._identity = {**mechanism.identity, **of.notes.identity}
+        self._identity = {**mechanism.identity, **of.identity}
         mechanism.require_same_processes(
             {**self._identity, "store": store.meta.content_sha256, "plan": plan.digest}
         )
         self._world.broadcast_model(model)
         require_fit_for_steps(of, plan, mechanism.clipping())
         self._weights = KnownWeights(model, resumes=of.resume)
-        if of.notes.train is None and self._weights.frozen is not None:
+        if of.train is None and self._weights.frozen is not None:
             self._identity["frozen weights"] = self._weights.frozen  # `userdp train` compares it
         self._moved = False
         self.forecast: object = None  # of a dry run, which takes no step
         self.done = 0
         self._finished, self._closed = False, True
         self._settled: str | None = None  # the digest of the weights, once the run is finished
-        self._run: OpenRun | None = None  # only rank 0 holds it
+        self._run: OpenRun  # only rank 0 holds it
         # Of the block; None outside of one, and where the caller holds them for more than this.
         self._signals: interrupts.Held | None = None
         self._holding = ExitStack()
@@ -124,7 +124,7 @@ class PrivateRun:
             of = self.told()
             run = self._run = open_run(of)
             if run.logged:
-                if run.steered and not of.notes.log_only:
+                if run.steered and not of.log_only:
                     run.store.look("make_private(exact_log=True)")
                 over = self.mechanism.collator.left_out
                 self.folder.log({"kind": "selection", "examples_over_the_cap": over})
@@ -132,7 +132,7 @@ class PrivateRun:
             return ledger.attempts, ledger.last_clip_norm, run.logged, run.began.get("weights")
 
         self.done, clip_norm, self._logged, began = self._world.on_rank_zero(begin)
-        if not self.done and self._of.notes.base is None and not self.mechanism.sharded:
+        if not self.done and self._of.base is None and not self.mechanism.sharded:
             # What the weights of the opening descend from is in the ledger: no step has any others.
             self._weights.first = self._weights.first or began
         self._closed = False
@@ -144,21 +144,20 @@ class PrivateRun:
 
     def told(self) -> Training:
         """The training, with what its trainer says of it and what is known here."""
-        of, notes, first = self._of, self._of.notes, self._weights.first
-        base = lineage_of_weights(of.model, of.store) if notes.base is None else notes.base
+        of, first = self._of, self._weights.first
+        base = lineage_of_weights(of.model, of.store) if of.base is None else of.base
         base += lineage_of_text(of.store)
         if of.options.scores is not None:
             base += lineage_of_scores(of.options.scores)
         facts = {
             "selection": str(of.options.selection),
             "base_model": base_facts(of.model, weights=first),
-            **notes.facts,
+            **of.facts,
         }
         began: dict[str, str | None] = {"weights": first}
-        if first is not None and notes.train is None:  # else train.toml says it
+        if first is not None and of.train is None:  # else train.toml says it
             began |= began_with(of.model)
-        known = replace(notes, identity=self._identity, facts=facts, base=base, began=began)
-        return replace(of, notes=known)
+        return replace(of, identity=self._identity, facts=facts, base=base, began=began)
 
     @property
     def remaining(self) -> int:
@@ -171,7 +170,6 @@ class PrivateRun:
     @property
     def lineage(self) -> Lineage:
         """What the model that this run trains descends from, itself included; only on rank 0."""
-        assert self._run is not None
         return self._run.lineage
 
     def __iter__(self) -> Iterator[Step]:
@@ -217,17 +215,12 @@ class PrivateRun:
                         f"ledger and sampler disagree: process {rank} is about to do {other}, "
                         f"process 0 {step}; training stopped before this update"
                     )
-            assert self._run is not None
             return self._run.ledger.attempt(step)
 
         self.done = self._world.on_rank_zero(charge)
 
     def _released_elsewhere(self, digests: Collection[str]) -> bool:
-        def asked() -> bool:
-            assert self._run is not None
-            return self._run.released_elsewhere(digests)
-
-        return self._world.on_rank_zero(asked)
+        return self._world.on_rank_zero(lambda: self._run.released_elsewhere(digests))
 
     def save(self, *, tokenizer: Any = None, chat_template: str | None = None) -> Path:
         """Release the model as it stands: write it to the run's folder, and settle with the store.
@@ -265,8 +258,7 @@ class PrivateRun:
         model = unsharded(self._of.model) if self.mechanism.sharded else self._of.model
 
         def write() -> str:
-            people, lineage = self._of.store, self.lineage
-            how = partial(save_model, tokenizer=people.tokenizer_path, lineage=lineage)
+            how = partial(save_model, tokenizer=self._of.store.tokenizer_path, lineage=self.lineage)
             own = partial(how, own_tokenizer=tokenizer, template=chat_template)
             return release(model, self.folder, own, settled=self._settled)
 
@@ -293,12 +285,7 @@ class PrivateRun:
         self._require_complete()
         if weights is None and not self.mechanism.sharded:
             weights = digest_of_weights(self._of.model)
-
-        def end() -> None:
-            assert self._run is not None
-            self._run.finish(weights)
-
-        self._world.on_rank_zero(end)
+        self._world.on_rank_zero(lambda: self._run.finish(weights))
         self._finished, self._settled = True, weights
         self.close()
 
@@ -325,7 +312,7 @@ class PrivateRun:
             return
         self._closed = True
         self._held.close()
-        if self._run is not None:
+        if self._world.rank == 0:
             self._run.close()
 
     def __enter__(self) -> Self:

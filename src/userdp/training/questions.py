@@ -22,7 +22,6 @@ from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.engines import reference, sharded
 from userdp.gradients.engines.choice import why_alone
-from userdp.gradients.engines.passes import rows_per_pass
 from userdp.gradients.engines.task import Task
 from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import secret_randomness
@@ -32,9 +31,6 @@ from userdp.plans import Plan
 from userdp.training.distributed import current_world
 from userdp.training.opening import Training
 
-_WORTH_SAYING = 1.3
-"""Below it one at a time costs about what batches cost."""
-
 _LONG = 2.0
 """Seconds of a pass beyond which one measurement must do."""
 
@@ -42,7 +38,7 @@ _LONG = 2.0
 def require_fit_for_steps(of: Training, plan: Plan, how: Mapping[str, Any]) -> None:
     """Refuse a model or a loss for which the engine cannot clip the units of a plan.
 
-    Warns, once, of one for which it must compute units one at a time, with the price.
+    Warns, once, of one for which it must compute units one at a time.
 
     Args:
         of: the training, of which the model is at the weights that it begins with.
@@ -66,36 +62,27 @@ def require_fit_for_steps(of: Training, plan: Plan, how: Mapping[str, Any]) -> N
     one = made_up_units(model, 1, 1, seq_len, masked=masked)
     # What is larger is halved where it does not fit (`gradients.engines.engine`); one example
     # is the end of that, and whether a step would come to it is for the cohort to say.
-    with room_for(
-        f"one example of {seq_len} tokens",
-        hint="take a device with more memory, --set learning.activation_checkpointing=true, "
-        "--lora-rank, a smaller model, or a store of a smaller --seq-len",
+    with (
+        room_for(
+            f"one example of {seq_len} tokens",
+            hint="take a device with more memory, --set learning.activation_checkpointing=true, "
+            "--lora-rank, a smaller model, or a store of a smaller --seq-len",
+        ),
+        secret_randomness(),
     ):
-        _alone(Task(model=model, loss=loss, units=one, l2_clip_norm=1.0))
+        reference.sum_of_units(Task(model=model, loss=loss, units=one, l2_clip_norm=1.0))
     require_rows_apart(model, loss, masked=masked)
     of_a_unit = plan.sampling.group_size if plan.sampling.by_user else 1
     if engine == "reference" or of_a_unit > rows or current_world().rank:
         return
     one = made_up_units(model, 1, of_a_unit, seq_len, masked=masked)
     alone = Task(model=model, loss=loss, units=one, **how)
-    reason = why_alone(alone)
-    if reason is None:
-        return
-    together = max(1, rows_per_pass(seq_len, rows, device_of(model)) // of_a_unit)
-    many = made_up_units(model, together, of_a_unit, seq_len, masked=masked)
-    try:
-        price = together * seconds_of(lambda: _alone(alone), model)
-        price /= seconds_of(lambda: _ordinary(model, loss, many), model)
-    except (MemoryError, RuntimeError) as error:
-        if not ran_out_of_memory(error):
-            raise
-        return  # there is no room for the batched step that this would be dearer than
-    if price > _WORTH_SAYING:
+    if (reason := why_alone(alone)) is not None:
         warn(
-            f"users cannot share a pass of this model: {reason}. Each is computed alone, at about "
-            f"{price:.1f} times the processor time of a batched step (measured on made-up rows). "
-            "The claim is the same. Way out: freeze these layers, train adapters on others, take a "
-            "larger group size, so that each user fills passes, or accept it by engine reference",
+            f"users cannot share a pass of this model: {reason}. Each is computed alone, which "
+            "takes several times as long (a dry run measures a step). The claim is the same. Way "
+            "out: freeze these layers, train adapters on others, take a larger group size, so that "
+            "each user fills passes, or accept it by engine reference",
             stacklevel=4,  # where `make_private` is called
         )
 
@@ -168,17 +155,3 @@ def rule_of(plan: Plan) -> ClipRule:
 def device_of(model: nn.Module) -> torch.device:
     """Where a model's trainable parameters are."""
     return next(iter(trainable_parameters(model).values())).device
-
-
-@secret_randomness()
-def _alone(task: Task) -> None:
-    reference.sum_of_units(task)
-
-
-@secret_randomness()
-def _ordinary(model: nn.Module, loss: Loss, units: Units) -> None:
-    """A forward and backward pass over all rows at once, as in training without privacy."""
-    with torch.enable_grad():
-        losses = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
-        parameters = list(trainable_parameters(model).values())
-        torch.autograd.grad(losses.mean(), parameters, allow_unused=True)

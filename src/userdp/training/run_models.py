@@ -20,9 +20,9 @@ from userdp.errors import UseError
 from userdp.extras import library
 from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder, RunRecord
-from userdp.training.config import TrainConfig, train_config
-from userdp.training.lora import add_adapters, is_of_base
-from userdp.training.models import enable_checkpointing, load_model, read_model, require_fit
+from userdp.training.config import train_config
+from userdp.training.lora import is_of_base
+from userdp.training.models import load_model, read_model
 from userdp.training.origin import digest_of_weights
 from userdp.training.releasing import is_adapted, uncompiled
 
@@ -69,8 +69,7 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
                 hint="leave the base out (--no-base); a model that from_pretrained loads is known",
             )
         dtype = getattr(torch, began["dtype"])
-        model = read_model(name, dtype=dtype, revision=began["revision"])
-        require_fit(model, name, store)
+        model = read_model(name, store=store, dtype=dtype, revision=began["revision"])
     # Of new weights the ledger has no digest: they follow the seed.
     if weights not in (None, digest_of_weights(model)):
         raise UseError(
@@ -79,14 +78,6 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
             hint="put these weights back, or leave the base out (--no-base)",
         )
     return model.float()
-
-
-def model_to_train(base: nn.Module, config: TrainConfig) -> nn.Module:
-    """A base model as `userdp train` trains it: with fresh adapters, if it is to have such."""
-    model = add_adapters(base, config)
-    if config.activation_checkpointing:
-        enable_checkpointing(model)
-    return model.train()
 
 
 def released_models(
@@ -104,9 +95,7 @@ def released_models(
         peft = library("peft", extra="lora", what="adapters")
         model = peft.PeftModel.from_pretrained(base_of(folder, store), folder.adapter)
     else:
-        name = str(require_released(folder))
-        model = read_model(name)
-        require_fit(model, name, store)
+        model = read_model(str(require_released(folder)), store=store)
     base = {"base": base_of(folder, store)} if with_base else {}
     return {of: one.to(device or "cpu") for of, one in {"model": model, **base}.items()}
 

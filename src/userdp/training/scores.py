@@ -24,7 +24,7 @@ from userdp.files import require_new
 from userdp.ledger import StoreLedger
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import rows_of, split_losses
-from userdp.training.models import read_model, require_fit, resolve
+from userdp.training.models import read_model, resolve
 from userdp.training.origin import lineage_of_weights
 from userdp.vocabulary import require_count
 
@@ -74,8 +74,7 @@ def score_store(
     users, examples = rows_of(part, np.arange(len(part.counts)))
     if not len(users):
         raise UseError(f"the store holds nothing in split {split}: there is nothing to score")
-    scorer = read_model(resolve(model))
-    require_fit(scorer, model, store)
+    scorer = read_model(model, store=store)
     lineage = lineage_of_weights(scorer, store, resolve(model))
     if lineage.parts:
         raise UseError(

@@ -51,7 +51,7 @@ from userdp.training.devices import AUTO, choose_device
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, owners, owners_to_all, source_for
 from userdp.training.lora import add_adapters
-from userdp.training.models import read_model, resolve
+from userdp.training.models import read_model
 from userdp.vocabulary import require_count
 
 _MOST_TOKENS, _SHORT = 128, 2
@@ -127,7 +127,7 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     """
     world = current_world()
     device = choose_device(config.device, processes=world.size)
-    model = read_model(resolve(config.model))
+    model = read_model(config.model)
     model = add_adapters(model, TrainConfig(model=config.model, lora_rank=config.lora_rank))
     _move_adapters(model.to(device))
     units = made_up_units(model, units=config.units, group_size=config.group_size)

@@ -47,8 +47,8 @@ from userdp.training.config import PrivateOptions
 from userdp.training.huggingface.checkpoints import StopWhenAsked, last_sealed, require_own, seal
 from userdp.training.huggingface.dataset import default_seq_len, store_of
 from userdp.training.huggingface.trainer_settings import EVALUATION, PUSH, private_args
-from userdp.training.opening import TrainerNotes, Training
-from userdp.training.origin import digest_of_adapters, digest_of_weights, lineage_of_weights
+from userdp.training.opening import Training
+from userdp.training.origin import digest_of_weights, lineage_of_weights
 from userdp.training.private_run import PrivateRun
 from userdp.training.steps import Step
 
@@ -126,9 +126,6 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         super().__init__(model=model, args=args, train_dataset=train_dataset, **trainer_options)
         self._public_data = self.eval_dataset if public_eval else None
         self._public_loader: Any = None
-        # Whoever loads other adapters before train() begins with what these have learned.
-        made_here = trainer_options.get("peft_config") is not None
-        self._made_adapters = digest_of_adapters(self.model) if made_here else None
         prepared: Any = self.train_dataset  # by the trainer: TRL tokenizes
         longest = getattr(args, "max_length", None) if seq_len is None else seq_len
         self._store = store_of(
@@ -243,7 +240,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         kind = f"{type(self).__name__}, transformers {transformers.__version__}"
         # A resumed run must share it; what a checkpoint holds is known by its seal.
         identity = {"base model": digest_of_weights(self.model)} if checkpoint is None else {}
-        base = lineage_of_weights(self.model, self._store, made=self._made_adapters)
+        base = lineage_of_weights(self.model, self._store)
         if self._public_data is not None:
             declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
             base += Lineage(conditions=(declared,))
@@ -257,12 +254,10 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             micro_batch=self.args.per_device_train_batch_size,
             resume=self._resumes,
             options=self._options,
-            notes=TrainerNotes(
-                identity=identity,
-                facts={"trainer": kind},
-                base=base,
-                log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
-            ),
+            identity=identity,
+            facts={"trainer": kind},
+            base=base,
+            log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
         )
         run = PrivateRun(training, users=declared_users(self._proposal))
         self._private = run.open()
