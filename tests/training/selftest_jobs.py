@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from tests.gradients.far_device import FAR, far_machine
-from userdp.gradients import NoiseSource
-from userdp.gradients.shards import ShardNoise
+from userdp.gradients import ENGINES, NoiseSource
 from userdp.training import distributed_run
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import Dealing, SharedNoise
@@ -25,11 +26,11 @@ def tiny_model() -> nn.Module:
     return model
 
 
-def scene(model: nn.Module | None = None, *, engine: str = "reference", parts: bool = False):
-    """A tiny model and four made-up units; a model in parts has one engine, "auto"."""
+def scene(model: nn.Module | None = None):
+    """A tiny model and four made-up units."""
     model = tiny_model() if model is None else model
-    found = Scene(model, made_up_units(model, units=3, group_size=2), parts=parts)
-    found.engine = found.engines["auto" if parts else engine]
+    found = Scene(model, made_up_units(model, units=3, group_size=2))
+    found.engine = ENGINES["reference"]
     return found
 
 
@@ -39,14 +40,11 @@ def failures(scene: Scene, name: str) -> list[Measured]:
     return [one for one in check.measure(scene) if not one.passed]
 
 
-def failing(names: list[str], fault: str | None, parts: bool, far: bool = False) -> list[str]:
+def failing(names: list[str], fault: str | None, far: bool = False) -> list[str]:
     """Those of the named checks that fail in this process, with a fault that is planted."""
     FAULTS[fault]()
-    if not far:
-        made = scene(parts=parts)
-        return [name for name in names if failures(made, name)]
-    with far_machine(index=current_world().rank):
-        made = scene(tiny_model().to(FAR), parts=parts)
+    with far_machine(index=current_world().rank) if far else nullcontext():
+        made = scene(tiny_model().to(FAR if far else "cpu"))
         return [name for name in names if failures(made, name)]
 
 
@@ -76,11 +74,6 @@ def _noise_of_everybody() -> None:
 
 def _own_noise() -> None:
     SharedNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
-
-
-def _one_seed() -> None:
-    same = NoiseSource(unsafe_noise_seed=3)
-    ShardNoise.add_ = lambda self, value, noise_std: same.add_(value, noise_std)
 
 
 def _other_weights() -> None:
@@ -143,15 +136,12 @@ def _clean_share() -> None:
 
 FAULTS = {
     None: lambda: None,
-    "one process's noise doubled": lambda: _noise_of_rank_one(2.0),
-    "one process without noise": lambda: _noise_of_rank_one(1e-12),
     "one process's noise halved": lambda: _noise_of_rank_one(0.5),
     "noise of every process in the sum": _noise_of_everybody,
     "every process adds its own noise": _own_noise,
     "one process hands out zeros": _clean_share,
     "a tensor that nobody owns": _nobodys,
     "numbers of each process without noise": _short_draws,
-    "one seed for all parts": _one_seed,
     "one process has other weights": _other_weights,
     "every process clips all units": _everybody_clips_all,
     "the other processes' sums are lost": _half_a_sum,

@@ -213,16 +213,16 @@ class OpenRun:
         folder = self.folder
         files.sweep(folder.path)
         remember(self.people.path, Place.RUN, folder.path)
-        if not self.of.resume and self.plan is not None:
-            self.plan.save(folder.plan)
-        if not self.of.resume and self.of.train is not None:
-            files.write_file(folder.train, train_toml(self.of.train).encode())
+        if not self.of.resume:
+            if self.plan is not None:
+                self.plan.save(folder.plan)
+            if self.of.train is not None:
+                files.write_file(folder.train, train_toml(self.of.train).encode())
         history, nonce = self.store.history(), new_id()
         record = RunRecord.find(folder.path)
         begun = record is not None
-        paid, nonces = (record.charges, record.nonces) if record else ([], [])
-        attempts = record.attempts if record else 0
-        charge, last = (paid or [self.run_id])[-1], nonces[-1:]
+        paid, attempts = (record.charges, record.attempts) if record else ([], 0)
+        charge, last = (paid or [self.run_id])[-1], record.nonces[-1:] if record else []
         if begun and self.charge not in (None, *paid):
             charge, last = str(self.charge), []  # what a kill left unfinished
         elif begun and self.of.options.charge_again:
@@ -279,9 +279,8 @@ class OpenRun:
             "store": meta.store_id,
             "seq_len": meta.seq_len,
             "store_facts": store_facts(self.people),
+            **({"unsafe_seeds": True} if of.options.unsafe_seeds else {}),
         }
-        if of.options.unsafe_seeds:
-            facts["unsafe_seeds"] = True
         begin = Begin(
             run_id=self.run_id,
             plan=self.plan,
@@ -335,9 +334,9 @@ class OpenRun:
                 f"there is a run at {folder.path} already",
                 hint="go on with it with --resume, or choose another --out",
             )
-        ours = (folder.lock, folder.plan, folder.train)
-        held = folder.path.iterdir() if folder.path.exists() else ()
-        if any(one not in ours and not one.name.startswith(files.TEMPORARY) for one in held):
+        ours = {folder.lock, folder.plan, folder.train}
+        held = set(folder.path.glob("*")) - ours
+        if any(not one.name.startswith(files.TEMPORARY) for one in held):
             raise UseError(
                 f"{folder.path} is not empty and holds no run: nothing of it is overwritten",
                 hint="choose another --out",
@@ -376,16 +375,11 @@ class OpenRun:
         open.
         """
         later = read_meta(self.people.path).states[len(self.people.meta.states) :]
-        if any(state.kind is StateKind.ERASED for state in later):
+        if StateKind.ERASED in {state.kind for state in later}:
             raise UseError(
                 f"the store at {self.people.path} lost somebody while the run was opened",
                 hint="begin again, without the text of who was erased",
             )
-
-    def _note_copy(self) -> None:
-        """Have the run's ledger say what was found of its store's ledger since the run began."""
-        if self.store.history().copied and COPIED not in self._own_lineage.conditions:
-            self.ledger.note_copy()
 
     @property
     def lineage(self) -> Lineage:
@@ -393,6 +387,11 @@ class OpenRun:
         since, looks = self.steering
         copied = [COPIED] if self.store.history().copied else []
         return self._own_lineage + since + Lineage(conditions=(*copied, *looked_at(looks)))
+
+    def _note_copy(self) -> None:
+        """Have the run's ledger say what was found of its store's ledger since the run began."""
+        if self.store.history().copied and COPIED not in self._own_lineage.conditions:
+            self.ledger.note_copy()
 
     @property
     def steering(self) -> tuple[Lineage, tuple[str, ...]]:
@@ -417,11 +416,8 @@ class OpenRun:
         Those that this run's own lineage tells of, such as its base model's, are none.
         """
         told = {part.id for part in self._own_lineage.parts}
-        known = [
-            lineage_from(one.lineage, what="the lineage of released weights")
-            for one in self.store.history().released
-            if one.weights in weights
-        ]
+        plain = [one.lineage for one in self.store.history().released if one.weights in weights]
+        known = [lineage_from(one, what="the lineage of released weights") for one in plain]
         return any({part.id for part in one.parts} - told for one in known)
 
     @property
@@ -479,12 +475,10 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
         return False
     # What went on from a copy ends at a price of its own.
     charge, history = run.last_charge, store.history()
-    known = charge in history.charges or charge in history.taken.values()
-    if not known or charge in history.settled:
+    if charge in history.settled or charge not in {*history.charges, *history.taken.values()}:
         return False
     digests, lineage = run.finish.digests, run_lineage(run).plain
-    adapter = digests.get("adapter")
-    if adapter is not None:  # first: what a kill leaves undone here is done again
+    if (adapter := digests.get("adapter")) is not None:  # first: a kill here leaves it to do again
         store.release(charge, weights=adapter, lineage=lineage)
     store.settle(charge, steps=run.attempts, weights=digests.get("weights"), lineage=lineage)
     return True

@@ -22,11 +22,11 @@ trainable tensors.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -39,9 +39,7 @@ from torch import Tensor, nn
 from userdp.gradients import ENGINES, ClippedSum, Units, causal_lm_loss, trainable_parameters
 from userdp.gradients import noise as drawing
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
-from userdp.gradients.engines import sharded
 from userdp.gradients.noise import NoiseSource
-from userdp.gradients.shards import is_sharded, local, part_of, shard
 from userdp.noise import Gaussian
 from userdp.noise.gaussian import TAIL_BITS, NoiseSampler
 from userdp.sampling.cohort import Cohort
@@ -80,10 +78,6 @@ class Measured(NamedTuple):
         """Whether the value is within the bound; NaN never is."""
         return self.value <= self.bound
 
-    def strain(self) -> tuple[bool, float]:
-        """Whether the bound is broken, and the part of it that is used up; the more the greater."""
-        return not self.passed, self.value / (self.bound or 1)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelftestConfig:
@@ -94,7 +88,6 @@ class SelftestConfig:
         group_size: examples of a unit.
         units: units in the cohort; at least 2.
         lora_rank: adapters of this rank in place of all weights.
-        sharded: each process of torchrun holds a part of the model.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
 
@@ -102,7 +95,6 @@ class SelftestConfig:
     group_size: int = 4
     units: int = 8
     lora_rank: int | None = None
-    sharded: bool = False
     device: str = AUTO
 
     def __post_init__(self) -> None:
@@ -114,7 +106,7 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     """Ask every check of every engine, on random tokens; reads no data and spends no privacy.
 
     Where `torch.distributed` has joined several processes, all of them call this, and what they do
-    together is checked too. A sharded model has one engine, which is called "auto".
+    together is checked too.
 
     Returns:
         ``checks``: for each check, and for each engine where it depends on that: ``invariant``,
@@ -127,27 +119,26 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     """
     world = current_world()
     device = choose_device(config.device, processes=world.size)
-    model = read_model(config.model)
-    model = add_adapters(model, TrainConfig(model=config.model, lora_rank=config.lora_rank))
+    model = add_adapters(read_model(config.model), TrainConfig(lora_rank=config.lora_rank))
     _move_adapters(model.to(device))
     units = made_up_units(model, units=config.units, group_size=config.group_size)
-    scene, rows = Scene(model, units, parts=config.sharded), []
+    scene, rows = Scene(model, units), []
     for check in CHECKS:
-        for name in scene.engines if check.by_engine else [None]:
-            scene.engine = scene.engines[name or "auto"]
-            every = world.all_gather_object(list(check.measure(scene)))
-            worst = max(itertools.chain.from_iterable(every), key=Measured.strain)
+        for name in ENGINES if check.by_engine else [None]:
+            scene.engine = ENGINES[name or "auto"]
+            every = chain.from_iterable(world.all_gather_object(list(check.measure(scene))))
+            # That which breaks its bound, or uses up most of it.
+            worst = max(every, key=lambda one: (not one.passed, one.value / (one.bound or 1)))
             facts = {"invariant": check.invariant, "check": check.name, "engine": name}
             rows.append({**facts, **worst._asdict(), "passed": worst.passed})
     failed = {row["invariant"] for row in rows if not row["passed"]}
+    known = sorted({check.invariant for check in CHECKS})
     return {
         "model": config.model,
         "device": str(device),
         "processes": world.size,
         "checks": rows,
-        "invariants": {
-            str(one): one not in failed for one in sorted({c.invariant for c in CHECKS})
-        },
+        "invariants": {str(one): one not in failed for one in known},
         "passed": not failed,
     }
 
@@ -177,44 +168,36 @@ class Scene:
 
     Args:
         model: whole, on every process's own device; from here on in evaluation mode, with the
-            weights of process 0, and sharded if ``parts``.
+            weights of process 0.
         units: made-up ones, on the model's device.
-        parts: whether each process is to hold a part of the model.
 
     Attributes:
-        oracle: the sum of all units by plain autograd, each scaled to ``l2_clip_norm``; of
-            parameters of which this process holds a part, that part; float64, on the host.
+        oracle: the sum of all units by plain autograd, each scaled to ``l2_clip_norm``; float64, on
+            the host.
         norms: of each unit's gradient, by plain autograd.
         l2_clip_norm: half the least of these, so that the clip bites every unit.
-        engines: by name; a sharded model has one.
         engine: that is checked.
-        scattered: whether each process holds a part of each trainable parameter.
     """
 
-    def __init__(self, model: nn.Module, units: Units, *, parts: bool) -> None:
+    def __init__(self, model: nn.Module, units: Units) -> None:
         self.model, self.units, self.world = model.eval(), units, current_world()
         self.world.broadcast_model(model)
-        # Twice, since not all gradients need fit into memory at once.
-        self.norms = [_norm(_plain_gradient(model, units, unit)) for unit in range(len(units))]
+        self.norms, total = list[float](), defaultdict[str, Any](float)
+        for unit in range(len(units)):
+            gradient = _plain_gradient(model, units, unit)
+            self.norms.append(_norm(gradient))
+            for name, part in gradient.items():
+                total[name] += part / self.norms[-1]
         self.l2_clip_norm = min(self.norms) / 2
-        total = {n: torch.zeros_like(g) for n, g in _plain_gradient(model, units, 0).items()}
-        for unit, norm in enumerate(self.norms):
-            for name, part in _plain_gradient(model, units, unit).items():
-                total[name].add_(part, alpha=self.l2_clip_norm / norm)
-        self.engines = {"auto": sharded.clipped_sum} if parts else ENGINES
-        self.engine = self.engines["auto"]
-        if parts:
-            shard(model)
-        parameters = trainable_parameters(model)
-        self.oracle = {name: part_of(parameters[name], value) for name, value in total.items()}
-        self.scattered = any(map(is_sharded, parameters.values()))
+        self.engine = ENGINES["auto"]
+        self.oracle = {name: self.l2_clip_norm * value for name, value in total.items()}
 
     def noise(self) -> NoiseSource:
         """A new source of noise, as a run's own is made."""
         return source_for(self.world, self.model, Gaussian(multiplier=1.0))
 
     def sum_of(self, units: Units) -> ClippedSum:
-        """The clipped sum, as a step forms it, on the host; of a scattered sum this process's part.
+        """The clipped sum, as a step forms it, on the host.
 
         The units are dealt out to the processes, each clips its own, and the sums are added up.
         """
@@ -228,18 +211,14 @@ class Scene:
             offsets=torch.from_numpy(mine.offsets),
         )
         most, bound = len(self.units.lengths), self.l2_clip_norm
-        engine, model = self.engine, self.model
-        total = engine(model, causal_lm_loss, own, l2_clip_norm=bound, micro_batch=most)
-        total, _ = dealing.together(total, len(mine.examples), scattered=self.scattered)
-        if not self.scattered:
-            owners_to_all(self.world, total.value)
+        total = self.engine(self.model, causal_lm_loss, own, l2_clip_norm=bound, micro_batch=most)
+        total, _ = dealing.together(total, len(mine.examples))
+        owners_to_all(self.world, total.value)
         return replace(total, value={name: value.cpu() for name, value in total.value.items()})
 
-    def norm(self, one: Mapping[str, Tensor], less: Mapping[str, Tensor] | None = None) -> float:
-        """The norm over C of a sum, less another; over all processes' parts together."""
-        own = _norm(one if less is None else {name: one[name] - less[name] for name in one})
-        whole = math.hypot(*self.world.all_gather_object(own)) if self.scattered else own
-        return whole / self.l2_clip_norm
+    def apart(self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+        """The distance of two sums over C."""
+        return _norm({name: one[name] - other[name] for name in one}) / self.l2_clip_norm
 
     def differ(self, what: str, arrays: Iterable[NDArray[Any]]) -> Measured:
         """How many processes have other arrays than process 0."""
@@ -265,8 +244,8 @@ def _norm(value: Mapping[str, Tensor]) -> float:
 
 def weights(scene: Scene) -> Iterator[Measured]:
     """All processes hold one model."""
-    whole = [p.detach() for p in scene.model.parameters() if not is_sharded(p)]
-    yield scene.differ("weights", [p.view(-1).view(torch.uint8).cpu().numpy() for p in whole])
+    held = [parameter.detach().view(-1).view(torch.uint8) for parameter in scene.model.parameters()]
+    yield scene.differ("weights", [values.cpu().numpy() for values in held])
 
 
 def noise(scene: Scene) -> Iterator[Measured]:
@@ -280,7 +259,7 @@ def noise(scene: Scene) -> Iterator[Measured]:
     steps = [_released(scene) for _ in range(_STEPS)]
     pieces, rows = defaultdict[str, list[NDArray[Any]]](list), list[NDArray[Any]]()
     for step in steps:
-        for name, owner in owners(step, 1 if scene.scattered else scene.world.size).items():
+        for name, owner in owners(step, scene.world.size).items():
             numbers = step[name].numpy() / _STD
             pieces[name].append(numbers)
             pieces[f"process {owner}"].append(numbers)
@@ -292,9 +271,7 @@ def noise(scene: Scene) -> Iterator[Measured]:
         surprise = float(-min(law.logcdf(squares), law.logsf(squares)))
         told = f"how surprising is the deviation of the noise of {name}, in nats"
         yield Measured(told, surprise, _MOST_NATS)
-    # Whole sums are equal everywhere; parts must not be.
-    gathered = scene.world.all_gather_object(np.concatenate(rows)) if scene.scattered else rows
-    every = np.concatenate(gathered)
+    every = np.concatenate(rows)
     every = every[(every > 0).any(1)]
     twice = len(every) - len(np.unique(every, axis=0))
     yield Measured("rows of four numbers of noise that came more than once", twice, 0)
@@ -304,16 +281,15 @@ def noise(scene: Scene) -> Iterator[Measured]:
     # A right number is rounded to zero with probability 2^-21 in a step.
     silent = int((released == 0).all(0).sum())
     yield Measured(f"how many numbers got no noise in any of {_STEPS} steps", silent, 0)
-    if not scene.scattered:
-        yield scene.differ("noisy sums", released)
+    yield scene.differ("noisy sums", released)
 
 
 def _released(scene: Scene) -> dict[str, Tensor]:
     """What a new source makes of zeros, on the host; of large parameters the first numbers."""
-    device, parameters = scene.units.lengths.device, trainable_parameters(scene.model)
-    most = max(1, _NUMBERS // len(parameters))
-    sizes = {name: min(most, local(p).numel()) for name, p in parameters.items()}
-    value = {n: torch.zeros(s, dtype=torch.float64, device=device) for n, s in sizes.items()}
+    parameters, value = trainable_parameters(scene.model), dict[str, Tensor]()
+    for name, parameter in parameters.items():
+        size = min(max(1, _NUMBERS // len(parameters)), parameter.numel())
+        value[name] = scene.units.lengths.new_zeros(size, dtype=torch.float64)
     scene.noise().add_(value, _STD)
     return {name: tensor.cpu() for name, tensor in value.items()}
 
@@ -364,7 +340,7 @@ def sensitivity(scene: Scene) -> Iterator[Measured]:
     last = len(scene.units) - 1
     whole = scene.sum_of(scene.units).value
     for unit, others in ((0, (1, last + 1)), (last, (0, last))):
-        moved_by = scene.norm(whole, scene.sum_of(scene.units.select(*others)).value)
+        moved_by = scene.apart(whole, scene.sum_of(scene.units.select(*others)).value)
         yield Measured(f"how far leaving unit {unit} out moved the sum, over C", moved_by, _AT_MOST)
 
 
