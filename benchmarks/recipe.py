@@ -29,7 +29,7 @@ import statistics
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from papers.runs import held_out_loss
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.plans.preset import preset
+from userdp.plans.resolved import PlanFields, resolve
 from userdp.training.averaging import WeightAverage
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 from userdp.training.lora import add_adapters
@@ -110,8 +110,14 @@ class Setting:
         """r = σ / M."""
         if self.ratio is not None:
             return self.ratio
-        chosen = preset(epsilon=self.epsilon or 0, population=self.population or 0)
-        plan = replace(chosen, cohort_size=self.cohort or 0, steps=self.steps).plan()
+        plan, _ = resolve(
+            chosen=PlanFields(
+                epsilon=self.epsilon,
+                population=self.population,
+                cohort_size=self.cohort,
+                steps=self.steps,
+            )
+        )
         return plan.sum_noise_multiplier / plan.denominator
 
     @property

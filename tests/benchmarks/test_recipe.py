@@ -16,6 +16,7 @@ from benchmarks.rows import whole_rows
 from tests.training.toy import toy_model, toy_store
 from userdp.data.splits import Split
 from userdp.plans.preset import preset
+from userdp.plans.resolved import PlanFields, resolve
 
 ROOT = Path(__file__).parents[2]
 ROWS = list(whole_rows(ROOT / recipe.ROWS))
@@ -38,7 +39,7 @@ def test_the_design_has_no_run_twice_and_each_row_is_of_it_or_of_an_earlier_one(
 
 def test_a_budget_says_the_noise_of_the_presets_own_plan() -> None:
     chosen = preset(epsilon=4, population=6_000)
-    plan = chosen.plan()
+    plan, _ = resolve(chosen=PlanFields(epsilon=4, population=6_000))
     setting = Setting(
         question="",
         text="",

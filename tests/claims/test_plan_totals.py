@@ -12,13 +12,10 @@ import pytest
 
 import userdp as package
 from tests.claims.lives import LEARNING, SHAPE, Teller
-from tests.plans_room.brief import shared_tables
 from tests.plans_room.conftest import synthetic_norms
 from tests.training.toy import CONFIG, toy_store
 from userdp.cli.app import run as userdp
 from userdp.vocabulary import round_up
-
-__all__ = ["shared_tables"]
 
 PLANNING = ("--budget", 64, "--steps", 2, "--delta", 1e-6, "--most-noise", 1000)
 TOY = ("--model", "new", *SHAPE, *LEARNING)

@@ -12,7 +12,6 @@ import pytest
 
 from tests.data.corpora import ListSource, interleaved
 from tests.plans import as_plan
-from tests.plans_room.brief import shared_tables
 from tests.plans_room.conftest import synthetic_norms
 from tests.speed import fast_then_slow
 from tests.training.processes import start
@@ -25,8 +24,6 @@ from userdp.ledger import StoreLedger
 from userdp.plans import Plan
 from userdp.plans.origin import Provenance
 from userdp.reporting.facts import read_runs
-
-__all__ = ["shared_tables"]
 
 BUNDLED = Path(sys.modules["userdp"].__file__).parent / "assets/base-model/tokenizer.json"
 
@@ -214,7 +211,7 @@ def test_a_plan_reads_no_count_of_the_store(store, norms, tmp_path, capsys, monk
 def test_the_candidates_are_printed(store, norms, capsys):
     assert plan(store, median_examples="3") == 0
     printed = capsys.readouterr().out
-    for words in ("problem (10)", "Estimate-and-Double", "median rule", "Equation 7"):
+    for words in ("ULS, G = 4", "median rule", "Equation 7", "with twice the people"):
         assert words in printed
 
 
@@ -222,13 +219,12 @@ def test_the_candidates_are_printed(store, norms, capsys):
     ("changes", "message"),
     fast_then_slow(
         [
-            ({"norms": None}, "exactly one of --norms"),
             ({"norms": "nowhere.json"}, "nowhere.json"),
-            ({"model": "bundled"}, "exactly one of --norms"),
+            ({"model": "bundled"}, "exclude each other"),
             ({"epsilon": "nan"}, "epsilon"),
             pytest.param(
                 {"epsilon": "0.01", "budget": "8"},
-                "would do at this budget",
+                "would do with these numbers",
                 marks=pytest.mark.slow,
             ),
             ({"delta": "1"}, "delta"),
@@ -276,7 +272,7 @@ def test_a_model_is_probed_where_no_norms_are_given(store, tmp_path, capsys):
     assert values["norms"]["source"] == "held-out-users"
     assert values["basis"].startswith("statistics of held-out users")
     norms = [
-        values["candidates"]["ULS, problem (10), all G"]["norm"],
+        *values["norms"]["user_norms"].values(),
         values["norms"]["example_norm"],
     ]
     assert min(abs(values["plan"]["clip"]["l2_norm"] / norm - 1) for norm in norms) < 1e-6

@@ -13,6 +13,7 @@ from userdp.data.store import UserStore
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.preset import preset
+from userdp.plans.resolved import PlanFields, resolve
 
 TOY = [
     "--model",
@@ -57,7 +58,8 @@ def test_a_budget_and_a_population_suffice(store, tmp_path, capsys):
     result = json.loads(printed.out)
     assert 3.99 < result["epsilon"] <= 4
     assert result["steps"] == chosen.steps
-    assert Plan.load(RunFolder(tmp_path / "run").plan) == chosen.plan()
+    plan, _ = resolve(chosen=PlanFields(epsilon=4, population=20_000))
+    assert Plan.load(RunFolder(tmp_path / "run").plan) == plan
     trained = RunFolder(tmp_path / "run").read_train()["learning"]
     assert (trained["learning_rate"], trained["schedule"]) == (0.002, "constant"), "as measured"
     assert claim(tmp_path / "run").conditions == (), "nothing was looked at before"
@@ -67,7 +69,8 @@ def test_in_python_too_and_it_is_the_same_run(store, tmp_path, capsys):
     run = package.train(store, out=tmp_path / "run", epsilon=4, population=20_000, **TOY_OPTIONS)
     chosen = preset(epsilon=4, population=20_000)
     assert chosen.sentence() in capsys.readouterr().err
-    assert run.claim.guarantee == chosen.plan().guarantee()
+    plan, _ = resolve(chosen=PlanFields(epsilon=4, population=20_000))
+    assert run.claim.guarantee == plan.guarantee()
     trained = RunFolder(tmp_path / "run").read_train()["learning"]
     assert (trained["learning_rate"], trained["schedule"]) == (0.002, "constant"), "as measured"
 
@@ -126,7 +129,7 @@ def test_what_is_missing_is_named_and_nothing_is_charged(store, tmp_path, capsys
 
 
 def test_a_plan_and_a_budget_exclude_each_other_in_python(store, tmp_path):
-    plan = preset(epsilon=4, population=20_000).plan()
+    plan, _ = resolve(chosen=PlanFields(epsilon=4, population=20_000))
     with pytest.raises(package.UseError, match="a plan says it all"):
         package.train(store, plan, out=tmp_path / "run", epsilon=4)
     with pytest.raises(package.UseError, match="missing population"):

@@ -81,7 +81,7 @@ def test_the_largest_group_is_every_users_whole_gradient(folder, tmp_path, sourc
     assert GradientNorms.load(out) == norms
     split = Split.HELD_OUT_USERS if source == "held-out-users" else Split.TRAIN
     (expected,) = plain_medians(folder, split, (64,))
-    assert norms.user_norm(64) == pytest.approx(expected, rel=1e-5)
+    assert norms.user_norms[64] == pytest.approx(expected, rel=1e-5)
     assert norms.users == len(store.split(split).counts)
     assert str(norms.source) == source
     mode = stat.S_IMODE(out.stat().st_mode)
@@ -146,7 +146,7 @@ def test_means_over_more_examples_are_shorter(folder) -> None:
     store, options = UserStore.open(folder / "store"), {"max_group_size": 8, "seed": 1}
     norms = probe_store(store, config(folder), source=Provenance.PUBLIC, **options)
     assert list(norms.user_norms) == [1, 2, 4, 8]
-    assert norms.user_norm(8) < norms.user_norm(1)
+    assert norms.user_norms[8] < norms.user_norms[1]
     again = probe_store(store, config(folder), source=Provenance.PUBLIC, **options)
     assert again == norms
     few = probe_store(store, config(folder), source=Provenance.PUBLIC, **options, users=5)
@@ -210,8 +210,8 @@ def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path,
     store = UserStore.open(charged / "store")
     exact = probe_store(store, config(charged), source=Provenance.PUBLIC, max_group_size=2)
     for size in (1, 2):
-        assert norms.user_norm(size) == pytest.approx(exact.user_norm(size), rel=0.3)
-    assert norms.example_norm == norms.user_norm(1)
+        assert norms.user_norms[size] == pytest.approx(exact.user_norms[size], rel=0.3)
+    assert norms.example_norm == norms.user_norms[1]
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from userdp.plans.cells import NoiseTable
 from userdp.plans.norms import GradientNorms
 from userdp.plans.origin import Provenance
 from userdp.plans.planner import Request
@@ -35,27 +34,6 @@ def request(**changes) -> Request:
         "median_examples": 6,
     }
     return Request(**{**values, **changes})
-
-
-def share_noise_tables(patch: pytest.MonkeyPatch) -> None:
-    """While ``patch`` lasts, one table of σ per budget for all plans."""
-    tables: dict[tuple[float, float, int], NoiseTable] = {}
-
-    def shared(*, target_epsilon: float, target_delta: float, runs: int = 1) -> NoiseTable:
-        key = target_epsilon, target_delta, runs
-        return tables.setdefault(
-            key, NoiseTable(target_epsilon=target_epsilon, target_delta=target_delta, runs=runs)
-        )
-
-    patch.setattr("userdp.plans.planner.NoiseTable", shared)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _less_to_calibrate():
-    """One table of σ per budget for all tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        share_noise_tables(patch)
-        yield
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import ast
 import inspect
 import math
-from dataclasses import replace
 
 import mpmath
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from userdp.errors import UseError
 from userdp.plans import preset as module
 from userdp.plans.preset import preset
+from userdp.plans.resolved import PlanFields, resolve
 from userdp.plans.small_delta import DeltaSize, size_of
 
 
@@ -35,7 +35,7 @@ def subsampled_gaussian_delta(epsilon, q, sigma):
 @pytest.mark.parametrize("epsilon", [1, 4])
 def test_the_plan_is_within_its_budget_and_uses_it(epsilon):
     chosen = preset(epsilon=epsilon, population=20_000)
-    plan = chosen.plan()
+    plan, _ = resolve(chosen=PlanFields(epsilon=epsilon, population=20_000))
     guarantee = plan.guarantee()
     assert 0.999 * epsilon < guarantee.epsilon <= epsilon
     assert guarantee.delta == chosen.delta == pytest.approx(20_000**-1.1)
@@ -67,9 +67,11 @@ def test_the_group_size_is_nearly_the_best_for_its_compute(epsilon, population):
     chosen = preset(epsilon=epsilon, population=population)
 
     def noise(group_size):
-        gradients = chosen.group_size * chosen.cohort_size
-        other = replace(chosen, group_size=group_size, cohort_size=gradients // group_size)
-        plan = other.plan()
+        size = chosen.group_size * chosen.cohort_size // group_size
+        fields = PlanFields(
+            epsilon=epsilon, population=population, cohort_size=size, group_size=group_size
+        )
+        plan, _ = resolve(chosen=fields)
         return plan.sum_noise_multiplier / plan.denominator / group_size**0.25
 
     assert noise(chosen.group_size) <= 1.1 * min(map(noise, (1, 2, 4)))
@@ -112,7 +114,7 @@ def test_what_cannot_be_is_refused(options, named):
 
 def test_a_budget_that_buys_only_noise_is_refused():
     with pytest.raises(UseError, match="next to nothing would be learned"):
-        preset(epsilon=0.5, population=100).plan()
+        resolve(chosen=PlanFields(epsilon=0.5, population=100))
 
 
 def test_the_sentence_leaves_out_what_was_given():

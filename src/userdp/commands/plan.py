@@ -22,9 +22,10 @@ from userdp.ledger import StoreLedger
 from userdp.ledger.budget import share_of
 from userdp.ledger.history import History
 from userdp.plans.norms import GradientNorms
-from userdp.plans.origin import Provenance
-from userdp.plans.planner import MOST_NOISE, Request, propose
-from userdp.plans.proposal import Proposal, Release
+from userdp.plans.origin import Provenance, Release
+from userdp.plans.planner import Request, propose
+from userdp.plans.preset import MOST_NOISE
+from userdp.plans.proposal import Proposal
 from userdp.queries.statistics import require_one_owner
 from userdp.training.config import TrainConfig
 from userdp.vocabulary import epsilon_up, require_count, round_up
@@ -34,8 +35,8 @@ def plan(
     store: str | os.PathLike[str],
     *,
     epsilon: float,
-    steps: int,
-    budget: float,
+    steps: int | None = None,
+    budget: float | None = None,
     norms: str | os.PathLike[str] | GradientNorms | None = None,
     model: str | os.PathLike[str] | None = None,
     norms_out: str | os.PathLike[str] | None = None,
@@ -59,6 +60,9 @@ def plan(
 ) -> Proposal:
     """Choose group size, cohort size, noise, and ELS or ULS, for a privacy and a compute budget.
 
+    Public rules, the preset's, give every number that is not said. Gradient norms, where they are
+    known, choose what the rules leave open: the group size, ELS or ULS, and the clip norm.
+
     Of the store only its ledger is read (and, with a model and no norms, the examples of held-out
     users, or of whom measure.source names). No count of it enters the plan: numbers are declared,
     or taken from the DP answers in its ledger. What all answers there cost is taken from epsilon,
@@ -68,8 +72,8 @@ def plan(
         store: a user store, or its folder.
         epsilon: of training and of all DP answers before it, as the run's claim counts them;
             earlier runs are added to that, and said.
-        steps: T, noisy updates.
-        budget: B, gradients per step, in expectation.
+        steps: T, noisy updates; by default the preset's.
+        budget: B, gradients per step, in expectation; by default the preset's.
         norms: gradient norms that were measured before, or their file; or give the model.
         model: measure the norms of this model's gradients now: for G = 1, 2, 4, … the median over
             users of the norm of the mean gradient of at most G of a user's examples (Charles et al.
@@ -84,9 +88,9 @@ def plan(
         delta: in (0, 1); by default n^-1.1 of the declared examples, or users.
         algorithm: auto takes the one that adds less noise.
         l2_clip_norm: by default the typical norm of what is clipped: L_ULS(G) or L_ELS (Charles et
-            al. 2024, Section 3).
-        most_noise: refuse plans with more noise than this on a coordinate of the mean gradient,
-            in units of the norm of an example's gradient.
+            al. 2024, Section 3); without norms the preset's.
+        most_noise: refuse plans with more noise than this on a coordinate of a step's mean, in
+            parts of the norm of what is clipped.
         repeat: declare a series of so many runs like this one in the store's ledger, and make
             epsilon that of all of them together: retraining by the calendar. Clip norm, learning
             rate and model may follow earlier runs; sampling, noise, steps and population may not.
@@ -126,22 +130,28 @@ def plan(
             hint="add --model MODEL: a folder, a name on the hub, 'bundled' or 'new'; --norms may "
             "stay beside it",
         )
-    if (norms is None) == (model is None) and (norms is None or hardware is None):
+    if norms is not None and model is not None and hardware is None:
         raise UseError(
-            "plan needs exactly one of --norms and --model: how long gradients are decides between "
-            "larger groups and larger cohorts",
-            hint="give --model MODEL to measure them now, or --norms FILE",
+            "--norms and --model exclude each other: one says how long gradients are, the other "
+            "measures it",
+            hint="give --model MODEL to measure them now, or --norms FILE; with neither, public "
+            "rules choose",
+        )
+    if model is None and (norms_out is not None or settings):
+        raise UseError(
+            "--norms-out and --set measure.… say nothing where no norms are measured",
+            hint="add --model MODEL, whose norms they are",
         )
     if who.source is Provenance.DP_RELEASE and model is not None and norms_out is None:
         raise UseError(
             "norms under DP are paid for once, and a plan that fails would lose them",
             hint="add --norms-out norms.json",
         )
-    if norms is None:
+    if norms is None and model is not None:
         norms = _measured(path, who, config, population, device, progress)
-    elif not isinstance(norms, GradientNorms):
+    elif norms is not None and not isinstance(norms, GradientNorms):
         norms = GradientNorms.load(Path(norms))
-    if norms_out is not None:
+    if norms_out is not None and norms is not None:
         norms.save(Path(norms_out))
     ledger = StoreLedger(path)
     proposal = propose(
@@ -223,6 +233,10 @@ def in_words(proposal: Proposal) -> Iterator[Part]:
     heads = ("candidate", "G", "M or B", "sigma", "noise", "to best", "chosen")
     yield [dict(zip(heads, row.values(), strict=True)) for row in proposal.rows()]
     yield f"{foreseen_in_words(proposal.prediction['claim'])}, add-or-remove"
+    twice = proposal.prediction["noise_with_twice"]
+    yield "Noise that would be left: " + ", ".join(
+        f"{100 * left:.0f} % with twice the {name}" for name, left in twice.items()
+    )
     yield {
         "clip_norm": frozen.clip.l2_norm,
         "sampling_probability": frozen.denominator / frozen.population,

@@ -5,9 +5,8 @@ The sampler and the accounted mechanism (`Plan.mechanism`) are both built from t
 """
 
 from userdp.plans.origin import LedgerLine, MadeFor, NonPrivateLook, Origin
-from userdp.plans.plan import Budget, Plan
+from userdp.plans.plan import Budget, Plan, StepRecord
 from userdp.plans.series import Series
-from userdp.plans.step import StepRecord
 from userdp.plans.tuning import FixedGrid, PrivateSelection, Tuning
 
 __all__ = [

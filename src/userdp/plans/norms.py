@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
-from userdp.codec import decode, encode
+from userdp.codec import encode
 from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, write_json
 from userdp.plans.origin import MadeFor, Provenance
+from userdp.plans.plan import Saved
 from userdp.vocabulary import require_count, require_positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GradientNorms:
+class GradientNorms(Saved):
     """Norms of gradients at the pre-trained weights (Charles et al. 2024, Equation 8).
 
     Args:
@@ -42,6 +43,7 @@ class GradientNorms:
     """
 
     schema: ClassVar[str] = "userdp.norms/5"
+    what: ClassVar[str] = "file of gradient norms"
 
     model: str
     users: int
@@ -58,7 +60,7 @@ class GradientNorms:
         require_count("users", self.users)
         if 1 not in self.user_norms:
             raise UseError(
-                "gradient norms must hold the group size 1: Estimate-and-Double starts there",
+                "gradient norms must hold the group size 1: every plan is compared with it",
                 hint="measure them again: userdp plan --model",
             )
         norms = {
@@ -78,50 +80,10 @@ class GradientNorms:
         if self.median_examples_per_user is not None:
             require_count("median_examples_per_user", self.median_examples_per_user)
 
-    @property
-    def group_sizes(self) -> tuple[int, ...]:
-        """The group sizes measured, ascending."""
-        return tuple(self.user_norms)
-
-    @property
-    def largest_group_size(self) -> int:
-        """Beyond it nothing was measured."""
-        return self.group_sizes[-1]
-
-    def user_norm(self, group_size: int) -> float:
-        """L_ULS(G): as measured, or on the straight line between neighbours in log G and log L.
-
-        Raises:
-            UseError: G is beyond the largest measured: nothing is known there.
-        """
-        require_count("group_size", group_size, at_most=10**6)
-        if group_size > self.largest_group_size:
-            raise UseError(
-                f"gradient norms were measured up to group size {self.largest_group_size}, and "
-                f"{group_size} is asked for: nothing is known there",
-                hint="measure larger group sizes: --set measure.max_group_size=…",
-            )
-        if group_size in self.user_norms:
-            return self.user_norms[group_size]
-        above = next(size for size in self.group_sizes if size > group_size)
-        below = next(size for size in reversed(self.group_sizes) if size < group_size)
-        low, high = math.log(self.user_norms[below]), math.log(self.user_norms[above])
-        share = math.log(group_size / below) / math.log(above / below)
-        return math.exp(low + share * (high - low))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return dict(encode(self))
-
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all; readable only by its owner where it is private."""
         private = self.source in (Provenance.HELD_OUT, Provenance.NON_PRIVATE)
-        write_json(path, encode(self), mode=OPERATOR_FILE if private else SHAREABLE_FILE)
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a file of norms; `UseError` if it is none."""
-        return decode(cls, read_json(path, what="gradient norms"), what="the gradient norms")
+        write_json(Path(path), encode(self), mode=OPERATOR_FILE if private else SHAREABLE_FILE)
 
 
 def require_told(users: float, rank_error: float | None) -> None:
@@ -141,5 +103,5 @@ def require_told(users: float, rank_error: float | None) -> None:
         f"released norms would say nothing: with {users:,.0f} users each may be that of any user "
         f"within {rank_error:,.0f} of the median",
         hint=f"release them over {math.ceil(4 * rank_error):,} users or more, or at a larger "
-        "epsilon; or do without: userdp train --epsilon --population takes public defaults",
+        "epsilon; or plan without norms: the public rules choose all that norms would",
     )

@@ -47,6 +47,23 @@ class Constant:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """An answer under DP, which may be published, and which a plan may rest on.
+
+    Args:
+        name: what was asked ("users", "examples", "median", …).
+        value: the noisy answer; None where it is not one number, or a crash took it away.
+        epsilon: what its line charges, (ε, 0)-DP per user; fixed before the answer was drawn.
+        query_id: of its line in the store's ledger.
+    """
+
+    name: str
+    value: int | None = None
+    epsilon: float
+    query_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerLine:
     """A DP release: a line of the store's ledger, which says what it cost.
 

@@ -13,11 +13,12 @@ from typing import ClassVar, Self
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.accounting.mechanisms import Mixture, NoisySteps
-from userdp.clip import Clip, ClipForm, sum_noise_multiplier
+from userdp.clip import FARTHEST, Clip, ClipForm, sum_noise_multiplier
 from userdp.codec import decode, digest, encode
 from userdp.errors import UseError
 from userdp.files import read_json, write_json
 from userdp.noise import NoiseLaw
+from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler
 from userdp.plans.origin import MadeFor, Origin
 from userdp.sampling import Sampling
 from userdp.vocabulary import (
@@ -263,4 +264,50 @@ class Plan(Saved):
             adjacency=self.sampling.adjacency,
             sampling=self.sampling.kind,
             accountant=answered,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRecord:
+    """What one step really used, as read off the sampler and the noise, not off the plan.
+
+    With adaptive clipping ``l2_clip_norm`` is a function of earlier DP releases, so that it may
+    stand in a shareable ledger.
+
+    Args:
+        sampling: what the sampler draws by.
+        l2_clip_norm: of this step.
+        noise_std: of the noise on the clipped sum.
+        noise_sampler: what draws that noise.
+        count_noise_std: of the noise on the count of unclipped units, if it is released.
+    """
+
+    sampling: Sampling
+    l2_clip_norm: float
+    noise_std: float
+    noise_sampler: NoiseSampler = NoiseSampler.HOST
+    count_noise_std: float | None = None
+
+    @classmethod
+    def of_plan(
+        cls,
+        plan: Plan,
+        *,
+        l2_clip_norm: float | None = None,
+        noise_sampler: NoiseSampler = NoiseSampler.HOST,
+    ) -> Self:
+        """What a step of this plan has to be; at its own clip norm where that adapts.
+
+        A plan allows any of the samplers of noise that it knows: all have one price.
+        """
+        clip = plan.clip.l2_norm
+        if plan.clip.adaptation is not None and l2_clip_norm is not None:
+            least, most = clip / FARTHEST, clip * FARTHEST
+            clip = l2_clip_norm if least <= l2_clip_norm <= most else clip
+        return cls(
+            sampling=plan.sampling,
+            l2_clip_norm=clip,
+            noise_std=plan.noise_std_at(clip),
+            noise_sampler=noise_sampler if noise_sampler in KNOWN_SAMPLERS else NoiseSampler.HOST,
+            count_noise_std=plan.count_noise_std,
         )

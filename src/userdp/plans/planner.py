@@ -1,36 +1,37 @@
-"""`propose`: from a privacy budget, a compute budget and gradient norms to the best plan, and why.
+"""`propose`: from a privacy budget and public constants to a plan, and why it was chosen.
 
-Nothing but arithmetic: the budgets, public constants and norms come in as numbers, so that nothing
-here reads a store or loads a model.
+The rules of `userdp.plans.preset` give every number that nobody says. Where gradient norms are
+known, they choose what the rules leave open: the group size, users or examples, and the clip norm.
+Without norms the plan is the preset's, to the last digit.
+
+**What is compared.** With L the typical norm of what is clipped, the noise on each coordinate of a
+step's mean is σ L / M for users and σ L / B for examples (Charles et al. 2024, Equations 5 and 6).
+Problem (10) minimises it over G M = B. Estimate-and-Double (Algorithm 3) doubles G or M, whichever
+lowers the noise more, until G M = B, and so ends at some power of two for G. Here σ is computed at
+the end of every such way, G = 1, 2, 4, … as measured, so that the best is at least as good.
+
+Nothing but arithmetic: no store is read and no model loaded.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from userdp.accounting import binomial_steps
-from userdp.accounting.implemented import implemented_epsilon
 from userdp.clip import Clip
 from userdp.errors import UseError, warn
 from userdp.noise import Gaussian
-from userdp.plans.cells import Cell, NoiseTable, Problem, estimate_and_double, optimum
 from userdp.plans.norms import GradientNorms, require_told
-from userdp.plans.origin import Constant, Provenance, origins_of
+from userdp.plans.origin import Constant, Provenance, Release, origins_of
 from userdp.plans.plan import Budget, Plan
-from userdp.plans.proposal import PrivacyBudget, Proposal, Release
+from userdp.plans.preset import MOST_NOISE, preset, require_signal
+from userdp.plans.proposal import PrivacyBudget, Proposal
 from userdp.plans.series import MOST_RUNS, Series
 from userdp.plans.small_delta import delta_for, require_small_delta
-from userdp.sampling import PoissonExamples, PoissonUsers
-from userdp.vocabulary import delta_up, epsilon_up, require_count, require_positive
-
-MOST_NOISE = 0.1
-"""The most noise per coordinate of the mean gradient, in units of the norm of one example's.
-
-Beyond it even a step in which every gradient points the same way has, in that one direction, a
-signal of less than ten standard deviations of the noise; real gradients agree far less.
-"""
+from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
+from userdp.vocabulary import require_count, require_positive
 
 _STATISTICS = {
     "population": ("users",),
@@ -46,9 +47,9 @@ class Request:
 
     Args:
         epsilon: of training and of all DP answers before it.
-        steps: T, noisy updates.
-        budget: B, gradients per step, in expectation.
-        norms: gradient norms, as numbers.
+        steps: T, noisy updates; the preset's by default.
+        budget: B, gradients per step, in expectation; the preset's M G by default.
+        norms: gradient norms, as numbers; without them the preset's rules choose.
         delta: of everything; by default n^-1.1 of the declared examples, or users.
         population: the declared number of users.
         population_examples: the declared number of examples of all of them, before any cap; without
@@ -58,17 +59,17 @@ class Request:
         releases: the DP answers before the plan; the newest stands for what is not declared.
         algorithm: auto takes the one that adds less noise.
         l2_clip_norm: by default the typical norm of what is clipped: L_ULS(G) or L_ELS (Charles et
-            al. 2024, Section 3).
-        most_noise: refuse plans with more noise than this on a coordinate of the mean gradient,
-            in units of the norm of an example's gradient.
+            al. 2024, Section 3); without norms the preset's.
+        most_noise: refuse plans with more noise than this on a coordinate of a step's mean, in
+            parts of the norm of what is clipped.
         repeat: runs like this one, of all of which together the budget is.
         allow_large_delta: plan even where δ is not below 1 over the number of users.
     """
 
     epsilon: float
-    steps: int
-    budget: float
-    norms: GradientNorms
+    steps: int | None = None
+    budget: float | None = None
+    norms: GradientNorms | None = None
     delta: float | None = None
     population: int | None = None
     population_examples: int | None = None
@@ -83,10 +84,16 @@ class Request:
     def __post_init__(self) -> None:
         require_count("repeat", self.repeat, at_most=MOST_RUNS)
         require_positive("most_noise", self.most_noise)
-        if self.l2_clip_norm is not None:
-            require_positive("l2_clip_norm", self.l2_clip_norm)
         if self.algorithm not in ("auto", "uls", "els"):
             raise UseError(f"algorithm must be auto, uls or els, got {self.algorithm!r}")
+        if self.budget is not None and not 1 <= self.budget < math.inf:
+            raise UseError(
+                f"budget must be finite and at least 1, got {self.budget!r}: a step computes at "
+                "least one gradient",
+                hint="give --budget in gradients per step, for instance --budget 64",
+            )
+        if self.norms is None:
+            return
         require_told(self.norms.users, self.norms.rank_error)
         if self.norms.ledger_line not in (None, *(one.query_id for one in self.releases)):
             raise UseError(
@@ -117,7 +124,7 @@ class Request:
                         "noisy to use, so users times group size stands for it (its cost counts)"
                     )
                     continue
-            elif value is None and name == "median examples per user":
+            elif value is None and name == "median examples per user" and self.norms is not None:
                 value, origin = self.norms.median_examples_per_user, self.norms.source
             if value is not None:
                 told = name if origin is not Provenance.DP_RELEASE else f"DP {name}"
@@ -162,66 +169,144 @@ def propose(request: Request) -> Proposal:
     Raises:
         UseError: the budget cannot be met or used; the hint names the nearest that can.
     """
-    constants, notes = request.constants()
+    known, notes = request.constants()
     users, examples, median = (
-        None if (one := constants.get(name)) is None else int(one.value or 0)
-        for name in _STATISTICS
+        None if (one := known.get(name)) is None else int(one.value or 0) for name in _STATISTICS
     )
     assert users is not None
-    privacy = request.privacy(users)
-    problem = Problem(
-        table=NoiseTable(
-            target_epsilon=privacy.training_epsilon, target_delta=privacy.delta, runs=request.repeat
-        ),
-        norms=request.norms,
-        budget=request.budget,
-        steps=request.steps,
-        population=users,
-        population_examples=examples,
-    )
-    best, computed = optimum(problem)
-    doubled = estimate_and_double(problem)[-1]
-    els = None if median is None else problem.of_examples(median)
-    cell, reason = _choice(request, best, els, knows_median=median is not None)
-    _require_signal(request, problem, cell)
-    plan, rests_on = _plan(request, problem, cell, constants)
-    series = Series(plan=plan, runs=request.repeat) if request.repeat > 1 else None
+    privacy, norms, runs = request.privacy(users), request.norms, request.repeat
+    rules = preset(epsilon=privacy.training_epsilon, population=users, delta=privacy.delta)
+    gradients = request.budget or rules.cohort_size * rules.group_size
+
+    def candidate(
+        sampling: type[Sampling], size: float, population: int, group_size: int, norm: float
+    ) -> Plan:
+        """The plan with the least noise for the budget; its clip norm is L."""
+        plan = Plan(
+            sampling=sampling.of_size(size, population=population, group_size=group_size),
+            clip=Clip(l2_norm=norm),
+            noise=Gaussian(multiplier=1.0),
+            steps=rules.steps if request.steps is None else request.steps,
+            population=population,
+            budget=Budget(target_delta=privacy.delta, target_epsilon=privacy.training_epsilon),
+        )
+        return _calibrated(plan, runs)
+
+    by_size = {rules.group_size: rules.l2_clip_norm} if norms is None else norms.user_norms
+    candidates = {
+        f"ULS, G = {size}": candidate(PoissonUsers, min(gradients / size, users), users, size, norm)
+        for size, norm in by_size.items()
+        if size <= gradients
+    }
+    uls, els = min(candidates.values(), key=_noise), None
+    # The declared number of examples when each user gives at most the median.
+    capped = min(users * (median or 0), examples or math.inf)
+    if norms is not None and median is not None and gradients <= capped:
+        els = candidate(PoissonExamples, gradients, int(capped), median, norms.example_norm)
+        candidates["ELS, median rule"] = els
+    best, reason = _choice(request, uls, els, knows_median=median is not None)
+    require_signal(best, most_noise=request.most_noise, runs=runs)
+    plan, rests_on = _with_origins(request, best, known)
+    series = Series(plan=plan, runs=runs) if runs > 1 else None
     guarantee = (series or plan).guarantee()
     assert guarantee.epsilon <= privacy.training_epsilon
-    sizes = {f"ULS, G = {one.group_size}": one for one in computed}
-    measured = {f"ULS, G = {size}" for size in request.norms.user_norms}
+    by_user, group = plan.sampling.by_user, plan.sampling.group_size
+    computed = plan.denominator * (group if by_user else 1)
+    if computed < gradients * (1 - 1e-9):
+        notes.append(
+            f"the plan uses {computed:.5g} of {gradients:g} gradients a step: its cohort is all "
+            f"{users} users"
+        )
+    if norms is not None and by_user and group == max(norms.user_norms) < gradients:
+        notes.append(
+            f"the best group size is the largest measured, {group}: larger ones may be better "
+            "still: --set measure.max_group_size=…"
+        )
+    if not by_user and examples is None:
+        notes.append(
+            f"the number of examples after the cap was taken to be users times group size "
+            f"({plan.population}): where users hold fewer, batches are smaller than B; "
+            "declare --population-examples"
+        )
     return Proposal(
         plan=plan,
         budget=privacy,
-        compute=problem.budget,
+        compute=gradients,
         prediction={
             "algorithm": plan.algorithm,
             "epsilon": guarantee.epsilon,
             "delta": guarantee.delta,
             "accountant": guarantee.accountant,
-            "noise_std_per_gradient": plan.noise_std / plan.denominator,
-            "noise_to_signal": cell.noise_std / request.norms.example_norm,
-            "gradients_per_step": cell.compute,
-            "gradients": cell.compute * plan.steps,
-            "noise_ratio_els_to_uls": els and els.noise_std / best.noise_std,
+            "noise_std_per_gradient": _noise(plan),
+            "noise_to_signal": plan.sum_noise_multiplier / plan.denominator,
+            "gradients_per_step": computed,
+            "gradients": computed * plan.steps,
+            "noise_ratio_els_to_uls": els and _noise(els) / _noise(uls),
+            "noise_with_twice": _gains(best, runs),
         },
         reason=reason,
         constants=rests_on,
-        norms=request.norms,
+        norms=norms,
         candidates={
-            "ULS, problem (10), all G": best,
-            "ULS, Estimate-and-Double": doubled,
-            **({} if els is None else {"ELS, median rule": els}),
-            **{name: one for name, one in sizes.items() if name in measured},
+            name: {
+                "group_size": one.sampling.group_size,
+                "units": one.denominator,
+                "noise_multiplier": one.noise.multiplier,
+                "noise_std": _noise(one),
+                "to_best": _noise(one) / min(map(_noise, candidates.values())),
+                "chosen": one is best,
+            }
+            for name, one in candidates.items()
         },
-        notes=(*notes, *_notes(problem, best, cell)),
+        notes=tuple(notes),
         series=series,
     )
 
 
+def _noise(plan: Plan) -> float:
+    """The noise on each coordinate of a step's mean."""
+    return plan.noise_std / plan.denominator
+
+
+def _calibrated(plan: Plan, runs: int) -> Plan:
+    """The plan with the least noise at which so many runs of it are within its budget."""
+    return replace(replace(plan, steps=plan.steps * runs).calibrated(), steps=plan.steps)
+
+
+def _gains(plan: Plan, runs: int) -> dict[str, float]:
+    """The noise that is left, in parts of the plan's, with twice as much of one thing."""
+    draw, budget = plan.sampling, plan.budget
+    assert isinstance(draw, PoissonUsers | PoissonExamples)
+    chance, epsilon = draw.sampling_probability, budget.target_epsilon or math.inf
+    twice = {
+        "people": replace(
+            plan,
+            population=2 * plan.population,
+            sampling=replace(draw, sampling_probability=chance / 2),
+        ),
+        "gradients": replace(plan, sampling=replace(draw, sampling_probability=min(1, 2 * chance))),
+        "epsilon": replace(plan, budget=replace(budget, target_epsilon=2 * epsilon)),
+    }
+    return {name: _noise(_calibrated(one, runs)) / _noise(plan) for name, one in twice.items()}
+
+
+def _in_words(plan: Plan) -> str:
+    """A candidate's noise, and what it comes from."""
+    group = plan.sampling.group_size
+    if plan.algorithm == "ELS":
+        units = f"examples a step, at most {group} of a user in all"
+    else:
+        units = "users a step with " + ("one example" if group == 1 else f"up to {group} examples")
+    return (
+        f"{_noise(plan):.4g} on each coordinate of the mean gradient (σ = "
+        f"{plan.noise.multiplier:.4g}, {plan.denominator:.5g} {units}, gradients clipped to "
+        f"{plan.clip.l2_norm:.4g})"
+    )
+
+
 def _choice(
-    request: Request, uls: Cell, els: Cell | None, *, knows_median: bool
-) -> tuple[Cell, str]:
+    request: Request, uls: Plan, els: Plan | None, *, knows_median: bool
+) -> tuple[Plan, str]:
     """ULS or ELS, whichever adds less noise per mean gradient (ULS where both are equal), and why.
 
     var(ζ_ELS) ≤ var(ζ_ULS) if and only if L_ELS σ_ELS / B ≤ L_ULS σ_ULS / M, which is Equation 7
@@ -230,108 +315,51 @@ def _choice(
     Source: Charles et al. 2024, Equations 5 to 7.
     """
     why = "B is more than all examples after the cap"
-    if not knows_median:
+    if request.norms is None:
+        why = "no gradient norms are known"
+    elif not knows_median:
         why = "the median of examples per user is its group size, and neither declared nor released"
     if request.algorithm == "els" and els is None:
         raise UseError(
             f"ELS has no configuration: {why}",
-            hint="lower --budget, or give --population-examples and --median-examples",
+            hint="give --norms or --model, --population-examples and --median-examples; or lower "
+            "--budget",
         )
-    if request.algorithm == "els" and els is not None:
-        return els, f"ELS, as asked for: {els.in_words()}."
-    if request.algorithm == "uls":
-        return uls, f"ULS, as asked for: {uls.in_words()}."
+    if request.norms is None:
+        return uls, (
+            f"ULS, by the public rules of the preset, without gradient norms: {_in_words(uls)}."
+        )
     if els is None:
-        return uls, f"ULS: {uls.in_words()}. ELS was not considered: {why}."
-    ratio = els.noise_std / uls.noise_std
-    less, more = (uls, els) if ratio >= 1 else (els, uls)
-    left = els.norm * els.noise_multiplier
-    right = els.units / uls.units * uls.norm * uls.noise_multiplier
+        return uls, f"ULS: {_in_words(uls)}. ELS was not considered: {why}."
+    if request.algorithm != "auto":
+        asked = els if request.algorithm == "els" else uls
+        return asked, f"{asked.algorithm}, as asked for: {_in_words(asked)}."
+    less, more = (els, uls) if _noise(els) < _noise(uls) else (uls, els)
     return less, (
-        f"{less.algorithm} adds less noise: {less.in_words()}. {more.algorithm} would add "
-        f"{max(ratio, 1 / ratio):.3g} times as much: {more.in_words()}. Equation 7: L_ELS σ_ELS = "
-        f"{left:.4g} {'>' if ratio > 1 else '≤'} (B/M) L_ULS σ_ULS = {right:.4g}."
+        f"{less.algorithm} adds less noise: {_in_words(less)}. {more.algorithm} would add "
+        f"{_noise(more) / _noise(less):.3g} times as much (Equation 7): {_in_words(more)}."
     )
 
 
-def _plan(
-    request: Request, problem: Problem, cell: Cell, known: Mapping[str, Constant]
+def _with_origins(
+    request: Request, best: Plan, known: Mapping[str, Constant]
 ) -> tuple[Plan, tuple[Constant, ...]]:
-    """The frozen plan of a configuration, and where each number that it rests on comes from."""
+    """The frozen plan of a candidate, and where each number that it rests on comes from."""
     norms, clip = request.norms, request.l2_clip_norm
-    source, line = norms.source, norms.ledger_line
-    by_norms = (source, line) if clip is None else (Provenance.DECLARED, None)
-    clip = cell.norm if clip is None else clip
+    declared: tuple[Provenance, str | None] = (Provenance.DECLARED, None)
+    measured = declared if norms is None else (norms.source, norms.ledger_line)
+    source, line = measured if clip is None else declared
+    clip = best.clip.l2_norm if clip is None else clip
     constants = (
         *known.values(),
-        Constant(name="gradient norms", value=None, origin=source, query_id=line),
-        Constant(name="l2 clip norm", value=clip, origin=by_norms[0], query_id=by_norms[1]),
-        Constant(name="delta", value=problem.table.target_delta, origin=Provenance.DECLARED),
+        Constant(name="gradient norms", value=None, origin=measured[0], query_id=measured[1]),
+        Constant(name="l2 clip norm", value=clip, origin=source, query_id=line),
+        Constant(name="delta", value=best.budget.target_delta, origin=Provenance.DECLARED),
     )
-    sampling = PoissonUsers if cell.algorithm == "ULS" else PoissonExamples
-    return Plan(
-        sampling=sampling(
-            sampling_probability=cell.sampling_probability, group_size=cell.group_size
-        ),
+    plan = replace(
+        best,
         clip=Clip(l2_norm=clip),
-        noise=Gaussian(multiplier=cell.noise_multiplier),
-        steps=cell.steps,
-        population=cell.population,
-        budget=Budget(
-            target_delta=problem.table.target_delta, target_epsilon=problem.table.target_epsilon
-        ),
         origins=origins_of(constants),
-        made_for=norms.made_for,
-    ), constants
-
-
-def _notes(problem: Problem, best: Cell, chosen: Cell) -> list[str]:
-    notes = []
-    if best.compute < problem.budget * (1 - 1e-9):
-        notes.append(
-            f"the optimum uses {best.compute:.5g} of {problem.budget:g} gradients a step: its "
-            f"cohort is all {problem.population} users"
-        )
-    if best.group_size == problem.norms.largest_group_size < problem.budget:
-        notes.append(
-            f"the best group size is the largest measured, {best.group_size}: larger ones may be "
-            "better still: --set measure.max_group_size=…"
-        )
-    if chosen.algorithm == "ELS" and problem.population_examples is None:
-        notes.append(
-            f"the number of examples after the cap was taken to be users times group size "
-            f"({chosen.population}): where users hold fewer, batches are smaller than B; "
-            "declare --population-examples"
-        )
-    return notes
-
-
-def _require_signal(request: Request, problem: Problem, cell: Cell) -> None:
-    """Refuse noise that hides what the gradients have in common; the hint names an ε that would do.
-
-    At that ε the configuration itself meets the limit, and the best there does so all the more.
-    """
-    unit, limit = request.norms.example_norm, request.most_noise
-    if cell.noise_std <= limit * unit:
-        return
-    table, by_user = problem.table, cell.algorithm == "ULS"
-    loudest = binomial_steps(
-        sampling_probability=cell.sampling_probability,
-        group_size=1 if by_user else cell.group_size,
-        noise_multiplier=limit * unit * cell.units / cell.norm,
-        steps=cell.steps * table.runs,
+        made_for=None if norms is None else norms.made_for,
     )
-    epsilon = implemented_epsilon(
-        loudest.epsilon, table.target_delta, steps=cell.steps * table.runs
-    ).upper
-    raise UseError(
-        f"epsilon = {epsilon_up(table.target_epsilon)} for training (delta = "
-        f"{delta_up(table.target_delta)}) at B = {problem.budget:g} gradients a step and T = "
-        f"{problem.steps} steps needs σ = {cell.noise_multiplier:.4g} with {cell.units:.5g} "
-        f"{'users' if by_user else 'examples'} a step: noise of {cell.noise_std / unit:.3g} times "
-        f"an example's gradient norm on every coordinate, and the limit is {limit:g}; such a model "
-        "would learn next to nothing",
-        hint=f"epsilon {epsilon_up(epsilon * 1.001, 3)} for training would do at this budget; or "
-        f"raise --budget (to {problem.population * problem.norms.largest_group_size} at most), "
-        "lower --steps, or hold a store of more people",
-    )
+    return plan, constants

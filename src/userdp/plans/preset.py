@@ -1,22 +1,19 @@
-"""`preset`: every constant of a run from its budget and the declared population, by closed rules.
+"""`preset`: every constant of a run from its budget and the declared population, by public rules.
 
-For who has a budget and no norms yet. `userdp plan` finds better constants, and wants to be told
-more. Nothing here reads a store, so that the constants are declared ones (`userdp.plans.origin`).
+Nothing here reads a store, so that the constants are declared ones (`userdp.plans.origin`).
+`userdp plan` begins with the same rules; gradient norms choose only what the rules leave open
+(`userdp.plans.planner`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from userdp.clip import Clip
 from userdp.errors import UseError
-from userdp.noise import Gaussian
-from userdp.plans.plan import Budget, Plan
-from userdp.plans.planner import MOST_NOISE
+from userdp.plans.plan import Plan
 from userdp.plans.small_delta import delta_for
-from userdp.sampling import PoissonUsers
 from userdp.vocabulary import (
     delta_up,
     epsilon_up,
@@ -34,6 +31,13 @@ _GROUP_SIZES = {150: 1, 50: 2, 0: 4}
 """G by the least ε √population."""
 _CLIP_NORM = 0.1
 _LEARNING_RATES = {"full fine-tuning": 2e-3, "LoRA": 8e-3}
+
+MOST_NOISE = 0.1
+"""The most noise per coordinate of a step's mean, in parts of the clip norm.
+
+Beyond it even a step in which every gradient points the same way has, in that one direction, a
+signal of less than ten standard deviations of the noise; real gradients agree far less.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,27 +76,8 @@ class Preset:
     l2_clip_norm: float
     learning_rate: float
 
-    def plan(self) -> Plan:
-        """The plan of these constants, with the least noise for the budget.
-
-        Raises:
-            UseError: so much noise is needed that next to nothing could be learned.
-        """
-        plan = Plan(
-            sampling=PoissonUsers.of_size(
-                self.cohort_size, population=self.population, group_size=self.group_size
-            ),
-            clip=Clip(l2_norm=self.l2_clip_norm),
-            noise=Gaussian(multiplier=1.0),
-            steps=self.steps,
-            population=self.population,
-            budget=Budget(target_delta=self.delta, target_epsilon=self.epsilon),
-        ).calibrated()
-        require_signal(plan)
-        return plan
-
     def sentence(self, given: Collection[str] = ()) -> str:
-        """What is said before training.
+        """The announcement before training.
 
         Args:
             given: fields that the operator chose, which the preset did not.
@@ -103,12 +88,11 @@ class Preset:
             "steps": f"{self.steps} steps",
             "l2_clip_norm": f"clip norm {self.l2_clip_norm:g}",
             "learning_rate": f"learning rate {self.learning_rate:g}",
+            "delta": f"delta {delta_up(self.delta, 2)} (population^-1.1)",
         }
-        chosen = [word for name, word in words.items() if name not in given]
-        if "delta" not in given:
-            chosen.append(f"delta {delta_up(self.delta, 2)} (population^-1.1)")
+        chosen = ", ".join(word for name, word in words.items() if name not in given)
         return (
-            f"The preset chose {', '.join(chosen)}, without a look at the store: from epsilon "
+            f"The preset chose {chosen}, without a look at the store: from epsilon "
             f"{epsilon_up(self.epsilon)}, a declared population of {self.population:,} and "
             f"{self.kind} only."
         )
@@ -157,18 +141,29 @@ def preset(
     )
 
 
-def require_signal(plan: Plan) -> None:
-    """Refuse a plan of users whose noise hides what they have in common, as `userdp plan` does.
+def require_signal(plan: Plan, *, most_noise: float = MOST_NOISE, runs: int = 1) -> None:
+    """Refuse a plan whose noise hides what its people have in common.
+
+    Args:
+        plan: with its noise.
+        most_noise: on a coordinate of a step's mean, in parts of the clip norm.
+        runs: like this one, that the plan's budget is for together.
 
     Raises:
-        UseError: the noise on a coordinate of the mean is above `MOST_NOISE` of the clip norm.
+        UseError: there is more noise than that; the hint names the ε at which there would not be.
     """
     noise = plan.sum_noise_multiplier / plan.denominator
-    if noise > MOST_NOISE:
-        raise UseError(
-            f"within this budget the noise on each coordinate of a step's mean is {noise:.2g} of "
-            f"the clip norm, more than {MOST_NOISE:g}: the people would be charged, and next to "
-            "nothing would be learned",
-            hint="raise --epsilon, or hold a store of more people; userdp plan --help says how to "
-            "choose every number yourself",
-        )
+    if noise <= most_noise:
+        return
+    allowed = replace(plan.noise, multiplier=plan.noise.multiplier * most_noise / noise)
+    enough = replace(plan, noise=allowed, steps=plan.steps * runs).guarantee().epsilon
+    units = "users" if plan.sampling.by_user else "examples"
+    raise UseError(
+        f"within epsilon = {epsilon_up(plan.budget.target_epsilon or math.inf)} (delta = "
+        f"{delta_up(plan.budget.target_delta)}) for training, {plan.steps} steps of "
+        f"{plan.denominator:.5g} {units} need σ = {plan.noise.multiplier:.4g}: the noise on each "
+        f"coordinate of a step's mean is {noise:.2g} of the clip norm, more than {most_noise:g}. "
+        "The people would be charged, and next to nothing would be learned",
+        hint=f"epsilon {epsilon_up(enough * 1.001, 3)} for training would do with these numbers; "
+        "or raise --budget or --cohort-size, lower --steps, or hold a store of more people",
+    )

@@ -13,29 +13,11 @@ from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
 from userdp.notebook import html_of
-from userdp.plans.cells import Cell
 from userdp.plans.norms import GradientNorms
-from userdp.plans.origin import Constant, in_words, uncovered
+from userdp.plans.origin import Constant, Release, in_words, uncovered
 from userdp.plans.plan import PROPOSAL_SCHEMA, Plan
 from userdp.plans.series import Series
 from userdp.vocabulary import epsilon_up, require_delta, require_positive
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
-    """A DP answer that came before the plan, so that its parameters may have followed it.
-
-    Args:
-        name: what was asked ("users", "examples", "median", …).
-        query_id: of its line in the store's ledger.
-        epsilon: what that line charges, at δ = 0; fixed before the answer was drawn.
-        value: the answer, if it is one number.
-    """
-
-    name: str
-    query_id: str
-    epsilon: float
-    value: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,8 +82,10 @@ class Proposal:
         prediction: what the plan is expected to do, by name.
         reason: why this one, in words.
         constants: where each constant comes from.
-        norms: the gradient norms behind it.
-        candidates: configurations at the same T and B, by what each is the best of.
+        norms: the gradient norms behind it; None where the preset's rules chose.
+        candidates: configurations at the same T and B, each in numbers: M users or B examples a
+            step (``units``), σ, the noise on each coordinate of a step's mean, and that in parts of
+            the least.
         notes: what else the operator should know.
         series: of which the plan is one run, if one was asked for: the budget is for all of it.
     """
@@ -114,8 +98,8 @@ class Proposal:
     prediction: Mapping[str, Any]
     reason: str
     constants: tuple[Constant, ...]
-    norms: GradientNorms
-    candidates: Mapping[str, Cell]
+    norms: GradientNorms | None
+    candidates: Mapping[str, Mapping[str, Any]]
     notes: tuple[str, ...] = ()
     series: Series | None = None
 
@@ -140,22 +124,8 @@ class Proposal:
         return {**values, "budget": values["budget"] | shares, "basis": self.basis}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One a candidate: M users a step, or B examples; ``to_best`` is its noise by the least."""
-        best = min(cell.noise_std for cell in self.candidates.values())
-        plan = self.plan
-        own = (plan.algorithm, plan.sampling.group_size, plan.noise.multiplier)
-        return [
-            {
-                "candidate": name,
-                "group_size": cell.group_size,
-                "units": cell.units,
-                "noise_multiplier": cell.noise_multiplier,
-                "noise_std": cell.noise_std,
-                "to_best": cell.noise_std / best,
-                "chosen": own == (cell.algorithm, cell.group_size, cell.noise_multiplier),
-            }
-            for name, cell in self.candidates.items()
-        ]
+        """One for each candidate."""
+        return [{"candidate": name, **one} for name, one in self.candidates.items()]
 
     def _repr_html_(self) -> str:
         rows = self.rows()

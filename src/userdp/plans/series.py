@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from userdp.accounting.accountants import Accountant
-from userdp.accounting.implemented import implemented_epsilon
 from userdp.accounting.mechanisms import Mixture
 from userdp.errors import UseError
 from userdp.plans.plan import Plan
-from userdp.vocabulary import Guarantee, require_count, require_delta
+from userdp.vocabulary import Guarantee, require_count
 
 MOST_RUNS = 10_000
 
@@ -78,29 +77,10 @@ class Series:
         """What it is, for a table of parts."""
         return f"a declared series of {self.runs} runs of {self.plan.steps} steps"
 
-    @property
-    def steps(self) -> int:
-        """Noisy steps of all runs together."""
-        return self.runs * self.plan.steps
-
-    @property
-    def mechanism(self) -> Mixture:
-        """All runs as one: they are identical steps."""
-        one = self.plan.mechanism
-        assert isinstance(one, Mixture)
-        return one.with_steps(self.steps)
-
     def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        """The claim of all runs together, whether or not they took place.
+        """The claim of all runs together, whether or not they took place: they are identical steps.
 
         Args:
             delta: in (0, 1); ``plan.budget.target_delta`` by default.
         """
-        delta = self.plan.budget.target_delta if delta is None else require_delta(delta)
-        bracket = implemented_epsilon(self.mechanism.epsilon, delta, steps=self.steps)
-        return replace(
-            self.plan.guarantee(0),
-            epsilon=bracket.upper,
-            delta=delta,
-            accountant=bracket.accountant,
-        )
+        return replace(self.plan, steps=self.runs * self.plan.steps).guarantee(delta=delta)

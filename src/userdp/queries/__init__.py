@@ -1,6 +1,7 @@
 """Statistics of a store under user-level DP, each a line of the store's privacy ledger."""
 
+from userdp.plans.origin import Release
 from userdp.queries.comparison import ReleasedLosses, release_losses
-from userdp.queries.statistics import DEFAULT_STATISTICS, Release, release
+from userdp.queries.statistics import DEFAULT_STATISTICS, release
 
 __all__ = ["DEFAULT_STATISTICS", "Release", "ReleasedLosses", "release", "release_losses"]

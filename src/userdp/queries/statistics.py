@@ -29,6 +29,7 @@ from userdp.data.verify import require_intact
 from userdp.errors import FailureError, UseError
 from userdp.extras import library
 from userdp.ledger import StoreLedger
+from userdp.plans.origin import Release
 from userdp.vocabulary import Adjacency, require_count, require_positive
 
 DEFAULT_STATISTICS = ("users", "examples", "median")
@@ -53,23 +54,6 @@ class Question:
     draw: Any
     held: list[int]
     epsilon: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
-    """An answer that may be published.
-
-    Args:
-        name: of the statistic.
-        value: the noisy answer.
-        epsilon: its price, (ε, 0)-DP per user, add-or-remove.
-        query_id: of its line in the store ledger.
-    """
-
-    name: str
-    value: int
-    epsilon: float
-    query_id: str
 
 
 def release(
