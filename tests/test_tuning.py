@@ -10,10 +10,10 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, epsilon_by
 from userdp.accounting.private_selection import PoissonNumber, TruncatedNegativeBinomial
-from userdp.codec import encode
+from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.plans import FixedGrid, PrivateSelection
-from userdp.plans.tuning import divided, selected, tuning_from
+from userdp.plans.tuning import Tuning, divided, selected
 
 LAW = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
 
@@ -85,10 +85,10 @@ def test_what_cannot_be_claimed_is_refused():
 )
 def test_a_tuning_survives_a_ledger(tuning):
     values = json.loads(json.dumps(encode(tuning)))
-    assert tuning_from(values) == tuning
+    assert decode(Tuning, values, what="it") == tuning
     for broken in ({**values, "schema": "userdp.tuning/9"}, {**values, "kind": "other"}, {}):
         with pytest.raises(UseError):
-            tuning_from(broken)
+            decode(Tuning, broken, what="it")
 
 
 def test_invariant_8_twin_a_winner_priced_as_one_run_is_caught():

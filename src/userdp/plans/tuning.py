@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
 from userdp.accounting.accountants import Accountant
 from userdp.accounting.implemented import implemented_epsilon
@@ -24,9 +24,8 @@ from userdp.accounting.private_selection import (
 )
 from userdp.accounting.rdp import has_curve
 from userdp.accounting.roots import least
-from userdp.codec import decode
 from userdp.errors import UseError
-from userdp.noise.gaussian import Gaussian
+from userdp.noise import Gaussian, NoiseLaw
 from userdp.plans.plan import Budget, Plan
 from userdp.vocabulary import (
     MIXED,
@@ -105,10 +104,8 @@ class FixedGrid(_Choice):
             price: of one run's plan at a share of ``delta``; that of its own accountant by default.
         """
         share = None if delta is None else require_delta(delta) / len(self.plans)
-        if price is None:
-            claims = {plan: plan.guarantee(delta=share) for plan in set(self.plans)}
-        else:
-            claims = {plan: price(plan, share) for plan in set(self.plans)}
+        priced = price or (lambda plan, share: plan.guarantee(delta=share))
+        claims = {plan: priced(plan, share) for plan in set(self.plans)}
         parts = [claims[plan] for plan in self.plans]
         scores = self.score_epsilon * len(self.plans)
         return self._claim(
@@ -170,14 +167,6 @@ class PrivateSelection(_Choice):
 Tuning = FixedGrid | PrivateSelection
 
 
-def tuning_from(values: Any) -> Tuning:
-    """A tuning from plain values; `UseError` if they are none.
-
-    Of a private selection they hold the law of the number of candidates, never the number.
-    """
-    return cast("Tuning", decode(cast("Any", Tuning), values, what="the tuning"))
-
-
 def divided(
     plans: tuple[Plan, ...], *, epsilon: float, delta: float, score_epsilon: float
 ) -> FixedGrid:
@@ -236,11 +225,15 @@ def selected(
     # Each has the noise of a run by itself, times a factor that all share.
     alone = _with_least_noise([replace(plan, budget=budget) for plan in plans])
 
+    plain = Budget(target_delta=delta)
+
     def louder(factor: float) -> PrivateSelection:
-        noise = [factor * one.noise.multiplier for one in alone]
-        plain = [replace(plan, budget=Budget(target_delta=delta)) for plan in plans]
+        noise = [Gaussian(multiplier=factor * plan.noise.multiplier) for plan in alone]
         return PrivateSelection(
-            plans=tuple(map(with_noise, plain, noise)),
+            plans=tuple(
+                replace(plan, noise=law, budget=plain)
+                for plan, law in zip(alone, noise, strict=True)
+            ),
             score_epsilon=score_epsilon,
             repetitions=repetitions,
         )
@@ -262,11 +255,6 @@ def selected(
     return louder(factor)
 
 
-def with_noise(plan: Plan, multiplier: float) -> Plan:
-    """The plan with other noise."""
-    return replace(plan, noise=Gaussian(multiplier=multiplier))
-
-
 def mechanism_of(plan: Plan) -> NoisySteps:
     """What the accountant prices; `UseError` where choosing among such plans has no bound here."""
     covered = (
@@ -285,7 +273,10 @@ def mechanism_of(plan: Plan) -> NoisySteps:
 
 def _with_least_noise(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """Each plan with the least noise for its budget; those with equal draws are searched once."""
-    draws = [mechanism_of(plan).with_noise_multiplier(1.0) for plan in plans]
-    first = dict(zip(reversed(draws), reversed(plans), strict=True))
-    noise = {one: plan.calibrated().noise.multiplier for one, plan in first.items()}
-    return tuple(with_noise(plan, noise[one]) for plan, one in zip(plans, draws, strict=True))
+    found, noise = [], dict[NoisySteps, NoiseLaw]()
+    for plan in plans:
+        draw = mechanism_of(plan).with_noise_multiplier(1.0)
+        if draw not in noise:
+            noise[draw] = plan.calibrated().noise
+        found.append(replace(plan, noise=noise[draw]))
+    return tuple(found)
