@@ -26,7 +26,7 @@ from rich.text import Text
 
 import userdp
 from userdp.codec import encode
-from userdp.commands.demo import DEMO
+from userdp.commands.demo import CONFIG, PACKAGES, PLANS, PREPARED
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
@@ -54,18 +54,10 @@ def make_runs(work: Path) -> list[Path]:
             plan, budget=replace(plan.budget, target_epsilon=epsilon)
         ).calibrated()
         for epsilon in EPSILONS
-        for name, plan in DEMO.plans
+        for name, plan in PLANS.items()
     }
     if not (work / "store").exists():
-        userdp.prepare(
-            list(DEMO.packages),
-            source="docstrings",
-            out=work / "store",
-            seq_len=DEMO.seq_len,
-            max_users=DEMO.most_users,
-            held_out_users=DEMO.held_out_users,
-            held_out_examples=0.0,
-        )
+        userdp.prepare(PACKAGES, out=work / "store", **PREPARED)
         prices = [plan.guarantee() for plan in plans.values()]
         ledger = StoreLedger(work / "store")
         ledger.declare_total(
@@ -74,11 +66,11 @@ def make_runs(work: Path) -> list[Path]:
         )
         store = UserStore.open(work / "store")
         for plan in plans.values():  # all fixed before any ran, so that none inherits another
-            ledger.declare(constants_digest(plan, encode(DEMO.config), store))
+            ledger.declare(constants_digest(plan, encode(CONFIG), store))
     store = UserStore.open(work / "store")
     for name, plan in plans.items():
         if not (work / name).exists():
-            train(store, plan, DEMO.config, out=work / name)
+            train(store, plan, CONFIG, out=work / name)
             evaluate_splits(work / name, store, [Split.HELD_OUT_USERS], with_base=True)
     return [work / name for name in plans]
 

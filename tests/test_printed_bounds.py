@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import userdp
-from userdp.cli.output import show
-from userdp.commands.account import Priced, in_words
+from userdp.cli.output import in_words, show
+from userdp.commands.account import Priced
 from userdp.reporting.rendering import delta_text
 from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, epsilon_up, round_up
 
@@ -97,7 +97,7 @@ def test_broken_twin_the_nearest_six_digits_are_below_the_delta() -> None:
 def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
     out = StringIO()
     priced = Priced(values={"epsilon": 1.0, "delta": 1.0000000049e-6})
-    show(in_words(priced), console=Console(file=out))
+    show(in_words(priced, "account", priced.values), console=Console(file=out))
     assert "1.00001e-06" in out.getvalue()
     assert delta_text(AWKWARD, 6) == "1.00001e-6"
 

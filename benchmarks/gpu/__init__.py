@@ -9,7 +9,7 @@ is left: parts that failed, for which no time was left, or that left some of the
 
 Needs torch, transformers, numpy, scipy and pyarrow; peft for the LoRA parts. Two things are used
 where they can be imported, and their absence is written into the result: Opacus (1.6, installed
-with ``pip install --no-deps --target FOLDER opacus``, since it would move torch) and cyclopts, for
+with ``pip install --no-deps --target FOLDER opacus``, since it would move torch) and rich, for
 the command line; what is on ``PYTHONPATH`` is kept, so that they may lie in a folder.
 Weights are random or the bundled model's, data are random tokens or our own source: no download.
 

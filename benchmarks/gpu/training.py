@@ -2,7 +2,7 @@
 
 The store is written here from this package's own source (a module is a user), by the writer of
 stores alone: grouping records, which wants DuckDB, has nothing to do where each file is a user.
-Where cyclopts is not installed the command's trainer is called without the command, and the row
+Where rich is not installed the command's trainer is called without the command, and the row
 says so.
 
 Passed if: the run's and the store's ledgers have every step and claim the plan's own epsilon; the
@@ -49,7 +49,7 @@ def trained(setting: Setting, deadline: float) -> Result:
     with tempfile.TemporaryDirectory(prefix="userdp-gpu-") as folder:
         store, run = Path(folder) / "store", Path(folder) / "run"
         write_store(store)
-        by_command = util.find_spec("cyclopts") is not None
+        by_command = util.find_spec("rich") is not None
         if by_command:
             command(store, run, plan, setting)
         else:
@@ -58,7 +58,7 @@ def trained(setting: Setting, deadline: float) -> Result:
             train(opened, plan, config, out=run, options=RunOptions(device=setting.device))
         checks, facts = examine(store, run, plan, setting)
     return {
-        "entry": "userdp train" if by_command else "userdp.training.loop.train (no cyclopts here)",
+        "entry": "userdp train" if by_command else "userdp.training.loop.train (no rich here)",
         "steps": steps,
         **facts,
         "checks": checks,

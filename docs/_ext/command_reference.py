@@ -18,11 +18,11 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _page(name: str, example: str) -> str:
+def _page(name: str) -> str:
     """What a command does, all that it takes, and a line to try."""
     from userdp import commands
     from userdp.cli.commands import function_of, options_of
-    from userdp.commands.documented import first_line, paragraphs
+    from userdp.commands.documented import example_of, first_line, paragraphs
 
     options = options_of(name)
     rows = [f"| `{one.shown}` | {one.told.replace('|', '&#124;')} |" for one in options]
@@ -32,25 +32,24 @@ def _page(name: str, example: str) -> str:
         )
     told = [first_line(commands, name), *paragraphs(function_of(name))]
     listed = "\n".join(["| | |", "|---|---|", *rows])
-    shown = f"For example:\n\n```console\nuserdp {name} {example}\n```"
+    shown = f"For example:\n\n```console\n{example_of(function_of(name))}\n```"
     return "\n\n".join([f"# userdp {name}", *told, listed, shown, ""])
 
 
 def _generate(sphinx: Sphinx) -> None:
     """All pages, before Sphinx looks for sources."""
     from userdp import commands
-    from userdp.cli.commands import COMMANDS
+    from userdp.cli.commands import NAMES
     from userdp.commands.documented import first_line
 
     folder = Path(sphinx.srcdir) / "reference" / "commands"
     folder.mkdir(parents=True, exist_ok=True)
-    examples = {name: line for of in COMMANDS.values() for name, line in of.items()}
-    files = {name: name.replace(" ", "-") for name in examples}
+    files = {name: name.replace(" ", "-") for name in NAMES}
     for old in folder.glob("*.md"):
         if old.stem not in (*files.values(), "index"):
             old.unlink()
-    for name, example in examples.items():
-        _write(folder / f"{files[name]}.md", _page(name, example))
+    for name, file in files.items():
+        _write(folder / f"{file}.md", _page(name))
     rows = [
         f"| [`userdp {name}`]({file}.md) | {first_line(commands, name)} |"
         for name, file in files.items()

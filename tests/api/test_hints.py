@@ -63,15 +63,3 @@ def test_no_message_names_an_option_in_python():
 )
 def test_an_option_becomes_an_argument(text, wanted):
     assert in_python(text) == wanted
-
-
-def test_the_command_line_keeps_its_words(capsys):
-    from userdp.cli.app import run
-
-    assert run(["plan", "nowhere", "--epsilon", "1", "--budget", "8", "--steps", "2",
-                "--out", "p.json"]) == 2  # fmt: skip
-    with pytest.raises(userdp.UseError) as caught:
-        userdp.evaluate(".", store="nowhere", micro_batch=0)
-    assert str(caught.value).startswith("micro_batch must be")
-    assert run(["evaluate", ".", "--store", "nowhere", "--micro-batch", "0"]) == 2
-    assert "--micro-batch must be" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import userdp
-from tests.huggingface.toy import arguments, rows, tokenized, toy_model, toy_tokenizer
+from tests.huggingface.toy import arguments, tokenized, toy_model, toy_tokenizer
 from tests.plans_room.conftest import synthetic_norms
 from tests.training.toy import CONFIG, private_run, sgd, toy_store
 from tests.training.toy import toy_model as new_model
@@ -41,12 +41,6 @@ def made(tmp_path_factory):
 def given(made, request):
     _, proposal, folder = made
     return FORMS[request.param](proposal, folder), proposal.plan
-
-
-def test_plan_load_reads_both_files(made):
-    _, proposal, folder = made
-    for name in ("proposal.json", "bare.json"):
-        assert userdp.Plan.load(folder / name) == proposal.plan
 
 
 def test_train_make_private_and_sweeps(given, made, tmp_path):
@@ -85,20 +79,6 @@ def test_trainers(given, tmp_path):
     trainer = userdp.UserLevelTrainer(
         toy_model(), arguments(tmp_path), tokenized(tokenizer), plan=form, seq_len=8, **options
     )
-    assert trainer.args.max_steps == plan.steps
-
-
-@pytest.mark.slow
-def test_the_trainer_of_trl(given, tmp_path):
-    import datasets
-    from trl import SFTConfig
-
-    form, plan = given
-    args = SFTConfig(str(tmp_path / "out"), use_cpu=True, bf16=False, report_to="none")
-    trainer = userdp.UserLevelSFTTrainer(
-        toy_model(), args, datasets.Dataset.from_list(rows()), plan=form, user_column="author",
-        processing_class=toy_tokenizer(tmp_path / "t"), store=tmp_path / "people",
-    )  # fmt: skip
     assert trainer.args.max_steps == plan.steps
 
 

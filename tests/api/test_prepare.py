@@ -12,7 +12,6 @@ import userdp
 from tests.data.corpora import view
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims.parts import ConditionKind
 from userdp.ledger import StoreLedger
 
 ROWS = [
@@ -70,17 +69,6 @@ def test_a_store_that_is_prepared_anew_keeps_its_ledger_and_is_no_copy(charged):
     userdp.prepare(ROWS[:9], out=charged, overwrite=True, **FIELDS)
     assert kinds(charged) == set()
     assert len(claim(charged).parts) == 1
-
-
-def test_a_store_that_was_put_back_says_so_after_it_is_prepared_anew(charged):
-    kept = {path: path.read_bytes() for path in charged.glob("ledger.json*")}
-    StoreLedger(charged).reserve("forgotten", uls_plan(), logged=False)
-    for path, content in kept.items():  # as a backup does: another file takes the name
-        restored = path.with_name("restored")
-        restored.write_bytes(content)
-        restored.replace(path)
-    userdp.prepare(ROWS[:9], out=charged, overwrite=True, **FIELDS)
-    assert kinds(charged) == {ConditionKind.COPY}
 
 
 def test_a_row_that_is_no_record_is_counted(tmp_path):

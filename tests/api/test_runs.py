@@ -100,16 +100,6 @@ def test_a_plan_is_trained_as_it_is_proposed(tmp_path):
     assert again.plan == proposal.plan
 
 
-@pytest.mark.slow
-def test_a_declared_run_inherits_nothing_that_came_later(tmp_path):
-    store = toy_store(tmp_path / "store", cycles(32))
-    userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, declare=True)
-    assert not (tmp_path / "run").exists()
-    Teller().done("store", "stats", store.path)
-    run = userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG)
-    assert not run.claim.conditions
-
-
 def test_config_and_its_fields_exclude_each_other(store, tmp_path):
     with pytest.raises(userdp.UseError, match="says it all"):
         userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, learning_rate=0.1)
@@ -117,31 +107,6 @@ def test_config_and_its_fields_exclude_each_other(store, tmp_path):
         userdp.train(store, PLAN, out=tmp_path / "run", lerning_rate=0.1)
     assert told.value.hint == "did you mean learning_rate?"
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_is_resumed_by_what_it_began_with(store, tmp_path, monkeypatch):
-    from userdp.training import operator_log
-
-    def stop(*arguments, **options):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(operator_log.OperatorLog, "step", stop)
-        with pytest.raises(KeyboardInterrupt):
-            userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG)
-    run = userdp.train(store, out=tmp_path / "run", resume=True)
-    assert run.claim.complete
-    assert run.claim.plan == PLAN
-
-
-@pytest.mark.slow
-def test_training_without_privacy_warns(store, tmp_path):
-    people = toy_store(tmp_path / "store", cycles(16))
-    plain = userdp.PlainPlan(steps=1, batch_size=4)
-    with pytest.warns(userdp.UserdpWarning, match="no protection"):
-        run = userdp.train(people, plain, out=tmp_path / "run", config=CONFIG)
-    assert not run.claim.finite
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from tests.plans import uls_plan
 from userdp.accounting import Bracket
 from userdp.cli.app import run
 from userdp.commands import account as account_module
-from userdp.ledger import StoreLedger
 from userdp.plans import StepRecord
 
 USERS = ["--sampling", "users", "--sampling-probability", "0.1", "--steps", "100"]
@@ -65,14 +64,6 @@ def test_a_contradicted_accountant_ends_in_a_loud_error(capsys, monkeypatch):
     assert "the proof contradicts the accountant" in " ".join(err.split())
 
 
-@pytest.mark.slow
-def test_a_looser_accountant_is_proven_at_its_own_epsilon(capsys):
-    options = ["--delta", "1e-6", "--accountant", "rdp", "--proof", "--json"]
-    status, out, _ = userdp(capsys, "account", *MECHANISM, *options)
-    assert status == 0
-    assert json.loads(out)["proof"]["proven"]
-
-
 def test_without_the_library_the_way_to_it_is_told_and_the_rest_works(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "flint", None)
     status, _, err = userdp(capsys, "account", *MECHANISM, "--delta", "1e-6", "--proof")
@@ -92,11 +83,3 @@ def test_the_claim_of_a_runs_ledger_is_proven_for_all_steps_of_its_plan(capsys, 
     assert status == 0
     assert result["proof"]["proven"]
     assert result["proof"]["epsilon"] == result["epsilon"] == plan.guarantee().epsilon
-
-
-def test_a_sum_of_several_runs_has_no_proof_in_one_piece(capsys, tmp_path: Path):
-    StoreLedger(tmp_path).reserve("one", uls_plan())
-    StoreLedger(tmp_path).reserve("two", uls_plan())
-    status, _, err = userdp(capsys, "account", "--ledger", str(tmp_path), "--proof")
-    assert status == 2
-    assert "ask of one mechanism" in " ".join(err.split())

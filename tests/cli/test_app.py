@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from tests.plans import uls_plan
 from userdp.cli.app import run
 from userdp.ledger import StoreLedger
 
@@ -16,13 +15,6 @@ def userdp(capsys, *arguments):
     status = run(arguments)
     captured = capsys.readouterr()
     return status, captured.out, captured.err
-
-
-def test_account_of_a_ledger_is_the_plans_epsilon(capsys, tmp_path):
-    StoreLedger(tmp_path).reserve("one", uls_plan())
-    status, out, _ = userdp(capsys, "account", "--ledger", str(tmp_path), "--json")
-    assert status == 0
-    assert json.loads(out)["epsilon"] == uls_plan().guarantee().epsilon
 
 
 def test_infinite_epsilon_is_valid_json(capsys, tmp_path):
@@ -60,12 +52,3 @@ def test_a_disk_that_refuses_is_no_fault_of_the_program(capsys, monkeypatch, num
     assert (status, out) == (1, "")
     assert said.startswith(f"error: the machine refused: {os.strerror(number)} (a store)")
     assert way_out in said
-
-
-def test_a_section_of_a_config_file_that_no_command_reads_is_refused(tmp_path, capsys):
-    (tmp_path / "options.toml").write_text("[store.stat]\nepsilon = 1\n")
-    status, _, err = userdp(
-        capsys, "store", "stats", "s", "--config", str(tmp_path / "options.toml")
-    )
-    assert status == 2
-    assert "[store.stat]" in err

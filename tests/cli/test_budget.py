@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.claims.lives import PLAN, Teller, begin, copied
+from tests.claims.lives import PLAN, Teller, begin
 from tests.plans import changed_plan
 from tests.training.conftest import prepared, store
 from userdp.cli.app import run as userdp
@@ -46,22 +46,6 @@ def test_a_budget_is_opened_once_and_before_anything_else(store, tell, capsys):
     assert "for the store's life" in printed
 
 
-def test_a_look_before_it_is_refused_with_the_reason(store, capsys):
-    StoreLedger(store.path).look("stats")
-    status, printed = said(capsys, "store", "budget", store.path, *BUDGET)
-    assert status == 2
-    assert "after a look bounds nothing" in " ".join(printed.split())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [("--epsilon", 8), ("--delta", 1e-5), ("--order", 4), ("--epsilon", "nan", "--delta", 1e-5)],
-)
-def test_half_a_budget_is_none(store, tell, options):
-    assert tell("store", "budget", store.path, *options)[0] == 2
-    assert not StoreLedger(store.path).path.exists()
-
-
 def test_without_a_budget_the_ledger_is_shown(store, capsys):
     StoreLedger(store.path).reserve("run", PLAN)
     status, printed = said(capsys, "store", "budget", store.path)
@@ -93,17 +77,6 @@ def test_runs_draw_a_budget_down_and_what_is_left_is_told(filtered, tmp_path, te
     assert "spent 100.0 %" in " ".join(printed.split())
 
 
-def test_a_total_by_adding_up_is_shown_too(store, tell):
-    ledger = StoreLedger(store.path)
-    ledger.declare_total(6.0, 1e-4)
-    ledger.reserve("one", PLAN)
-    values = tell.done("store", "budget", store.path)
-    assert values["kind"] == "total"
-    assert values["spent"] == pytest.approx(PLAN.guarantee().epsilon / 6)
-    assert values["buys"]["runs"] == 1
-    assert values["buys"]["epsilon"] == pytest.approx(6 - PLAN.guarantee().epsilon, rel=1e-3)
-
-
 def test_a_run_without_an_exact_log_gives_its_steps_back(filtered, tmp_path, tell, capsys):
     run = begin(filtered, tmp_path / "run", stop=2, checkpoint_every=1, no_exact_log=True)
     kinds = [json.loads(line)["kind"] for line in (run / "operator.jsonl").open()]
@@ -123,55 +96,12 @@ def test_a_run_without_an_exact_log_gives_its_steps_back(filtered, tmp_path, tel
     assert "share given back" in printed
 
 
-@pytest.mark.slow
-def test_a_copy_of_a_settled_run_does_not_go_on(filtered, tmp_path, tell):
-    run = begin(filtered, tmp_path / "run", stop=2, checkpoint_every=1, no_exact_log=True)
-    copy = copied(run, tmp_path / "copy")
-    tell.done("store", "settle", run)
-    assert tell("train", filtered.path, "--out", copy, "--resume")[0] == 2
-    assert (
-        tell("train", filtered.path, "--out", copy, "--resume", "--set", "run.charge_again=true")[0]
-        == 0
-    )
-    spent = tell.done("store", "budget", filtered.path)
-    assert len(spent["lines"]) == 2, "it went on at a price of its own"
-
-
-def test_a_run_with_a_log_costs_its_whole_plan(filtered, tmp_path, tell, capsys):
-    run = begin(filtered, tmp_path / "run", stop=2, checkpoint_every=1)
-    before = tell.done("store", "budget", filtered.path)["spent"]
-    status, printed = said(capsys, "store", "settle", run)
-    assert status == 0
-    assert "why whole plan exact numbers were shown (train)" in " ".join(printed.split())
-    assert tell.done("store", "budget", filtered.path)["spent"] == before
-
-
-def test_without_a_budget_settling_closes_the_run_at_its_whole_price(store, tmp_path, tell):
-    run = begin(store, tmp_path / "run", stop=2, checkpoint_every=1, no_exact_log=True)
-    before = tell.epsilon(store.path)
-    values = tell.done("store", "settle", run)
-    assert values["steps_charged"] == 6
-    assert values["share_given_back"] is None
-    assert tell.epsilon(store.path) == before
-    assert tell("train", store.path, "--out", run, "--resume")[0] == 2
-
-
 def test_what_cannot_be_settled_says_why(filtered, tmp_path, capsys):
     done = begin(filtered, tmp_path / "done", no_exact_log=True)
     for place, why in ((done, "finished and settled"), (tmp_path / "none", "there is no run")):
         status, printed = said(capsys, "store", "settle", place)
         assert status == 2
         assert why in " ".join(printed.split())
-
-
-def test_a_model_of_a_filtered_store_claims_the_budget_wherever_it_goes(filtered, tmp_path, tell):
-    run = begin(filtered, tmp_path / "run", no_exact_log=True)
-    assert tell.epsilon(run) == (8.0, 1e-5)
-    assert tell.of_model(run) == (8.0, 1e-5)
-    again = begin(filtered, tmp_path / "again", no_exact_log=True, seed=1)
-    assert tell.epsilon(again) == (8.0, 1e-5), "the second one too, and no more"
-    other = json.loads((again / "model/userdp.json").read_text())
-    assert [part["kind"] for part in other["lineage"]["parts"]] == ["filter"]
 
 
 def test_an_exact_log_is_refused_beside_evaluations(filtered, tmp_path, tell):
@@ -187,22 +117,3 @@ def test_an_exact_log_is_refused_beside_evaluations(filtered, tmp_path, tell):
     )
     assert tell("train", filtered.path, "--out", tmp_path / "run", *options)[0] == 2
     assert not (tmp_path / "run").exists()
-
-
-def test_a_series_pays_for_the_runs_that_were_declared(store, tmp_path, tell):
-    from userdp.plans import Series
-
-    StoreLedger(store.path).declare_series(Series(plan=PLAN, runs=2))
-    price = Series(plan=PLAN, runs=2).guarantee().epsilon
-    first = begin(store, tmp_path / "first", no_exact_log=True)
-    second = begin(
-        store, tmp_path / "second", changed_plan(PLAN, l2_clip_norm=0.5), no_exact_log=True
-    )
-    assert tell.epsilon(first)[0] == tell.epsilon(second)[0] == price
-    assert tell("verify", second)[0] == 0
-    values = tell.done("store", "budget", store.path)
-    assert [line["paid_by"] for line in values["lines"]] == ["series", "series"]
-    assert values["series"] == ["a declared series of 2 runs of 6 steps: 2 of them taken"]
-    header = (second / "ledger.jsonl").read_text()
-    (second / "ledger.jsonl").write_text(header.replace('"runs":2', '"runs":1', 1))
-    assert tell("verify", second)[0] == 1, "an edited price is noticed"

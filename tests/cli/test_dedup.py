@@ -69,37 +69,7 @@ def test_each_stage_is_counted_and_the_rest_is_kept_as_it_was(corpus, capsys):
     assert not [path for path in corpus.iterdir() if path.name.startswith(".")]
 
 
-def test_the_table_shows_what_each_stage_left(corpus, capsys):
-    assert dedup(corpus, "--out", str(corpus / "clean.jsonl")) == 0
-    printed = capsys.readouterr().out
-    assert "near duplicates " in printed
-    assert "Operator-only" in printed
-
-
 def test_what_is_told_of_a_stores_records_is_a_look_at_it(corpus, tmp_path):
     store = prepared({b"u0": [text(0)]}, tmp_path / "store", held_out_users=0).path
     assert dedup(corpus, "--out", str(corpus / "clean.jsonl"), "--store", str(store)) == 0
     assert [what for _, what in StoreLedger(store).history().looks] == ["dedup"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--set", "rules.similarity=2"], "similarity"),
-        (["--set", "rules.words=0"], "words"),
-        (["--domain", "https://stackoverflow.com"], "registered domain"),
-        (["--domain", "meta.stackoverflow.com"], "registered domain"),
-        (["--urls", "nowhere.txt"], "nowhere.txt"),
-        (["--set", "input.text=body"], "no record has the field"),
-        (["--store", "nowhere"], "no store"),
-    ],
-)
-def test_bad_use_is_one_error_and_nothing_on_the_disk(corpus, capsys, options, message):
-    if "--domain" in options:
-        pytest.importorskip("tldextract", reason="the extra web is not installed")
-    before = {path.name for path in corpus.iterdir()}
-    assert dedup(corpus, "--out", str(corpus / "clean.jsonl"), *options) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert message in printed.err.replace("\n", " ")
-    assert {path.name for path in corpus.iterdir()} == before

@@ -55,38 +55,6 @@ def test_any_command_ends_with_130_and_its_own_line(monkeypatch, capsys, number)
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "where", "says"),
-    [
-        (
-            "plan {store} --model new --epsilon 4 --budget 8 --steps 2",
-            "training.probe.probe_store",
-            "no norms were kept",
-        ),
-        ("evaluate {store} --store {store}", "commands.evaluate.evaluate_splits", "before its end"),
-        (
-            "audit {store} --store {store}",
-            "commands.audit.audit_run",
-            "reference runs that are fin",
-        ),
-        ("generate {store}", "commands.generate.sampled_texts", "no text was written"),
-        ("prepare {out}/m.jsonl --out {out}/s", "commands.prepare.prepare_store", "no store was"),
-    ],
-)
-def test_long_commands_say_what_is_left(store, tmp_path, monkeypatch, capsys, command, where, says):
-    (tmp_path / "m.jsonl").write_text('{"user": "a", "text": "b"}\n')
-    monkeypatch.setattr(f"userdp.{where}", interrupted)
-    for module in ("commands.evaluate", "commands.audit", "commands.generate"):
-        monkeypatch.setattr(f"userdp.{module}.folder_of", lambda run: run)
-    for name in ("claim", "require_released_files", "RunRecord.read"):
-        monkeypatch.setattr(f"userdp.commands.generate.{name}", lambda *_: None)
-    line = command.format(store=store.path, out=tmp_path)
-    assert userdp(line.split()) == 130
-    said = capsys.readouterr().err
-    assert says in said
-    assert f"run it again: userdp {line}" in said
-
-
 def test_a_second_price_is_not_charged_by_the_line_that_goes_on():
     line = ["train", "store", "--out", "run", "--resume", "--set", "run.charge_again=true"]
     told = last_words(Interrupted("after step 1 of 2", resume=True), "train", line)

@@ -57,23 +57,3 @@ def test_with_overwrite_the_file_is_replaced(store, tmp_path):
     line = ["store", "dedup", str(public), "--private", str(public), "--out", str(out)]
     assert userdp([*line, "--overwrite"]) == 0
     assert out.read_bytes() != KEPT
-
-
-def test_a_link_that_leads_nowhere_is_something_too(store, tmp_path, capsys):
-    public, out = tmp_path / "public.jsonl", tmp_path / "clean.jsonl"
-    public.write_text('{"user": "a", "text": "hello"}\n')
-    out.symlink_to(tmp_path / "gone")
-    assert userdp(["store", "dedup", str(public), "--private", str(public), "--out", str(out)]) == 2
-    assert "already" in capsys.readouterr().err
-    assert out.is_symlink()
-
-
-@pytest.mark.parametrize("name", ["train", "tune"])
-def test_what_was_paid_for_is_never_written_over(name, store, tmp_path, capsys):
-    """A run and a tuning hold the ledger of what their people paid: there is no --overwrite."""
-    out = tmp_path / "kept"
-    out.mkdir()
-    (out / "ledger.jsonl").write_bytes(KEPT)
-    assert userdp([name, str(store), "--out", str(out), "--overwrite"]) == 2
-    assert "--overwrite" in capsys.readouterr().err
-    assert (out / "ledger.jsonl").read_bytes() == KEPT

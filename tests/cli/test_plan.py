@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.corpora import ListSource, interleaved
-from tests.plans import as_plan
 from tests.plans_room.conftest import synthetic_norms
-from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import attempts, cycles
 from userdp.claims import claim
@@ -108,37 +106,6 @@ def test_the_plan_trains_unchanged_through_kills_and_costs_what_it_says(
     assert facts.plan == frozen
 
 
-@pytest.mark.slow
-def test_dp_answers_are_taken_from_the_ledger_and_paid_from_the_total(store, norms, capsys):
-    ledger = StoreLedger(store)
-    for query_id, name, epsilon, value in (
-        ("old", "users", 0.05, 7),
-        ("users", "users", 0.05, 1000),
-        ("median", "median", 0.1, 6),
-        ("lost", "median", 0.1, None),
-    ):
-        ledger.query(query_id, name=name, pure_epsilon=epsilon)
-        if value is not None:
-            ledger.answer(query_id, value=value)
-    assert plan(store, "--json", population=None) == 0
-    values = json.loads(capsys.readouterr().out)
-    used = values["budget"]["releases"]
-    assert {release["query_id"] for release in used} == {"old", "users", "median", "lost"}
-    assert sum(part["epsilon"] for part in values["prediction"]["claim"]["parts"][:-1]) == (
-        pytest.approx(0.3)
-    )
-    frozen = as_plan(values["plan"])
-    assert frozen.population == 1000
-    assert frozen.guarantee().epsilon + 0.3 <= 4.0
-    assert frozen.budget.target_epsilon == pytest.approx(3.7)
-    assert values["basis"].startswith("DP releases")
-    assert values["candidates"]["ELS, median rule"]["group_size"] == 6
-    # a declared number takes no answer's place in the claim
-    assert plan(store, "--json", median_examples="6") == 0
-    values = json.loads(capsys.readouterr().out)
-    assert values["plan"]["budget"]["target_epsilon"] == pytest.approx(3.7)
-
-
 def test_a_dp_answer_that_cannot_be_is_left_out_and_still_paid(store, norms, capsys):
     for name, value in (("users", 1000), ("examples", -67_732)):
         StoreLedger(store).query(name, name=name, pure_epsilon=0.1)
@@ -152,15 +119,6 @@ def test_a_dp_answer_that_cannot_be_is_left_out_and_still_paid(store, norms, cap
     StoreLedger(store).answer("again", value=-5)
     assert plan(store, population=None) == 2
     assert "DP population must be" in capsys.readouterr().err
-
-
-def test_a_dp_count_without_a_delta_is_refused(store, norms, capsys):
-    StoreLedger(store).query("users", name="users", pure_epsilon=0.05)
-    StoreLedger(store).answer("users", value=1000)
-    assert plan(store, population=None, delta=None) == 2
-    assert "declared n" in capsys.readouterr().err
-    assert plan(store, "--json", delta=None) == 0
-    assert json.loads(capsys.readouterr().out)["plan"]["budget"]["target_delta"] == 1000**-1.1
 
 
 @pytest.mark.pitfall(number=10)
@@ -205,49 +163,6 @@ def test_a_plan_reads_no_count_of_the_store(store, norms, tmp_path, capsys, monk
         assert plan(path, "--json", norms=str(norms), median_examples="3") == 0
         plans.append(json.loads(capsys.readouterr().out)["plan"])
     assert plans[0] == plans[1]
-
-
-@pytest.mark.slow
-def test_the_candidates_are_printed(store, norms, capsys):
-    assert plan(store, median_examples="3") == 0
-    printed = capsys.readouterr().out
-    for words in ("ULS, G = 4", "median rule", "Equation 7", "with twice the people"):
-        assert words in printed
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    fast_then_slow(
-        [
-            ({"norms": "nowhere.json"}, "nowhere.json"),
-            ({"model": "bundled"}, "exclude each other"),
-            ({"epsilon": "nan"}, "epsilon"),
-            pytest.param(
-                {"epsilon": "0.01", "budget": "8"},
-                "would do with these numbers",
-                marks=pytest.mark.slow,
-            ),
-            ({"delta": "1"}, "delta"),
-            ({"budget": "0.5"}, "budget"),
-            ({"budget": "nan"}, "budget"),
-            ({"steps": "0"}, "steps"),
-            ({"population": "0"}, "population"),
-            ({"median_examples": "0"}, "median"),
-            ({"out": "nowhere/plan.json"}, "no folder"),
-        ],
-        fast=4,
-    ),
-)
-def test_bad_use_is_one_error_status_2_and_nothing_on_the_disk(
-    store, norms, tmp_path, capsys, changes, message
-):
-    before = sorted(str(path) for path in tmp_path.rglob("*"))
-    assert plan(store, **changes) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert message in printed.err.replace("\n", " ")
-    assert printed.err.count("error:") == 1
-    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
 @pytest.mark.slow
@@ -319,16 +234,3 @@ def test_a_plan_for_hardware_says_what_is_predicted_and_that_it_is(store, norms,
     without = Plan.load(store.parent / "plan.json")
     assert plan(store) == 0
     assert Plan.load(store.parent / "plan.json") == without, "a prediction changes no plan"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"hardware": "h100"}, "no model is given"),
-        ({"hardware": "tpu", "model": "bundled"}, "no figures are known of the hardware 'tpu'"),
-    ],
-)
-def test_half_a_question_about_hardware_is_refused(store, norms, capsys, changes, words):
-    assert plan(store, **changes) == 2
-    assert words in " ".join(capsys.readouterr().err.split())
-    assert not (store.parent / "plan.json").exists()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.data.corpora import REAL_DATA, corpus, write_jsonl
+from tests.data.corpora import corpus, write_jsonl
 from tests.speed import fast_then_slow
 from userdp.cli.app import run
-from userdp.data import meta as layout
 from userdp.data.store import UserStore
 
 
@@ -98,32 +93,6 @@ def test_bad_input_is_bad_use(tmp_path, capsys, name):
     bad(capsys, tmp_path, words, "prepare", source, "--out", tmp_path / "store")
 
 
-def test_a_path_that_does_not_exist_and_a_truncated_gzip_are_bad_use(tmp_path, capsys):
-    out = ["--out", tmp_path / "store"]
-    bad(capsys, tmp_path, "nothing is there", "prepare", tmp_path / "nowhere.jsonl", *out)
-    whole = gzip.compress(mail(tmp_path / "mail.jsonl").read_bytes())
-    (tmp_path / "cut.jsonl.gz").write_bytes(whole[:-20])
-    bad(capsys, tmp_path, "truncated", "prepare", tmp_path / "cut.jsonl.gz", *out)
-
-
-def test_an_existing_store_is_replaced_only_by_name(tmp_path, capsys):
-    source, out = mail(tmp_path / "mail.jsonl"), ["--out", tmp_path / "store"]
-    assert userdp(capsys, "prepare", source, *out)[0] == 0
-    bad(capsys, tmp_path, "--overwrite", "prepare", source, *out)
-    assert userdp(capsys, "prepare", source, *out, "--overwrite", "--seq-len", "16")[0] == 0
-    assert UserStore.open(tmp_path / "store").meta.seq_len == 16
-
-
-def test_a_store_of_another_version_is_bad_use(tmp_path, capsys):
-    assert (
-        userdp(capsys, "prepare", mail(tmp_path / "m.jsonl"), "--out", tmp_path / "store")[0] == 0
-    )
-    meta = tmp_path / "store" / layout.META
-    meta.write_text(meta.read_text().replace('"format_version": 3', '"format_version": 99'))
-    bad(capsys, tmp_path, "format version 99", "store", "stats", tmp_path / "store")
-    bad(capsys, tmp_path, "nothing is there", "store", "stats", tmp_path / "nowhere")
-
-
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
@@ -152,21 +121,6 @@ def test_a_full_disk_is_a_failure_that_leaves_the_old_store(tmp_path, capsys, si
     assert UserStore.open(out).meta.store_id == identity
 
 
-@pytest.mark.slow
-def test_kill_at_random_moments_leaves_the_old_store_or_the_new(tmp_path, capsys):
-    source, out = mail(tmp_path / "mail.jsonl", users=200), tmp_path / "store"
-    assert userdp(capsys, "prepare", mail(tmp_path / "old.jsonl"), "--out", out)[0] == 0
-    command = [sys.executable, "-m", "userdp", "prepare", str(source), "--out", str(out)]
-    for wait in (0.3, 0.6, 0.8, 1.0):
-        child = subprocess.Popen([*command, "--overwrite", "--json"], stdout=subprocess.DEVNULL)
-        time.sleep(wait)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        assert UserStore.open(out).users in (20, 200)
-    assert userdp(capsys, "prepare", source, "--out", out, "--overwrite")[0] == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mail.jsonl", "old.jsonl", "store"]
-
-
 def test_users_and_text_never_reach_the_terminal(tmp_path, capsys):
     rows = [{"user": "SECRETUSER", "text": "SECRETTEXT"}, '{"user": "SECRETUSER", "text": SECRET']
     source = write_jsonl(tmp_path / "mail.jsonl", rows)
@@ -179,25 +133,3 @@ def test_users_and_text_never_reach_the_terminal(tmp_path, capsys):
             status, out, err = userdp(capsys, *command, *again, *extra)
             assert status == 0
             assert "SECRET" not in out + err
-
-
-def test_docstrings_are_prepared_from_one_command(tmp_path, capsys):
-    arguments = ["prepare", "rich", "--source", "docstrings", "--set", "input.max_users=15"]
-    status, out, _ = userdp(capsys, *arguments, "--out", tmp_path / "store", "--json")
-    made = json.loads(out)
-    assert status == 0
-    assert made["totals"]["users"] <= 15
-    assert made["sources"][0]["packages"]["rich"]
-
-
-def test_real_shakespeare_goes_through_prepare_and_stats(tmp_path, capsys):
-    path = REAL_DATA / "shakespeare.jsonl.gz"
-    if not path.exists():
-        pytest.skip(f"{os.path.relpath(path)} is not on this machine: not part of the repository")
-    short = tmp_path / "short.jsonl"
-    with gzip.open(path, "rb") as lines:
-        short.write_bytes(b"".join(line for line, _ in zip(lines, range(2000), strict=False)))
-    status, out, _ = userdp(capsys, "prepare", short, "--out", tmp_path / "store", "--json")
-    totals = json.loads(out)["totals"]
-    assert (status, totals["records_read"], totals["records_stored"]) == (0, 2000, 2000)
-    assert userdp(capsys, "store", "stats", tmp_path / "store")[0] == 0

@@ -25,7 +25,7 @@ from userdp.plans.norms import GradientNorms
 from userdp.plans.origin import Provenance
 from userdp.training import probe as probe_module
 from userdp.training.config import TrainConfig
-from userdp.training.probe import power_grid, probe_norms, probe_store
+from userdp.training.probe import probe_norms, probe_store
 from userdp.training.releasing import save_model
 
 BUDGET = shlex.split(
@@ -141,50 +141,6 @@ def test_a_gradient_that_is_not_finite_leaves_its_user_out(folder) -> None:
     assert probe_module._median(of_users[:, 1]) == float(of_users[1, 1])
 
 
-@pytest.mark.slow
-def test_means_over_more_examples_are_shorter(folder) -> None:
-    store, options = UserStore.open(folder / "store"), {"max_group_size": 8, "seed": 1}
-    norms = probe_store(store, config(folder), source=Provenance.PUBLIC, **options)
-    assert list(norms.user_norms) == [1, 2, 4, 8]
-    assert norms.user_norms[8] < norms.user_norms[1]
-    again = probe_store(store, config(folder), source=Provenance.PUBLIC, **options)
-    assert again == norms
-    few = probe_store(store, config(folder), source=Provenance.PUBLIC, **options, users=5)
-    assert few.users == 5
-
-
-def test_the_grid_ends_at_the_largest_group() -> None:
-    assert power_grid(1) == (1,)
-    assert power_grid(64) == (1, 2, 4, 8, 16, 32, 64)
-
-
-def test_a_store_without_held_out_users_is_refused_with_the_way_out(tmp_path, capsys) -> None:
-    store = toy_store(tmp_path / "none", cycles(5), held_out=0.0)
-    save_model(
-        toy_model(store), tmp_path / "model", tokenizer=store.tokenizer_path, lineage=Lineage()
-    )
-    out = tmp_path / "norms.json"
-    shutil.move(store.path, tmp_path / "store")
-    assert plan(tmp_path, out) == 2
-    assert "measure.source=public" in capsys.readouterr().err
-    assert not out.exists()
-
-
-@pytest.mark.parametrize("measured", ["users=0", "max_group_size=0"])
-def test_bad_numbers_leave_no_file(folder, tmp_path, capsys, measured) -> None:
-    assert plan(folder, tmp_path / "norms.json", measured) == 2
-    assert "measure." in capsys.readouterr().err
-    assert not (tmp_path / "norms.json").exists()
-
-
-@pytest.mark.slow
-def test_what_the_norms_are_is_said(folder, tmp_path, capsys) -> None:
-    assert plan(folder, tmp_path / "norms.json", "source=non-private") == 0
-    found = capsys.readouterr()
-    assert "no epsilon covers" in found.err
-    assert "The claim does not cover that" in found.err
-
-
 @pytest.fixture
 def charged(folder, tmp_path) -> Path:
     """A store of its own, since a release is charged there; and the model."""
@@ -251,11 +207,3 @@ def test_bad_releases_charge_nobody(charged, tmp_path, capsys, measured, says) -
     assert says in " ".join(capsys.readouterr().err.split())
     assert StoreLedger(charged / "store").charges() == []
     assert not (tmp_path / "norms.json").exists()
-
-
-def test_a_release_that_a_plan_could_lose_is_not_paid_for(charged, capsys) -> None:
-    line = ["plan", str(charged / "store"), "--model", str(charged / "model"), *BUDGET]
-    how = [word for one in (*RELEASE, "epsilon=1") for word in ("--set", f"measure.{one}")]
-    assert userdp([*line, "--epsilon", "4", *how]) == 2
-    assert "--norms-out" in capsys.readouterr().err
-    assert StoreLedger(charged / "store").charges() == []

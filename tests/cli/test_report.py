@@ -48,25 +48,6 @@ def test_a_page_with_the_operators_section_is_the_operators(
     assert "5.1429" not in public.read_text(encoding="utf-8")
 
 
-def test_bad_input_is_one_error_and_leaves_the_old_page(
-    make_run: MakeRun,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run, out = make_run(), tmp_path / "report.html"
-    out.write_text("old", encoding="utf-8")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for arguments in ([str(empty)], [str(tmp_path / "none")], [str(run), str(empty)],
-                      [str(run), str(run)]):  # fmt: skip
-        assert userdp(["report", *arguments, "--out", str(out)]) == 2
-        assert capsys.readouterr().err.count("error:") == 1
-        assert out.read_text(encoding="utf-8") == "old"
-    assert userdp(["report", str(run), "--out", str(tmp_path)]) == 2
-    assert userdp(["report", str(run), "--out", str(tmp_path / "no" / "r.html")]) == 2
-    assert not list(tmp_path.glob(".report*"))
-
-
 def test_the_house_that_reports_stands_in_a_configuration_once_for_all(
     make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

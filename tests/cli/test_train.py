@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.ledgers import forget
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.processes import start
@@ -15,7 +14,10 @@ from tests.training.toy import attempts, sgd, toy_model, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
-from userdp.ledger import StoreLedger
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.plans import Plan
+from userdp.plans.preset import preset
+from userdp.plans.resolved import PlanFields, resolve
 from userdp.training.private import make_private
 
 PLAN = shlex.split(
@@ -27,16 +29,9 @@ SET = {
     "batch_size": "plan.batch_size",
     "sampling": "sampling.kind",
 }
-MODEL = [
-    "--model",
-    "new",
-    "--set",
-    "learning.layers=1",
-    "--set",
-    "learning.width=16",
-    "--set",
-    "learning.heads=2",
-]
+MODEL = shlex.split(
+    "--model new --set learning.layers=1 --set learning.width=16 --set learning.heads=2"
+)
 
 
 @pytest.fixture(scope="module")
@@ -80,18 +75,6 @@ def test_the_printed_epsilon_is_that_of_the_ledger(store, tmp_path, capsys, samp
     assert Path(result["model"]).is_dir()
 
 
-@pytest.mark.slow
-def test_a_plan_file_and_options_make_the_same_run(store, tmp_path, capsys):
-    plan = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
-    plan.save(tmp_path / "plan.json")
-    assert train(store, tmp_path / "a", "--plan", str(tmp_path / "plan.json"), *MODEL) == 0
-    forget(store.path)  # the second would inherit what the first released
-    assert train(store, tmp_path / "b", *changed(), *MODEL) == 0
-    for name in ("a", "b"):
-        assert claim(tmp_path / name / "ledger.jsonl").guarantee == plan.guarantee()
-    assert "epsilon" in capsys.readouterr().out
-
-
 def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):
     options = ["--set", "plain.steps=2", "--set", "plain.batch_size=8"]
     assert train(store, tmp_path / "run", *options, *MODEL, "--json") == 0
@@ -106,13 +89,6 @@ def test_a_run_folder_in_use_is_a_failure_of_status_1(store, tmp_path, capsys):
     with make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run"):
         assert train(store, tmp_path / "run", *changed(), *MODEL) == 1
         assert "in use" in capsys.readouterr().err
-
-
-def test_a_finished_run_is_not_resumed(store, tmp_path, capsys):
-    assert train(store, tmp_path / "run", *changed(), *MODEL) == 0
-    assert train(store, tmp_path / "run", "--resume") == 2
-    assert "finished" in capsys.readouterr().err
-    assert attempts(tmp_path / "run") == 3
 
 
 @pytest.mark.slow
@@ -141,3 +117,40 @@ def test_a_full_disk_is_a_failure_of_status_1_and_the_run_goes_on_when_there_is_
         assert userdp([*command, "--resume"]) == 0
         assert attempts(run) == 12
         assert claim(run / "ledger.jsonl").guarantee == claim(store.path).guarantee
+
+
+BUDGET, FEW = ["--epsilon", "4", "--population", "20000"], ["--steps", "2"]
+
+
+def test_a_budget_and_a_population_suffice(store, tmp_path, capsys):
+    assert train(store, tmp_path / "run", *BUDGET, *MODEL, "--json") == 0
+    printed = capsys.readouterr()
+    chosen = preset(epsilon=4, population=20_000)
+    assert chosen.sentence() in printed.err
+    result = json.loads(printed.out)
+    assert 3.99 < result["epsilon"] <= 4
+    assert result["steps"] == chosen.steps
+    plan, _ = resolve(chosen=PlanFields(epsilon=4, population=20_000))
+    assert Plan.load(RunFolder(tmp_path / "run").plan) == plan
+    trained = RunFolder(tmp_path / "run").read_train()["learning"]
+    assert (trained["learning_rate"], trained["schedule"]) == (0.002, "constant"), "as measured"
+    assert claim(tmp_path / "run").conditions == (), "nothing was looked at before"
+
+
+def test_what_is_given_stands_in_place_of_the_presets_choice(store, tmp_path, capsys):
+    own = ["--cohort-size", "32", "--delta", "1e-6", "--learning-rate", "0.001", *FEW]
+    assert train(store, tmp_path / "run", *BUDGET, *MODEL, *own) == 0
+    plan = Plan.load(RunFolder(tmp_path / "run").plan)
+    assert (plan.denominator, plan.steps, plan.budget.target_delta) == (32, 2, 1e-6)
+    assert plan.sampling.group_size == preset(epsilon=4, population=20_000).group_size
+    assert RunFolder(tmp_path / "run").read_train()["learning"]["learning_rate"] == 0.001
+    said = capsys.readouterr().err
+    assert "The preset chose group size 1, clip norm 0.1, without a look" in said
+
+
+def test_what_was_declared_by_the_preset_is_that_run(store, tmp_path, capsys):
+    assert train(store, tmp_path / "run", *BUDGET, *MODEL, "--declare", *FEW) == 0
+    StoreLedger(store.path).look("stats")
+    assert train(store, tmp_path / "run", *BUDGET, *MODEL, *FEW) == 0
+    assert claim(tmp_path / "run").conditions == ()
+    capsys.readouterr()

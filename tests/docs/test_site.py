@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import userdp
-from userdp.cli.commands import names, options_of
+from userdp.cli.commands import NAMES, options_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NAMES)
 def test_each_command_has_a_page_with_all_that_it_takes(site, name):
     page = site / "reference" / "commands" / f"{name.replace(' ', '-')}.html"
     text = page.read_text(encoding="utf-8")

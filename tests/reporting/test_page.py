@@ -33,7 +33,7 @@ ABOUT = About(
     organisation="<b>Institute</b>",
     contact="privacy@example.org",
     data_description="Letters to the editor. " * 8,
-    date=date(2026, 1, 2),
+    report_date=date(2026, 1, 2),
 )
 LOOKED = Condition(kind=ConditionKind.LOOKS, told="stats")
 BASE = Condition(kind=ConditionKind.BASE, told="gpt2")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from userdp.commands.tune import how_surely
+from userdp.cli.output import in_words
 from userdp.sweeping.choice import (
     Score,
     exact_score,
@@ -67,7 +68,9 @@ def test_losses_are_kept_for_the_operator_only(tmp_path):
 
 @pytest.mark.parametrize(
     ("near", "words"),
-    [([], "ahead of every other"), ([3], "trial 3 is behind"), ([3, 5], "trial 3, 5 are")],
+    [((), "ahead of every other"), ((3,), "trial 3 is behind"), ((3, 5), "trial 3, 5 are behind")],
 )
 def test_it_is_said(near, words):
-    assert words in how_surely(near, 2)
+    told = {"tuning": "composition", "headline": "…"}
+    tuned = SimpleNamespace(trials=({}, {}), inside_the_noise=near, settings={}, winner="run")
+    assert words in " ".join(map(str, in_words(tuned, "tune", told)))

@@ -21,6 +21,7 @@ from tests.speed import fast_then_slow
 from tests.training import selftest_jobs
 from tests.training.selftest_jobs import failing, failures, scene, tiny_model
 from tests.training.worlds import run_world
+from userdp.cli.output import in_words
 from userdp.commands import selftest as command
 from userdp.gradients import ENGINES, Engine, clipping
 from userdp.gradients import noise as drawing
@@ -65,7 +66,7 @@ def test_a_failure_names_the_invariant_and_the_engine(small: str, monkeypatch) -
     plant_engine(monkeypatch, too_much)
     monkeypatch.setitem(ENGINES, "auto", ENGINES["reference"])
     found = command.selftest(config=replace(CONFIG, model=small))
-    words = " ".join(part for part in command.in_words(found) if isinstance(part, str))
+    words = " ".join(part for part in in_words(found, "selftest") if isinstance(part, str))
     assert "Invariant 3 does not hold (reference)" in words
     assert not found["passed"]
     assert found["invariants"] == {"3": False, "5": True}

@@ -1,8 +1,8 @@
 """The commands of ``userdp``: each is one function of `userdp.commands`, read as it is.
 
-Its first line, its paragraphs and its ``Args`` are the help. A command is imported when it is
-called; of all others one line is read, from their text. The help needs no library, so that it is
-there at once.
+Its first line, its paragraphs, its ``Args`` and its ``Example`` are the help. A command is imported
+when it is called; of all others one line is read, from their text. Neither help nor a line of
+arguments needs a library, so that both are there at once.
 """
 
 from __future__ import annotations
@@ -11,67 +11,34 @@ import builtins
 import dataclasses
 import inspect
 import os
-import re
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from importlib import import_module
+from json import dumps
 from pathlib import Path
 from shutil import get_terminal_size
 from types import ModuleType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from userdp import commands
-from userdp.commands.documented import documented, first_line, paragraphs
-from userdp.version import __version__
+from userdp.commands.documented import documented, example_of, first_line, paragraphs
+from userdp.commands.setting import Section, Setting
+from userdp.errors import UseError
+from userdp.hints import closest, likely
 
-if TYPE_CHECKING:  # the help does without it
-    from cyclopts import App
-
-_MECHANISM = "--sampling-probability 0.01 --steps 1000 --delta 1e-6 --noise-multiplier 1"
 _STORE = "A store's life"
-COMMANDS: dict[str, dict[str, str]] = {
-    "The main way": {
-        "prepare": "mail.jsonl.gz --out store",
-        "plan": "store --budget 64 --steps 50 --epsilon 4 --model bundled --population 1000",
-        "train": "store --out run --epsilon 4 --population 20000",
-        "evaluate": "run --store store",
-        "generate": "run --records 1000 --out synthetic.jsonl",
-        "report": "run --out report.html",
-        "export": "run --out shared",
-        "verify": "run",
-        "account": _MECHANISM,
-    },
-    _STORE: {
-        "store stats": "store",
-        "store budget": "store --epsilon 8 --delta 1e-6",
-        "store settle": "run",
-        "store members": "store",
-        "store forget": "store --user ann@example.org",
-        "store score": "store --out scores.arrow",
-        "store dedup": "public.jsonl.gz --private mail.jsonl.gz --out clean.jsonl.gz",
-    },
-    "Beside it": {
-        "demo": "--out demo",
-        "tune": "store --out tuned --plan plan.json --tuning composition --l2-clip-norm 0.1 0.3",
-        "federate": "chat.jsonl --out silos --items-per-silo 500 --subjects-per-silo 100",
-        "audit": "run --store store",
-        "selftest": "--model bundled",
-    },
+COMMANDS = {
+    "The main way": "prepare, plan, train, evaluate, generate, report, export, verify, account",
+    _STORE: "store stats, store budget, store settle, store members, store forget, store score, "
+    "store dedup",
+    "Beside it": "demo, tune, federate, audit, selftest",
 }
-"""By heading, in the order in which ``userdp --help`` shows them: arguments that one can run."""
+"""By heading, in the order in which ``userdp --help`` shows them."""
+NAMES = tuple(", ".join(COMMANDS.values()).split(", "))
 _HELP = (
     "Fine-tune language models with user-level differential privacy.",
     "Every command takes --json (one JSON object on stdout, errors too) and --config FILE (TOML, "
@@ -81,27 +48,29 @@ _HELP = (
 )
 _TRIED = ("plan", "learning_rate", "l2_clip_norm", "optimizer")
 """Of `tune`: values stand behind one another."""
+_EVERYWHERE = ("--json", "--config", "--help")
+_ELSEWHERE = {
+    "--batch-size": "--micro-batch",
+    "--eps": "--epsilon",
+    "--lr": "--learning-rate",
+    "--noise": "--noise-multiplier",
+}
+"""Words of other tools, which are no misspelling of ours."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Option:
+class Option(Setting):
     """An argument of a command, as a line gives it.
 
     Args:
         field: its name in Python.
-        kind: the type of one value.
-        several: whether it may have more than one.
-        default: `inspect.Parameter.empty` where one must be given.
-        words: what it is.
+        several: whether it may have more than one value, each of which is of the kind.
         place: whether it is known by its place on the line, and has no name there.
     """
 
     field: str
-    kind: Any
     several: bool
-    default: Any
-    words: str
-    place: bool = False
+    place: bool
 
     @property
     def name(self) -> str:
@@ -111,6 +80,11 @@ class Option:
         if self.field == "settings":
             return "--set"
         return f"--{'no-' if self.default is True else ''}{self.field.replace('_', '-')}"
+
+    @property
+    def needed(self) -> bool:
+        """Whether a line must give it."""
+        return self.default in (inspect.Parameter.empty, dataclasses.MISSING)
 
     @property
     def shown(self) -> str:
@@ -124,27 +98,23 @@ class Option:
         fixed = isinstance(self.default, str | int | float) and not isinstance(self.default, bool)
         return self.words.rstrip(".") + (f" [default: {self.default}]" if fixed else "")
 
-    def typed(self, value: Any) -> list[str]:
-        """A value of a configuration file as words of a line."""
-        if self.kind is bool:
-            return [] if value is self.default else [self.name]
-        values = value if isinstance(value, list) else [value]
-        return [word for one in values for word in (self.name, str(one))]
-
-
-def names() -> tuple[str, ...]:
-    """All commands."""
-    return tuple(name for examples in COMMANDS.values() for name in examples)
+    def value(self, given: Sequence[Any], *, listed: str) -> Any:
+        """What its argument becomes: words of a line, or values of a file; a flag has none."""
+        if not given:
+            return not self.default
+        words = [one if isinstance(one, str) else dumps(one) for one in given]
+        values = [self.read(one, place=self.name, listed=listed) for one in words]
+        return tuple(values) if self.several else values[-1]
 
 
 def command_of(tokens: Sequence[str]) -> str | None:
     """The command that a line begins with, if it is one."""
     line = " ".join(tokens[:2]) + " "
-    return next((name for name in names() if line.startswith(f"{name} ")), None)
+    return next((name for name in NAMES if line.startswith(f"{name} ")), None)
 
 
 def module_of(name: str) -> ModuleType:
-    """Where a command is: its function, and perhaps ``in_words`` of what that answers."""
+    """Where a command is: its function, and what ``--set`` reaches."""
     return import_module(f"{commands.__name__}.{name.split()[-1]}")
 
 
@@ -154,47 +124,64 @@ def function_of(name: str) -> Callable[..., Any]:
     return function
 
 
+def sections_of(name: str) -> Mapping[str, Section]:
+    """What ``--set`` reaches of a command."""
+    found: Mapping[str, Section] = getattr(module_of(name), "sections", dict)()
+    return found
+
+
 @cache
 def options_of(name: str) -> tuple[Option, ...]:
     """All that a line may give to a command.
 
-    The first argument of the function has no name on a line. The fields of a dataclass are options,
-    or settings where the command has such; and only a program says whom to tell of progress.
+    The first argument of the function has no name on a line. The dataclass that annotates
+    ``**keywords`` gives its fields, of which those that hold other objects are no options. Only a
+    program has a whole dataclass to give, or somebody to tell of progress.
     """
     function = function_of(name)
-    hints = get_type_hints(function, localns=_Known(function.__globals__))
+    known = _Known(function.__globals__)
+    hints = get_type_hints(function, localns=known, include_extras=True)
     words, found = documented(function), list[Option]()
     for one in inspect.signature(function).parameters.values():
-        kinds = _kinds(hints[one.name])
-        group = next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
-        if one.name == "progress" or one.kind is one.VAR_KEYWORD:
-            continue
-        if group is None or str in kinds:
+        if one.kind is one.VAR_KEYWORD:
+            for group in get_args(hints[one.name])[1:]:
+                told, of = documented(group), get_type_hints(group)
+                fields = [field for field in dataclasses.fields(group) if field.name not in words]
+                for field in fields:
+                    found += _option(field.name, of[field.name], field.default, told[field.name])
+        elif one.name != "progress":
             place = not found and one.kind is not one.KEYWORD_ONLY
-            found.append(_option(one.name, kinds, one.default, words[one.name], place=place))
-        elif "settings" not in hints:
-            told, of = documented(group), get_type_hints(group)
-            found += [
-                _option(field.name, _kinds(of[field.name]), field.default, told[field.name])
-                for field in dataclasses.fields(group)
-            ]
+            found += _option(one.name, hints[one.name], one.default, words[one.name], place=place)
     return tuple(found)
 
 
 def _option(
-    field: str, kinds: tuple[Any, ...], default: Any, words: str, *, place: bool = False
-) -> Option:
-    sequence = next((kind for kind in kinds if get_origin(kind) in (Sequence, tuple)), None)
-    inner = _kinds(get_args(sequence)[0]) if sequence else kinds
-    paths = [kind for kind in inner if kind is Path or get_origin(kind) is os.PathLike]
-    return Option(
-        field=field,
-        kind=Path if paths else str if str in inner else inner[0],
-        several=sequence is not None,
-        default=default,
-        words=words,
-        place=place,
-    )
+    field: str, hint: Any, default: Any, words: str, *, place: bool = False
+) -> Iterator[Option]:
+    """The option of an argument, unless a line cannot give its value."""
+    kinds = [*_members(hint)]
+    if str in kinds or not any(map(dataclasses.is_dataclass, kinds)):
+        is_path = any(kind is Path or get_origin(kind) is os.PathLike for kind in kinds)
+        yield Option(
+            field=field,
+            kind=Path if is_path else str if str in kinds else kinds[0],
+            several=any(get_origin(one) in _SEQUENCES for one in (hint, *get_args(hint))),
+            default=default,
+            words=words,
+            place=place,
+        )
+
+
+_SEQUENCES = (Sequence, tuple)
+
+
+def _members(hint: Any) -> Iterator[Any]:
+    """The types that a hint stands for: of a union and of a sequence its members'."""
+    if get_origin(hint) in (Union, types.UnionType, *_SEQUENCES):
+        for one in get_args(hint):
+            yield from _members(one)
+    else:
+        yield hint
 
 
 class _Known(dict[str, Any]):
@@ -204,65 +191,78 @@ class _Known(dict[str, Any]):
         return getattr(builtins, name, Any)
 
 
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+def arguments_of(command: str, tokens: Sequence[str], file: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line gives to the function of a command, by the names of its arguments.
 
+    Args:
+        command: its name.
+        tokens: the line behind the name.
+        file: what a file gives where the line is silent; settings of both count.
 
-def choices(kind: Any) -> list[str]:
-    """The values of a type, where they are few."""
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return [str(one.value) for one in kind]
-    return [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
-
-
-def build_app(wanted: Iterable[str]) -> App:
-    """The program with the ``wanted`` commands only, since their code is loaded."""
-    from cyclopts import App
-
-    options: Any = {
-        "print_error": False,
-        "exit_on_error": False,
-        "result_action": "return_value",
-        "suppress_keyboard_interrupt": False,  # by default it exits without a word
+    Raises:
+        UseError: something is misspelt, missing, given twice or of another kind.
+    """
+    listed = f"see `userdp {command} --help`"
+    options = {one.name: one for one in options_of(command)}
+    place = next((name for name, one in options.items() if one.place), None)
+    given, words = dict[str, list[str]](), deque(tokens)
+    while words:
+        name, equals, text = words[0].partition("=")
+        if not name.startswith("--"):
+            if place is None or (place in given and not options[place].several):
+                told = f"userdp {command} takes nothing more, and got {words[0]!r}"
+                raise UseError(told, hint=listed)
+            given.setdefault(place, []).append(words.popleft())
+            continue
+        words.popleft()
+        if name not in options:
+            guess = likely(_meant(command, name))
+            raise UseError(f"userdp {command} has no option {name}", hint=f"{guess}{listed}")
+        option, values = options[name], [text] if equals else []
+        while option.kind is not bool and not equals and words and not words[0].startswith("--"):
+            values.append(words.popleft())
+            if option.field not in _TRIED:
+                break
+        if bool(values) is (option.kind is bool):
+            told = "takes no value" if values else "needs a value"
+            raise UseError(f"{name} {told}", hint=listed)
+        if name in given and not option.several:
+            raise UseError(f"{name} is given twice, and one value is wanted", hint=listed)
+        given.setdefault(name, []).extend(values)
+    of_line = {
+        options[name].field: options[name].value(given[name], listed=listed) for name in given
     }
-    app, store = App(name="userdp", version=__version__, **options), App(name="store", **options)
-    app.register_install_completion_command()
-    app.command(store)
-    for name in wanted:
-        place = store if name.startswith("store ") else app
-        place.command(_for_a_line(name), name=name.split()[-1])
-    return app
+    if "settings" in of_line:
+        of_line["settings"] = (*file.get("settings", ()), *of_line["settings"])
+    found = {**file, **of_line}
+    for option in options.values():
+        if option.needed and option.field not in found:
+            raise UseError(f"userdp {command} needs {option.name}", hint=listed)
+    return found
 
 
-def _for_a_line(name: str) -> Callable[..., Any]:
-    """A function of `userdp.commands` that takes what a line may give."""
-
-    def command(*arguments: Any, **options: Any) -> Any:
-        return function_of(name)(*arguments, **options)
-
-    parameters = [_as_read(one) for one in options_of(name)]
-    # What `inspect.signature` reads first; typeshed lists it for no function.
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
-    return command
+def _meant(command: str, word: str) -> str | None:
+    """The option that was probably meant."""
+    known = [*(one.name for one in options_of(command)), *_EVERYWHERE]
+    if _ELSEWHERE.get(word) in known:
+        return _ELSEWHERE[word]
+    field = word.removeprefix("--").replace("-", "_")
+    places = [at for at, fields in sections_of(command).items() if field in fields]
+    return f"--set {places[0]}.{field}=…" if places else closest(word, known)
 
 
-def _as_read(option: Option) -> inspect.Parameter:
-    """An option as the command-line library reads it."""
-    from cyclopts import Parameter
-
-    told: dict[str, Any] = {"name": option.name, "negative": ()}
-    if option.default is True:  # only leaving out is an option
-        told = {"negative": option.name}
-    if option.kind is int:
-        told["converter"] = _whole
-    told["consume_multiple"] = option.several and option.field in _TRIED
-    told["allow_leading_hyphen"] = option.field == "user"  # "-" is standard input
-    kind = list[option.kind] if option.several else option.kind  # type: ignore[name-defined]
-    place = inspect.Parameter.POSITIONAL_ONLY if option.place else inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(
-        option.field, place, default=option.default, annotation=Annotated[kind, Parameter(**told)]
-    )
+def completions(line: str) -> list[str]:
+    """The words that may stand at the end of an unfinished line: commands, options, values."""
+    *before, word = line.split(" ")[1:]
+    command = command_of(before)
+    if command is None:
+        begun = " ".join([*before, word])
+        known = [name.split()[len(before)] for name in NAMES if name.startswith(begun)]
+    else:
+        options = {one.name: one for one in options_of(command) if not one.place}
+        last = options.get(before[-1])
+        known = [*(last.choices if last and last.choices else [*options, *_EVERYWHERE])]
+    return sorted({one for one in known if one.startswith(word)})
 
 
 def help_of(name: str = "") -> str:
@@ -274,31 +274,23 @@ def help_of(name: str = "") -> str:
         wrap = textwrap.TextWrapper(width, subsequent_indent=" " * left, break_on_hyphens=False)
         return "\n".join(wrap.fill(f"  {first}".ljust(left) + words) for first, words in rows)
 
-    if name in names():
-        options = options_of(name)
-        needed = [one.shown for one in options if one.default is inspect.Parameter.empty]
-        usage = " ".join([name, *needed, "[OPTIONS]"])
-        told = (first_line(commands, name), *paragraphs(function_of(name)))
-        lists = [listed([(one.shown, one.told) for one in options])]
-        example = f"{name} {next(of[name] for of in COMMANDS.values() if name in of)}"
+    lists: list[str] = []
+    if name in NAMES:
+        options, function = options_of(name), function_of(name)
+        usage = " ".join([name, *(one.shown for one in options if one.needed), "[OPTIONS]"])
+        told = (first_line(commands, name), *paragraphs(function))
+        lists.append(listed([(one.shown, one.told) for one in options]))
+        example = example_of(function)
         if any(one.name == "--set" for one in options):
             lists.append(f"All else: userdp {name} --settings lists it.")
     else:
-        usage, told, example = f"{name} COMMAND".strip(), _HELP, "demo --out demo"
-        lists = []
-        for heading, examples in COMMANDS.items():
-            rows = [(one, first_line(commands, one)) for one in examples if one.startswith(name)]
+        usage, told, example = f"{name} COMMAND".strip(), _HELP, "userdp demo --out demo"
+        for heading, of in COMMANDS.items():
+            listing = [one for one in of.split(", ") if one.startswith(name)]
+            rows = [(one, first_line(commands, one)) for one in listing]
             if not name and heading == _STORE:
-                rows = [("store", ", ".join(one.split()[-1] for one in examples))]
+                rows = [("store", of.replace("store ", ""))]
             if rows:
                 lists.append(f"{heading}:\n{listed(rows)}")
     wrapped = [textwrap.fill(one, width) for one in told]
-    return "\n\n".join([f"Usage: userdp {usage}", *wrapped, *lists, f"Try: userdp {example}"])
-
-
-def _whole(kind: Any, tokens: Sequence[Any]) -> int:
-    """A whole number, as 1000 or 1e3; the library would round 1.5, and nobody would know."""
-    value = float(tokens[0].value)
-    if not value.is_integer():
-        raise ValueError(f"{tokens[0].value} is no whole number")
-    return int(value) if re.search("[.eE]", tokens[0].value) else int(tokens[0].value)
+    return "\n\n".join([f"Usage: userdp {usage}", *wrapped, *lists, f"Try: {example}"])

@@ -2,53 +2,117 @@
 
 from __future__ import annotations
 
+import errno
 import json as json_library
 import math
 import os
+import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Drawn
 
 from userdp.claims import Claim
-from userdp.claims.claims import printed_in_words, so_far_in_words
-from userdp.commands.answer import Part, plain
+from userdp.claims.claims import foreseen_in_words, printed_in_words, so_far_in_words
+from userdp.cli.commands import module_of, options_of, sections_of
+from userdp.commands.answer import plain
 from userdp.commands.progress import say
-from userdp.errors import Interrupted, UserdpError, UserdpWarning
+from userdp.data.near_ids import near_hint
+from userdp.errors import FailureError, Interrupted, UserdpError, UserdpWarning
+from userdp.out_of_memory import ran_out_of_memory
 from userdp.reporting.facts import parts_of_claim
 from userdp.reporting.table import MISSING, Table, table_of
 from userdp.vocabulary import delta_up, round_up
 
+Part: TypeAlias = str | Table | Claim | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""What an answer in words is made of: a text, a table, a claim, named values, or rows."""
 _FOR_WHOM = {
     True: "Operator-only: exact facts about people and their text, which no epsilon covers.",
     False: "May be handed on: epsilon covers it.",
 }
 _SHARES = ("share", "spent", "share_given_back", "better_for")
+_WORDS = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+    autoescape=False,  # for a terminal
+)
 stdout = Console(highlight=False)
 
 
-def answer_of(result: Any, command: ModuleType, *, json: bool) -> int:
+def show_answer(answer: Any, command: str, *, json: bool) -> int:
     """Print what a function of `userdp.commands` returned, and return the exit status.
 
-    Its module may say it in words, as `Part` each; otherwise the values are shown by their names.
     Nothing is printed of None: another process says it.
     """
-    if result is None:
+    if answer is None:
         return 0
-    values = plain(getattr(command, "to_dict", plain)(result))
+    told = plain(getattr(module_of(command), "to_dict", plain)(answer))
     if json:
-        sys.stdout.write(json_library.dumps(values, allow_nan=False) + "\n")
+        sys.stdout.write(json_library.dumps(told, allow_nan=False) + "\n")
     else:
-        show(command.in_words(result) if hasattr(command, "in_words") else [values])
-        if type(mine := values.get("operator_only")) is bool:
+        show(in_words(answer, command, told))
+        if type(mine := told.get("operator_only")) is bool:
             show([_FOR_WHOM[mine]])
-    return int(False in (values.get("ok"), values.get("passed")))
+    return int(False in (told.get("ok"), told.get("passed")))
+
+
+def in_words(answer: Any, command: str, told: Any = None) -> Iterator[Part]:
+    """What ``words.j2`` says of an answer: paragraphs, and what it draws between them.
+
+    A command without a macro there shows its values by their names.
+
+    Args:
+        answer: of a function of `userdp.commands`.
+        command: its name.
+        told: the object of ``--json``; by default the answer is one itself.
+    """
+    told, drawn = answer if told is None else told, list[Part]()
+
+    def draw(part: Part) -> str:
+        drawn.append(part)
+        return f"\n\n\0{len(drawn) - 1}\n\n"
+
+    words: Any = _WORDS.get_template("words.j2").make_module({"draw": draw})
+    macro = getattr(words, command.split()[-1], lambda answer, told: draw(told))
+    for paragraph in re.split(r"\n\s*\n", macro(answer, told)):
+        text = " ".join(paragraph.split())
+        if text:
+            yield drawn[int(text[1:])] if text.startswith("\0") else text
+
+
+def _kept(of: Any, wanted: Callable[[str, Any], bool]) -> Any:
+    """A mapping, or rows, with some of the keys only."""
+    if isinstance(of, Mapping):
+        return {key: one for key, one in of.items() if wanted(key, one)}
+    return [_kept(row, wanted) for row in of]
+
+
+def _pairs(of: Mapping[str, Any], names: str) -> list[dict[str, Any]]:
+    """Lists of equal length as rows."""
+    keys = names.split()
+    return [dict(zip(keys, row, strict=True)) for row in zip(*map(of.get, keys), strict=True)]
+
+
+_WORDS.globals |= {
+    "only": lambda names, of: _kept(of, lambda key, _: key in names.split()),
+    "without": lambda names, of: _kept(of, lambda key, _: key not in names.split()),
+    "flat": lambda of: _kept(of, lambda _, one: not isinstance(one, dict | list)),
+    "named": lambda name, of: [{name: key, **row} for key, row in of.items()],
+    "joined": lambda first, second: first | (second or {}),
+    "pairs": _pairs,
+    "foreseen": foreseen_in_words,
+    "near_hint": near_hint,
+    "round_up": round_up,
+}
 
 
 def show(parts: Iterable[Part], *, console: Console = stdout) -> None:
@@ -120,6 +184,75 @@ def _drawn(table: Table) -> Drawn:
     for number, row in enumerate(table.rows):
         result.add_row(*map(escape, row), style="bold" if number in table.strong else None)
     return result
+
+
+_SPACE = "free some space, or choose another place with --out"
+_REFUSED = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _SPACE),
+    **dict.fromkeys((errno.EACCES, errno.EROFS, errno.EISDIR), _SPACE),
+    errno.EIO: "the disk or its connection fails: check it, and then give the command again",
+}
+"""What the system may answer whatever the program does, and the way out."""
+_OTHER_NAMES = {
+    "target_epsilon": "epsilon",
+    "target_delta": "delta",
+    "l2_norm": "l2_clip_norm",
+    "item_clip_norm": "item_norm",
+    "clip_stability": "stability",
+    "multiplier": "noise_multiplier",
+    "the clip quantile": "quantile",
+}
+"""What messages call an option that fills a field of another name."""
+
+
+def failure_of(error: Exception, command: str | None) -> UserdpError | None:
+    """What to say of an error, in options; None of one that is a fault of the program itself."""
+    if isinstance(error, UserdpError):
+        options = {} if command is None else _typed(command)
+        hint = error.hint and in_shell(error.hint, options)
+        return type(error)(in_shell(error.message, options), hint=hint)
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        where = f" ({error.filename})" if error.filename else ""
+        told = f"the machine refused: {error.strerror}{where}"
+        return FailureError(told, hint=_REFUSED[error.errno])
+    if ran_out_of_memory(error):  # its words tell how much: the size of a cohort, say
+        return FailureError(
+            "memory ran out; what was charged before stays charged",
+            hint="go on, or begin again, with more memory for this process",
+        )
+    return None
+
+
+def _typed(command: str) -> dict[str, str]:
+    """What is typed to fill a field, by what messages call the field."""
+    places = reversed([*sections_of(command).items()])  # of two settings of one name the first
+    typed = {name: f"{at}.{name}" for at, fields in places for name in fields}
+    typed |= {one.field: one.name for one in options_of(command) if not one.place}
+    return {word: typed[name] for word, name in _OTHER_NAMES.items() if name in typed} | typed
+
+
+def in_shell(text: str, options: Mapping[str, str]) -> str:
+    """A message for who typed a command: what it calls by a field's name becomes the option.
+
+    A name of several words is the option wherever it stands by itself; a name of one word, which
+    may be a word of the sentence, only where it begins the message, or has its value in brackets.
+
+    Args:
+        text: the message.
+        options: name of a field to the command's own option.
+
+    >>> in_shell("lora_rank must be 1 or more", {"lora_rank": "--lora-rank"})
+    '--lora-rank must be 1 or more'
+    >>> in_shell("width (5) must be a multiple of the width of a head", {"width": "learning.width"})
+    'learning.width (5) must be a multiple of the width of a head'
+    """
+    for name, option in options.items():
+        if "_" in name:
+            place = rf"(?<![-\w./\"'`=])(?<!the ){name}(?![\w(/\"'=.-])"
+        else:
+            place = rf"^{name}(?= must\b)|(?:^|(?<=\bof )|(?<=\bmost )){name}(?= \([\d.]+\))"
+        text = re.sub(place, option, text)
+    return text
 
 
 def fail(failure: UserdpError, *, json: bool) -> int:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
-from userdp.accounting.mechanisms import NoisySteps
 from userdp.claims import Claim
 from userdp.clip import Clip
 from userdp.codec import encode
-from userdp.commands.answer import Part
+from userdp.commands.answer import ASIDE, INNER, Answer
 from userdp.commands.setting import Section, read, samplings
 from userdp.errors import UseError, warn
 from userdp.hints import one_of
@@ -28,7 +27,7 @@ AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadha
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Priced:
+class Priced(Answer):
     """What a mechanism or a ledger costs.
 
     Args:
@@ -36,12 +35,8 @@ class Priced:
         claim: of a ledger.
     """
 
-    values: Mapping[str, Any]
-    claim: Claim | None = None
-
-    def to_dict(self) -> Mapping[str, Any]:
-        """What ``userdp account --json`` prints."""
-        return self.values
+    values: Mapping[str, Any] = field(metadata=INNER)
+    claim: Claim | None = field(default=None, metadata=ASIDE)
 
 
 def account(
@@ -66,6 +61,10 @@ def account(
     give the least noise. A mechanism is priced with exact Gaussian noise; a ledger as it ran: the
     distance of its noise from a Gaussian is included, which moves no printed digit of an ordinary
     epsilon (docs/accounting.md).
+
+    Example::
+
+        userdp account --sampling-probability 0.01 --steps 1000 --delta 1e-6 --noise-multiplier 1
 
     Args:
         ledger: a run or store ledger, or the folder that holds one: epsilon is recomputed from it.
@@ -94,69 +93,42 @@ def account(
             f"--curve is computed by contour, not by --accountant {accountant}",
             hint="leave --accountant out, or ask for it by itself",
         )
-    constants = read(settings, sections())["sampling"]
     own = {"sampling_probability": sampling_probability, "group_size": group_size}
-    constants |= {name: value for name, value in own.items() if value is not None}
-    law: Sampling | None
-    mechanism: NoisySteps | None
-    claimed, told = None, dict[str, Any]()
+    constants = {name: one for name, one in own.items() if one is not None}
+    constants |= read(settings, sections())["sampling"]
     if ledger is not None:
         beside = (sampling, population, epsilon, noise_multiplier, steps, *constants.values())
         if any(one is not None for one in beside):
             raise UseError("--ledger says it all: leave the options of a mechanism out")
-        claimed = _of_ledger(Path(ledger), delta, wanted=bool(accountant or curve or proof))
-        told, mechanism, delta = claimed.to_dict(), claimed.mechanism, claimed.guarantee.delta
-        law = None if claimed.plan is None else claimed.plan.sampling
-        population = None if claimed.plan is None else claimed.plan.population
-    else:
-        law = _sampling(sampling or "users", constants, population)
-        require_said({"steps": steps}, why="epsilon depends on it")
-        mechanism = law.price(
-            Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier),
-            Clip(l2_norm=1.0),
-            require_count("steps", steps or 0),
+        return _of_ledger(Path(ledger), delta, accountant, curve=curve, proof=proof)
+    law = _sampling(sampling or "users", constants, population)
+    require_said({"steps": steps}, why="epsilon depends on it")
+    noise = Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier)
+    mechanism = law.price(noise, Clip(l2_norm=1.0), require_count("steps", steps or 0))
+    if [noise_multiplier, delta, epsilon].count(None) != 1:
+        raise UseError(
+            "account needs two of --noise-multiplier, --delta and --epsilon (or --ledger PATH): "
+            "the third is computed"
         )
-        if [noise_multiplier, delta, epsilon].count(None) != 1:
-            raise UseError(
-                "account needs two of --noise-multiplier, --delta and --epsilon (or --ledger "
-                "PATH): the third is computed"
-            )
-    if law is not None and population is not None and delta:
-        counted = "users" if law.by_user else "examples"
-        warn(require_small_delta(delta, population, counted=counted, allow_large_delta=True))
-    if mechanism is not None and law is not None and (claimed is None or accountant):
-        chosen = Accountant(accountant or "contour")
-        if delta is None:
-            assert epsilon is not None
-            if curve or accountant:
-                raise UseError("--epsilon with a noise goes with a mechanism and --proof only")
-            return Priced(values=_facts(law, mechanism) | _delta_at(mechanism, epsilon, proof))
+    if delta is not None:
+        _warn_of_delta(law, population, delta)
+        chosen, goal = Accountant(accountant or "contour"), dict[str, float]()
         if epsilon is not None:
-            mechanism = calibrate(
-                mechanism, target_epsilon=epsilon, target_delta=delta, accountant=chosen
-            )
-            told = {"target_epsilon": epsilon}
-        bracket = epsilon_by(chosen, mechanism, delta)
-        told = {
-            **_facts(law, mechanism),
-            **told,
-            "epsilon": bracket.upper,
-            "epsilon_lower_bound": bracket.lower,
-            "delta": delta,
-            "accountant": bracket.accountant,
-            **({"note": bracket.note} if bracket.note else {}),
-        }
-        if claimed is not None:
-            guarantee = replace(
-                claimed.guarantee, epsilon=bracket.upper, accountant=bracket.accountant
-            )
-            claimed = replace(claimed, guarantee=guarantee)
-            told["headline"] = claimed.headline
-    if curve:
-        told["curve"] = _curve(mechanism)
+            goal = {"target_epsilon": epsilon}
+            mechanism = calibrate(mechanism, **goal, target_delta=delta, accountant=chosen)
+        told = _facts(law, mechanism) | goal | _epsilon(mechanism, delta, chosen)
+        return Priced(values=_further(told, mechanism, curve=curve, proof=proof))
+    assert epsilon is not None
+    if curve or accountant:
+        raise UseError("--epsilon with a noise goes with a mechanism and --proof only")
+    bracket = mechanism.delta(epsilon)
+    told = _facts(law, mechanism) | {"delta": bracket.upper, "delta_lower_bound": bracket.lower}
+    told |= {"epsilon": epsilon, "accountant": bracket.accountant}
     if proof:
-        told["proof"] = _proof_of_epsilon(mechanism, told)
-    return Priced(values=told, claim=claimed)
+        from userdp.accounting.claims import prove_delta
+
+        told["proof"] = prove_delta(mechanism, epsilon, bracket)
+    return Priced(values=told)
 
 
 def sections() -> dict[str, Section]:
@@ -189,7 +161,7 @@ def _sampling(
     return law(**constants_of(law, constants))
 
 
-def _facts(sampling: Sampling, mechanism: NoisySteps) -> dict[str, Any]:
+def _facts(sampling: Sampling, mechanism: Any) -> dict[str, Any]:
     """What is printed of a mechanism beside ε and δ."""
     values = encode(sampling)
     return {
@@ -203,8 +175,24 @@ def _facts(sampling: Sampling, mechanism: NoisySteps) -> dict[str, Any]:
     }
 
 
-def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
-    """The claim of a ledger; `UseError` if it is not of one mechanism, where one is ``wanted``.
+def _epsilon(mechanism: Any, delta: float, accountant: Accountant) -> dict[str, Any]:
+    """The ε of a mechanism at δ."""
+    bracket = epsilon_by(accountant, mechanism, delta)
+    told = {"epsilon": bracket.upper, "epsilon_lower_bound": bracket.lower, "delta": delta}
+    note = {"note": bracket.note} if bracket.note else {}
+    return {**told, "accountant": bracket.accountant, **note}
+
+
+def _warn_of_delta(law: Sampling, population: int | None, delta: float) -> None:
+    if population is not None and delta:
+        counted = "users" if law.by_user else "examples"
+        warn(require_small_delta(delta, population, counted=counted, allow_large_delta=True))
+
+
+def _of_ledger(
+    path: Path, delta: float | None, accountant: str | None, *, curve: bool, proof: bool
+) -> Priced:
+    """The claim of a ledger; by another accountant, or with a curve or a proof, of one mechanism.
 
     A sum over several charges, or the price of a choice, has no mechanism whose curve could be
     drawn, or that another accountant could price.
@@ -218,74 +206,49 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
     claimed = claim(path, delta=delta)
     if claimed.subject == "run" and is_run(folder):
         require_released_files(RunRecord.read(folder))
-    if delta is not None and claimed.guarantee.delta == 0:
+    guarantee, mechanism = claimed.guarantee, claimed.mechanism
+    if delta is not None and guarantee.delta == 0:
         why = f"all that {path} charges has delta 0" if claimed.finite else claimed.headline
         raise UseError(f"--delta says nothing here: {why}", hint="leave --delta out")
-    if wanted and claimed.mechanism is None:
-        why = "nothing" if math.isinf(claimed.guarantee.epsilon) else claimed.composition
+    if (accountant or curve or proof) and mechanism is None:
+        why = "nothing" if math.isinf(guarantee.epsilon) else claimed.composition
         raise UseError(
-            "--accountant, --curve and --proof ask of one mechanism, and the claim "
-            f"of {path} is of {why}",
+            f"--accountant, --curve and --proof ask of one mechanism, and the claim of {path} is "
+            f"of {why}",
             hint="leave them out, or name the ledger of a single private run",
         )
-    return claimed
+    told = claimed.to_dict()
+    if (plan := claimed.plan) is not None:
+        _warn_of_delta(plan.sampling, plan.population, guarantee.delta)
+        if accountant:
+            again = _epsilon(mechanism, guarantee.delta, Accountant(accountant))
+            told = _facts(plan.sampling, mechanism) | told | again
+            second = {name: told[name] for name in ("epsilon", "accountant")}
+            claimed = replace(claimed, guarantee=replace(guarantee, **second))
+            told["headline"] = claimed.headline
+    return Priced(values=_further(told, mechanism, curve=curve, proof=proof), claim=claimed)
 
 
-def _curve(mechanism: Any) -> dict[str, list[float]]:
-    from userdp.accounting.tradeoff import delta_curve
+def _further(
+    told: dict[str, Any], mechanism: Any, *, curve: bool, proof: bool
+) -> Mapping[str, Any]:
+    """What is told, with the curve, and with the proof of ε, which fails if it is contradicted."""
+    if curve:
+        from userdp.accounting.tradeoff import delta_curve
 
-    rates = [1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.5]
-    curve = delta_curve(lambda epsilon: float(mechanism.delta(epsilon).upper))
-    return {
-        "epsilon": list(curve.epsilons),
-        "delta": list(curve.deltas),
-        "false_positive_rate": rates,
-        "largest_true_positive_rate": [curve.max_true_positive_rate(rate) for rate in rates],
-    }
+        rates = [1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.5]
+        drawn = delta_curve(lambda epsilon: float(mechanism.delta(epsilon).upper))
+        told["curve"] = {
+            "epsilon": list(drawn.epsilons),
+            "delta": list(drawn.deltas),
+            "false_positive_rate": rates,
+            "largest_true_positive_rate": [drawn.max_true_positive_rate(rate) for rate in rates],
+        }
+    if proof:
+        from userdp.accounting.bracket import Bracket
+        from userdp.accounting.claims import prove_epsilon
 
-
-def _proof_of_epsilon(mechanism: Any, told: Mapping[str, Any]) -> dict[str, Any]:
-    """The proof of the ε at its δ; raises where it contradicts the accountant."""
-    from userdp.accounting.bracket import Bracket
-    from userdp.accounting.claims import prove_epsilon
-
-    bracket = Bracket(
-        lower=float(told.get("epsilon_lower_bound", 0.0)),
-        upper=float(told["epsilon"]),
-        accountant=str(told["accountant"]),
-    )
-    return prove_epsilon(mechanism, float(told["delta"]), bracket)
-
-
-def _delta_at(mechanism: Any, epsilon: float, proof: bool) -> dict[str, Any]:
-    """δ at a given ε by the contour accountant, and by ball arithmetic where ``proof`` is asked."""
-    from userdp.accounting.claims import prove_delta
-
-    bracket = mechanism.delta(epsilon)
-    return {
-        "delta": bracket.upper,
-        "delta_lower_bound": bracket.lower,
-        "epsilon": epsilon,
-        "accountant": bracket.accountant,
-        **({"proof": prove_delta(mechanism, epsilon, bracket)} if proof else {}),
-    }
-
-
-def in_words(priced: Priced) -> Iterator[Part]:
-    """Names and values, the claim of a ledger, then lists as tables of their own."""
-    told = priced.values
-    apart = ("headline", "standing", "epsilon_so_far")
-    yield {
-        name: value
-        for name, value in told.items()
-        if name not in apart and not isinstance(value, dict | list)
-    }
-    if priced.claim is not None:
-        yield priced.claim
-    if "proof" in told:
-        yield told["proof"]
-    if "curve" in told:
-        curve = told["curve"]
-        for names in (("epsilon", "delta"), ("false_positive_rate", "largest_true_positive_rate")):
-            points = list(zip(*(curve[name] for name in names), strict=True))
-            yield [dict(zip(names, one, strict=True)) for one in points[:: 1 + len(points) // 9]]
+        lower, upper = float(told.get("epsilon_lower_bound", 0.0)), float(told["epsilon"])
+        bracket = Bracket(lower=lower, upper=upper, accountant=str(told["accountant"]))
+        told["proof"] = prove_epsilon(mechanism, float(told["delta"]), bracket)
+    return told

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-from userdp.claims import Claim
-from userdp.reporting.table import Table
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Part: TypeAlias = str | Table | Claim | Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""What an answer in words is made of: a sentence, a table, a claim, named values, or rows."""
+
+INNER = {"inner": True}
+"""Of a field that is a mapping, or has a `to_dict`: its values stand among the answer's own."""
+ASIDE = {"aside": True}
+"""Of a field that is no part of ``--json``."""
 
 
 class Answer:
@@ -25,8 +25,15 @@ class Answer:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
-        return _fields(self)
+        """What ``--json`` prints: every field; one that is None by default is left out."""
+        told: dict[str, Any] = {}
+        for one in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = plain(getattr(self, one.name))
+            if "inner" in one.metadata:
+                told |= value or {}
+            elif "aside" not in one.metadata and (value is not None or one.default is not None):
+                told[one.name] = value
+        return told
 
     def rows(self) -> list[dict[str, Any]]:
         """What it holds of several things, a row each."""
@@ -49,7 +56,7 @@ def plain(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return plain(value.to_dict())
     if dataclasses.is_dataclass(value):
-        return _fields(value)
+        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -59,7 +66,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from userdp.auditing.audit_run import audit_run
-from userdp.commands.answer import Answer, Part, plain
+from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
 from userdp.data.progress import Progress
 from userdp.errors import UseError
 from userdp.interrupts import told
-from userdp.vocabulary import require_count, round_up
+from userdp.vocabulary import require_count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,11 +24,13 @@ class Audited(Answer):
 
     Args:
         run: its folder.
+        operator_only: always.
         values: all that was measured.
     """
 
     run: Path
-    values: Mapping[str, Any]
+    operator_only: bool = True
+    values: Mapping[str, Any] = field(metadata=INNER)
 
     @property
     def passed(self) -> bool:
@@ -41,10 +42,6 @@ class Audited(Answer):
         """What the canaries prove; None without an extra run."""
         lower: float | None = self.values["epsilon_lower"]
         return lower
-
-    def to_dict(self) -> dict[str, Any]:
-        """What ``userdp audit --json`` prints."""
-        return {"run": str(self.run), "operator_only": True, **plain(self.values)}
 
 
 def audit(
@@ -69,6 +66,10 @@ def audit(
     sensitivity at every step. The extra run costs about what the run did, works on a copy of the
     store, releases nothing and is not charged. The exit status is 1 where something contradicts
     the claim.
+
+    Example::
+
+        userdp audit run --store store
 
     Args:
         run: a finished run, or its folder.
@@ -112,34 +113,3 @@ def audit(
             progress=bar,
         )
     return Audited(run=path, values=values)
-
-
-def in_words(audited: Audited) -> Iterator[Part]:
-    """What was measured beside what is claimed, and whether anything contradicts the claim."""
-    told = audited.to_dict()
-    for name, over in (("inference", "the base model"), ("references", "reference runs")):
-        if (attack := told[name]) is not None:
-            yield f"User inference, compared with {over}:"
-            yield {key: one for key, one in attack.items() if key != "curve"}
-    if (extra := told["extra_run"]) is None:
-        yield "No extra run: nothing was held against the claim."
-        return
-    yield extra
-    claimed, largest = float(told["claimed_epsilon"]), extra["bound"]["most_detectable"]
-    if math.isinf(claimed) and audited.passed:
-        yield "This run claims nothing: its epsilon is infinite, and no check contradicts that."
-        return
-    yield (
-        f"Claimed is epsilon at most {round_up(claimed)}; the largest that so many canaries could "
-        f"have proved is {largest:.3f}"
-        + (": they cannot contradict this claim." if largest <= claimed else ".")
-    )
-    yield (
-        "A right run's claim would be contradicted with probability at most "
-        f"{round_up(told['false_alarm'])}, over all checks and canaries together."
-    )
-    yield (
-        "Nothing contradicts the claim. That is no proof of it."
-        if audited.passed
-        else f"The claim is CONTRADICTED by: {'; '.join(told['flagged'])}."
-    )

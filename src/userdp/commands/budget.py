@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import Claim
 from userdp.claims import claim as claim_at
-from userdp.commands.answer import Answer, Part, plain
+from userdp.commands.answer import INNER, Answer
 from userdp.data.meta import read_meta
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -24,18 +22,15 @@ class BudgetView(Answer):
 
     Args:
         store: its folder.
+        operator_only: always.
         overview: what was spent when on what, what is left, what it buys.
         claim: of the store; None while nothing was charged.
     """
 
     store: Path
-    overview: Overview
+    operator_only: bool = True
+    overview: Overview = field(metadata=INNER)
     claim: Claim | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """What ``userdp store budget --json`` prints."""
-        told = {"store": self.store, "operator_only": True, **asdict(self.overview)}
-        return {key: plain(one) for key, one in (told | {"claim": self.claim}).items()}
 
 
 def budget(
@@ -53,6 +48,10 @@ def budget(
     together, whatever is chosen by earlier releases: what would exceed it is refused. It is never
     raised, and never renewed. Without them the ledger is shown: what was spent when on what, what
     is left, and what that would buy.
+
+    Example::
+
+        userdp store budget store --epsilon 8 --delta 1e-6
 
     Args:
         store: a user store, or its folder.
@@ -79,26 +78,8 @@ def budget(
             hint="give --epsilon and --delta; or neither, to see what was spent",
         )
     history = ledger.history()
-    view = BudgetView(
+    return BudgetView(
         store=path,
         overview=overview(history),
         claim=claim_at(path) if history.charges else None,
     )
-    return view
-
-
-def in_words(view: BudgetView) -> Iterator[Part]:
-    """What was fixed, what was spent of it when and on what, and what is left."""
-    if view.overview.epsilon is None:
-        yield (
-            "No total was fixed for this store: prices add up, and what was chosen after earlier "
-            "releases is what was spent so far. A new store may have one: userdp store budget "
-            "STORE --epsilon E --delta D"
-        )
-    told = view.to_dict()
-    lines = [{key: line[key] for key in line if key != "id"} for line in told.pop("lines")]
-    yield {key: one for key, one in told.items() if key != "claim"}
-    if lines:
-        yield lines
-    if view.claim is not None:
-        yield view.claim

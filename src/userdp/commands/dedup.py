@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answer import Part
 from userdp.commands.prepare import source_options
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
@@ -50,6 +49,10 @@ def dedup(
     What is left depends on the private records, and so does a model trained on it: no epsilon of a
     later run covers that. OUT.provenance.json says so, and stores made of OUT repeat it.
 
+    Example::
+
+        userdp store dedup public.jsonl.gz --private mail.jsonl.gz --out clean.jsonl.gz
+
     Args:
         public: the corpus, JSON Lines (gzip or plain).
         private: the private records: files, folders or patterns, as for userdp prepare.
@@ -79,7 +82,7 @@ def dedup(
         raise UseError(f"--out is the public corpus itself, {corpus}, which stays as it is")
     require_new(place, overwrite=overwrite, name="clean.jsonl.gz")
     require_new(provenance_of(place), overwrite=overwrite)
-    given = read([settings] if isinstance(settings, str) else settings, sections())
+    given = read(settings, sections())
     domains, listed = _domains(domain), _urls(urls)
     name = secrets.token_hex(16)
     if store is not None:
@@ -88,6 +91,8 @@ def dedup(
     paths = [private] if isinstance(private, str) else list(private)
     options = source_options(InputOptions(**given["input"]), None)
     records, tally = open_source(paths, kind=source, options=options), Tally()
+    fields = {"text": public_text_field, "url": public_url_field}
+    published = PublicCorpus(**fields, domains=domains, urls=listed)
     with shown(progress) as bar:
         texts = PrivateTexts(_texts(records, tally, bar), OverlapRules(**given["rules"]))
         if not len(texts):
@@ -95,16 +100,7 @@ def dedup(
                 f"none of {tally.records_read} private records has a text: nothing could overlap",
                 hint="check --set input.user=…, input.text=… and the paths",
             )
-        counts = filter_file(
-            corpus,
-            place,
-            texts,
-            PublicCorpus(
-                text=public_text_field, url=public_url_field, domains=domains, urls=listed
-            ),
-            private_content=name,
-            progress=bar,
-        )
+        counts = filter_file(corpus, place, texts, published, private_content=name, progress=bar)
     return {
         "public": str(corpus),
         "out": str(place),
@@ -122,12 +118,6 @@ def dedup(
 def sections() -> dict[str, Section]:
     """What ``--set`` reaches: what counts as overlap, and how private records are read."""
     return {"rules": section_of(OverlapRules), "input": section_of(InputOptions)}
-
-
-def in_words(result: Mapping[str, Any]) -> Iterator[Part]:
-    """What each stage removed."""
-    yield result
-    yield "What is left depends on the private records, and no epsilon of a run covers that."
 
 
 def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:

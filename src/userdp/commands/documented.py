@@ -1,4 +1,4 @@
-"""What a docstring says: its first line, its paragraphs, and its ``Args`` by name."""
+"""What a docstring says: its first line, its paragraphs, its ``Args`` by name, its ``Example``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,14 @@ def documented(thing: Any) -> dict[str, str]:
 
 def paragraphs(thing: Any) -> list[str]:
     """The paragraphs of a docstring between its first line and its arguments."""
-    told = (inspect.getdoc(thing) or "").partition("\nArgs:")[0]
+    told = re.split(r"\n(?:Args:|Example::)\n", inspect.getdoc(thing) or "")[0]
     return [" ".join(part.split()) for part in told.split("\n\n")[1:] if part.strip()]
+
+
+def example_of(thing: Any) -> str:
+    """The command line that a docstring gives as an example."""
+    found = re.search(r"\nExample::\n\n +(.+)", inspect.getdoc(thing) or "")
+    return found[1] if found else ""
 
 
 def first_line(room: ModuleType, name: str) -> str:

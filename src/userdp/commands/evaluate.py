@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answer import Answer, Part
+from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
 from userdp.commands.setting import Section, read, section_of
@@ -37,18 +37,13 @@ class Evaluated(Answer):
 
     run: Path
     operator_only: bool = True
-    splits: tuple[dict[str, Any], ...] = ()
-    released: dict[str, Any] | None = None
-    personalized: dict[str, Any] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """What ``userdp evaluate --json`` prints."""
-        told = self.released or self.personalized or {"splits": list(self.splits)}
-        return {"run": str(self.run), "operator_only": self.operator_only, **told}
+    splits: tuple[dict[str, Any], ...] | None = None
+    released: dict[str, Any] | None = field(default=None, metadata=INNER)
+    personalized: dict[str, Any] | None = field(default=None, metadata=INNER)
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each split and model ("base" is what the run began from)."""
-        parts = self.splits if self.released is None else (self.released,)
+        parts = self.splits or ([self.released] if self.released else [])
         return [
             {"split": part["split"], "of": of, **part[of], **part[of].get("user_quantiles", {})}
             for part in parts
@@ -83,6 +78,10 @@ def evaluate(
     (epsilon, 0)-DP per user; they stand in the run's ledger, with what they cost together with the
     model, and may be published.
 
+    Example::
+
+        userdp evaluate run --store store
+
     Args:
         run: a finished run, or its folder.
         store: the user store to measure on.
@@ -115,50 +114,38 @@ def evaluate(
     choose_device(device)
     path = folder_of(run)
     local = read(settings, sections())["local"]
-    named = [split] if isinstance(split, str) else split
-    splits = tuple(dict.fromkeys(Split(name) for name in named))
-    bounds = {"--loss-bound": loss_bound, "--difference-bound": difference_bound}
+    splits = [*dict.fromkeys(Split(one) for one in ([split] if isinstance(split, str) else split))]
+    bounds = {"loss_bound": loss_bound, "difference_bound": difference_bound}
     private = epsilon is not None
-    for wrong, why in (
-        (local and not personalize, "local.… says nothing without --personalize"),
-        (not private and any(bounds.values()), f"{' and '.join(bounds)} need --epsilon"),
-        (private and personalize, "--personalize measures exactly: nothing is released under DP"),
-        (
-            private and most_users is not None,
-            "--most-users reads the smallest hashes, so that one user more takes another's place: "
-            "no epsilon for one user would hold",
-        ),
-        (difference_bound and not base, "--no-base leaves out what --difference-bound bounds"),
-        (private and len(splits) > 1, "--epsilon releases one split at a time: name one --split"),
-    ):
+    for why, wrong in {
+        "local.… says nothing without --personalize": local and not personalize,
+        "loss_bound and difference_bound need --epsilon": not private and any(bounds.values()),
+        "--personalize measures exactly: nothing is released under DP": private and personalize,
+        "--no-base leaves out what --difference-bound bounds": difference_bound and not base,
+        "--epsilon releases one split at a time: name one --split": private and len(splits) > 1,
+        "--most-users reads the smallest hashes, so that one user more takes another's place: no "
+        "epsilon for one user would hold": private and most_users is not None,
+    }.items():
         if wrong:
             raise UseError(why)
     for name, bound in bounds.items():
         _require_round(name, bound)
-    people = opened(store, fixed_graph=epsilon is None)  # exact numbers claim nothing
+    people = opened(store, fixed_graph=not private)  # exact numbers claim nothing
     left = "before its end: what was charged stays charged" if private else "before its end"
     with told_of(left, resume=False), shown(progress) as bar:
         how: dict[str, Any] = {"with_base": base, "device": device, "progress": bar}
         if epsilon is not None:
-            released = release_evaluation(
-                path,
-                people,
-                splits[0] if splits else Split.HELD_OUT_USERS,
-                epsilon=epsilon,
-                loss_bound=loss_bound,
-                difference_bound=difference_bound,
-                batch=micro_batch,
-                **how,
-            )
+            of = splits[0] if splits else Split.HELD_OUT_USERS
+            how |= {"epsilon": epsilon, "batch": micro_batch, **bounds}
+            released = release_evaluation(path, people, of, **how)
             return Evaluated(run=path, operator_only=False, released=released)
         how["most_users"] = most_users
         if personalize:
-            gained = personalize_run(
-                path, people, LocalTraining(**local), lora_rank=lora_rank, **how
-            )
+            training = LocalTraining(**local)
+            gained = personalize_run(path, people, training, lora_rank=lora_rank, **how)
             return Evaluated(run=path, personalized=gained)
-        names = splits or held_out_splits(people)
-        measured = evaluate_splits(path, people, names, batch=micro_batch, **how)
+        of_all = splits or held_out_splits(people)
+        measured = evaluate_splits(path, people, of_all, batch=micro_batch, **how)
         return Evaluated(run=path, splits=tuple(measured))
 
 
@@ -179,32 +166,3 @@ def _require_round(name: str, bound: float | None) -> None:
             "something exact about these people if it was read off their losses",
             hint=f"state one without a look, such as {float(f'{bound:.1g}'):g}",
         )
-
-
-def in_words(measured: Evaluated) -> Iterator[Part]:
-    """Losses in nats per token, and which of two models is better."""
-    if measured.splits:
-        yield [{key: row[key] for key in row if key not in _UNSEEN} for row in measured.rows()]
-    else:
-        yield measured.released or measured.personalized or {}
-    for part in (measured.released,) if measured.released else measured.splits:
-        if (found := part.get("difference")) is not None:
-            told = _compared(found["user_loss"], found["standard_error"])
-            yield f"{part['split']}: {told}"
-    if measured.released:
-        yield "It was charged in the store's privacy ledger, and comes on top of the run's epsilon."
-    yield "Losses in nats per token."
-
-
-_UNSEEN = ("examples", "tokens", "user_quantiles")
-
-
-def _compared(difference: float, error: float | None) -> str:
-    """Which model is better, by the mean over users of the difference of their two losses."""
-    told = f"After less before, user by user: {difference:+.4f}"
-    if error is None:
-        return f"{told}, of a single user."
-    told += f" ± {error:.4f} nats per token (one standard error)"
-    if abs(difference) < 2 * error:
-        return f"{told}: not told apart from no difference."
-    return f"{told}: {'better' if difference < 0 else 'worse'} than before."

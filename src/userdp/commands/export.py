@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from userdp import files
 from userdp.claims import Claim
@@ -21,7 +22,7 @@ from userdp.claims.released import (
 )
 from userdp.claims.signing import ENVELOPE, STATEMENT, Signer, Statement, digests_of, told_of
 from userdp.claims.verify import run_differs, verify_export
-from userdp.commands.answer import Answer, Part
+from userdp.commands.answer import Answer
 from userdp.commands.run import Place, path_of
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunRecord, journal
@@ -79,6 +80,10 @@ def export(
     link is followed; and the folder is there whole, after `userdp verify` has passed it, or not at
     all. A run of which nothing is claimed is refused.
 
+    Example::
+
+        userdp export run --out shared
+
     Args:
         run: a run or its folder: of training, of a loop or a trainer of your own, or the winner of
             a sweep.
@@ -101,9 +106,8 @@ def export(
             "never written over or into something else",
             hint="choose a new --out, or remove what is there",
         )
-    given = CardFacts(
-        base_model=base_model, license=license, datasets=tuple(dataset), tags=tuple(tag)
-    )
+    told: dict[str, Any] = {"license": license, "datasets": tuple(dataset), "tags": tuple(tag)}
+    given = CardFacts(base_model=base_model, **told)
     signer = None if sign is None else Signer(Path(sign))
     record = _record(folder)
     facts = _released(record)
@@ -115,12 +119,10 @@ def export(
         checked = verify_export(place)
         if checked.problems or checked.claim is None:
             raise FailureError(f"what was exported does not verify: {checked.problems[0]}")
-        written = [
-            path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()
-        ]
+        written = sorted(str(one.relative_to(place)) for one in place.rglob("*") if one.is_file())
     return Exported(
         export=target,
-        files=tuple(sorted(written)),
+        files=tuple(written),
         signed_by=None if signer is None else signer.id,
         notes=tuple(notes),
         claim=checked.claim,
@@ -165,7 +167,6 @@ def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list
     files.write_file(ledger, run.data)
     journal.append(ledger, RUN, lambda _: run.followed or ())
     digests, bound = run.finish.digests, run.finish.files
-    copied = []
     for source, place, names, key in (
         (folder.model, target, MODEL_FILES, "weights"),
         (folder.adapter, target / folder.adapter.name, ADAPTER_FILES, "adapter"),
@@ -176,13 +177,12 @@ def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list
             prefix = f"{source.name}/"
             mine = {at.removeprefix(prefix): bound[at] for at in bound if at.startswith(prefix)}
             copy_bound(source, place, names, bound=mine)
-            copied.append(key)
     card = replace(
         given,
         base_model=given.base_model or base_model_on_hub(facts),
         config=(target / "config.json").exists(),
         tokenizer=(target / "tokenizer.json").exists(),
-        adapter="adapter" in copied,
+        adapter=(target / folder.adapter.name).exists(),
     )
     facts = replace(facts, ledger_digest=files.digest_of_file(ledger))
     Plan.load(folder.plan).save(target / folder.plan.name)
@@ -208,9 +208,10 @@ def _state(target: Path, run: RunRecord, claim: Claim, signer: Signer | None) ->
     """Write the statement of all that is in ``target``, and its signature."""
     digests, odd = digests_of(target)
     assert not odd, "everything here was just written as a file"
+    weights = {at: one for at, one in digests.items() if at.endswith(".safetensors")}
     statement = Statement(
-        weights={place: one for place, one in digests.items() if place.endswith(".safetensors")},
-        others={place: one for place, one in digests.items() if not place.endswith(".safetensors")},
+        weights=weights,
+        others={at: one for at, one in digests.items() if at not in weights},
         tensors=str(run.finish and run.finish.digests["weights"]),
         base=run.facts.get("base_model", {}).get("weights"),
         claim=told_of(claim),
@@ -221,13 +222,3 @@ def _state(target: Path, run: RunRecord, claim: Claim, signer: Signer | None) ->
     files.write_file(target / STATEMENT, payload)
     if signer is not None:
         files.write_file(target / ENVELOPE, signer.sign(payload))
-
-
-def in_words(exported: Exported) -> Iterator[Part]:
-    """The claim, what was written, and how to check it."""
-    yield exported.claim
-    yield f"Export: {exported.export}, {len(exported.files)} files."
-    signed = exported.signed_by
-    yield "It is not signed: --sign KEY." if signed is None else f"Signed by the key {signed}."
-    yield from exported.notes
-    yield f"Check it on any machine: userdp verify {exported.export}"

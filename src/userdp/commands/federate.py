@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from userdp.codec import encode
-from userdp.commands.answer import Part
+from userdp.commands.answer import Answer
 from userdp.commands.prepare import source_options
 from userdp.commands.progress import say, shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import InputOptions, open_source
+from userdp.data.sources.base import SourceOptions
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError, warn
 from userdp.extras import library
@@ -31,33 +32,28 @@ _OPTIONS = ("items_per_silo", "subjects_per_silo", "group_size", "batch_size")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Federated:
+class Federated(Answer):
     """A federation and what became of it.
 
     Args:
-        folder: where it lies.
+        federation: its folder.
         plan: what every silo and the server agreed on.
         app: the Flower app of a deployment; None where the rounds ran here.
         claim: from the silos' ledgers; None of a deployment that has not run.
-        measured: how its model does on held-out items: exact, operator-only.
+        operator_only: how its model does on held-out items, exactly.
     """
 
-    folder: Path
+    federation: Path
     plan: FederationPlan
-    app: Path | None = None
-    claim: FederationClaim | None = None
-    measured: dict[str, float] | None = None
+    app: Path | None
+    claim: FederationClaim | None
+    operator_only: dict[str, float] | None
 
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp federate --json`` prints."""
-        return {
-            "federation": str(self.folder),
-            "plan": encode(self.plan),
-            "claims_of_the_plan": [asdict(guarantee) for guarantee in self.plan.guarantees()],
-            "app": None if self.app is None else str(self.app),
-            "claim": None if self.claim is None else self.claim.to_dict(),
-            "operator_only": self.measured,
-        }
+        claims = [asdict(guarantee) for guarantee in self.plan.guarantees()]
+        told = super(Federated, self).to_dict()
+        return {**told, "plan": encode(self.plan), "claims_of_the_plan": claims}
 
 
 def federate(
@@ -88,6 +84,10 @@ def federate(
 
     A fifth of each subject's items is held out; the rest is spread over the silos, each of which
     has a folder with a store, ledgers and noise of its own.
+
+    Example::
+
+        userdp federate chat.jsonl --out silos --items-per-silo 500 --subjects-per-silo 100
 
     Args:
         data: records as for userdp prepare, or the folder of a federation whose claim is asked for.
@@ -120,16 +120,12 @@ def federate(
         UseError: an argument is out of range or fits no other; nothing was charged.
         Interrupted: by Ctrl-C or SIGTERM; rounds that are done are kept.
     """
-    if claim:
-        folder = Path(data)
-        plan = FederationPlan.load(folder / PLAN_FILE)
-        return Federated(folder=folder, plan=plan, claim=claim_of(folder))
-    if out is None:
+    if out is None and not claim:
         raise UseError("--out is missing: the folder of the new federation")
-    folder = Path(out)
+    folder, flower = Path(data if claim else out or ""), runtime != "in-process"
     if runtime not in ("simulation", "in-process", "deployment"):
         raise UseError(f"there is no runtime {runtime}", hint="simulation, in-process, deployment")
-    if runtime != "in-process":
+    if flower and not claim:
         if device not in ("auto", "cpu"):
             raise UseError(
                 f"Flower's silos compute on CPUs, and --device says {device}",
@@ -137,28 +133,24 @@ def federate(
             )
         otherwise = ", or use --runtime in-process"
         library("flwr", extra="federated", what=f"a {runtime}", otherwise=otherwise)
-    if resume:
-        if not (folder / PLAN_FILE).exists():
-            raise UseError(f"there is no federation at {folder} to resume", hint="no --resume")
-        return _run(folder, FederationPlan.load(folder / PLAN_FILE), runtime, device, progress)
+    if claim or resume:
+        plan = FederationPlan.load(folder / PLAN_FILE)
+        return _run(folder, plan, None if claim else runtime, device, progress)
     if items_per_silo is None or subjects_per_silo is None:
         raise UseError(
             "--items-per-silo and --subjects-per-silo are missing: denominators must be public "
             "constants, and counting the data would make them private",
             hint="declare round numbers that you would also tell a stranger",
         )
-    given = read([settings] if isinstance(settings, str) else settings, sections())
-    place = Path(model) if Path(model).is_dir() else None
-    tokenizer = StoreTokenizer.load(None if model in ("bundled", "new") else Path(model))
-    records = _records(data, InputOptions(**given["input"]), place)
+    given = read(settings, sections())
+    named = None if model in ("bundled", "new") else Path(model)
+    tokenizer = StoreTokenizer.load(named)
+    options = source_options(InputOptions(**given["input"]), named)
+    constants = {"group_size": group_size, "batch_size": batch_size, **given["silo"]}
+    given["model"] |= {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+    records = _records(data, options)
     plan = FederationPlan.calibrated(
-        Declared(
-            items_per_silo=items_per_silo,
-            subjects_per_silo=subjects_per_silo,
-            group_size=group_size,
-            batch_size=batch_size,
-            **given["silo"],
-        ),
+        Declared(items_per_silo=items_per_silo, subjects_per_silo=subjects_per_silo, **constants),
         Budget(target_delta=delta, target_epsilon=epsilon),
         algorithm=algorithm,
         silos=silos,
@@ -166,12 +158,7 @@ def federate(
         silos_per_subject=silos_per_subject or silos,
         rounds=rounds,
         learning_rate=learning_rate,
-        model=LanguageModel(
-            model=model,
-            tokenizer_sha256=tokenizer.sha256,
-            vocab_size=tokenizer.vocab_size,
-            **given["model"],
-        ),
+        model=LanguageModel(model=model, **given["model"]),
     )
     if isinstance(plan.local, Plan):
         subjects, counted = silos * subjects_per_silo, "subjects, all silos together"
@@ -189,10 +176,9 @@ def sections() -> dict[str, Section]:
     }
 
 
-def _records(data: Any, options: InputOptions, tokenizer: Path | None) -> list[Record]:
+def _records(data: Any, options: SourceOptions) -> list[Record]:
     """The records that ``data`` names; what cannot be used is told to the operator."""
-    source = open_source([str(data)], options=source_options(options, tokenizer))
-    tally = Tally()
+    source, tally = open_source([str(data)], options=options), Tally()
     records = list(source.records(tally, NoProgress()))
     for reason, count in tally.drops.items():
         say(f"operator-only: {count} records dropped: {reason}")
@@ -200,46 +186,22 @@ def _records(data: Any, options: InputOptions, tokenizer: Path | None) -> list[R
 
 
 def _run(
-    folder: Path, plan: FederationPlan, runtime: str, device: str, progress: Progress | None
+    folder: Path, plan: FederationPlan, runtime: str | None, device: str, progress: Progress | None
 ) -> Federated:
-    """All rounds that are left, or the app that will run them."""
-    if runtime == "deployment":
-        from userdp.federated.flower import write_app
-
-        return Federated(folder=folder, plan=plan, app=write_app(folder))
+    """All rounds that are left, or the app that will run them; only the claim without a runtime."""
+    app = measured = None
     left = "before its end: rounds that are done are kept, and steps of others stay charged"
     with told(left, resume=True), shown(progress) as bar:
-        if runtime == "simulation":
-            from userdp.federated.flower import simulate
-
-            simulate(folder, plan, progress=bar)
-        else:
+        if runtime == "in-process":
             run_in_process(folder, plan, device=device, progress=bar)
-    measured = measure(folder, plan, device=device)
-    return Federated(folder=folder, plan=plan, claim=claim_of(folder), measured=measured)
+        elif runtime is not None:
+            from userdp.federated import flower
 
-
-def in_words(federated: Federated) -> Iterator[Part]:
-    """The plan, the claim, and how the model does."""
-    plan, claimed = federated.plan, federated.claim
-    yield {
-        "algorithm": plan.algorithm,
-        "silos": plan.silos,
-        "rounds": plan.rounds,
-        "local_steps": plan.local.steps,
-        "noise_multiplier": plan.local.noise.multiplier if isinstance(plan.local, Plan) else None,
-    }
-    if federated.app is not None:
-        yield (
-            f"Flower app: {federated.app}, for `flwr run`; give each silo its own folder "
-            "(docs/federated.md)."
-        )
-    if claimed is not None:
-        yield claimed.claim
-        yield (
-            f"{claimed.subject_steps} planned local steps of the silos that may hold a subject are "
-            f"in it, {'all' if claimed.complete else 'not all'} of which ran."
-        )
-    if federated.measured is not None:
-        yield federated.measured
-        yield "Operator-only, exact, not differentially private."
+            if runtime == "simulation":
+                flower.simulate(folder, plan, progress=bar)
+            else:
+                app = flower.write_app(folder)
+    if runtime is not None and app is None:
+        measured = measure(folder, plan, device=device)
+    claimed = None if app else claim_of(folder)
+    return Federated(federation=folder, plan=plan, app=app, claim=claimed, operator_only=measured)

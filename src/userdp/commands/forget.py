@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answer import Part
 from userdp.commands.members import person, write_statement
 from userdp.commands.progress import shown
 from userdp.data.progress import Progress
@@ -34,6 +33,10 @@ def forget(
     before, or not at all. Source files, backups and copies are the operator's to look through.
     Where nobody has the id, or weights would go and that was not agreed to, nothing changes, and
     the ledger notes a look: the answer tells who is in the store.
+
+    Example::
+
+        userdp store forget store --user ann@example.org
 
     Args:
         store: a user store, or its folder. No run over it may be open.
@@ -71,16 +74,3 @@ def to_dict(done: Forgotten) -> Mapping[str, Any]:
         "runs_not_found": list(done.lost_runs),
         "statement": done.statement.to_dict(),
     }
-
-
-def in_words(done: Forgotten) -> Iterator[Part]:
-    """What went, and what the person can be told."""
-    yield "The person is erased from the store."
-    yield from (f"removed: {path}" for path in done.removed)
-    if done.lost_runs:
-        yield (
-            f"The folders of these runs were not found: {', '.join(done.lost_runs)}. Delete "
-            "weights that were trained there without privacy; say where such runs lie with --also."
-        )
-    yield "\nFor the person:"
-    yield from done.statement.lines()

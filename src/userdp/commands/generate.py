@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from userdp.claims import Claim, claim
 from userdp.claims.verify import require_released_files
 from userdp.codec import digest
-from userdp.commands.answer import Answer, Part, plain
+from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
 from userdp.data.progress import Progress
@@ -33,6 +32,7 @@ class Generated(Answer):
         run: its folder.
         claim: that covers them.
         texts: each with its prompt.
+        records: how many.
         ended: how many of them end by themselves.
         operator_only: whether nothing covers them, or people's text was read to check them.
         out: the file they were written to, if any.
@@ -40,20 +40,18 @@ class Generated(Answer):
     """
 
     run: Path
-    claim: Claim
+    claim: Claim = field(metadata=INNER)
     texts: tuple[str, ...]
+    records: int
     ended: int
     operator_only: bool
     out: Path | None
-    check: dict[str, Any] | None
+    check: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp generate --json`` prints."""
-        told = {"run": self.run, "operator_only": self.operator_only, "records": len(self.texts)}
-        texts = {} if self.out else {"texts": self.texts}
-        checked = {} if self.check is None else {"check": self.check}
-        whole = {**self.claim.to_dict(), **told, "ended": self.ended, "out": self.out}
-        return {key: plain(one) for key, one in (whole | texts | checked).items()}
+        """What ``userdp generate --json`` prints: texts that are in a file are not repeated."""
+        told = super(Generated, self).to_dict()
+        return {key: one for key, one in told.items() if key != "texts" or self.out is None}
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each text; it says what wrote it, so that `userdp.prepare` knows it again."""
@@ -76,13 +74,17 @@ def generate(
     overwrite: bool = False,
     device: str = "auto",
     progress: Progress | None = None,
-    **options: Any,
+    **options: Annotated[Any, GenerateConfig],
 ) -> Generated:
     """Sample text from a run's model: post-processing, so the run's own claim covers it.
 
     With out it becomes a synthetic data set in JSON Lines, a `text` per line, which userdp prepare
     reads as any other. Nothing more is charged, however much is sampled. Of a run that claims
     nothing, and with check, the texts are for the operator only.
+
+    Example::
+
+        userdp generate run --records 1000 --out synthetic.jsonl
 
     Args:
         run: a finished run, or its folder.
@@ -122,6 +124,7 @@ def generate(
         run=path,
         claim=claimed,
         texts=tuple(text.prompt + text.text for text in texts),
+        records=len(texts),
         ended=sum(text.ended for text in texts),
         operator_only=not claimed.finite or check is not None,
         out=place,
@@ -156,16 +159,3 @@ def _check(
         }
     RunFolder(run).log({"kind": "verbatim check", **result})
     return result
-
-
-def in_words(made: Generated) -> Iterator[Part]:
-    """The texts, and what is to be known of them."""
-    if made.out is None:
-        yield from (f"{text}\n{'─' * 40}" for text in made.texts)
-    else:
-        yield f"{len(made.texts)} texts in {made.out}."
-    if made.claim.finite:
-        yield "Sampling is post-processing: the run's own claim covers it, and nothing was charged."
-    yield made.claim
-    if made.check is not None:
-        yield made.check

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answer import Answer, Part
+from userdp.commands.answer import INNER, Answer
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, require_new, write_file
@@ -23,6 +22,7 @@ class Members(Answer):
 
     Args:
         store: its folder.
+        operator_only: whether it is about everybody.
         joined: for each state, from 1, the users who joined in it, and what they were charged.
         charges: all that was charged, and the number of the state that the store was in; None where
             that was not written, so that it counts for everybody.
@@ -30,16 +30,10 @@ class Members(Answer):
     """
 
     store: Path
-    joined: tuple[dict[str, Any], ...] = ()
-    charges: tuple[dict[str, Any], ...] = ()
-    statement: Statement | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """What ``userdp store members --json`` prints."""
-        if self.statement is not None:
-            return {"store": str(self.store), **self.statement.to_dict()}
-        told = {"joined": list(self.joined), "charges": list(self.charges)}
-        return {"store": str(self.store), "operator_only": True, **told}
+    operator_only: bool | None = None
+    joined: tuple[dict[str, Any], ...] | None = None
+    charges: tuple[dict[str, Any], ...] | None = None
+    statement: Statement | None = field(default=None, metadata=INNER)
 
 
 def members(
@@ -54,6 +48,10 @@ def members(
     A claim holds for the users who were in the store when its run was opened; whoever joined later
     (prepare --append) pays only for what came after. With a user, the statement for one person who
     asks what became of their text. The numbers are exact: operator-only, and a look at the store.
+
+    Example::
+
+        userdp store members store
 
     Args:
         store: a user store, or its folder.
@@ -83,6 +81,7 @@ def members(
     numbers = ((charge, state_number(opened, charge)) for charge in history.charges.values())
     return Members(
         store=place,
+        operator_only=True,
         joined=tuple(
             {
                 "state": one.number + 1,
@@ -120,8 +119,3 @@ def person(user: str) -> str:
             hint="type the id and a new line, or pass a file of it: userdp ... --user - < FILE",
         )
     return line.removesuffix("\n").removesuffix("\r")
-
-
-def in_words(found: Members) -> Iterator[Part]:
-    """The statement; or who joined, and in which state the store was for each charge."""
-    yield from [found.to_dict()] if found.statement is None else found.statement.lines()

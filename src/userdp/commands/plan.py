@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
-from userdp.claims.claims import foreseen, foreseen_in_words
-from userdp.commands.answer import Part
+from userdp.claims.claims import foreseen
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.data.meta import StoreMeta, read_meta
@@ -24,39 +23,27 @@ from userdp.ledger.history import History
 from userdp.plans.norms import GradientNorms
 from userdp.plans.origin import Provenance, Release
 from userdp.plans.planner import Request, propose
-from userdp.plans.preset import MOST_NOISE
 from userdp.plans.proposal import Proposal
 from userdp.queries.statistics import require_one_owner
 from userdp.training.config import TrainConfig
-from userdp.vocabulary import epsilon_up, require_count, round_up
+from userdp.vocabulary import epsilon_up, require_count
 
 
 def plan(
     store: str | os.PathLike[str],
     *,
-    epsilon: float,
-    steps: int | None = None,
-    budget: float | None = None,
     norms: str | os.PathLike[str] | GradientNorms | None = None,
     model: str | os.PathLike[str] | None = None,
     norms_out: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
-    population: int | None = None,
-    population_examples: int | None = None,
-    median_examples: int | None = None,
-    delta: float | None = None,
-    algorithm: Literal["auto", "uls", "els"] = "auto",
-    l2_clip_norm: float | None = None,
-    most_noise: float = MOST_NOISE,
-    repeat: int = 1,
     hardware: str | None = None,
     micro_batch: int = 32,
     lora_rank: int | None = None,
     device: str = "auto",
-    allow_large_delta: bool = False,
     overwrite: bool = False,
     settings: Sequence[str] = (),
     progress: Progress | None = None,
+    **goals: Annotated[Any, Request],
 ) -> Proposal:
     """Choose group size, cohort size, noise, and ELS or ULS, for a privacy and a compute budget.
 
@@ -68,12 +55,12 @@ def plan(
     or taken from the DP answers in its ledger. What all answers there cost is taken from epsilon,
     since the run's claim counts them.
 
+    Example::
+
+        userdp plan store --budget 64 --steps 50 --epsilon 4 --model bundled --population 1000
+
     Args:
         store: a user store, or its folder.
-        epsilon: of training and of all DP answers before it, as the run's claim counts them;
-            earlier runs are added to that, and said.
-        steps: T, noisy updates; by default the preset's.
-        budget: B, gradients per step, in expectation; by default the preset's.
         norms: gradient norms that were measured before, or their file; or give the model.
         model: measure the norms of this model's gradients now: for G = 1, 2, 4, … the median over
             users of the norm of the mean gradient of at most G of a user's examples (Charles et al.
@@ -81,19 +68,6 @@ def plan(
             is predicted.
         norms_out: the file that keeps the norms that are measured now, for the next plan.
         out: the plan file to write, for training.
-        population: the declared nominal number of users: a public constant that you choose.
-        population_examples: the declared nominal number of examples of all users together; for ELS.
-            Without it every user is taken to hold as many as the cap.
-        median_examples: the declared median of examples per user: the group size of ELS.
-        delta: in (0, 1); by default n^-1.1 of the declared examples, or users.
-        algorithm: auto takes the one that adds less noise.
-        l2_clip_norm: by default the typical norm of what is clipped: L_ULS(G) or L_ELS (Charles et
-            al. 2024, Section 3); without norms the preset's.
-        most_noise: refuse plans with more noise than this on a coordinate of a step's mean, in
-            parts of the norm of what is clipped.
-        repeat: declare a series of so many runs like this one in the store's ledger, and make
-            epsilon that of all of them together: retraining by the calendar. Clip norm, learning
-            rate and model may follow earlier runs; sampling, noise, steps and population may not.
         hardware: predict time and memory of the plan on it, such as h100x8: a100, h100, h200, l4,
             l40s or cpu, and how many. It is a prediction, from public figures and the shapes of the
             model.
@@ -101,10 +75,11 @@ def plan(
         lora_rank: as for training: of the adapters that are measured and predicted for.
         device: where norms are measured: auto (cuda where there is one, else cpu), cpu, cuda or
             cuda:N.
-        allow_large_delta: plan even where delta is not below 1 over the number of users.
         overwrite: replace the file at out.
         settings: of whom and how norms are measured, as measure.source=dp-release.
         progress: is told how far the measuring is.
+        goals: fields of `userdp.plans.planner.Request`, such as ``epsilon``, ``steps``, ``budget``
+            and ``population``.
 
     Returns:
         The plan, with the candidates and why this one was chosen. ``prediction["claim"]`` says what
@@ -117,7 +92,7 @@ def plan(
     for file, name in ((out, "plan.json"), (norms_out, "norms.json")):
         if file is not None:
             require_new(Path(file), overwrite=overwrite, name=name)
-    require_count("repeat", repeat)
+    require_count("repeat", goals.get("repeat", 1))
     meta = read_meta(path := Path(store))
     require_one_owner(meta)
     who = Measure(**read(settings, sections())["measure"])
@@ -148,30 +123,13 @@ def plan(
             hint="add --norms-out norms.json",
         )
     if norms is None and model is not None:
-        norms = _measured(path, who, config, population, device, progress)
+        norms = _measured(path, who, config, goals.get("population"), device, progress)
     elif norms is not None and not isinstance(norms, GradientNorms):
         norms = GradientNorms.load(Path(norms))
     if norms_out is not None and norms is not None:
         norms.save(Path(norms_out))
     ledger = StoreLedger(path)
-    proposal = propose(
-        Request(
-            epsilon=epsilon,
-            steps=steps,
-            budget=budget,
-            norms=norms,
-            delta=delta,
-            population=population,
-            population_examples=population_examples,
-            median_examples=median_examples,
-            releases=released(ledger.history()),
-            algorithm=algorithm,
-            l2_clip_norm=l2_clip_norm,
-            most_noise=most_noise,
-            repeat=repeat,
-            allow_large_delta=allow_large_delta,
-        )
-    )
+    proposal = propose(Request(norms=norms, releases=released(ledger.history()), **goals))
     prediction, notes = dict(proposal.prediction), list(proposal.notes)
     if hardware is not None:
         prediction["cost"] = _cost(proposal, meta, config, hardware)
@@ -224,39 +182,6 @@ class Measure:
 def sections() -> dict[str, Section]:
     """What ``--set`` reaches."""
     return {"measure": section_of(Measure)}
-
-
-def in_words(proposal: Proposal) -> Iterator[Part]:
-    """The plan, its claim, what it was chosen from and beside what, for the terminal."""
-    frozen, series = proposal.plan, proposal.series
-    yield proposal.reason
-    heads = ("candidate", "G", "M or B", "sigma", "noise", "to best", "chosen")
-    yield [dict(zip(heads, row.values(), strict=True)) for row in proposal.rows()]
-    yield f"{foreseen_in_words(proposal.prediction['claim'])}, add-or-remove"
-    twice = proposal.prediction["noise_with_twice"]
-    yield "Noise that would be left: " + ", ".join(
-        f"{100 * left:.0f} % with twice the {name}" for name, left in twice.items()
-    )
-    yield {
-        "clip_norm": frozen.clip.l2_norm,
-        "sampling_probability": frozen.denominator / frozen.population,
-        f"declared_{'users' if frozen.sampling.by_user else 'examples'}": frozen.population,
-        "noise_std_of_the_sum": frozen.noise_std,
-        "chosen_from": proposal.basis,
-    }
-    if series is not None:
-        yield (
-            f"Declared in the store's ledger: {series.in_words}, epsilon "
-            f"{round_up(series.guarantee().epsilon)} for all of them together (one alone: "
-            f"{round_up(frozen.guarantee().epsilon)}). Retrain by the calendar, never by counts; "
-            "clip norm, learning rate and model may change, sampling, noise, steps and population "
-            "may not"
-        )
-    if (cost := proposal.prediction.get("cost")) is not None:
-        yield f"PREDICTED for {cost['hardware']}, not measured (figures: {cost['figures']})"
-        yield cost["methods"]
-    yield from (f"note: {note}" for note in proposal.notes)
-    yield "Run it: userdp train STORE --out RUN --plan FILE, with the file of --out"
 
 
 def released(history: History) -> tuple[Release, ...]:
@@ -312,19 +237,16 @@ def _cost(
     from userdp.gradients.cost import METHODS, Forecaster, hardware_of
     from userdp.training.models import models_by_depth
 
-    machine, plan = hardware_of(hardware), proposal.plan
+    machine, sampling = hardware_of(hardware), proposal.plan.sampling
     build, depth = models_by_depth(config, vocab_size=meta.vocab_size, seq_len=meta.seq_len)
     forecaster = Forecaster(
         build=build,
         depth=depth,
         length=meta.seq_len,
-        group_size=plan.sampling.group_size if plan.sampling.by_user else 1,
+        group_size=sampling.group_size if sampling.by_user else 1,
         hardware=machine,
         micro_batch=config.micro_batch,
     )
-    gradients = proposal.prediction["gradients_per_step"]
-    rows = [
-        asdict(forecaster.forecast(method, gradients=gradients, steps=plan.steps))
-        for method in METHODS
-    ]
+    work = {"gradients": proposal.prediction["gradients_per_step"], "steps": proposal.plan.steps}
+    rows = [asdict(forecaster.forecast(method, **work)) for method in METHODS]
     return {"hardware": hardware, "figures": machine.source, "methods": rows}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answer import Part
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.data.grouping import GroupingEngine
-from userdp.data.near_ids import near_hint
 from userdp.data.ownership import Owners
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.progress import Progress
@@ -59,6 +56,10 @@ def prepare(
     Every record is stored or counted as dropped, with the reason (``store.meta.drops``). The store
     is written whole or not at all; killed, the same command goes on where it was (JSON Lines and
     Parquet files). Its counts are for its operator: they are not differentially private.
+
+    Example::
+
+        userdp prepare mail.jsonl.gz --out store
 
     Args:
         data: files, folders or patterns; for hf a name on the hub; for docstrings, names of
@@ -112,8 +113,7 @@ def prepare(
     if shared is not None:
         Place.require_shareable(place, shared)
     words = None if tokenizer is None else Path(tokenizer)
-    fields = read(settings, sections())["input"] | fields
-    given = InputOptions(user=user, text=text, **fields)
+    given = InputOptions(user=user, text=text, **read(settings, sections())["input"] | fields)
     options = source_options(given, place if append and words is None else words)
     records = _open(data, source, options)
     if records.loss_mask and options.chat_template is None:
@@ -123,40 +123,28 @@ def prepare(
             "template of its own reads better what is written by it: give its folder, with "
             "tokenizer_config.json or chat_template.jinja, as --tokenizer.",
         )
-    write: Any = append_records
+    usual = KINDS[records.kind].split if records.kind in KINDS else SplitRule.HASH
+    how: dict[str, Any] = {"split": usual if split is None else SplitRule(split)}
+    how |= {"engine": GroupingEngine(engine), "memory_limit": memory_limit}
     if not append:
-        write = partial(
-            prepare_store,
-            tokenizer=StoreTokenizer.load(words),
-            seq_len=seq_len,
-            held_out_users=held_out_users,
-            held_out_examples=held_out_examples,
-            owners=Owners(owners),
-            records_per_user=records_per_user,
-            overwrite=overwrite,
-        )
+        how |= {"held_out_users": held_out_users, "held_out_examples": held_out_examples}
+        how |= {"owners": Owners(owners), "records_per_user": records_per_user}
+        how |= {"tokenizer": StoreTokenizer.load(words), "seq_len": seq_len, "overwrite": overwrite}
+    write = append_records if append else prepare_store
     left = told(
         "before its end: no store was written in part, and the same call goes on where it was",
         resume=False,
     )
-    usual = KINDS[records.kind].split if records.kind in KINDS else SplitRule.HASH
     with left, shown(progress) as bar:
-        write(
-            records,
-            place,
-            split=usual if split is None else SplitRule(split),
-            engine=GroupingEngine(engine),
-            memory_limit=memory_limit,
-            progress=bar,
-        )
+        write(records, place, progress=bar, **how)
     with held() as signals:  # the store stands: what remains is short, and belongs to it
         if shared is not None:
             StoreLedger.share(place, shared)
         if StoreLedger(place).history().lines:  # the counts are shown to who may charge it next
             StoreLedger(place).look("prepare")
-        made = UserStore.open(place, fixed_graph=True)
+        store = UserStore.open(place, fixed_graph=True)
         signals.finished()
-    return made
+    return store
 
 
 def sections() -> dict[str, Section]:
@@ -167,23 +155,6 @@ def sections() -> dict[str, Section]:
 def to_dict(store: UserStore) -> dict[str, Any]:
     """What ``userdp prepare --json`` prints: exact counts."""
     return {"store": str(store.path), "operator_only": True, **store.meta.to_dict()}
-
-
-def in_words(store: UserStore) -> Iterator[Part]:
-    """What became of each record, and how large each split is."""
-    meta, totals = store.meta, store.meta.totals
-    yield {
-        "read": totals["records_read"],
-        "stored": totals["records_stored"],
-        **{f"dropped: {why}": count for why, count in meta.drops.items()},
-        **{f"examples dropped: {why}": count for why, count in meta.example_drops.items()},
-    }
-    yield [{"split": name, **part} for name, part in totals["splits"].items()]
-    if meta.loss_mask:
-        yield "Read as conversations: the loss counts what the assistant says, and nothing else."
-    if (hint := near_hint(totals["near_colliding_users"])) is not None:
-        yield f"warning: {hint}"
-    yield f"Store: {store.path} (store id {meta.store_id[:8]}…)."
 
 
 def source_options(given: InputOptions, tokenizer: Path | None) -> SourceOptions:
@@ -201,13 +172,9 @@ def source_options(given: InputOptions, tokenizer: Path | None) -> SourceOptions
         template = {one["name"]: one["template"] for one in template}.get("default")
     if beside.is_file():
         template = beside.read_text(encoding="utf-8")
-    named = {name: config.get(name) for name in _SPECIAL}
-    words = {name: one["content"] if isinstance(one, dict) else one for name, one in named.items()}
-    return replace(
-        options,
-        chat_template=template,
-        special_tokens=tuple((name, one) for name, one in words.items() if one is not None),
-    )
+    named = [(name, config[name]) for name in _SPECIAL if config.get(name) is not None]
+    words = [(name, one["content"] if isinstance(one, dict) else one) for name, one in named]
+    return replace(options, chat_template=template, special_tokens=tuple(words))
 
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -215,10 +182,7 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 def _open(data: Any, kind: str | None, options: SourceOptions) -> Source:
     """The source of paths, or of a table in memory."""
-    if data is None or isinstance(data, str | Path):
-        paths = [] if data is None else [data]
-        return open_source([str(path) for path in paths], kind=kind, options=options)
-    named = isinstance(data, Sequence) and all(isinstance(one, str | Path) for one in data)
-    if named and isinstance(data, list | tuple):
-        return open_source([str(path) for path in data], kind=kind, options=options)
+    named = [data] if isinstance(data, str | Path) else [] if data is None else data
+    if isinstance(named, list | tuple) and all(isinstance(one, str | Path) for one in named):
+        return open_source([str(one) for one in named], kind=kind, options=options)
     return memory.table_source(data, options, kind=kind)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from userdp.claims import Claim
-from userdp.commands.answer import Answer, Part
+from userdp.commands.answer import Answer
 from userdp.commands.run import Place, folder_of
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
@@ -56,11 +56,8 @@ def report(
     public: bool = False,
     summary: str | Path | None = None,
     store: str | Path | None = None,
-    organisation: str | None = None,
-    contact: str | None = None,
-    data_description: str | None = None,
-    report_date: date | None = None,
     overwrite: bool = False,
+    **about: Annotated[Any, About],
 ) -> Reported:
     """Write one HTML page: the claim, its assumptions, the curves; and a summary.
 
@@ -69,17 +66,18 @@ def report(
     so. The page needs no network, and holds a section for the operator only unless it is public. A
     summary always holds public facts only. A model card comes with `userdp export`.
 
+    Example::
+
+        userdp report run --out report.html
+
     Args:
         runs: a run or several, or their folders.
         out: the HTML file; whole or not at all.
         public: leave out all that no epsilon covers; the operator's files are not opened.
         summary: also, or only, write one sheet of A4 about a single run here, as HTML to print.
         store: the store of these runs, to say what was charged on its people in total so far.
-        organisation: that releases the model, in the operator's words, as the next two.
-        contact: whom to ask.
-        data_description: what the data is; no count of it, which no epsilon covers.
-        report_date: of the report; by default today.
         overwrite: replace what lies at out and summary.
+        about: fields of `userdp.reporting.facts.About`, such as ``organisation``.
 
     Raises:
         UseError: there is nothing to write, a run's ledger was edited, or the store is another.
@@ -104,23 +102,18 @@ def report(
                 f"--summary is about one model, and {len(folders)} runs are named",
                 hint="name the run whose model is released",
             )
-    about = About(
-        organisation=organisation,
-        contact=contact,
-        data_description=data_description,
-        date=date.today() if report_date is None else report_date,
-    )
+    about = {"report_date": date.today()} | about
     facts = read_runs(folders)
     total = None if store is None else read_store_total(Path(store), facts)
     operator = None if public or page is None else [read_operator(run.path) for run in facts]
+    common: dict[str, Any] = {"about": About(**about), "store": total}
     # All are rendered before any is written.
     written: list[tuple[Path, str, int]] = []
     if page is not None:
-        html = render_report(facts, operator=operator, about=about, store=total)
+        html = render_report(facts, operator=operator, **common)
         written.append((page, html, SHAREABLE_FILE if public else OPERATOR_FILE))
     if sheet is not None:
-        html = render_summary(facts[0], about=about, store=total)
-        written.append((sheet, html, SHAREABLE_FILE))
+        written.append((sheet, render_summary(facts[0], **common), SHAREABLE_FILE))
     for path, text, mode in written:
         write_file(path, text.encode(), mode=mode)
     comparison = compare(facts)
@@ -131,7 +124,7 @@ def report(
         runs=tuple(map(_told, facts)),
         comparable=comparison.comparable,
         warnings=comparison.warnings,
-        store_total=None if total is None else total,
+        store_total=total,
     )
 
 
@@ -144,18 +137,3 @@ def _told(run: Facts) -> dict[str, Any]:
         "meaning": meaning and {**asdict(meaning), "false_alarms": FALSE_ALARMS},
         "second_opinion": second and asdict(second),
     }
-
-
-def in_words(reported: Reported) -> Iterator[Part]:
-    """The claims side by side, and what was written for whom."""
-    yield reported.rows()
-    yield from (f"{run['run']}: {run['headline']}." for run in reported.runs)
-    yield from (f"careful: {warning}" for warning in reported.warnings)
-    if reported.store_total is not None:
-        yield "All on the people of the store so far:"
-        yield reported.store_total
-    if reported.summary is not None:
-        yield f"Summary: {reported.summary}. It holds public facts only."
-    if reported.report is not None:
-        secret = "Its last section is for the operator only: make one with --public to hand on."
-        yield f"Report: {reported.report}. {'' if reported.public else secret}".rstrip()

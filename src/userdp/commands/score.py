@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answer import Part
 from userdp.commands.progress import shown
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
@@ -28,6 +26,10 @@ def score(
 
     The file is for the operator (mode 0600): scores are exact functions of people's text, and no
     epsilon covers them. It belongs to this store's content and to no other.
+
+    Example::
+
+        userdp store score store --out scores.arrow
 
     Args:
         store: a user store, or its folder.
@@ -60,12 +62,3 @@ def score(
         )
     given = {"store": str(store), "scores": str(out), "model": model}
     return {**given, "operator_only": True, **scored}
-
-
-def in_words(scored: Mapping[str, Any]) -> Iterator[Part]:
-    """What was written, and its use."""
-    yield scored
-    yield (
-        "Use them: userdp train STORE --set learning.selection=highest-perplexity --set "
-        f"run.scores={scored['scores']}"
-    )

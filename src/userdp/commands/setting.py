@@ -1,7 +1,7 @@
 """``--set section.field=value``: all that a command can be told beside its options.
 
 A section is a frozen dataclass of the room that owns it. Its fields are the settings, its docstring
-documents them, and its types are what is checked.
+documents them, and its types are what is checked. Options of a line are read by the same rules.
 """
 
 from __future__ import annotations
@@ -9,22 +9,30 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from datetime import date
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from userdp.codec import decode
 from userdp.commands.documented import documented
 from userdp.errors import UseError
-from userdp.hints import closest
+from userdp.hints import closest, likely
 
 if TYPE_CHECKING:
     from userdp.reporting.table import Table
 
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    date: "a day, as 2026-01-31",
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """One field that can be set.
+    """One value that a command can be given.
 
     Args:
         kind: its type.
@@ -37,10 +45,48 @@ class Setting:
     default: Any = None
 
     @property
-    def choices(self) -> list[str]:
-        """Its values, where they are few."""
-        kinds = [one for one in (self.kind, *get_args(self.kind)) if isinstance(one, type)]
-        return [str(one.value) for kind in kinds if issubclass(kind, Enum) for one in kind]
+    def kinds(self) -> tuple[Any, ...]:
+        """Its type, and the members of it where it is a union."""
+        return (self.kind, *get_args(self.kind))
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """Its values by their words, where they are few."""
+        kinds = [one for one in self.kinds if isinstance(one, type) and issubclass(one, Enum)]
+        named = {str(one.value): one for kind in kinds for one in kind}
+        literal = get_args(self.kind) if get_origin(self.kind) is Literal else ()
+        return named | {str(one): one for one in literal}
+
+    def read(self, text: str, *, place: str, listed: str) -> Any:
+        """What was written, as a value of its type.
+
+        Args:
+            text: a value as JSON has it, or plain words.
+            place: names it in errors.
+            listed: where its values are described, for the hint.
+        """
+        if Path in self.kinds or self.kind is str:
+            return Path(text) if Path in self.kinds else text
+        if text in self.choices:
+            return self.choices[text]
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        if isinstance(value, float) and value.is_integer() and int in self.kinds:
+            value = int(value)  # 1e3
+        for candidate in (value, text, [text]):
+            try:
+                if self.kind is date:
+                    return date.fromisoformat(text)
+                return decode(self.kind, candidate, what=place)
+            except (TypeError, ValueError):  # of one of a few words, no type is known
+                continue
+        wanted = next((_WORDS[one] for one in self.kinds if one in _WORDS), "text")
+        if self.choices:
+            wanted = f"one of {', '.join(self.choices)}"
+        guess = likely(closest(text, self.choices))
+        raise UseError(f"{place} must be {wanted}, got {text!r}", hint=f"{guess}{listed}")
 
 
 Section = Mapping[str, Setting]
@@ -80,90 +126,44 @@ def samplings(*, without: Sequence[str] = ()) -> Section:
     }
 
 
-def read(given: Sequence[str], sections: Mapping[str, Section]) -> dict[str, dict[str, Any]]:
+def read(
+    given: Sequence[str], sections: Mapping[str, Section], *places: str, **arguments: Any
+) -> dict[str, dict[str, Any]]:
     """What is set, by section and field, each of its declared type.
 
     Args:
         given: ``section.field=value`` each, a value as JSON has it or as plain text; of two for one
             field the last counts.
         sections: that the command knows.
+        places: the sections that arguments belong to.
+        arguments: each is set in the first of these places that has a field of its name. None says
+            nothing.
 
     Raises:
         UseError: names a setting that there is none of, or whose value is of another type.
     """
     found: dict[str, dict[str, Any]] = {name: {} for name in sections}
     known = [f"{section}.{name}" for section, fields in sections.items() for name in fields]
-    for one in given:
+    for one in [given] if isinstance(given, str) else given:
         place, equals, text = one.partition("=")
         section, _, name = place.strip().replace("-", "_").partition(".")
         if not equals or name not in sections.get(section, ()):
-            guess = closest(f"{section}.{name}" if name else f".{section}", known)
+            guess = likely(closest(f"{section}.{name}" if name else f".{section}", known))
             raise UseError(
                 f"--set {one}: " + ("there is no such setting" if equals else "it has no value"),
-                hint=("" if guess is None else f"did you mean {guess}? ")
-                + "each is section.field=value; --settings lists them",
+                hint=f"{guess}each is section.field=value; --settings lists them",
             )
-        found[section][name] = _value(sections[section][name], text.strip(), f"{section}.{name}")
-    return found
-
-
-def put(
-    found: Mapping[str, dict[str, Any]],
-    sections: Mapping[str, Section],
-    places: Sequence[str],
-    **arguments: Any,
-) -> None:
-    """Set what arguments say: each in the first of these sections that has a field of its name.
-
-    Args:
-        found: what `read` answered; it is changed.
-        sections: that the command knows.
-        places: names of sections.
-        arguments: None says nothing.
-
-    Raises:
-        UseError: none of the sections has such a field.
-    """
+        found[section][name] = sections[section][name].read(
+            text.strip(), place=f"{section}.{name}", listed="--settings lists all"
+        )
     for name, value in arguments.items():
-        place = next((one for one in places if name in sections[one]), None)
-        if place is None:
-            guess = closest(name, [field for one in places for field in sections[one]])
-            hint = None if guess is None else f"did you mean {guess}?"
-            raise UseError(f"there is no argument {name}", hint=hint)
+        at = next((one for one in places if name in sections[one]), None)
+        if at is None:
+            near = closest(name, [field for one in places for field in sections[one]])
+            raise UseError(f"there is no argument {name}", hint=likely(near).strip() or None)
         if value is not None:
-            is_path = Path in _kinds(sections[place][name])
-            found[place][name] = Path(value) if is_path else value
-
-
-def _value(setting: Setting, text: str, place: str) -> Any:
-    if Path in _kinds(setting):
-        return Path(text)
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
-    if isinstance(value, float) and value.is_integer() and int in _kinds(setting):
-        value = int(value)  # 1e3
-    for candidate in (value, text, [text]):
-        try:
-            return decode(setting.kind, candidate, what=place)
-        except UseError:
-            continue
-    wanted = f"one of {', '.join(setting.choices)}" if setting.choices else _told(setting)
-    guess = closest(text, setting.choices)
-    raise UseError(
-        f"{place} must be {wanted}, got {text!r}",
-        hint=None if guess is None else f"did you mean {guess}?",
-    )
-
-
-def _kinds(setting: Setting) -> tuple[Any, ...]:
-    return (setting.kind, *get_args(setting.kind))
-
-
-def _told(setting: Setting) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false"}
-    return next((words[one] for one in _kinds(setting) if one in words), "text")
+            found[at][name] = Path(value) if Path in sections[at][name].kinds else value
+    return found
 
 
 def listed(sections: Mapping[str, Section]) -> Iterator[Table]:
@@ -174,12 +174,7 @@ def listed(sections: Mapping[str, Section]) -> Iterator[Table]:
         rows = []
         for field, one in section.items():
             choices = f" ({', '.join(one.choices)})" if one.choices and field != "kind" else ""
-            words = f"{one.words.rstrip('.')}{choices}"
-            rows.append((f"{name}.{field}", _shown(one.default), words))
+            default = "" if one.default in (None, ()) else str(one.default)
+            default = default.lower() if isinstance(one.default, bool) else default
+            rows.append((f"{name}.{field}", default, f"{one.words.rstrip('.')}{choices}"))
         yield Table(columns=("setting", "default", "meaning"), rows=rows, caption=name)
-
-
-def _shown(default: Any) -> str:
-    if default is None or default == ():
-        return ""
-    return str(default).lower() if isinstance(default, bool) else str(default)

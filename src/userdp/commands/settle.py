@@ -47,6 +47,10 @@ def settle(run: Place) -> Settled:
     and all its runs were trained without an exact log. In any other case the run costs its whole
     plan, as it did before; which of the two it is, and why, is said.
 
+    Example::
+
+        userdp store settle run
+
     Args:
         run: an unfinished run, or its folder.
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from userdp.codec import encode
-from userdp.commands.answer import Answer, Part, plain
-from userdp.data.near_ids import near_hint
+from userdp.commands.answer import INNER, Answer, plain
 from userdp.data.statistics import StoreStatistics, describe
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.queries import DEFAULT_STATISTICS, Release, release
+from userdp.queries import DEFAULT_STATISTICS, release
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,43 +24,25 @@ class Counted(Answer):
     Args:
         store: its folder.
         exact: operator-only; None where the numbers were released under DP.
-        epsilon: of all answers together; None of exact numbers.
-        answers: what was released.
+        released: what may be published, and at which price.
     """
 
     store: Path
-    exact: StoreStatistics | None = None
-    epsilon: float | None = None
-    answers: tuple[Release, ...] = ()
+    exact: StoreStatistics | None = field(default=None, metadata=INNER)
+    released: dict[str, Any] | None = field(default=None, metadata=INNER)
 
-    def to_dict(self) -> dict[str, Any]:
-        """What ``userdp store stats --json`` prints."""
-        if self.exact is not None:
-            return {"store": str(self.store), **plain(self.exact)}
-        return {
-            "store": str(self.store),
-            "operator_only": False,
-            "epsilon": self.epsilon,
-            "delta": 0.0,
-            "unit": "user",
-            "adjacency": "add-or-remove",
-            "answers": encode(self.answers),
-        }
+    @property
+    def answers(self) -> list[dict[str, Any]]:
+        """What was released."""
+        return [] if self.released is None else list(self.released["answers"])
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each answer, or for each split."""
-        if self.exact is None:
-            return list(encode(self.answers))
-        splits = plain(self.exact)["splits"].items()
-        return [
-            {
-                "split": name,
-                "users": one["users"],
-                "examples": one["examples"],
-                "tokens": one["tokens"],
-                **one["examples_per_user"],
-            }
-            for name, one in splits
+        parts = {} if self.exact is None else plain(self.exact)["splits"]
+        sizes = ("users", "examples", "tokens")
+        return self.answers or [
+            {"split": name, **{one: part[one] for one in sizes}, **part["examples_per_user"]}
+            for name, part in parts.items()
         ]
 
 
@@ -78,6 +59,10 @@ def stats(
     differentially private, and nothing public, nor a constant of a plan, may be derived from them.
     With it they may be published; what they cost is written in the store's privacy ledger first.
 
+    Example::
+
+        userdp store stats store
+
     Args:
         store: a user store, or its folder.
         epsilon: of all answers together, per user, add-or-remove.
@@ -87,24 +72,15 @@ def stats(
     Raises:
         UseError: no store is there, an argument is out of range, or the budget refuses the price.
     """
+    if epsilon is None and ask:
+        raise UseError("--ask is for private statistics", hint="give --epsilon as well")
+    opened = UserStore.open(path := Path(store), fixed_graph=True)
     if epsilon is None:
-        if ask:
-            raise UseError("--ask is for private statistics", hint="give --epsilon as well")
-        opened = UserStore.open(path := Path(store), fixed_graph=True)
         StoreLedger(path).look("stats")
         return Counted(store=path, exact=describe(opened))
-    answers = release(
-        UserStore.open(path := Path(store), fixed_graph=True),
-        epsilon=epsilon,
-        names=tuple(ask) or DEFAULT_STATISTICS,
-        most_examples=most_examples,
+    names = tuple(ask) or DEFAULT_STATISTICS
+    answers = release(opened, epsilon=epsilon, names=names, most_examples=most_examples)
+    price = {"epsilon": epsilon, "delta": 0.0, "unit": "user", "adjacency": "add-or-remove"}
+    return Counted(
+        store=path, released={"operator_only": False, **price, "answers": encode(answers)}
     )
-    return Counted(store=path, epsilon=epsilon, answers=tuple(answers))
-
-
-def in_words(counted: Counted) -> Iterator[Part]:
-    """The numbers, and how often each number of examples per user occurs."""
-    yield {key: one for key, one in counted.to_dict().items() if key not in ("splits", "answers")}
-    yield counted.rows()
-    if counted.exact and (hint := near_hint(counted.exact.near_colliding_users or 0)) is not None:
-        yield f"warning: {hint}"

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from userdp.clip import AdaptiveClipping, Clip
 from userdp.codec import encode
-from userdp.commands.setting import Section, put, read, samplings, section_of
+from userdp.commands.setting import Section, read, samplings, section_of
 from userdp.errors import UseError, warn
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, train_config
 
 if TYPE_CHECKING:  # what the help does not need is imported where it is used
-    from userdp.commands.answer import Part
     from userdp.commands.run import Run
     from userdp.data.progress import Progress
     from userdp.data.store import UserStore
@@ -58,6 +57,10 @@ def train(
     A budget suffices: from epsilon and population a preset chooses all else, without a look at the
     store, and says it. Each step is charged in the run's ledger before its data is read; the whole
     plan is reserved in the store's before the first. The weights are in RUN/model.
+
+    Example::
+
+        userdp train store --out run --epsilon 4 --population 20000
 
     Args:
         store: a user store, or its folder.
@@ -105,16 +108,12 @@ def train(
     from userdp.training.loop import train as run_training
     from userdp.training.opening import constants_digest
 
-    known, folder = sections(), Path(out)
-    given = read([settings] if isinstance(settings, str) else settings, known)
-    put(
-        given, known, ("plan",), epsilon=epsilon, population=population, delta=delta, steps=steps,
-        cohort_size=cohort_size, group_size=group_size, l2_clip_norm=l2_clip_norm,
-    )  # fmt: skip
-    put(
-        given, known, ("learning", "run"), model=model, lora_rank=lora_rank,
-        learning_rate=learning_rate, micro_batch=micro_batch, device=device,
-        base_of_others=base_of_others or None, **fields,
+    folder = Path(out)
+    given = read(
+        settings, sections(), "plan", "learning", "run", epsilon=epsilon, population=population,
+        delta=delta, steps=steps, cohort_size=cohort_size, group_size=group_size,
+        l2_clip_norm=l2_clip_norm, model=model, lora_rank=lora_rank, learning_rate=learning_rate,
+        micro_batch=micro_batch, device=device, base_of_others=base_of_others or None, **fields,
     )  # fmt: skip
     chosen, learned = _resolved(plan, folder, config, given, resume=resume)
     run = RunOptions(**given["run"])
@@ -132,25 +131,15 @@ def train(
             StoreLedger(people.path).declare(digest)
             return {"store": str(people.path), "declared": True}
         _foretell(people, chosen, plan, learned, run, digest)
+    options = replace(run, allow_large_delta=True)  # δ was judged above, by the users if declared
+    how: dict[str, Any] = {"options": options, "resume": resume, "dry_run": dry_run}
     with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
         if run.verify:
             world.on_rank_zero(lambda: require_intact(people, quick=False, progress=bar))
         begin = time.monotonic()
-        dry = run_training(
-            people,
-            chosen,
-            learned,
-            out=folder,
-            # δ was judged above, by the number of users if there is one
-            options=replace(run, allow_large_delta=True),
-            resume=resume,
-            dry_run=dry_run,
-            progress=bar,
-        )
-    if world.rank != 0:
-        return None
-    if dry is not None:
-        return dry
+        dry = run_training(people, chosen, learned, out=folder, progress=bar, **how)
+    if world.rank != 0 or dry is not None:
+        return None if world.rank != 0 else dry
     claimed, plain = claim(folder), isinstance(chosen, PlainPlan)
     return Run(
         path=folder,
@@ -176,23 +165,6 @@ def sections() -> dict[str, Section]:
     }
 
 
-def in_words(done: Run | DryRun | dict[str, Any]) -> Iterator[Part]:
-    """What the run claims, and where its model is."""
-    from userdp.commands.run import Run
-
-    if isinstance(done, Run):
-        told = done.to_dict()
-        names = (
-            "epsilon delta unit adjacency sampling accountant algorithm steps seconds model ledger"
-        )
-        yield {name: told[name] for name in names.split()}
-        yield done.claim
-    elif isinstance(done, dict):
-        yield "Recorded in the store's ledger: nothing that is asked of it later chose this run."
-    else:
-        yield str(done)
-
-
 def _resolved(
     plan: AnyPlan | None,
     folder: Path,
@@ -205,7 +177,9 @@ def _resolved(
     from userdp.commands.progress import say
     from userdp.plans.resolved import PlanFields, resolve
 
-    chosen, learning, plain = PlanFields(**_plan(given)), given["learning"], given["plain"]
+    learning, plain = given["learning"], given["plain"]
+    nested: dict[str, Any] = {one: given[one] for one in ("sampling", "clip", "adaptation")}
+    chosen = PlanFields(**given["plan"], **nested)
     if config is not None and learning:
         raise UseError(
             f"config says it all: leave {', '.join(learning)} out, or config",
@@ -230,11 +204,6 @@ def _resolved(
             say(by_preset.sentence({*chosen.given, *learning, *own}))
             learning = {"learning_rate": by_preset.learning_rate} | learning
     return resolved, TrainConfig(**learning) if config is None else config
-
-
-def _plan(given: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The fields of `PlanFields`."""
-    return given["plan"] | {name: given[name] for name in ("sampling", "clip", "adaptation")}
 
 
 def _begun(out: Path) -> tuple[Plan | PlainPlan, TrainConfig]:

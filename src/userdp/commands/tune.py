@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from userdp.commands.answer import Part
 from userdp.commands.progress import shown
 from userdp.commands.run import opened
 from userdp.commands.setting import Section, read, section_of
@@ -56,6 +55,10 @@ def tune(
     copied to DIR/winner, whose ledger claims what the tuning costs. Killed, a tuning goes on with
     resume; the same line in further processes trains trials beside this one.
 
+    Example::
+
+        userdp tune store --out tuned --plan plan.json --tuning composition --l2-clip-norm 0.1 0.3
+
     Args:
         store: a user store, or its folder.
         plan: plans, or their files; several compare methods, such as ULS and ELS.
@@ -90,7 +93,7 @@ def tune(
         Interrupted: by Ctrl-C or SIGTERM; the trial that trained finished its step.
     """
     people = opened(store, fixed_graph=True)  # each plan is held against it
-    given = read([settings] if isinstance(settings, str) else settings, sections())
+    given = read(settings, sections())
     several = isinstance(plan, Sequence) and not isinstance(plan, str)
     plans: list[Any] = list(cast("Sequence[AnyPlan]", plan)) if several else [plan]
     if tuning is None:
@@ -145,37 +148,3 @@ def sections() -> dict[str, Section]:
         "learning": section_of(TrainConfig, without=("learning_rate", "optimizer")),
         "run": section_of(RunOptions, without=(*_ONE_RUNS, "report_to")),
     }
-
-
-def in_words(tuned: Tuned) -> Iterator[Part]:
-    """The trials, which one won and how surely, and what it claims."""
-    told = tuned.to_dict()
-    if tuned.trials:
-        yield [
-            {name: value for name, value in one.items() if name != "run"} for one in tuned.trials
-        ]
-        yield how_surely(tuned.inside_the_noise, len(tuned.trials))
-    names = ("chosen_by", "winner", "score", "score_error", "epsilon", "delta", "store_epsilon")
-    yield {name: told[name] for name in names if name in told} | (tuned.settings or {})
-    if tuned.winner is None:
-        yield "No candidate was drawn, so that nothing was trained."
-    else:
-        yield f"Claim: {told['headline']}."
-    if tuned.request.mode is TuningMode.PRIVATE_SELECTION:
-        yield (
-            "Only winner/ may be handed on: the other trials, their number, and how long all of "
-            "it took are for the operator only."
-        )
-
-
-def how_surely(near: Sequence[int], trials: int) -> str:
-    """Whether the winner is better than the others by more than chance explains."""
-    if trials < 2:
-        return "There was one trial, and nothing to choose."
-    if not near:
-        return "The winner is ahead of every other trial by two standard errors or more."
-    return (
-        f"The winner is inside the noise: trial {', '.join(map(str, near))} "
-        f"{'is' if len(near) == 1 else 'are'} behind it by less than two standard errors, so that "
-        "another draw could have chosen differently."
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from userdp.claims.verify import (
     verify_model,
     verify_run,
 )
-from userdp.commands.answer import Answer, Part, plain
+from userdp.commands.answer import ASIDE, INNER, Answer
 from userdp.commands.progress import shown
 from userdp.data.meta import is_store
 from userdp.data.progress import Progress
@@ -32,26 +32,27 @@ class Verified(Answer):
     """What was found of a folder.
 
     Args:
-        path: of the folder.
         subject: "store", "run", "model" or "export".
+        facts: where it lies, by that name, and what was found of such a subject only.
         problems: what differs from what was written; none where all is well.
         claim: of what is there, if something is claimed.
         said: what else is to be known where all is well.
-        facts: what was found of this subject alone.
     """
 
-    path: Path
     subject: str
+    facts: Mapping[str, Any] = field(metadata=INNER)
     problems: tuple[str, ...]
     claim: Claim | None
-    said: tuple[str, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    said: tuple[str, ...] = field(metadata=ASIDE)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is as written."""
+        return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp verify --json`` prints."""
-        told = {self.subject: self.path, "subject": self.subject, **self.facts}
-        found = {"ok": not self.problems, "problems": self.problems, "claim": self.claim}
-        return {key: plain(one) for key, one in (told | found).items()}
+        return {**super(Verified, self).to_dict(), "ok": self.ok}
 
 
 def verify(
@@ -70,6 +71,10 @@ def verify(
     well, and 1 where something differs; it is then named. Only a signature, checked with a key,
     finds somebody who wrote all of the files anew.
 
+    Example::
+
+        userdp verify run
+
     Args:
         path: the folder of a store, of a run, of a model, or an export.
         quick: of a store only: check the sizes of all files and a sample of their bytes, as is done
@@ -87,54 +92,37 @@ def verify(
             f"{place} is no export: nothing there could be signed",
             hint="name a folder that `userdp export RUN --out DIR --sign KEY` wrote",
         )
-    if exported:
-        return _of_export(place, key=public)
     if is_store(place) or not place.exists():
         return _of_store(place, quick=quick, progress=progress)
-    if not is_run(place) and not is_model(place):
+    subject = "export" if exported else "run" if is_run(place) else "model"
+    if subject == "model" and not is_model(place):
         raise UseError(
             f"{place} is neither a store nor a run nor a model nor an export: there is nothing to "
             "check it by",
             hint="name a folder that `userdp prepare`, `train` or `export` wrote",
         )
-    subject, found = ("run", verify_run) if is_run(place) else ("model", verify_model)
-    checked = found(place)
+    facts: dict[str, Any] = {subject: place}
+    if exported:
+        checked = verify_export(place, key=public)
+        second = checked.second
+        facts |= {"signed_by": checked.signed_by, "second": second}
+        said = ["Every file is the one that was exported.", *checked.notes]
+        if second is None:
+            said.append("No second accountant here knows the price of all of its parts.")
+        else:
+            said.append(
+                f"Recomputed by another accountant ({second.accountant}): ε ≤ "
+                f"{round_up(second.epsilon)} at the same δ. Both are upper bounds of the true one."
+            )
+    else:
+        checked = verify_run(place) if subject == "run" else verify_model(place)
+        said = [*checked.notes, f"The {subject} is as written."]
     return Verified(
-        path=place,
         subject=subject,
+        facts=facts,
         problems=tuple(checked.problems),
         claim=checked.claim,
-        said=(*checked.notes, f"The {subject} is as written."),
-    )
-
-
-def in_words(found: Verified) -> Iterator[Part]:
-    """What differs; or what is claimed."""
-    yield from found.problems
-    if found.problems:
-        yield f"{len(found.problems)} problem(s): no claim is to be believed of what is here."
-        return
-    yield from found.said
-    if found.claim is not None:
-        yield found.claim
-
-
-def _of_export(path: Path, *, key: Path | None) -> Verified:
-    checked = verify_export(path, key=key)
-    second = checked.second
-    told = "No second accountant here knows the price of all of its parts."
-    if second is not None:
-        told = (
-            f"Recomputed by another accountant ({second.accountant}): ε ≤ "
-            f"{round_up(second.epsilon)} at the same δ. Both are upper bounds of the true one."
-        )
-    return Verified(
-        path=path,
-        subject="export",
-        problems=tuple(checked.problems),
-        claim=checked.claim,
-        said=("Every file is the one that was exported.", *checked.notes, told),
-        facts={"signed_by": checked.signed_by, "second": second},
+        said=tuple(said),
     )
 
 
@@ -149,10 +137,9 @@ def _of_store(path: Path, *, quick: bool, progress: Progress | None) -> Verified
         problems.append(error.message)
     # No size and no count: those are exact facts about people's text, and a look at them a line.
     return Verified(
-        path=path,
         subject="store",
+        facts={"store": path, "files": checked.files},
         problems=tuple(problems),
         claim=claimed,
         said=(f"{checked.files} files: as written",),
-        facts={"files": checked.files},
     )

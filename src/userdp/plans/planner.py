@@ -46,24 +46,27 @@ class Request:
     """What is asked of the planner: its goals, and the numbers that it has.
 
     Args:
-        epsilon: of training and of all DP answers before it.
+        epsilon: of training and of all DP answers before it, as the run's claim counts them;
+            earlier runs are added to that, and said.
         steps: T, noisy updates; the preset's by default.
         budget: B, gradients per step, in expectation; the preset's M G by default.
         norms: gradient norms, as numbers; without them the preset's rules choose.
-        delta: of everything; by default n^-1.1 of the declared examples, or users.
-        population: the declared number of users.
-        population_examples: the declared number of examples of all of them, before any cap; without
-            it every user is taken to hold as many as the cap.
-        median_examples: the declared median of examples per user, G of ELS (Charles et al. 2024,
-            Section 6); ELS cannot be chosen without.
+        delta: of everything, in (0, 1); by default n^-1.1 of the declared examples, or users.
+        population: the declared nominal number of users: a public constant that you choose.
+        population_examples: the declared nominal number of examples of all users together, before
+            any cap; for ELS. Without it every user is taken to hold as many as the cap.
+        median_examples: the declared median of examples per user: the group size of ELS (Charles et
+            al. 2024, Section 6), which cannot be chosen without.
         releases: the DP answers before the plan; the newest stands for what is not declared.
         algorithm: auto takes the one that adds less noise.
         l2_clip_norm: by default the typical norm of what is clipped: L_ULS(G) or L_ELS (Charles et
             al. 2024, Section 3); without norms the preset's.
         most_noise: refuse plans with more noise than this on a coordinate of a step's mean, in
             parts of the norm of what is clipped.
-        repeat: runs like this one, of all of which together the budget is.
-        allow_large_delta: plan even where δ is not below 1 over the number of users.
+        repeat: declare a series of so many runs like this one in the store's ledger, and make
+            epsilon that of all of them together: retraining by the calendar. Clip norm, learning
+            rate and model may follow earlier runs; sampling, noise, steps and population may not.
+        allow_large_delta: plan even where delta is not below 1 over the number of users.
     """
 
     epsilon: float

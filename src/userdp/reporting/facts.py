@@ -50,14 +50,14 @@ class About:
     Args:
         organisation: that releases the model.
         contact: whom to ask: a name, an address.
-        data_description: what the data is. No count of it, which no ε covers.
-        date: of the report.
+        data_description: what the data is; no count of it, which no epsilon covers.
+        report_date: of the report; the command's is today by default.
     """
 
     organisation: str | None = None
     contact: str | None = None
     data_description: str | None = None
-    date: date | None = None
+    report_date: date | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
