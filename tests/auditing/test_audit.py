@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from tests.auditing import toy
 from tests.auditing.broken_runs import (
@@ -21,12 +22,14 @@ from tests.auditing.broken_runs import (
 from tests.ledgers import forget, run_with
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
+from tests.training.test_saving import trained
+from tests.training.toy import toy_model
 from userdp.auditing import canaries
 from userdp.auditing.audit_run import audit_run, contradictions, price_of_steps
 from userdp.auditing.canaries import copy_with, make_canaries
 from userdp.auditing.observer import Directions
 from userdp.claims import claim
-from userdp.claims.lineage import of_parts
+from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
@@ -35,6 +38,7 @@ from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
+from userdp.training.releasing import save_model
 
 CLAIMED = toy.audit_plan().guarantee().epsilon
 
@@ -50,8 +54,7 @@ def store(made) -> UserStore:
     return made
 
 
-@pytest.mark.parametrize("time", fast_then_slow(["once", "again"]))
-def test_right_runs_pass(store, tmp_path, time):
+def test_a_right_run_passes(store, tmp_path):
     found = toy.audited(store, tmp_path)
     assert contradictions(found, CLAIMED) == []
     assert found.bound.epsilon_lower < CLAIMED
@@ -91,11 +94,11 @@ def test_canaries_alone_catch_a_run_without_noise(store, tmp_path):
 
 
 def test_canaries_are_fair_coins_of_tokens_that_the_store_knows(store):
-    tosses = [make_canaries(store, 60).included.mean() for _ in range(40)]
+    made = [make_canaries(store, 60) for _ in range(40)]
+    tosses = [one.included.mean() for one in made]
     assert abs(np.mean(tosses) - 0.5) < 4 * 0.5 / np.sqrt(60 * 40)
-    rows = make_canaries(store, 60).rows
-    assert rows.shape == (60, store.meta.seq_len)
-    assert 0 <= rows.min() <= rows.max() < store.meta.vocab_size
+    assert made[0].rows.shape == (60, store.meta.seq_len)
+    assert 0 <= made[0].rows.min() <= made[0].rows.max() < store.meta.vocab_size
 
 
 def test_who_makes_room_does_not_depend_on_the_coins(store, tmp_path, monkeypatch):
@@ -134,69 +137,71 @@ def test_too_many_canaries_for_a_store_are_refused(store, tmp_path):
     assert not any((tmp_path / "work").iterdir())
 
 
-@pytest.fixture(scope="module")
-def overfitted(tmp_path_factory):
-    """Members' own text is of another kind than the others', and a plain run learns it."""
-    folder = tmp_path_factory.mktemp("plain")
-    store = toy.audit_store(folder)
-    train(
-        store,
-        PlainPlan(steps=30, batch_size=16),
-        toy.CONFIG,
-        out=folder / "run",
-    )
-    return folder / "run", store
+def said(capsys, run, store, *options, status=0):
+    assert userdp(["audit", str(run), "--store", str(store.path), *options]) == status
+    told = capsys.readouterr()
+    return told.out or told.err
 
 
 @pytest.mark.slow
-def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(overfitted, capsys):
-    run, store = overfitted
-    assert userdp(["audit", str(run), "--store", str(store.path), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["claimed_epsilon"] == "inf"
-    assert said["extra_run"] is None
-    assert said["false_alarm"] == 0  # nothing is held against it
-    assert 0 <= said["inference"]["auc_low"] <= said["inference"]["auc_high"] <= 1
+def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(tmp_path, capsys):
+    store, run = toy.audit_store(tmp_path), tmp_path / "run"
+    train(store, PlainPlan(steps=30, batch_size=16), toy.CONFIG, out=run)
+    told = json.loads(said(capsys, run, store, "--json"))
+    assert (told["claimed_epsilon"], told["extra_run"], told["false_alarm"]) == ("inf", None, 0)
+    assert 0 <= told["inference"]["auc_low"] <= told["inference"]["auc_high"] <= 1
     kept = run / "audit" / "audit.json"
-    assert json.loads(kept.read_text())["inference"] == said["inference"]
+    assert json.loads(kept.read_text())["inference"] == told["inference"]
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert "audit" not in (run / "ledger.jsonl").read_text()
 
 
 @pytest.mark.slow
 def test_shuffled_batches_that_claim_nothing_are_not_contradicted(store, tmp_path, capsys):
-    plan = toy.audit_plan(unsafe_shuffle=True)
-    train(store, plan, toy.CONFIG, out=tmp_path / "run")
-    asked = ["audit", str(tmp_path / "run"), "--store", str(store.path), "--canaries", "16"]
-    assert userdp([*asked, "--no-inference"]) == 0
-    said = capsys.readouterr().out
-    assert "claims nothing" in said
-    assert "FLAGGED" in said  # the checks still say what they saw
+    train(store, toy.audit_plan(unsafe_shuffle=True), toy.CONFIG, out=tmp_path / "run")
+    told = said(capsys, tmp_path / "run", store, "--canaries", "16", "--no-inference")
+    assert "claims nothing" in told
+    kept = json.loads((tmp_path / "run" / "audit" / "audit.json").read_text())
+    assert kept["extra_run"]["steps"]["flagged"], "the checks still say what they saw"
 
 
 @pytest.mark.slow
 def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path, capsys):
-    plan = toy.audit_plan(unsafe_shuffle=False)
-    train(store, plan, toy.CONFIG, out=tmp_path / "run")
+    run = tmp_path / "run"
+    train(store, toy.audit_plan(), toy.CONFIG, out=run)
     before = StoreLedger(store.path).charges()
-    asked = ["audit", str(tmp_path / "run"), "--store", str(store.path), "--canaries", "16"]
-    assert userdp([*asked, "--no-inference"]) == 0
-    said = capsys.readouterr().out
-    assert "Nothing contradicts the claim" in said
-    assert "contradicted with probability at most 0.0517, over all checks and canaries" in said
-    kept = json.loads((tmp_path / "run" / "audit" / "audit.json").read_text())
-    parts = kept["extra_run"]
-    alarms = parts["steps"]["false_alarm"] + 1 - parts["bound"]["confidence"]
-    assert kept["false_alarm"] == pytest.approx(alarms, rel=1e-12)
+    told = said(capsys, run, store, "--canaries", "16", "--references", "2")
+    assert "Nothing contradicts the claim" in told
+    assert "contradicted with probability at most 0.0518, over all checks and canaries" in told
+    kept = json.loads((run / "audit" / "audit.json").read_text())
     assert kept["false_alarm"] == pytest.approx(0.05 + 0.001 + 7e-4)
+    assert kept["references"]["runs"] == 2
+    assert 0 <= kept["references"]["auc_low"] <= kept["references"]["auc_high"] <= 1
     assert StoreLedger(store.path).charges() == before
     with broken(shuffled):
-        found = audit_run(tmp_path / "run", store, inference=False, canaries=16)
+        found = audit_run(run, store, inference=False, canaries=16)
     assert not found["passed"]
     assert "steps: participation" in found["flagged"]
     other = toy.audit_store(tmp_path / "other", 30)
-    assert userdp(["audit", str(tmp_path / "run"), "--store", str(other.path)]) == 2
-    assert "another store" in capsys.readouterr().err
+    assert "another store" in said(capsys, run, other, status=2)
+    assert "an even number" in said(capsys, run, store, "--references", "3", status=2)
+
+
+@pytest.mark.slow
+def test_a_loops_run_is_attacked_and_not_repeated(store, tmp_path):
+    base, run = tmp_path / "base", tmp_path / "run"
+    save_model(toy_model(store), base, tokenizer=store.tokenizer_path, lineage=Lineage())
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        base, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0
+    )
+    trained(model.train(), store, run, toy.audit_plan(steps=2))
+    looks = StoreLedger(store.path).history()
+    for options in ({}, {"repeat": False, "references": 2}):
+        with pytest.raises(UseError, match="a loop of its own") as caught:
+            audit_run(run, store, **options)
+        assert "--no-repeat" in caught.value.hint
+    assert StoreLedger(store.path).history() == looks, "nothing was read"
+    assert audit_run(run, store, repeat=False)["inference"] is not None
 
 
 def test_an_extra_run_is_held_against_the_price_of_its_steps_alone(tmp_path):

@@ -1,5 +1,7 @@
 """White-box checks on simulated runs: right ones pass, each broken one is flagged by name."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from tests.auditing.toy import audit_plan
 from userdp.auditing.observer import Observed
 from userdp.auditing.steps import LEVEL, audit_steps
 from userdp.codec import encode
+from userdp.sampling import FixedSizeUsers
 
 PLAN = audit_plan(steps=30)
 PARTS = [(64 * k, 64 * k + 64) for k in range(10)]
@@ -23,8 +26,8 @@ def right(seed, population=160):
     )
 
 
-def flagged(seen, **options):
-    return audit_steps(seen, PLAN, **{"worst_move": 0.99, **options}).flagged
+def flagged(seen, plan=PLAN):
+    return audit_steps(seen, plan, worst_move=0.99).flagged
 
 
 @pytest.mark.slow
@@ -132,3 +135,9 @@ def test_the_false_alarms_of_all_checks_add_up():
     alone = audit_steps(seen, PLAN, worst_move=0.99)
     assert alone.false_alarm == pytest.approx(5 * LEVEL + 1e-3)
     assert sum(check.p_value is None for check in alone.checks) == 3
+
+
+def test_draws_of_one_size_are_not_held_against_a_plan_of_such_draws():
+    seen, sampling = right(3), FixedSizeUsers(batch_size=16, least_population=150, group_size=2)
+    fixed_size(seen)
+    assert flagged(seen, replace(PLAN, sampling=sampling)) == ()

@@ -1,18 +1,15 @@
 """A run so small that its audit takes about a second."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from tests.data.corpora import ListSource, interleaved
 from tests.plans import for_users
 from tests.training.toy import cycles, toy_store
 from tests.words import write_tokenizer
-from userdp.auditing.extra_run import ExtraRun, extra_run
+from userdp.auditing.canaries import Repetition
+from userdp.auditing.extra_run import extra_run
 from userdp.data.prepare import prepare_store
+from userdp.data.progress import NoProgress
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.plans import Plan
 from userdp.training.config import OptimizerName, TrainConfig
 
 CONFIG = TrainConfig(
@@ -27,11 +24,11 @@ CONFIG = TrainConfig(
 CANARIES = 48
 
 
-def audit_store(folder: Path, users: int = 200) -> UserStore:
+def audit_store(folder, users=200):
     return toy_store(folder, cycles(users), held_out=0.2)
 
 
-def store_of(folder: Path, texts: dict[bytes, list[str]], *, held_out_examples: float) -> UserStore:
+def store_of(folder, texts, *, held_out_examples):
     """Records of words by user, half of the users held out."""
     prepare_store(
         ListSource(interleaved(texts)),
@@ -44,7 +41,7 @@ def store_of(folder: Path, texts: dict[bytes, list[str]], *, held_out_examples: 
     return UserStore.open(folder / "store")
 
 
-def audit_plan(**changes) -> Plan:
+def audit_plan(**changes):
     values = {
         "population": 200,
         "cohort_size": 20,
@@ -57,11 +54,12 @@ def audit_plan(**changes) -> Plan:
     return for_users(**{**values, **changes})
 
 
-def audited(store: UserStore, folder: Path, plan: Plan | None = None, **options) -> ExtraRun:
-    return extra_run(
-        store,
-        plan or audit_plan(),
-        CONFIG,
-        place=folder / "work",
-        **{"canaries": CANARIES, **options},
+def repetition(store, place, plan, config=CONFIG):
+    return Repetition(
+        store=store, plan=plan, config=config, place=place, device="cpu", progress=NoProgress()
     )
+
+
+def audited(store, folder, plan=None, canaries=CANARIES):
+    plan = plan or audit_plan()
+    return extra_run(repetition(store, folder / "work", plan), plan, canaries=canaries)

@@ -12,24 +12,48 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.data.progress import Progress
 from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.store import StoreSplit, TokenRows, UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FOLDER, operator_folder
 from userdp.gradients import Units
+from userdp.plans import Plan
 from userdp.sampling.coins import secret_generator
+from userdp.training.config import PlainPlan, TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repetition:
+    """Runs like an audited one, of which nothing is released and nothing charged.
+
+    Args:
+        store: whose people trained.
+        plan: the audited run's; its noise too, where it was private.
+        config: the audited run's, without a selection by scores, which are another store's.
+        place: a folder for the operator alone.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told how far the work is.
+    """
+
+    store: UserStore
+    plan: Plan | PlainPlan
+    config: TrainConfig
+    place: Path
+    device: str
+    progress: Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +85,15 @@ def make_canaries(store: UserStore, count: int) -> Canaries:
     )
 
 
+People = Iterable[tuple[bytes, TokenRows]]
+"""Users of a copy, in the order of their names: name and examples."""
+
+
+def texts_of(part: StoreSplit, user: int, examples: NDArray[np.int64]) -> tuple[bytes, TokenRows]:
+    """Some examples of a user of ``part``, under a name made of their row."""
+    return b"user%09d" % part.rows[user], part.gather(np.full(len(examples), user), examples)
+
+
 def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) -> UserStore:
     """The training split of ``store`` less some users, with the canaries that are in, at ``out``.
 
@@ -78,7 +111,7 @@ def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) ->
     Raises:
         UseError: too few training users to make room.
     """
-    split, leave = store.split(Split.TRAIN), len(canaries.rows)
+    split, (leave, length) = store.split(Split.TRAIN), canaries.rows.shape
     if leave > len(split.counts) // 2:
         raise UseError(
             f"{leave} canaries would take the place of more than half of the training users: the "
@@ -86,13 +119,43 @@ def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) ->
             hint="give fewer --canaries",
         )
     kept = np.sort(secret_generator().permutation(len(split.counts))[leave:])
-    with copied(store, out) as copy:
-        for number in np.flatnonzero(canaries.included):
-            tokens = np.tile(canaries.rows[number], items)
-            lengths = np.full(items, canaries.rows.shape[1], dtype=np.int64)
-            copy.write(b"canary%09d" % number, tokens, lengths, np.ones_like(tokens))
-        for user in kept.tolist():
-            copy.user(split, user, np.arange(split.counts[user]))
+    offsets = length * np.arange(items + 1)
+    counted = np.ones(items * length, dtype=np.bool_) if store.meta.loss_mask else None
+    made = (
+        (b"canary%09d" % one, TokenRows(np.tile(canaries.rows[one], items), offsets, counted))
+        for one in np.flatnonzero(canaries.included)
+    )
+    people = (texts_of(split, user, np.arange(split.counts[user])) for user in kept.tolist())
+    return write_copy(store, chain(made, people), out)
+
+
+def write_copy(store: UserStore, people: People, out: Path) -> UserStore:
+    """A store of these people at ``out``: training examples only, prepared as ``store`` is.
+
+    Args:
+        store: whose tokenizer, length and loss mask the copy has.
+        people: who is in it.
+        out: a new folder.
+
+    Raises:
+        UseError: there is nobody.
+    """
+    meta, tally = store.meta, Tally()
+    with StoreWriter.create(
+        out,
+        tokenizer=StoreTokenizer.load(store.tokenizer_path).with_end(meta.end_of_text_id),
+        seq_len=meta.seq_len,
+        loss_mask=meta.loss_mask,
+    ) as writer:
+        for name, rows in people:
+            writer.user(name)
+            targets = None if rows.targets is None else rows.targets.astype(np.uint8)
+            writer.write(Split.TRAIN, rows.tokens, rows.lengths, targets=targets, records=len(rows))
+            tally.read(len(rows))
+            tally.store(len(rows))
+        if not tally.records_stored:
+            raise UseError("nobody is left for a run of the audit: the store is too small")
+        writer.finish(source={"kind": "audit", "public": False}, tally=tally)
     return UserStore.open(out)
 
 
@@ -113,48 +176,3 @@ def scratch(place: Path) -> Iterator[Path]:
         yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Copy:
-    """A store that is being written, of training examples only; users come in order of names."""
-
-    writer: StoreWriter
-    tally: Tally
-    masked: bool
-
-    def user(self, part: StoreSplit, user: int, examples: NDArray[np.int64]) -> None:
-        """Write some examples of a user of ``part``, under a name made of their row."""
-        rows = part.gather(np.full(len(examples), user), examples)
-        self.write(b"user%09d" % part.rows[user], rows.tokens, rows.lengths, rows.targets)
-
-    def write(
-        self,
-        name: bytes,
-        tokens: NDArray[Any],
-        lengths: NDArray[np.int64],
-        targets: NDArray[Any] | None,
-    ) -> None:
-        """Write one user's examples, one after another; the loss counts ``targets`` of tokens."""
-        self.writer.user(name)
-        mask = targets.astype(np.uint8) if self.masked and targets is not None else None
-        self.writer.write(Split.TRAIN, tokens, lengths, targets=mask, records=len(lengths))
-        self.tally.read(len(lengths))
-        self.tally.store(len(lengths))
-
-
-@contextmanager
-def copied(store: UserStore, out: Path) -> Iterator[Copy]:
-    """A store at ``out`` with the tokenizer, length and loss mask of ``store``, to be written."""
-    writer = StoreWriter.create(
-        out,
-        tokenizer=StoreTokenizer.load(store.tokenizer_path).with_end(store.meta.end_of_text_id),
-        seq_len=store.meta.seq_len,
-        loss_mask=store.meta.loss_mask,
-    )
-    with writer:
-        copy = Copy(writer=writer, tally=Tally(), masked=store.meta.loss_mask)
-        yield copy
-        if not copy.tally.records_stored:
-            raise UseError("nobody is left for a run of the audit: the store is too small")
-        writer.finish(source={"kind": "audit", "public": False}, tally=copy.tally)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from userdp.auditing.canaries import copy_with, make_canaries, scratch
+from userdp.auditing.canaries import Repetition, copy_with, make_canaries, scratch
 from userdp.auditing.guesses import CanaryBound, canary_bound, white_box_scores
 from userdp.auditing.observer import Directions, clipped_gradients, watch
 from userdp.auditing.steps import StepAudit, audit_steps
-from userdp.data.progress import NoProgress, Progress
-from userdp.data.store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan
 from userdp.training.averaging import build_average
-from userdp.training.config import PrivateOptions, TrainConfig
-from userdp.training.devices import AUTO, choose_device
+from userdp.training.config import PrivateOptions
+from userdp.training.devices import choose_device
 from userdp.training.losses import build_loss
 from userdp.training.models import load_model, model_to_train
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
@@ -52,50 +49,41 @@ class ExtraRun:
     seconds: float
     false_alarm: float
 
+    @property
+    def epsilon_lower(self) -> float:
+        """The greater of the two bounds."""
+        return max(self.bound.epsilon_lower, self.steps.epsilon_lower)
+
 
 def extra_run(
-    store: UserStore,
-    plan: Plan,
-    config: TrainConfig,
-    *,
-    place: Path,
-    canaries: int = 128,
-    confidence: float = 0.95,
-    device: str = AUTO,
-    progress: Progress | None = None,
+    of: Repetition, plan: Plan, *, canaries: int = 128, confidence: float = 0.95
 ) -> ExtraRun:
     """Train once more by ``plan`` with canaries among the users, and judge what was seen.
 
-    The run is a real one (`make_private`: ledger, sampler, engine, noise), on a copy of the store
-    in ``place``, which is removed at the end with the run's model. It is not charged to ``store``:
-    nothing of it is released, and what this returns is operator-only.
+    The run is a real one (`make_private`: ledger, sampler, engine, noise), on a copy of the store,
+    which is removed at the end with the run's model. It is not charged to the store: nothing of it
+    is released, and what this returns is operator-only.
 
     Args:
-        store: whose people trained.
-        plan: the run's.
-        config: the run's, without a selection by scores, which are another store's.
-        place: a folder for the operator alone, in which the run has one of its own for a while.
+        of: the audited run.
+        plan: of ``of``.
         canaries: how many are made up.
         confidence: of the canaries' bound.
-        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told how many steps are done.
 
     Raises:
         UseError: the store is too small for so many canaries, or training refuses.
 
     Source: Steinke et al. 2023, Algorithm 1, with users in place of examples.
     """
-    begin, computes = time.monotonic(), choose_device(device)
-    shown = progress or NoProgress()
-    made = make_canaries(store, canaries)
+    begin, config = time.monotonic(), of.config
+    made = make_canaries(of.store, canaries)
     units = made.units()
-    with scratch(place) as work:
-        items, folder = plan.sampling.items, work / "store"
-        copy = copy_with(store, made, folder, items=items)
-        model = model_to_train(load_model(config, copy), config).to(computes)
+    with scratch(of.place) as work:
+        copy = copy_with(of.store, made, work / "store", items=plan.sampling.items)
+        model = model_to_train(load_model(config, copy), config).to(choose_device(of.device))
         optimizer, average = build_optimizer(model, config), build_average(model, config)
         before = _losses(model, units)
-        shown.stage("audit", plan.steps, unit="step")
+        of.progress.stage("audit", plan.steps, unit="step")
         with make_private(
             model,
             optimizer,
@@ -119,19 +107,17 @@ def extra_run(
                 optimizer.step()
                 if average is not None:
                     average.update()
-                shown.at(step.number)
+                of.progress.at(step.number)
         if average is not None:
             average.apply()
         scores = {
             "white box": white_box_scores(np.stack(seen.answers), directions.gram(), plan),
             "black box": before - _losses(model, units),
         }
-    delta = plan.budget.target_delta
-    bound = canary_bound(scores, made.included, delta=delta, confidence=confidence)
-    worst_move = float(directions.norms.max()) / plan.clip.l2_norm
-    steps = audit_steps(seen, plan, worst_move=worst_move)
+    delta, worst = plan.budget.target_delta, float(directions.norms.max())
+    steps = audit_steps(seen, plan, worst_move=worst / plan.clip.l2_norm)
     return ExtraRun(
-        bound=bound,
+        bound=canary_bound(scores, made.included, delta=delta, confidence=confidence),
         steps=steps,
         canaries=canaries,
         included=int(made.included.sum()),
@@ -145,9 +131,9 @@ def _losses(model: nn.Module, units: Units) -> NDArray[np.float64]:
     """float64 (canaries,): each canary's loss; the model in evaluation mode."""
     device, was_training = next(model.parameters()).device, model.training
     model.eval()
-    parts = []
+    losses = []
     for begin in range(0, len(units), 32):
-        part = units.select(begin, min(begin + 32, len(units))).to(device)
-        parts.append(causal_lm_loss(model, part.input_ids, part.lengths).double().cpu())
+        batch = units.select(begin, min(begin + 32, len(units))).to(device)
+        losses.append(causal_lm_loss(model, batch.input_ids, batch.lengths))
     model.train(was_training)
-    return np.asarray(torch.cat(parts).numpy())
+    return np.asarray(torch.cat(losses).double().cpu().numpy())

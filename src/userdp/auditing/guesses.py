@@ -34,7 +34,7 @@ from scipy.special import logsumexp
 
 from userdp.accounting.roots import bisect
 from userdp.plans import Plan
-from userdp.vocabulary import require_count, require_probability
+from userdp.vocabulary import require_probability
 
 # (part guessed "in", part guessed "out"): a few sharp guesses or many vague ones. A canary that a
 # step drew stands out; one that no step drew does not, hence the row without guesses of "out".
@@ -96,11 +96,6 @@ def one_run_p_value(
     >>> one_run_p_value(canaries=10, guesses=10, correct=10, epsilon=0.0, delta=0.0) == 2**-10
     True
     """
-    require_count("canaries", canaries)
-    require_count("guesses", guesses, at_least=0, at_most=canaries)
-    require_count("correct", correct, at_least=0, at_most=guesses)
-    if not 0 <= epsilon < math.inf or not 0 <= delta <= 1:
-        raise ValueError(f"epsilon must be in [0, inf), delta in [0, 1], got {epsilon}, {delta}")
     right = 1 / (1 + math.exp(-epsilon))
     beta = float(stats.binom.sf(correct - 1, guesses, right))
     if not correct:

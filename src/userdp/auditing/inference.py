@@ -29,10 +29,9 @@ from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.training.losses import split_losses
-from userdp.vocabulary import require_count
 
 _SALT = 0x6672657368  # public: the same examples on every machine
-_POINTS = 200
+_MOST_EXAMPLES, _MOST_PEOPLE, _POINTS = 8, 2000, 200
 _CONFIDENCE, _RESAMPLES, _LOW_FPR = 0.95, 2000, 0.01
 
 
@@ -109,7 +108,7 @@ def _reaching(values: NDArray[np.float64], thresholds: NDArray[np.float64]) -> N
     return np.asarray((len(values) - below) / len(values))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Side:
     """Members, or the others, and the fresh examples that the attack reads of them.
 
@@ -136,17 +135,24 @@ class Side:
         return np.add.reduceat(values, np.cumsum(self.counts) - self.counts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FreshText:
-    """What both sides wrote and nobody trained on."""
+    """What both sides wrote and nobody trained on.
 
-    members: Side
-    others: Side
+    Args:
+        sides: the members', and the others'.
+    """
 
-    @property
-    def sides(self) -> tuple[Side, Side]:
-        """Members first."""
-        return self.members, self.others
+    sides: tuple[Side, Side]
+
+    def means(self, model: nn.Module, *, per_token: bool = False) -> NDArray[np.float64]:
+        """float64 (people,), members first: the mean log p(x) of each one's examples or tokens."""
+        means = []
+        for side in self.sides:
+            sums, targets = side.log_likelihoods(model)
+            counts = np.maximum(side.sums(targets), 1) if per_token else side.counts
+            means.append(side.sums(sums) / counts)
+        return np.concatenate(means)
 
     def roc(self, scores: NDArray[np.float64]) -> Roc:
         """Of a score that is greater for members: float64 (people,), members first.
@@ -154,7 +160,7 @@ class FreshText:
         A model that diverged says nothing of anybody: NaN counts as 0.
         """
         told = np.nan_to_num(scores, nan=0.0)
-        return roc(*np.split(told, [len(self.members.people)]))
+        return roc(*np.split(told, [len(self.sides[0].people)]))
 
 
 def user_inference(model: nn.Module, base: nn.Module, fresh: FreshText) -> Roc:
@@ -167,32 +173,21 @@ def user_inference(model: nn.Module, base: nn.Module, fresh: FreshText) -> Roc:
         base: what the run began from.
         fresh: of both sides.
     """
-    means = []
-    for side in fresh.sides:
-        after, before = (side.log_likelihoods(one)[0] for one in (model, base))
-        means.append(side.sums(after - before) / side.counts)
-    return fresh.roc(np.concatenate(means))
+    return fresh.roc(fresh.means(model) - fresh.means(base))
 
 
-def fresh_text(store: UserStore, *, most_examples: int = 8, most_users: int = 2000) -> FreshText:
-    """The fresh examples of both sides.
+def fresh_text(store: UserStore) -> FreshText:
+    """The fresh examples of both sides; of each side the first 2,000 people.
 
-    At most the first ``most_examples`` of each person's are read, on both sides, so that neither
-    side's scores are steadier than the other's.
-
-    Args:
-        store: with users and examples held out.
-        most_examples: of a person.
-        most_users: of a side, the first so many.
+    At most the first eight examples of each person are read, on both sides, so that neither side's
+    scores are steadier than the other's.
 
     Raises:
-        UseError: nobody, or one person alone, is on a side.
+        UseError: nobody, or one person alone, is on a side of the store.
     """
-    require_count("most_examples", most_examples)
-    require_count("most_users", most_users, at_least=2)
-    sides = {}
+    sides = []
     for name, fresh in fresh_examples(store).items():
-        people = np.flatnonzero([len(own) for own in fresh])[:most_users]
+        people = np.flatnonzero([len(own) for own in fresh])[:_MOST_PEOPLE]
         if len(people) < 2:
             raise UseError(
                 f"the store holds fresh examples of {len(people)} users in split {name}: there is "
@@ -200,15 +195,16 @@ def fresh_text(store: UserStore, *, most_examples: int = 8, most_users: int = 20
                 hint="prepare it with --held-out-users 0.1 --held-out-examples 0.05, or audit with "
                 "--no-inference",
             )
-        kept = [fresh[n][:most_examples] for n in people]
+        kept = [fresh[one][:_MOST_EXAMPLES] for one in people]
         counts = np.array([len(own) for own in kept], dtype=np.int64)
-        part = store.split(name)
-        sides[name] = Side(part=part, people=people, counts=counts, examples=np.concatenate(kept))
-    return FreshText(members=sides[Split.HELD_OUT_EXAMPLES], others=sides[Split.HELD_OUT_USERS])
+        examples = np.concatenate(kept)
+        sides.append(Side(store.split(name), people, counts, examples))
+    members, others = sides
+    return FreshText((members, others))
 
 
 def fresh_examples(store: UserStore) -> dict[Split, list[NDArray[np.int64]]]:
-    """By split, each user's fresh examples: int64, for members all that were held out.
+    """By split, members first, each user's fresh examples: int64; of members all held-out ones.
 
     Of a held-out user each example but the first, with the chance that a training user's example
     but the first was held out with; a function of the user's hash, the number of examples and that

@@ -8,7 +8,6 @@ it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from userdp.gradients import Units
 from userdp.sampling.cohort import Cohort
 from userdp.training.private_run import PrivateRun
+from userdp.training.steps import StepMechanism
 
 # Noise is sampled at places of 64 numbers, in every tensor and far inside large ones, since a
 # repeated block would show as a repeated place. 2^24 float32 numbers of all steps are kept.
@@ -67,12 +67,14 @@ class Directions:
     def __init__(
         self, vectors: Iterator[dict[str, Tensor]], *, count: int, most_bytes: int
     ) -> None:
-        first = list(islice(vectors, _FIRST))
-        self._kept = _largest(first, max(1, most_bytes // (4 * count)))
+        first = [_flat(vector) for vector in islice(vectors, _FIRST)]
+        largest = torch.stack(first).square().sum(0)
+        most = max(1, most_bytes // (4 * count))
+        self._kept = largest.topk(min(most, len(largest))).indices
         rows, norms = [], []
-        for vector in chain(first, vectors):
-            norms.append(math.sqrt(sum(float(v.double().square().sum()) for v in vector.values())))
-            rows.append(self._on_kept(vector))
+        for vector in chain(first, map(_flat, vectors)):
+            norms.append(float(torch.linalg.vector_norm(vector, dtype=torch.float64)))
+            rows.append(vector[self._kept].cpu())
         self.norms = np.array(norms)
         self.units = nn.functional.normalize(torch.stack(rows).double(), eps=1e-30).float()
 
@@ -82,117 +84,87 @@ class Directions:
 
     def along(self, value: dict[str, Tensor]) -> NDArray[np.float64]:
         """float64 (canaries,): ``value`` along each direction."""
-        return np.asarray((self.units @ self._on_kept(value)).double().numpy())
-
-    def _on_kept(self, value: dict[str, Tensor]) -> Tensor:
-        kept = self._kept.items()
-        return torch.cat([value[name].reshape(-1)[at].float().cpu() for name, at in kept])
+        return np.asarray((self.units @ _flat(value)[self._kept].cpu()).double().numpy())
 
 
-def _largest(vectors: list[dict[str, Tensor]], budget: int) -> dict[str, Tensor]:
-    """By tensor, the ``budget`` coordinates of the greatest sum of squares; all if they fit."""
-    sums = [sum(v[name].reshape(-1).square() for v in vectors) for name in vectors[0]]
-    flat = torch.cat([torch.as_tensor(square).cpu() for square in sums])
-    chosen = torch.zeros(len(flat), dtype=torch.bool)
-    chosen[flat.topk(min(budget, len(flat))).indices] = True
-    parts = torch.split(chosen, [v.numel() for v in vectors[0].values()])
-    return {
-        name: part.nonzero().flatten().to(v.device)
-        for part, (name, v) in zip(parts, vectors[0].items(), strict=True)
-    }
+def _flat(value: dict[str, Tensor]) -> Tensor:
+    return torch.cat([value[name].reshape(-1).float() for name in sorted(value)])
 
 
 def watch(run: PrivateRun, directions: Directions | None = None) -> Observed:
-    """Put an observer around a run that has not begun; returns what it fills."""
-    sampling, counts = run.plan.sampling, np.asarray(run.mechanism.collator.counts)
-    starts = np.concatenate([[0], np.cumsum(np.minimum(counts, sampling.items))])
-    seen = Observed(population=int(starts[-1]))
-    watcher = _Watcher(run, seen, None if sampling.by_user else starts, directions)
+    """Put an observer around a run that has not begun; returns what it fills.
+
+    The run's sampler and noise source pass every call on, and note what it gave.
+    """
+    mechanism, sampling = run.mechanism, run.plan.sampling
+    counts = np.minimum(mechanism.collator.counts, sampling.items)
+    first_unit = np.cumsum(counts) - counts  # of each user, where units are examples
+    seen = Observed(population=sampling.total_units(np.asarray(mechanism.collator.counts)))
+    draw, add_ = mechanism.sampler.draw, mechanism.noise.add_
+    without_noise: list[Cohort] = []  # at most one: drawn, and its sum not yet noised
+
+    def draw_and_note() -> Cohort:
+        cohort = draw()
+        first = cohort.offsets[:-1]
+        units = cohort.users[first]
+        if not sampling.by_user:
+            units = first_unit[units] + cohort.examples[first]
+        seen.cohorts.append(units.astype(np.int64))
+        without_noise[:] = [cohort]
+        return cohort
+
+    def add_and_note(value: dict[str, Tensor], noise_std: float) -> None:
+        if not without_noise:  # the first noise after a draw is the sum's; this is of a count
+            add_(value, noise_std)
+            return
+        cohort, places = without_noise.pop(), _places(value, _MOST_VALUES // run.plan.steps)
+        ends = np.cumsum([end - start for _, start, end in places]).tolist()
+        seen.parts = list(zip([0, *ends], ends, strict=False))
+        before = _sample(value, places)
+        if len(seen.moves) < _LOOKS:
+            seen.moves += _move(mechanism, cohort)
+        add_(value, noise_std)
+        seen.noise.append(((_sample(value, places) - before) / noise_std).float().numpy())
+        if directions is not None:
+            seen.answers.append(directions.along(value) / mechanism.l2_clip_norm)
+
     # Two methods of two objects; mypy calls that an assignment to a method, and that is what it is.
-    run.mechanism.sampler.draw = watcher.draw  # type: ignore[method-assign]
-    run.mechanism.noise.add_ = watcher.add_  # type: ignore[method-assign]
+    mechanism.sampler.draw = draw_and_note  # type: ignore[method-assign]
+    mechanism.noise.add_ = add_and_note  # type: ignore[method-assign]
     return seen
 
 
-class _Watcher:
-    """Passes every draw and every call for noise on, and notes what they gave.
+Place = tuple[str, int, int]
+"""A tensor's name, and from where to where in it."""
 
-    Args:
-        run: whose sampler and noise are watched.
-        seen: is filled.
-        starts: of each user's units, where units are examples.
-        directions: along which noisy sums are noted.
-    """
 
-    def __init__(
-        self,
-        run: PrivateRun,
-        seen: Observed,
-        starts: NDArray[np.int64] | None,
-        directions: Directions | None,
-    ) -> None:
-        self._mechanism, self._seen, self._starts = run.mechanism, seen, starts
-        self._directions, self._most_values = directions, _MOST_VALUES // run.plan.steps
-        self._draw, self._add = run.mechanism.sampler.draw, run.mechanism.noise.add_
-        self._cohort: Cohort | None = None
-        self._places: list[tuple[str, int, int]] = []
+def _places(value: dict[str, Tensor], most_values: int) -> list[Place]:
+    """Beginnings of tensors, and places far inside large ones, as evenly as they may be."""
+    places = [
+        (name, start, min(start + _PART, v.numel()))
+        for name, v in value.items()
+        for start in range(0, v.numel(), _APART)
+    ]
+    most = min(_MOST_PARTS, max(1, most_values // _PART))
+    return places[:: -(-len(places) // most)]
 
-    def draw(self) -> Cohort:
-        """The sampler's draw."""
-        self._cohort = cohort = self._draw()
-        first = cohort.offsets[:-1]
-        units = cohort.users[first]
-        if self._starts is not None:
-            units = self._starts[units] + cohort.examples[first]
-        self._seen.cohorts.append(units.astype(np.int64))
-        return cohort
 
-    def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
-        """The noise source's addition. The first one after a draw is the sum's."""
-        cohort, self._cohort = self._cohort, None
-        if cohort is None:  # the count of adaptive clipping
-            self._add(value, noise_std)
-            return
-        if not self._places:
-            self._choose(value)
-        before = self._sample(value)
-        if len(self._seen.moves) < _LOOKS:
-            self._look(cohort)
-        self._add(value, noise_std)
-        added = (self._sample(value) - before) / noise_std
-        self._seen.noise.append(added.float().numpy())
-        if self._directions is not None:
-            along = self._directions.along(value)
-            self._seen.answers.append(along / self._mechanism.l2_clip_norm)
+def _sample(value: dict[str, Tensor], places: list[Place]) -> Tensor:
+    parts = (value[name].reshape(-1)[start:end] for name, start, end in places)
+    return torch.cat([part.double().cpu() for part in parts])
 
-    def _choose(self, value: dict[str, Tensor]) -> None:
-        """Beginnings of tensors, and places far inside large ones, as evenly as they may be."""
-        starts = [
-            (name, start, min(start + _PART, v.numel()))
-            for name, v in value.items()
-            for start in range(0, v.numel(), _APART)
-        ]
-        most = min(_MOST_PARTS, max(1, self._most_values // _PART))
-        self._places = starts[:: -(-len(starts) // most)]
-        ends = np.cumsum([end - start for _, start, end in self._places]).tolist()
-        self._seen.parts += zip([0, *ends], ends, strict=False)
 
-    def _sample(self, value: dict[str, Tensor]) -> Tensor:
-        flat = {name: v.reshape(-1) for name, v in value.items()}
-        return torch.cat([flat[n][start:end].double().cpu() for n, start, end in self._places])
-
-    def _look(self, cohort: Cohort) -> None:
-        """How far one drawn unit moves the sum, beside at most three others (invariant 3)."""
-        mechanism = self._mechanism
-        if not cohort.units or mechanism.collator._selector is not None:
-            return  # a selector draws, so that gathering twice gives other rows
-        units = mechanism.collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
-        everybody, again = mechanism.clip(units).value, mechanism.clip(units).value
-        if any(not torch.equal(v, again[n]) for n, v in everybody.items()):
-            return  # the others would have other dropout masks without the unit
-        without = mechanism.clip(units.select(1, len(units))).value
-        square = sum(float((v - without[n]).double().square().sum()) for n, v in everybody.items())
-        self._seen.moves.append(square**0.5 / mechanism.l2_clip_norm)
+def _move(mechanism: StepMechanism, cohort: Cohort) -> list[float]:
+    """How far a drawn unit moves the sum, beside at most three others; empty where unseen."""
+    if not cohort.units or mechanism.collator._selector is not None:
+        return []  # a selector draws, so that gathering twice gives other rows
+    units = mechanism.collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
+    everybody, again = mechanism.clip(units).value, mechanism.clip(units).value
+    if any(not torch.equal(v, again[n]) for n, v in everybody.items()):
+        return []  # the others would have other dropout masks without the unit
+    without = mechanism.clip(units.select(1, len(units))).value
+    square = sum(float((v - without[n]).double().square().sum()) for n, v in everybody.items())
+    return [square**0.5 / mechanism.l2_clip_norm]
 
 
 def clipped_gradients(run: PrivateRun, units: Units) -> Iterator[dict[str, Tensor]]:

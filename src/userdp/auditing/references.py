@@ -22,22 +22,21 @@ import hashlib
 import io
 import shutil
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from userdp import files
 from userdp.arrays import read_array
-from userdp.auditing.canaries import copied, scratch
+from userdp.auditing.canaries import Repetition, scratch, texts_of, write_copy
 from userdp.auditing.inference import FreshText, fresh_examples
-from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.store import StoreSplit, UserStore
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig
-from userdp.training.devices import AUTO, choose_device
+from userdp.training.devices import choose_device
 from userdp.training.loop import train
 from userdp.training.models import read_model
 
@@ -45,84 +44,41 @@ _NEVER = 1e9  # seconds
 _SALT = 0x7265666572  # public: the same halves on every machine, and when the work goes on
 
 
-def calibrated(own: NDArray[np.float64], references: NDArray[np.float64]) -> NDArray[np.float64]:
-    """T of each person, float64 (people,).
+def reference_scores(of: Repetition, fresh: FreshText, *, count: int) -> NDArray[np.float64]:
+    """Train the reference runs that are missing in the place, and score everybody by all.
 
     Args:
-        own: float64 (people,), log-likelihood per token under the attacked model.
-        references: float64 (runs, people), under each reference.
-
-    >>> calibrated(np.array([-1.0, -2.0]), np.array([[-1.5, -2.0], [-0.5, -3.0]])).tolist()
-    [0.0, 0.5]
-    """
-    scores: NDArray[np.float64] = own - references.mean(axis=0)
-    return scores
-
-
-def per_token(model: nn.Module, fresh: FreshText) -> NDArray[np.float64]:
-    """float64 (people,), members first: log-likelihood per target token of each one's text."""
-    means = []
-    for side in fresh.sides:
-        sums, targets = side.log_likelihoods(model)
-        means.append(side.sums(sums) / np.maximum(side.sums(targets), 1))
-    return np.concatenate(means)
-
-
-def reference_scores(
-    store: UserStore,
-    fresh: FreshText,
-    plan: Plan | PlainPlan,
-    config: TrainConfig,
-    *,
-    place: Path,
-    count: int,
-    device: str = AUTO,
-    progress: Progress | None = None,
-) -> NDArray[np.float64]:
-    """Train the reference runs that are missing in ``place``, and score everybody by each.
-
-    Args:
-        store: of the audited run.
+        of: the audited run. In its place each finished run's scores are kept; a killed audit goes
+            on after them.
         fresh: what is scored.
-        plan: of the audited run.
-        config: of the audited run, without a selection by scores, which are another store's.
-        place: a folder for the operator alone, where each finished run's scores are kept; a killed
-            audit goes on after them.
-        count: how many; even.
-        device: of all of them, see `userdp.training.devices`.
-        progress: is told how many runs are done.
+        count: how many runs; even.
 
     Returns:
-        float64 (count, people), as `per_token`.
+        float64 (people,): the mean over the runs of `FreshText.means` per token.
     """
     quiet = replace(
-        config, evaluate_every=0, checkpoint_every=plan.steps, checkpoint_seconds=_NEVER
+        of.config, evaluate_every=0, checkpoint_every=of.plan.steps, checkpoint_seconds=_NEVER
     )
-    key = _key(store, fresh, plan, quiet)
-    kept = [place / f"{key}-{number:03d}.npy" for number in range(count)]
-    shown = progress or NoProgress()
-    shown.stage("references", count, unit="run")
-    with scratch(place) as work:
+    key = _key(of.store, fresh, of.plan, quiet)
+    kept = [of.place / f"{key}-{number:03d}.npy" for number in range(count)]
+    of.progress.stage("references", count, unit="run")
+    with scratch(of.place) as work:
         for number, path in enumerate(kept):
-            shown.at(number)
+            of.progress.at(number)
             if path.exists():
                 continue
-            half, out = copy_half(store, work / "store", number), work / "run"
-            train(
-                half,
-                plan,
-                quiet,
-                out=out,
-                # its δ is the audited run's own affair
-                options=RunOptions(device=device, allow_large_delta=True),
-            )
+            half, out = copy_half(of.store, work / "store", number), work / "run"
+            # its δ is the audited run's own affair
+            options = RunOptions(device=of.device, allow_large_delta=True)
+            train(half, of.plan, quiet, out=out, options=options)
             trained, data = read_model(str(out / "model")), io.BytesIO()
-            np.save(data, per_token(trained.to(choose_device(device)), fresh))
+            np.save(data, fresh.means(trained.to(choose_device(of.device)), per_token=True))
             files.write_file(path, data.getvalue(), mode=files.OPERATOR_FILE)
             for folder in (half.path, out):
                 shutil.rmtree(folder)
-    shown.at(count)
-    return np.stack([read_array(path, what="the scores of a reference run") for path in kept])
+    of.progress.at(count)
+    scores = [read_array(path, what="the scores of a reference run") for path in kept]
+    return np.asarray(np.mean(scores, axis=0))
 
 
 def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
@@ -142,12 +98,17 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
         for user, row in enumerate(part.rows)
     ]
     pair, second = divmod(number, 2)
-    with copied(store, out) as copy:
-        for _, part, user, examples in sorted(people, key=lambda person: person[0]):
-            coin = np.random.default_rng([*part.user_hashes[user].tolist(), pair, _SALT])
-            if (coin.random() < 0.5) != bool(second):
-                copy.user(part, user, examples)
-    return UserStore.open(out)
+
+    def is_in(part: StoreSplit, user: int) -> bool:
+        coin = np.random.default_rng([*part.user_hashes[user].tolist(), pair, _SALT])
+        return bool(coin.random() < 0.5) != bool(second)
+
+    chosen = (
+        texts_of(part, user, examples)
+        for _, part, user, examples in sorted(people, key=itemgetter(0))
+        if is_in(part, user)
+    )
+    return write_copy(store, chosen, out)
 
 
 def _key(store: UserStore, fresh: FreshText, plan: Plan | PlainPlan, config: TrainConfig) -> str:

@@ -15,12 +15,10 @@ noise repeated within a step
 number drawn
     all draws of all steps: Binomial(N T, q).
 size of draws
-    the spread of the steps' numbers around N q: batches of a fixed size have none. Where the plan
-    bounds the size of a draw, a size beyond its bounds has no p-value: a right run has none.
+    the spread of the steps' numbers around N q: batches of a fixed size have none.
 participation
     the spread of each unit's number of draws around T q: a shuffled pass draws everybody once.
-    Where each draw has one size B, the units that consecutive steps share, which are
-    hypergeometric and independent from step to step: a shuffled pass shares none.
+    Of a plan whose every draw has one size nothing is known of these three.
 sensitivity
     a drawn unit moved the sum by more than the clip norm. No p-value: a right run, whose clip aims
     below the norm by more than all rounding, never does.
@@ -33,7 +31,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -62,8 +59,8 @@ class Check:
     Args:
         name: what is tested.
         p_value: of the hypothesis that the run is the plan's; None where nothing could be seen.
-        flagged: it is not `LEVEL` or more (or, of the sensitivity, a bound was passed).
-        false_alarm: a right run is flagged with probability at most this.
+        flagged: the p-value is not `LEVEL` or more: of a right run with probability at most
+            `LEVEL`. Or, of the sensitivity, a bound was passed: of a right run never.
         seen: the statistic.
         expected: what a right run has, about.
         power: what this check would have caught, in words.
@@ -72,7 +69,6 @@ class Check:
     name: str
     p_value: float | None = None
     flagged: bool = False
-    false_alarm: float = 0.0
     seen: float | None = None
     expected: float
     power: str
@@ -134,6 +130,11 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
         mechanism = plan.mechanism.with_noise_multiplier(noise_multiplier)
         return float(mechanism.with_steps(len(noise)).epsilon(plan.budget.target_delta).lower)
 
+    population, (fewest, most) = seen.population, plan.sampling.sizes(seen.population)
+    chance = plan.sampling.chance(population)
+    draws = participation_checks(seen.cohorts, population=population, probability=chance)
+    if fewest == most:
+        draws = (_tested("participation", None, 0.0, 0.0, "every draw has one size"),)
     scale = two_sided(float(stats.chi2.cdf(square, count)), float(stats.chi2.sf(square, count)))
     less = f"noise of {detectable:.4f} times the claimed or less, in 95% of runs"
     checks = (
@@ -141,12 +142,7 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
         _shape(noise),
         _greatest_cosine("between steps", noise[:_MOST_STEPS], "the first {} steps"),
         _greatest_cosine("within a step", _places(noise, seen.parts), "{} places"),
-        *participation_checks(
-            seen.cohorts,
-            population=seen.population,
-            probability=plan.sampling.chance(seen.population),
-            sizes=plan.sampling.sizes(seen.population),
-        ),
+        *draws,
         Check(
             name="sensitivity",
             flagged=bool((moves > 1 + _MOVE_ROUNDING).any()),
@@ -164,7 +160,7 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
         detectable_noise_ratio=detectable,
         detectable_epsilon=epsilon_at(detectable),
         flagged=tuple(check.name for check in checks if check.flagged),
-        false_alarm=math.fsum(check.false_alarm for check in checks) + _BOUND_LEVEL,
+        false_alarm=math.fsum(LEVEL for one in checks if one.p_value is not None) + _BOUND_LEVEL,
     )
 
 
@@ -172,15 +168,14 @@ def _tested(name: str, p: float | None, seen: float, expected: float, power: str
     """A check by its p-value, None where nothing can be seen. One that is no number is flagged."""
     if p is None:
         return Check(name=name, expected=expected, power=f"none: {power}")
-    told: dict[str, Any] = {"seen": seen, "expected": expected, "power": power}
-    return Check(name=name, p_value=p, flagged=not p >= LEVEL, false_alarm=LEVEL, **told)
+    values: dict[str, Any] = {"seen": seen, "expected": expected, "power": power}
+    return Check(name=name, p_value=p, flagged=not p >= LEVEL, **values)
 
 
 def _shape(noise: NDArray[np.float32]) -> Check:
     flat = noise.reshape(-1).astype(np.float64)
     flat = flat[:: max(1, -(-len(flat) // _MOST_SHAPE))]
-    law, below = special.ndtr(np.sort(flat)), np.arange(len(flat)) / len(flat)
-    distance = float(np.maximum(law - below, below + 1 / len(flat) - law).max())
+    distance = float(stats.ks_1samp(flat, special.ndtr, method="asymp").statistic)
     # Massart's distance at the level, and that of the empirical function from the true one.
     caught = sum(math.sqrt(math.log(2 / p) / 2 / len(flat)) for p in (LEVEL, 1 - _SURE))
     power = f"a distribution function off by {caught:.4f} or more, in 95% of runs"
@@ -211,37 +206,20 @@ def _greatest_cosine(where: str, noise: NDArray[np.float32], rows_are: str) -> C
 
 
 def participation_checks(
-    cohorts: list[NDArray[np.int64]],
-    *,
-    population: int,
-    probability: float,
-    sizes: tuple[int, int] | None = None,
+    cohorts: list[NDArray[np.int64]], *, population: int, probability: float
 ) -> tuple[Check, ...]:
     """Are the draws independent coins of this probability? See the module's docstring.
 
     A cap on the draw changes the law of the coins by less than what δ pays for it, which is far
-    below `LEVEL`: they are tested as if there were none, and the cap by itself.
+    below `LEVEL`: they are tested as if there were none.
 
     Args:
         cohorts: per step, distinct numbers of units, each in [0, population).
         population: N.
         probability: q.
-        sizes: the fewest and the most units of a draw; any number up to N by default.
     """
     steps, q = len(cohorts), probability
     drawn = np.array([len(cohort) for cohort in cohorts], dtype=np.int64)
-    fewest, most = sizes or (0, population)
-    outside = int(max(0, np.maximum(fewest - drawn, drawn - most).max(initial=0)))
-    bounds = Check(
-        name="bounds of draws",
-        flagged=outside > 0,
-        seen=float(outside),
-        expected=0.0,
-        power=f"any of {steps} draws of fewer than {fewest} or more than {most} units",
-    )
-    bounded = () if (fewest, most) == (0, population) else (bounds,)
-    if fewest == most:
-        return (*bounded, _shared(cohorts, population=population, size=most))
     total, trials = int(drawn.sum()), population * steps
     law = stats.binom(trials, q)
     off = 5.5 * math.sqrt(q * (1 - q) / max(1, trials))  # 3.9 deviations flag, 1.6 more are sure
@@ -250,7 +228,6 @@ def participation_checks(
     p = two_sided(float(law.cdf(total)), float(law.sf(total - 1))) if trials else None
     power = f"a probability that is off by {off:.2g} or more, in 95% of runs"
     return (
-        *bounded,
         _tested("number drawn", p, float(total), trials * q, power),
         _spread("size of draws", drawn, np.full(steps, round(population * q)), population, q),
         _spread("participation", counts, passes, steps, q),
@@ -282,25 +259,3 @@ def _spread(
     power += "" if caught < LEVEL else " here: it cannot tell them"
     p = spread_p_value(numbers, trials=trials, probability=probability)
     return _tested(name, p, seen, 1.0, power)
-
-
-def _shared(cohorts: list[NDArray[np.int64]], *, population: int, size: int) -> Check:
-    """Do consecutive draws of B units share as many as independent ones do?
-
-    Given one draw, the number that the next one shares with it is hypergeometric with mean B²/N,
-    whatever the one was, so that the numbers are independent. Their sum S over m = (T - 1)·B trials
-    of chance p = B/N is no further spread than a binomial number (Hoeffding 1963, Theorem 4), so
-    that P[S beyond s] <= e^{-m KL(s/m, p)} on either side.
-    """
-    name, pairs = "participation", len(cohorts) - 1
-    if pairs < 1 or not 0 < size < population:
-        return _tested(name, None, 0.0, 0.0, "everybody joins every step, or there is one step")
-    shared = sum(len(np.intersect1d(one, other)) for one, other in pairwise(cohorts))
-    trials, chance = pairs * size, size / population
-    part = shared / trials
-    distance = float(special.rel_entr(part, chance) + special.rel_entr(1 - part, 1 - chance))
-    told = trials * -math.log1p(-chance) > math.log(2 / LEVEL)
-    power = f"units shared by {pairs} pairs of draws: shuffled batches of so many share none"
-    power += "" if told else ", which it cannot tell"
-    p = min(1.0, 2 * math.exp(-trials * distance))
-    return _tested(name, p, float(shared), trials * chance, power)

@@ -52,8 +52,6 @@ def audit(
     inference: bool = True,
     repeat: bool = True,
     references: int = 0,
-    most_users: int = 2000,
-    most_examples: int = 8,
     confidence: float = 0.95,
     device: str = "auto",
     progress: Progress | None = None,
@@ -79,8 +77,6 @@ def audit(
         repeat: make the extra run.
         references: make the attack also against so many reference runs (an even number): runs like
             this one on halves of all people, each of which costs as much. It is the sharper attack.
-        most_users: most users of each side of the attack.
-        most_examples: most fresh examples of a user that the attack reads.
         confidence: of the lower bound by canaries.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
@@ -106,8 +102,6 @@ def audit(
             references=references,
             repeat=repeat,
             canaries=canaries,
-            most_users=most_users,
-            most_examples=most_examples,
             confidence=confidence,
             device=device,
             progress=bar,

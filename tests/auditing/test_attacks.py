@@ -1,0 +1,243 @@
+"""The attacks on a released model: the statistics by hand, members found, and broken twins."""
+
+import stat
+
+import numpy as np
+import pytest
+import torch
+
+from tests.auditing import toy
+from tests.training.toy import CONFIG, toy_model
+from tests.words import WORDS
+from userdp.auditing import inference, references
+from userdp.auditing.canaries import texts_of, write_copy
+from userdp.auditing.inference import (
+    Side,
+    area,
+    fresh_examples,
+    fresh_text,
+    roc,
+    user_inference,
+)
+from userdp.auditing.references import copy_half, reference_scores
+from userdp.data.splits import Split
+from userdp.ledger import StoreLedger
+from userdp.training.config import PlainPlan
+from userdp.training.loop import train
+from userdp.training.models import load_model, read_model
+
+# ------------------------------------------------------------------------- ROC, against counting
+
+
+def test_the_area_is_the_part_of_all_pairs_that_are_in_order():
+    draw = np.random.default_rng(0)
+    members, others = draw.integers(0, 9, 30) * 1.0, draw.integers(-2, 8, 23) * 1.0
+    pairs = np.mean([(m > o) + 0.5 * (m == o) for m in members for o in others])
+    assert area(members, others) == pytest.approx(pairs)
+    curve = np.array(roc(members, others).curve)
+    assert np.trapezoid(*curve.T[::-1]) == pytest.approx(pairs)
+
+
+def test_true_positives_are_counted_where_few_others_are_above(monkeypatch):
+    monkeypatch.setattr(inference, "_RESAMPLES", 10)
+    members = np.array([197.5, 198.5, 500.0, 600.0, 3.0])
+    assert roc(members, np.arange(200.0)).tpr_at_low_fpr == pytest.approx(4 / 5)
+
+
+@pytest.mark.slow
+def test_the_interval_covers_chance_for_equals_and_not_for_members(monkeypatch):
+    monkeypatch.setattr(inference, "_RESAMPLES", 100)
+    draw = np.random.default_rng(1)
+    equal = [roc(draw.standard_normal(60), draw.standard_normal(60)).at_chance for _ in range(40)]
+    assert np.mean(equal) > 0.85
+    apart = roc(draw.standard_normal(60) + 1, draw.standard_normal(60))
+    assert apart.auc_low > 0.5
+    assert not apart.at_chance
+
+
+# ------------------------------------------------------------------- against the base model
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    """Two words of one's own in every record, after words that are easy for some people
+    and hard for others."""
+    draw = np.random.default_rng(0)
+
+    def record(number):
+        own = f"{WORDS[number % 30]} {WORDS[number // 30]}"
+        return " ".join([*(WORDS[word] for word in draw.integers(1 + number % 29, size=5)), own])
+
+    texts = {f"user{n:03d}".encode(): [record(n) for _ in range(12)] for n in range(240)}
+    return toy.store_of(tmp_path_factory.mktemp("people"), texts, held_out_examples=0.4)
+
+
+def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
+    model = toy_model(people).eval()
+    part = people.split(Split.HELD_OUT_USERS)
+    users, examples = np.array([0, 3, 1]), np.array([1, 0, 2])
+    found, targets = Side(part, users, np.array([1, 1, 1]), examples).log_likelihoods(model)
+    assert targets.tolist() == (part.lengths(users, examples) - 1).tolist()
+    rows = part.gather(users, examples)
+    for number in range(3):
+        tokens = torch.from_numpy(rows.row(number).astype(np.int64))
+        with torch.no_grad():
+            logits = model(input_ids=tokens[None]).logits[0].double()
+        told = logits[:-1].log_softmax(1)[torch.arange(len(tokens) - 1), tokens[1:]]
+        assert found[number] == pytest.approx(float(told.sum()), rel=1e-5)
+
+
+def test_a_model_that_was_not_trained_tells_nobody(people):
+    base = toy_model(people)
+    assert user_inference(base, base, fresh_text(people)).auc == 0.5
+
+
+@pytest.mark.slow
+def test_members_of_a_run_without_privacy_are_found(tmp_path):
+    """Each user has a word of their own that follows every other word of theirs."""
+    draw = np.random.default_rng(0)
+    texts = {
+        f"user{number:03d}".encode(): [
+            " ".join(f"{WORDS[draw.integers(30)]} {WORDS[number % 30]}" for _ in range(3))
+            for _ in range(12)
+        ]
+        for number in range(50)
+    }
+    store = toy.store_of(tmp_path, texts, held_out_examples=0.3)
+    train(store, PlainPlan(steps=150, batch_size=32), CONFIG, out=tmp_path / "run")
+    model = read_model(str(tmp_path / "run" / "model"))
+    assert user_inference(model, toy_model(store), fresh_text(store)).auc_low > 0.5
+
+
+def attack_on_a_model_that_favours_busy_people(folder, monkeypatch):
+    """Half of all people write twenty records, about one word; the others two, about another."""
+    texts = {
+        f"user{number:03d}".encode(): [" ".join([WORDS[number % 2]] * 4)] * (2, 20)[number % 2]
+        for number in range(400)
+    }
+
+    def by_word(side, model):
+        users = np.repeat(side.people, side.counts)
+        rows = zip(users, side.examples, strict=True)
+        word = [side.part.gather([user], [example]).row(0)[0] for user, example in rows]
+        return np.array(word) * float(model), np.ones(len(word), dtype=np.int64)
+
+    monkeypatch.setattr(Side, "log_likelihoods", by_word)
+    return user_inference(1, 0, fresh_text(toy.store_of(folder, texts, held_out_examples=0.1)))
+
+
+def test_busy_people_are_not_taken_for_members(tmp_path, monkeypatch):
+    assert attack_on_a_model_that_favours_busy_people(tmp_path, monkeypatch).at_chance
+
+
+def test_a_broken_twin_that_reads_held_out_users_whole_is_caught(tmp_path, monkeypatch):
+    honest = inference.fresh_examples
+
+    def whole(store):
+        everything = [np.arange(n) for n in store.split(Split.HELD_OUT_USERS).counts]
+        return {**honest(store), Split.HELD_OUT_USERS: everything}
+
+    monkeypatch.setattr(inference, "fresh_examples", whole)
+    assert not attack_on_a_model_that_favours_busy_people(tmp_path, monkeypatch).at_chance
+
+
+# -------------------------------------------------------------------- against reference runs
+
+PLAIN = PlainPlan(steps=60, batch_size=32)
+
+
+def texts(store, split, left_out=None):
+    """What each person of a split wrote, as tuples of tokens, by the name of a copy."""
+    part, found = store.split(split), {}
+    for user, row in enumerate(part.rows):
+        fresh = [] if left_out is None else left_out[user].tolist()
+        kept = np.array([n for n in range(part.counts[user]) if n not in fresh])
+        rows = part.gather(np.full(len(kept), user), kept)
+        name = b"user%09d" % row if left_out is not None else store.user_ids()[row]
+        found[name] = [tuple(rows.row(row).tolist()) for row in range(len(kept))]
+    return found
+
+
+def test_each_person_is_in_one_of_every_pair_with_all_that_is_not_fresh(people, tmp_path):
+    nothing = [np.array([])] * len(people.split(Split.TRAIN).rows)
+    fresh = fresh_examples(people)[Split.HELD_OUT_USERS]
+    everybody = texts(people, Split.TRAIN, nothing) | texts(people, Split.HELD_OUT_USERS, fresh)
+    halves = [
+        texts(copy_half(people, tmp_path / str(n), n), Split.TRAIN)
+        for n in range(4)
+    ]  # fmt: skip
+    for first, second in (halves[:2], halves[2:]):
+        assert not first.keys() & second.keys()
+        assert first | second == everybody
+        assert 0.3 < len(first) / len(everybody) < 0.7
+    assert halves[0].keys() not in (halves[2].keys(), halves[3].keys())
+
+
+@pytest.fixture(scope="module")
+def attacked(people, tmp_path_factory):
+    """A run without privacy; and an attack on it, given the references' scores."""
+    out = tmp_path_factory.mktemp("attacked")
+    train(people, PLAIN, CONFIG, out=out / "run")
+    model, fresh = read_model(str(out / "run" / "model")), fresh_text(people)
+    honest = scores_of(people, out / "references", 6)
+
+    def attack(scores=honest):
+        return fresh.roc(fresh.means(model, per_token=True) - scores)
+
+    return model, attack
+
+
+def scores_of(people, place, count, plan=PLAIN):
+    like = toy.repetition(people, place, plan, CONFIG)
+    return reference_scores(like, fresh_text(people), count=count)
+
+
+@pytest.mark.slow
+def test_members_are_found_who_are_not_against_the_base_model(people, attacked):
+    model, attack = attacked
+    plain, found = user_inference(model, load_model(CONFIG, people), fresh_text(people)), attack()
+    assert plain.at_chance
+    assert found.auc_low > 0.5
+    assert found.auc > plain.auc + 0.05
+
+
+@pytest.mark.slow
+def test_a_broken_twin_whose_references_train_on_members_alone_is_caught(
+    people, attacked, tmp_path, monkeypatch
+):
+    """Such references have seen whom the run saw, and there is nothing left to tell."""
+
+    def members(store, out, number):
+        part = store.split(Split.TRAIN)
+        everybody = (
+            texts_of(part, user, np.arange(count)) for user, count in enumerate(part.counts)
+        )
+        return write_copy(store, everybody, out)
+
+    monkeypatch.setattr(references, "copy_half", members)
+    assert attacked[1](scores_of(people, tmp_path / "place", 2)).at_chance
+    assert not attacked[1]().at_chance
+
+
+def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeypatch):
+    calls, place, charged = [], tmp_path / "references", StoreLedger(people.path).charges()
+    short = PlainPlan(steps=3, batch_size=8)
+
+    def train_one(*arguments, out, **options):
+        calls.append(out)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return train(*arguments, out=out, **options)
+
+    monkeypatch.setattr(references, "train", train_one)
+    with pytest.raises(KeyboardInterrupt):
+        scores_of(people, place, 2, short)
+    assert len(list(place.iterdir())) == 1
+    found = scores_of(people, place, 2, short)
+    assert np.array_equal(found, scores_of(people, place, 2, short))
+    assert len(calls) == 3
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in place.iterdir())
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    other = PlainPlan(steps=2, batch_size=8)
+    assert not np.array_equal(found, scores_of(people, place, 2, other))
+    assert StoreLedger(people.path).charges() == charged
