@@ -18,10 +18,9 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
-from papers.drawing import Figure, Row
+from papers.drawing import Figure, Row, panels, save
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.mechanisms import binomial_steps
-from userdp.reporting.drawing import panels, save
 
 _LEAST_RATIO = 1e-12
 

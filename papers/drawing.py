@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.files import SHAREABLE_FILE, write_file
-from userdp.reporting.drawing import panels, save
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, write_file
 
 Row = dict[str, Any]
 
@@ -27,6 +26,31 @@ class Figure:
 
     rows: Callable[..., list[Row]]
     draw: Callable[[Sequence[Row], Path], None]
+
+
+def panels(count: int, *, width: float = 4.2, height: float = 3.6, rows: int = 1) -> Any:
+    """(figure, flat list of axes), drawn without a display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = math.ceil(count / rows)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    return figure, list(axes.flat)
+
+
+def save(figure: Any, path: Path, *, operator_only: bool = False) -> None:
+    """Write a figure, whole or not at all; the ending of ``path`` chooses the kind.
+
+    Args:
+        figure: of matplotlib.
+        path: ends in png, svg or pdf.
+        operator_only: it shows exact numbers about people, so that only its owner may read it.
+    """
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format=path.suffix.lower().removeprefix("."))
+    write_file(path, drawn.getvalue(), mode=OPERATOR_FILE if operator_only else SHAREABLE_FILE)
 
 
 def write_csv(rows: Sequence[Row], path: Path, *, mode: int = SHAREABLE_FILE) -> None:

@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from papers.drawing import Figure, Row
+from papers.drawing import Figure, Row, panels, save
 from userdp.accounting.group_privacy import Conversion, group_epsilon
 from userdp.accounting.mechanisms import Mixture, binomial_steps, hypergeometric_steps
-from userdp.reporting.drawing import panels, save
 
 _LINES = (
     ("epsilon", "mixture of Gaussians (ours)", "o-", "tab:blue"),

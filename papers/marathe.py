@@ -25,7 +25,7 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from papers.drawing import Figure, Row
+from papers.drawing import Figure, Row, panels, save
 from papers.images import LeafCNN, digits, number_tokenizer
 from papers.published import (
     HIGRADAVG,
@@ -40,7 +40,6 @@ from userdp.federated.data import HELD_OUT, spread
 from userdp.federated.models import build_model
 from userdp.federated.plan import FederationPlan
 from userdp.plans import Budget, Plan
-from userdp.reporting.drawing import panels, save
 from userdp.sampling.coins import Indices
 
 LOCAL_ITEM, FEDAVG = "local-item-dp", "fedavg"

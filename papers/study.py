@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from papers.drawing import Row
+from papers.drawing import Row, panels, save
 from papers.losses import TUNE, Losses
 from papers.rules import personalized
 from userdp.errors import UseError
-from userdp.reporting.drawing import panels, save
 
 Study = Mapping[str, Any]
 """A table ``study.NAME`` of ``figures.toml``: ``panel``, ``line``, ``x`` and ``title``."""

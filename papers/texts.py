@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from papers.drawing import Figure, Row, draw_table
+from papers.drawing import Figure, Row, draw_table, panels, save
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
 from userdp.data.scores import read_scores
 from userdp.data.selection import build_selector, select_once
@@ -26,7 +26,6 @@ from userdp.data.strategy import Strategy
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.reporting.drawing import panels, save
 
 PUBLIC = "public"
 """The name of the store of the text of pre-training."""

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from papers.published import (
-    FLAWS,
-    Reduction,
-    flaws_of,
-    paper_noise,
-)
+from papers.published import FLAWS, Reduction, flaws_of, paper_noise
 from tests.federated.plans import PRIVATE, constants, plan
 from userdp.accounting import binomial_steps
 from userdp.codec import decode, encode
@@ -74,9 +69,8 @@ def test_a_silo_replaced_whole_is_a_gaussian_of_mu_2_root_steps_over_sigma():
     truth = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
         -mu / 2 - epsilon / mu
     )
-    assert silo_mechanism(noise_multiplier=sigma, steps=steps).delta(
-        epsilon
-    ).upper == pytest.approx(truth, rel=1e-9)
+    found = silo_mechanism(noise_multiplier=sigma, steps=steps).delta(epsilon)
+    assert found.upper == pytest.approx(truth, rel=1e-9)
 
 
 @pytest.mark.parametrize("algorithm", PRIVATE)
@@ -122,12 +116,10 @@ def test_broken_twin_amplification_by_silo_sampling_is_caught():
 
 
 def test_the_schedule_is_public_and_bounded_by_r_times_min_m_s():
-    made = plan(silos=10, silos_per_round=3, silos_per_subject=5, rounds=40)
+    made, same = (plan(silos=10, silos_per_round=3, silos_per_subject=5, rounds=40) for _ in "ab")
     for number in range(1, 41):
         assert len(set(made.schedule(number))) == 3
-        assert made.schedule(number) == plan(
-            silos=10, silos_per_round=3, silos_per_subject=5, rounds=40
-        ).schedule(number)
+        assert made.schedule(number) == same.schedule(number)
     assert sum(made.rounds_of_silos) == 120
     assert made.charged_steps <= 2 * 40 * min(3, 5)
     with pytest.raises(UseError):
@@ -194,15 +186,10 @@ def test_an_algorithms_name_and_its_steps_belong_together():
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))
 def test_a_plan_survives_json_and_another_is_told_apart(algorithm):
     made = FederationPlan.calibrated(**constants(algorithm=algorithm))
-    read = decode(FederationPlan, encode(made), what="a plan")
-    assert read == made
-    assert read.digest == made.digest
+    told = encode(made)
+    read = decode(FederationPlan, told, what="a plan")
+    assert (read, read.digest) == (made, made.digest)
     assert plan().digest != plan(rounds=3).digest
-    for broken in (
-        {},
-        encode(made) | {"extra": 1},
-        encode(made) | {"algorithm": "x"},
-        encode(made) | {"model": {}},
-    ):
+    for broken in ({}, *(told | one for one in ({"extra": 1}, {"algorithm": "x"}, {"model": {}}))):
         with pytest.raises(UseError):
             decode(FederationPlan, broken, what="a plan")

@@ -94,6 +94,8 @@ def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
             ),
             (["PLAY", *DECLARED, "--epsilon", "nan", "--batch-size", "5"], "--epsilon must be"),
             (["PLAY", *DECLARED, "--algorithm", "sgd"], "sgd"),
+            (["PLAY", "--resume"], "there is no federation"),
+            (["PLAY", *DECLARED, "--device", "cuda", "--runtime", "simulation"], "in-process"),
         ],
         fast=4,
     ),
@@ -102,17 +104,9 @@ def test_bad_use_is_told_at_the_start_and_leaves_nothing(play, tmp_path, capsys,
     out = tmp_path / "f"
     given = [str(play) if a == "PLAY" else a for a in arguments]
     options = ["--silos", "2"] if "--silos" not in given else []
-    status, _, error = federate(
-        capsys,
-        *given,
-        "--out",
-        out,
-        "--set",
-        "model.seq_len=16",
-        "--runtime",
-        "in-process",
-        *options,
-    )
+    if "--runtime" not in given:
+        options += ["--runtime", "in-process"]
+    status, _, error = federate(capsys, *given, "--out", out, "--set", "model.seq_len=16", *options)
     assert status == 2
     assert words in error.replace("\n", " ")
     assert not out.exists()

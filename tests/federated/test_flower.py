@@ -21,7 +21,6 @@ from userdp.federated.models import build_model, weights_of
 from userdp.federated.rounds import aggregate, load_weights, read_rounds
 from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation, run_in_process
-from userdp.ledger.journal import read_entries
 
 
 @pytest.fixture(autouse=True)
@@ -44,56 +43,41 @@ class HereGrid(Grid):
         self.fail, self.silent = set(fail), set(silent)
         self.replies = []
 
-    def set_run(self, run):
-        raise NotImplementedError
-
-    @property
-    def run(self):
-        raise NotImplementedError
-
-    def create_message(self, *args, **kwargs):
-        raise NotImplementedError
+    set_run = run = create_message = push_messages = pull_messages = None
 
     def get_node_ids(self):
         return [node for node in self.contexts if node not in self.silent]
 
-    def push_messages(self, messages):
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids):
-        raise NotImplementedError
-
     def send_and_receive(self, messages, *, timeout=None):
-        found = []
-        for number, message in enumerate(messages):
-            node = message.metadata.dst_node_id
-            delivered = Message(
-                metadata=Metadata(
-                    run_id=1,
-                    message_id=f"{number}",
-                    src_node_id=1,
-                    dst_node_id=node,
-                    reply_to_message_id="",
-                    group_id="",
-                    created_at=message.metadata.created_at,
-                    ttl=3600,
-                    message_type=message.metadata.message_type,
-                ),
-                content=message.content,
-            )
-            round_number = message.content[CONFIG].get("round")
-            if (node - 100, round_number) in self.fail:
-                found.append(Message(Error(0), reply_to=delivered))
-                continue
-            reply = self.app(delivered, self.contexts[node])
-            self.replies.append(reply)
-            found.append(reply)
-        return found
+        return [self.answer(f"{number}", message) for number, message in enumerate(messages)]
+
+    def answer(self, number, message):
+        asked = message.metadata
+        fails = (asked.dst_node_id - 100, message.content[CONFIG].get("round")) in self.fail
+        delivered = Message(
+            metadata=Metadata(
+                run_id=1,
+                message_id=number,
+                src_node_id=1,
+                # Flower's server answers for a node that died, under its own number.
+                dst_node_id=1 if fails else asked.dst_node_id,
+                reply_to_message_id="",
+                group_id="",
+                created_at=asked.created_at,
+                ttl=3600,
+                message_type=asked.message_type,
+            ),
+            content=message.content,
+        )
+        if fails:
+            return Message(Error(0), reply_to=delivered)
+        self.replies.append(self.app(delivered, self.contexts[asked.dst_node_id]))
+        return self.replies[-1]
 
 
-def federation(tmp_path, made, seed=0, subjects=20):
+def federation(tmp_path, made):
     folder = tmp_path / "federation"
-    make_federation(folder, made, images(subjects, seed, least=4), tokenizer=NUMBERS, seed=seed)
+    make_federation(folder, made, images(20, least=4), tokenizer=NUMBERS)
     return folder
 
 
@@ -198,12 +182,7 @@ def test_a_silo_of_another_federation_is_refused_at_the_start(tmp_path):
     with pytest.raises(UseError, match="silo 1: another federation"):
         run(folder, HereGrid(folder, 3))
     assert read_rounds(folder) == []
-    assert not [e for e in _entries(folder, 0) if e["kind"] == "attempt"]
-
-
-def _entries(folder, index):
-    path = silo_folder(folder, index) / "run" / "ledger.jsonl"
-    return read_entries(path) if path.exists() else []
+    assert not (silo_folder(folder, 0) / "run").exists(), "nothing was charged"
 
 
 @pytest.mark.slow
@@ -214,17 +193,17 @@ def test_a_silo_that_never_comes_is_told_at_the_start(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_refusal_says_one_of_four_things(tmp_path):
+def test_a_refusal_says_one_of_three_things(tmp_path):
     made = plan()
     folder = federation(tmp_path, made)
     grid = HereGrid(folder, 3)
     run(folder, grid)
-    members = flower.Members(grid, made, "x")
+    members = flower.Members(grid, made, "x", 5)
     members._nodes = {0: 100, 1: 101, 2: 102}
     weights, _ = load_weights(folder / "model.safetensors")
-    assert members.ask(9, (0, 1, 2), weights, timeout=5) == {}
-    assert set(members.refusals.values()) == {"not in the plan"} <= set(REFUSALS)
-    assert members.ask(1, (0,), {"v": np.zeros(2, np.float32)}, timeout=5) == {}
+    asked = [members.ask(9, (0, 1, 2), weights), members.ask(1, (0,), {"v": np.zeros(2, "f4")})]
+    assert asked == [({}, dict.fromkeys("012", "failed")), ({}, {"0": "failed"})]
+    assert "failed" in REFUSALS
     assert claim_of(folder).complete
 
 
@@ -248,17 +227,6 @@ def test_in_this_process_the_same_steps_are_charged(tmp_path):
     found = claim_of(folder)
     assert found.complete
     assert (found.guarantee, found.steps) == (made.guarantee(), {0: 4, 1: 4, 2: 4})
-
-
-@pytest.mark.slow
-def test_a_silos_app_can_be_sent_to_another_process(tmp_path):
-    """Flower's simulation engine pickles it; what it cannot pickle would wait for all silos."""
-    cloudpickle = pytest.importorskip("ray.cloudpickle")
-    folder = federation(tmp_path, plan())
-    grid = HereGrid(folder, 3)
-    grid.app = cloudpickle.loads(cloudpickle.dumps(grid.app))
-    run(folder, grid)
-    assert claim_of(folder).complete
 
 
 @pytest.mark.slow

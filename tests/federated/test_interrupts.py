@@ -60,15 +60,3 @@ def test_a_silo_that_was_killed_in_a_round_sits_it_out(play, tmp_path, capsys, m
     assert status == 0, said
     assert attempts(out / "silo-01" / "run") == before
     assert not claim_of(out).complete
-
-
-def test_there_must_be_a_federation_to_resume(play, tmp_path, capsys):
-    status, told, _ = federate(capsys, play, "--out", tmp_path / "f", *SMALL, "--resume")
-    assert status == 2
-    assert "there is no federation" in told["error"]
-
-
-def test_flowers_silos_compute_on_cpus(play, tmp_path, capsys):
-    status, _, said = federate(capsys, play, "--out", tmp_path / "f", "--device", "cuda")
-    assert status == 2
-    assert "--runtime in-process" in said

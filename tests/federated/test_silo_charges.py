@@ -6,32 +6,29 @@ import numpy as np
 import pytest
 
 from tests.federated.plans import PRIVATE
-from tests.federated.toys import COUNTS, WIDTH, ZERO, items, silo, toy_plan
+from tests.federated.toys import COUNTS, WIDTH, ZERO, broken, items, silo, toy_plan
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.federated.claim import federation_claim
-from userdp.federated.silo import Silo
 from userdp.ledger import StoreLedger
 from userdp.ledger.journal import read_entries
 
 
-class FailsInTheMiddle(Silo):
-    def _open(self, number):
-        run = super()._open(number)
-        draw = run.mechanism.sampler.draw
+@broken
+def fails_in_the_middle(run):
+    draw = run.mechanism.sampler.draw
 
-        def fails():
-            if run.done == 3:
-                raise RuntimeError("the machine went away")
-            return draw()
+    def fails():
+        if run.done == 3:
+            raise RuntimeError("the machine went away")
+        return draw()
 
-        run.mechanism.sampler.draw = fails
-        return run
+    run.mechanism.sampler.draw = fails
 
 
 def test_invariant_7_a_step_is_charged_before_its_data_and_a_cut_round_is_not_taken_up(tmp_path):
     made = toy_plan(local_steps=4)
-    twin = silo(tmp_path, made, items(COUNTS), kind=FailsInTheMiddle)
+    twin = silo(tmp_path, made, items(COUNTS), kind=fails_in_the_middle)
     with pytest.raises(RuntimeError):
         twin.run_round(1, ZERO)
     twin.close()
@@ -68,12 +65,12 @@ def test_a_server_that_asks_for_more_rounds_or_out_of_turn_is_refused(tmp_path):
     for number in (1, 2):
         here.run_round(number, ZERO)
     for number in (0, 3, 10**9):
-        with pytest.raises(FailureError, match=r"the server asks for round|the plan has 2"):
+        with pytest.raises(FailureError, match=f"for round {number}, in which it does not run"):
             here.run_round(number, ZERO)
     assert here.run.done == 4
     made = toy_plan(silos=6, silos_per_round=2, rounds=9)
     number = next(r for r in range(1, 10) if 0 not in made.schedule(r))
-    with pytest.raises(FailureError, match="does not run by"):
+    with pytest.raises(FailureError, match="does not run"):
         silo(tmp_path / "other", made, items(COUNTS)).run_round(number, ZERO)
 
 
@@ -120,7 +117,7 @@ def test_invariant_8_a_federations_claim_is_its_whole_plans_whatever_ran(tmp_pat
             here.run_round(number, ZERO)
     runs = [tmp_path / f"{index}" / "run" for index in range(3)]
     found = federation_claim(made, runs)
-    assert (found.steps, found.subject_steps, found.complete) == ({0: 6, 1: 2, 2: 4}, 12, False)
+    assert (found.steps, found.claim.steps, found.complete) == ({0: 6, 1: 2, 2: 4}, 12, False)
     assert found.guarantee == made.guarantee()
     # A ledger that is missing is charged in full.
     assert federation_claim(made, runs[:2]).guarantee == made.guarantee()

@@ -111,4 +111,16 @@ def silo(folder, plan, data, index=0, kind=Silo, seed=None):
     return kind(folder, index, unsafe_seed=seed)
 
 
+def broken(sabotage):
+    """A kind of `Silo` whose run is changed in place as soon as it is open."""
+
+    class Broken(Silo):
+        def _open(self, number):
+            run = super()._open(number)
+            sabotage(run)
+            return run
+
+    return Broken
+
+
 ZERO = {"w": np.zeros(WIDTH, dtype=np.float32)}

@@ -195,16 +195,6 @@ def test_a_claim_of_several_parts_keeps_epsilon_and_delta_and_says_so(make_run: 
     assert meaning_of_claim(claim(make_run("plain", private=False) / "ledger.jsonl")) is None
 
 
-@pytest.mark.slow
-def test_an_interrupted_run_is_judged_by_its_whole_plan(make_run: MakeRun) -> None:
-    whole = claim(make_run("whole", users_plan(steps=40)) / "ledger.jsonl")
-    part = claim(make_run("part", users_plan(steps=40), attempts=7) / "ledger.jsonl")
-    none = claim(make_run("none", users_plan(steps=40), attempts=0) / "ledger.jsonl")
-    assert part.mechanism == users_plan(steps=40).mechanism
-    said = [meaning_of_claim(found) for found in (none, part, whole)]
-    assert said[0] == said[1] == said[2]
-
-
 def test_page_card_and_json_print_the_same_numbers(
     make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,8 +113,9 @@ def test_the_first_screen_says_claim_meaning_and_conditions(make_run: MakeRun) -
 
 def test_the_page_is_read_in_five_minutes(make_run: MakeRun) -> None:
     page = render_report([read_run(make_run())], about=ABOUT)
+    of_the_operator = len(ABOUT.data_description.split())
+    assert len(words_of(page).split()) - of_the_operator <= 1200, "with all details open"
     unfolded = re.sub(r"<details>.*?</details>", "", page, flags=re.DOTALL)
-    assert len(words_of(unfolded).split()) <= 1200
     assert unfolded.count("<li>") == 5, "the assumptions that matter"
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from userdp.accounting.mechanisms import Mixture, binomial_steps
-from userdp.cli.app import run as userdp
 from userdp.reporting.facts import read_runs
 from userdp.reporting.operator_part import read_operator
 from userdp.reporting.page import render_report
@@ -89,29 +88,3 @@ def test_losses_and_cohorts_are_those_of_the_operators_file(six_runs: Runs, page
         assert f"{min(drawn):,} / {mean:,.1f} / {max(drawn):,}" in steps[run.name]
         assert f"{sum(x['rows'] for x in logged):,}" in steps[run.name]
         assert "torch" in steps[run.name][-1]
-
-
-def test_the_public_page_of_the_six_opens_none_of_the_operators_files(
-    six_runs: Runs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    opened: list[str] = []
-    real_open, real_bytes = Path.open, Path.read_bytes
-
-    def watch(real):
-        def watched(self: Path, *arguments, **options):
-            opened.append(self.name)
-            return real(self, *arguments, **options)
-
-        return watched
-
-    monkeypatch.setattr(Path, "open", watch(real_open))
-    monkeypatch.setattr(Path, "read_bytes", watch(real_bytes))
-    out, card = tmp_path / "public.html", tmp_path / "summary.html"
-    arguments = ["report", str(six_runs[0]), "--out", str(out), "--summary", str(card)]
-    assert userdp([*arguments, "--public"]) == 0
-    assert {"ledger.jsonl", "train.toml"} <= set(opened)
-    # Where the store is stands in resume.json: the claim asks it which other runs there are.
-    assert not {"operator.jsonl", "audit.json"} & set(opened)
-    opened.clear()
-    assert userdp([*arguments, "--overwrite"]) == 0
-    assert "operator.jsonl" in opened  # the watch sees what it should

@@ -23,14 +23,13 @@ class FederationClaim:
     """What a federation's plan and the ledgers of its silos add up to.
 
     Args:
-        claim: per subject, removed from all silos; of the whole plan, see `federation_claim`.
+        claim: per subject, removed from all silos; of the whole plan, see `federation_claim`. Its
+            ``steps`` are those that a subject is charged.
         steps: charged local steps by silo, of the ledgers that are there.
-        subject_steps: those that a subject is charged.
     """
 
     claim: Claim
     steps: dict[int, int]
-    subject_steps: int
 
     @property
     def guarantee(self) -> Guarantee:
@@ -44,11 +43,8 @@ class FederationClaim:
 
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain values."""
-        return {
-            **self.claim.to_dict(),
-            "steps": {str(silo): steps for silo, steps in self.steps.items()},
-            "subject_steps": self.subject_steps,
-        }
+        steps = {str(silo): steps for silo, steps in self.steps.items()}
+        return {**self.claim.to_dict(), "steps": steps, "subject_steps": self.claim.steps}
 
 
 def federation_claim(
@@ -104,7 +100,6 @@ def federation_claim(
             complete=finished == plan.silos,
         ),
         steps=steps,
-        subject_steps=plan.charged_steps,
     )
 
 

@@ -46,7 +46,7 @@ APP_FOLDER = "app"
 ARRAYS, CONFIG = "arrays", "config"
 ROUND_TIMEOUT, WAIT_TIMEOUT = 3600.0, 600.0
 """Seconds, where an app's configuration does not say them."""
-REFUSALS = ("another federation", "another model", "not in the plan", "failed")
+REFUSALS = ("another federation", "another model", "failed")
 
 _log = logging.getLogger(__name__)
 
@@ -68,48 +68,37 @@ def client_app(federation: Path | None = None) -> ClientApp:
     @app.query()
     def hello(message: Message, context: Context) -> Message:
         """Which silo this is, of which federation: public constants alone."""
-
-        def answer(folder: Path, index: int, config: Any) -> dict[str, Any]:
-            plan = _agreed(folder, index, config)
-            if config["shapes"] != describe(weights_of(shared_model(plan.model)[0])):
-                raise _RefusalError("another model")
-            return {CONFIG: ConfigRecord({"silo": index, "plan": plan.digest})}
-
-        return _reply(message, context, federation, answer)
+        return _reply(_hello, message, context, federation)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         """One round: the silo's noisy update."""
-
-        def answer(folder: Path, index: int, config: Any) -> dict[str, Any]:
-            plan, number = _agreed(folder, index, config), int(config["round"])
-            if not 1 <= number <= plan.rounds or index not in plan.schedule(number):
-                raise _RefusalError("not in the plan")
-            model, loss = shared_model(plan.model)
-            silo = Silo(folder, index, model=model, loss=loss)
-            try:
-                return {ARRAYS: _record(silo.run_round(number, _weights(message)))}
-            finally:
-                silo.close()
-
-        return _reply(message, context, federation, answer)
+        return _reply(_train, message, context, federation)
 
     return app
 
 
-def _agreed(folder: Path, index: int, config: Any) -> FederationPlan:
-    """The silo's plan, if it is the server's too."""
-    plan = read_silo(folder, index)
-    if config["plan"] != plan.digest:
-        raise _RefusalError("another federation")
-    return plan
+def _hello(folder: Path, index: int, plan: FederationPlan, asked: Any) -> dict[str, Any]:
+    if asked[CONFIG]["shapes"] != describe(weights_of(shared_model(plan.model)[0])):
+        raise _RefusalError("another model")
+    return {CONFIG: ConfigRecord({"silo": index, "plan": plan.digest})}
+
+
+def _train(folder: Path, index: int, plan: FederationPlan, asked: Any) -> dict[str, Any]:
+    model, loss = shared_model(plan.model)
+    silo = Silo(folder, index, model=model, loss=loss)
+    try:
+        update = silo.run_round(int(asked[CONFIG]["round"]), _weights(asked[ARRAYS]))
+    finally:
+        silo.close()
+    return {ARRAYS: _record(update)}
 
 
 def _reply(
+    answer: Callable[[Path, int, FederationPlan, Any], dict[str, Any]],
     message: Message,
     context: Context,
     federation: Path | None,
-    answer: Callable[[Path, int, Any], dict[str, Any]],
 ) -> Message:
     """The silo's answer, or its refusal: words of an error may hold data, and nobody gets them."""
     node = context.node_config
@@ -119,12 +108,14 @@ def _reply(
         index = int(node["partition-id"])
         folder = silo_folder(federation, index)
     try:
-        content = answer(folder, index, message.content[CONFIG])
+        plan = read_silo(folder, index)
+        if message.content[CONFIG]["plan"] != plan.digest:
+            raise _RefusalError("another federation")
+        content = answer(folder, index, plan, message.content)
     except Exception as error:
         reason = str(error) if isinstance(error, _RefusalError) else "failed"
         words = error.message if isinstance(error, UserdpError) else kind_of(error)
         _log.warning("silo %d: %s (%s)", index, reason, words)
-        assert reason in REFUSALS
         content = {CONFIG: ConfigRecord({"refusal": reason, "silo": index})}
     return Message(RecordDict(content), reply_to=message)
 
@@ -133,8 +124,7 @@ def _record(weights: Weights) -> ArrayRecord:
     return ArrayRecord({name: Array(array) for name, array in weights.items()})
 
 
-def _weights(message: Message) -> Weights:
-    arrays: Any = message.content[ARRAYS]
+def _weights(arrays: Any) -> Weights:
     return {name: np.array(arrays[name].numpy()) for name in arrays}
 
 
@@ -145,9 +135,6 @@ def describe(weights: Weights) -> str:
 
 def server_app(folder: Path | None = None, *, progress: Progress | None = None) -> ServerApp:
     """The app of a federation's server.
-
-    A server that was stopped goes on after its last saved round: silos answer a round that they
-    released before with the same update.
 
     Args:
         folder: holds the plan; weights are written there. None: the run's configuration says it
@@ -180,6 +167,9 @@ def serve(
 ) -> None:
     """Run a federation's rounds over a grid of silos.
 
+    A server that was stopped goes on after its last saved round: silos answer a round that they
+    released before with the same update.
+
     Args:
         grid: of Flower.
         folder: holds the plan; weights are written there.
@@ -196,87 +186,84 @@ def serve(
     if (folder / MODEL_FILE).exists():
         put_weights(model, load_weights(folder / MODEL_FILE)[0])  # refuses another model's
     weights = weights_of(model)
-    members = Members(grid, plan, describe(weights))
+    members = Members(grid, plan, describe(weights), round_timeout)
     members.wait_for_all(wait_timeout)
-
-    def ask(number: int, silos: tuple[int, ...], current: Weights) -> Answers:
-        return members.ask(number, silos, current, timeout=round_timeout), members.refusals
-
-    run_rounds(folder, plan, weights, ask, progress=progress)
+    run_rounds(folder, plan, weights, members.ask, progress=progress)
 
 
 class Members:
-    """Which node is which silo; silos may leave, and come back under another number."""
+    """Which node is which silo; silos may leave, and come back under another number.
 
-    def __init__(self, grid: Grid, plan: FederationPlan, shapes: str) -> None:
-        self._grid, self._plan, self._shapes = grid, plan, shapes
+    Args:
+        grid: of Flower.
+        plan: the federation's.
+        shapes: of the server's model, as `describe` writes them.
+        timeout: seconds to wait for the answers of a round.
+    """
+
+    def __init__(self, grid: Grid, plan: FederationPlan, shapes: str, timeout: float) -> None:
+        self._grid, self._plan, self._timeout = grid, plan, timeout
+        self._hello = ConfigRecord({"plan": plan.digest, "shapes": shapes})
         self._nodes: dict[int, int] = {}
-        self.refusals: dict[str, str] = {}
 
     def wait_for_all(self, timeout: float) -> None:
         """Wait until every silo has said hello, with the right plan and model."""
-        end = time.monotonic() + timeout
-        while True:
-            self._greet(timeout)
-            if self.refusals:
-                told = ", ".join(f"silo {silo}: {why}" for silo, why in self.refusals.items())
-                raise UseError(
-                    f"silos refused at the start: {told}",
-                    hint="give every silo the folder that was made for it, of this federation",
-                )
-            if len(self._nodes) == self._plan.silos:
-                return
+        end, planned = time.monotonic() + timeout, self._plan.silos
+        while not (refusals := self._greet()) and len(self._nodes) < planned:
             if time.monotonic() > end:
                 raise FailureError(
-                    f"{len(self._nodes)} of {self._plan.silos} silos came within {timeout:g} s",
+                    f"{len(self._nodes)} of {planned} silos came within {timeout:g} s",
                     hint="start the missing SuperNodes, or wait longer with wait-timeout",
                 )
             time.sleep(0.5)
+        if refusals:
+            told = ", ".join(f"silo {silo}: {why}" for silo, why in refusals.items())
+            raise UseError(
+                f"silos refused at the start: {told}",
+                hint="give every silo the folder that was made for it, of this federation",
+            )
 
-    def ask(
-        self, number: int, silos: tuple[int, ...], weights: Weights, *, timeout: float
-    ) -> dict[int, Weights]:
+    def ask(self, number: int, silos: tuple[int, ...], weights: Weights) -> Answers:
         """The updates of a round; who fails, refuses or is late is not among them."""
-        self._greet(timeout)
-        self.refusals = {}
+        self._greet()
         present = set(self._grid.get_node_ids())
         silo_of = {self._nodes[silo]: silo for silo in silos if self._nodes.get(silo) in present}
         config = ConfigRecord({"round": number, "plan": self._plan.digest})
-        content = {ARRAYS: _record(weights), CONFIG: config}
-        updates = {}
-        for node, reply in self._answers("train", list(silo_of), content, timeout):
-            if reply.has_error():
-                self.refusals[str(silo_of[node])] = "failed"
-            elif ARRAYS in reply.content:
-                updates[silo_of[node]] = _weights(reply)
+        content, updates, refusals = {ARRAYS: _record(weights), CONFIG: config}, {}, {}
+        for node, answer in self._answers("train", list(silo_of), content, self._timeout):
+            if ARRAYS in answer:
+                updates[silo_of[node]] = _weights(answer[ARRAYS])
             else:
-                self.refusals[str(silo_of[node])] = str(reply.content[CONFIG]["refusal"])
-        return updates
+                refusals[str(silo_of[node])] = str(answer[CONFIG]["refusal"])
+        return updates, refusals
 
-    def _greet(self, timeout: float) -> None:
-        """Ask new nodes which silo they are."""
+    def _greet(self) -> dict[str, str]:
+        """Ask new nodes which silo they are; why some refuse, by silo."""
+        refusals = {}
         new = sorted(set(self._grid.get_node_ids()) - set(self._nodes.values()))
-        content = {CONFIG: ConfigRecord({"plan": self._plan.digest, "shapes": self._shapes})}
-        for node, reply in self._answers("query", new, content, min(60.0, timeout)):
-            if reply.has_error():
-                continue
-            answer: Any = reply.content[CONFIG]
-            silo = int(answer["silo"])
-            if "refusal" in answer:
-                self.refusals[str(silo)] = str(answer["refusal"])
-            elif 0 <= silo < self._plan.silos:
-                self._nodes[silo] = node
+        timeout = min(60.0, self._timeout)
+        for node, answer in self._answers("query", new, {CONFIG: self._hello}, timeout):
+            told = answer[CONFIG]
+            if "refusal" in told:
+                refusals[str(told["silo"])] = str(told["refusal"])
+            elif 0 <= int(told["silo"]) < self._plan.silos:
+                self._nodes[int(told["silo"])] = node
+        return refusals
 
     def _answers(
         self, kind: str, nodes: list[int], content: dict[str, Any], timeout: float
-    ) -> Iterator[tuple[int, Message]]:
-        """What the nodes answered in time, each with its node."""
+    ) -> Iterator[tuple[int, Any]]:
+        """What each node answered in time.
+
+        Flower answers for a node that died with an error that does not say which node it was.
+        """
         messages = [
             Message(RecordDict(content), dst_node_id=node, message_type=kind, ttl=timeout)
             for node in nodes
         ]
         for reply in self._grid.send_and_receive(messages, timeout=timeout) if nodes else ():
-            yield reply.metadata.src_node_id, reply
+            if not reply.has_error():
+                yield reply.metadata.src_node_id, reply.content
 
 
 def simulate(folder: Path, plan: FederationPlan, *, progress: Progress | None = None) -> None:
@@ -318,7 +305,7 @@ def simulate(folder: Path, plan: FederationPlan, *, progress: Progress | None = 
         )
 
 
-_APPS = '''"""The two apps; both come from userdp, which every machine has installed."""
+_APPS = b'''"""The two apps; both come from userdp, which every machine has installed."""
 
 from userdp.federated.flower import client_app, server_app
 
@@ -335,8 +322,7 @@ def write_app(folder: Path) -> Path:
             the plan there and writes the weights there.
     """
     app = folder / APP_FOLDER
-    package = app / "federation_app"
-    package.mkdir(parents=True, exist_ok=True)
+    app.mkdir(parents=True, exist_ok=True)
     template = (resources.files(federated) / "app.toml").read_text(encoding="utf-8")
     project = template.format(
         digest=FederationPlan.load(folder / PLAN_FILE).digest[:16],
@@ -345,6 +331,5 @@ def write_app(folder: Path) -> Path:
         wait_timeout=WAIT_TIMEOUT,
     )
     write_file(app / "pyproject.toml", project.encode())
-    write_file(package / "__init__.py", b'"""A federation of userdp."""\n')
-    write_file(package / "apps.py", _APPS.encode())
+    write_file(app / "federation_app.py", _APPS)
     return app

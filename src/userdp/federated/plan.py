@@ -7,23 +7,16 @@ when, how many of them may hold one subject, and the model. docs/federated.md pr
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
+from userdp.claims.parts import Unclaimed
 from userdp.errors import UseError
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
 from userdp.plans import Budget, Plan
 from userdp.plans.plan import Saved
-from userdp.vocabulary import (
-    NONE,
-    Adjacency,
-    Guarantee,
-    PrivacyUnit,
-    require_count,
-    require_positive,
-)
+from userdp.vocabulary import Guarantee, PrivacyUnit, require_count, require_positive
 
 PLAN_FILE, STORE, RUN = "federation.json", "store", "run"
 """What lies in a silo's folder; see docs/federated.md."""
@@ -192,15 +185,9 @@ class FederationPlan(Saved):
         """The claim per subject, removed from all silos; ε is infinite for FedAvg."""
         if isinstance(self.local, Plan):
             claimed = self.local.guarantee(self.charged_steps)
-            return replace(claimed, unit=PrivacyUnit.SUBJECT)
-        return Guarantee(
-            epsilon=math.inf,
-            delta=0.0,
-            unit=PrivacyUnit.SUBJECT,
-            adjacency=Adjacency.ADD_OR_REMOVE,
-            sampling=NONE,
-            accountant=NONE,
-        )
+        else:
+            claimed = Unclaimed(id=self.digest, why="FedAvg").guarantee()
+        return replace(claimed, unit=PrivacyUnit.SUBJECT)
 
     def guarantees(self) -> tuple[Guarantee, ...]:
         """All claims: per subject; LocalItemDP per subject of one item; UserLDP per silo."""

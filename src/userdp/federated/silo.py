@@ -155,17 +155,11 @@ class Silo:
         return update
 
     def _require_turn(self, number: int) -> None:
-        plan = self.plan
-        if not 1 <= number <= plan.rounds:
-            raise FailureError(
-                f"the server asks for round {number}, the plan has {plan.rounds}: one more would "
-                "exceed the plan's epsilon",
-                hint="a federation that goes on needs a plan and a budget of its own",
-            )
-        if self.index not in plan.schedule(number):
+        if not 1 <= number <= self.plan.rounds or self.index not in self.plan.schedule(number):
             raise FailureError(
                 f"the server asks silo {self.index} for round {number}, in which it does not run "
-                "by the plan's schedule"
+                f"by the plan of {self.plan.rounds} rounds: it would exceed the plan's epsilon",
+                hint="a federation that goes on needs a plan and a budget of its own",
             )
         if self.sits_out(number):
             raise FailureError(

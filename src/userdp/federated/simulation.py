@@ -37,7 +37,6 @@ def make_federation(
     *,
     tokenizer: StoreTokenizer,
     seed: int = 0,
-    alpha: float | None = None,
 ) -> None:
     """Write the plan, and a folder for each silo with its store and the plan; or nothing.
 
@@ -47,7 +46,6 @@ def make_federation(
         records: all silos' together, spread by `userdp.federated.data.places`.
         tokenizer: the one that the plan's model reads.
         seed: of the spread; public.
-        alpha: of the spread.
 
     Raises:
         UseError: the folder exists, or a silo has no subjects.
@@ -58,7 +56,7 @@ def make_federation(
             "the ledgers of its silos say what their people paid",
             hint="choose another --out",
         )
-    parts = spread(records, silos=plan.silos, most=plan.silos_per_subject, seed=seed, alpha=alpha)
+    parts = spread(records, silos=plan.silos, most=plan.silos_per_subject, seed=seed)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as made:
         plan.save(made / PLAN_FILE)

@@ -1,4 +1,4 @@
-"""Plots by matplotlib, which is imported only when something is drawn: for a page, or into a file.
+"""Plots of a page, by matplotlib, which is imported only when something is drawn.
 
 A page embeds matplotlib's own SVG as an image, which its style sheet inverts in the dark. Series
 differ by dash as well as by colour.
@@ -11,21 +11,14 @@ import io
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 from userdp.reporting.rendering import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KINDS = (".png", ".svg", ".pdf", ".html")
-_HTML = (
-    b'<!doctype html><html lang="en"><meta charset="utf-8"><title>userdp</title>'
-    b"<body>%s</body></html>\n"
-)
 _DASHES = ("solid", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 2, 2)), (0, (1, 1)), (0, (8, 2, 1, 2)))
 _COLOURS = ("#0072b2", "#b44a00", "#00785a", "#8a3fa0", "#7a6000", "#4d5a67")
 MOST_SERIES = len(_COLOURS)
@@ -92,50 +85,14 @@ def image(plot: Plot) -> str:
         "font.size": 11,
     }
     with matplotlib.rc_context(settings):
-        figure, [axes] = panels(1, width=5.2, height=4.2)
-        _fill(axes, plot)
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(5.2, 4.2), layout="constrained")
+        _fill(figure.subplots(), plot)
         drawn = io.BytesIO()
         metadata = {"Date": None, "Creator": None}
         figure.savefig(drawn, format="svg", transparent=True, metadata=metadata)
     return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
-
-
-def panels(count: int, *, width: float = 4.2, height: float = 3.6, rows: int = 1) -> Any:
-    """(figure, flat list of axes), drawn without a display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns = math.ceil(count / rows)
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(axes.flat)
-
-
-def save(figure: Any, path: Path, *, operator_only: bool = False) -> None:
-    """Write a figure, whole or not at all; HTML is one page without a script, around an SVG.
-
-    Args:
-        figure: of matplotlib.
-        path: its ending chooses the kind.
-        operator_only: it shows exact numbers about people, so that only its owner may read it.
-
-    Raises:
-        UseError: the kind is unknown, or the folder is not there.
-        FailureError: the disk refused; what was there before is unchanged.
-    """
-    require_new(path, overwrite=True)
-    if path.suffix.lower() not in KINDS:
-        raise UseError(
-            f"cannot draw a {path.suffix!r} file", hint=f"end the name in one of {', '.join(KINDS)}"
-        )
-    kind = path.suffix.lower().removeprefix(".")
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, format="svg" if kind == "html" else kind)
-    content = drawn.getvalue()
-    if kind == "html":
-        content = _HTML % content[content.index(b"<svg") :]
-    write_file(path, content, mode=OPERATOR_FILE if operator_only else SHAREABLE_FILE)
 
 
 def _fill(axes: Axes, plot: Plot) -> None:

@@ -209,23 +209,11 @@ class Facts:
         return [f"{short(note)}." for note in told if note]
 
     @property
-    def change(self) -> str:
-        """How two neighbouring data sets differ."""
-        return self._of_adjacency("change")
-
-    @property
-    def world(self) -> str:
-        """What is true in one of two worlds that differ in one unit."""
-        return self._of_adjacency("world")
-
-    @property
-    def guess(self) -> str:
-        """What an attacker would find out."""
-        return self._of_adjacency("guess")
-
-    def _of_adjacency(self, which: str) -> str:
-        told: str = words()["adjacency"][self.guarantee.adjacency][which]
-        return told.format(unit=self.guarantee.unit)
+    def adjacency(self) -> Mapping[str, str]:
+        """In words: how two neighbouring data sets differ (``change``); what is true in one of two
+        worlds that differ in one unit (``world``); what an attacker would find out (``guess``)."""
+        told = words()["adjacency"][self.guarantee.adjacency]
+        return {name: one.format(unit=self.guarantee.unit) for name, one in told.items()}
 
     @cached_property
     def meaning(self) -> Meaning | None:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from userdp.errors import UseError, kind_of
@@ -58,9 +59,13 @@ class OperatorFacts:
         """The final lines of held-out users."""
         return self.final.get(HELD_OUT_USERS, {})
 
+    def known(self, name: str) -> list[float]:
+        """A number of all steps in which it is known."""
+        return [step[name] for step in self.steps if step.get(name) is not None]
+
     def total(self, name: str) -> float:
         """The sum of a number over all steps."""
-        return math.fsum(step.get(name) or 0 for step in self.steps)
+        return math.fsum(self.known(name))
 
 
 def read_operator(run: Path) -> OperatorFacts:
@@ -179,16 +184,13 @@ _Pair = tuple[Facts, OperatorFacts]
 
 def _curves(title: str, pairs: Sequence[_Pair], read: Any) -> Plot | None:
     """A line for each run that has two finite losses; None where no run has."""
-    told = [
-        (
-            run.name,
-            [(one["step"], one["loss"]) for one in read(facts) if one.get("loss") is not None],
-        )
+    told = {
+        run.name: [(one["step"], one["loss"]) for one in read(facts) if one.get("loss") is not None]
         for run, facts in pairs
-    ]
+    }
     series = [
         Series(name=name, xs=tuple(x for x, _ in points), ys=tuple(y for _, y in points))
-        for name, points in told
+        for name, points in told.items()
         if len(points) > 1
     ]
     if not series:
@@ -274,18 +276,11 @@ def _losses(pairs: Sequence[_Pair]) -> Table:
 
 
 def _steps(pairs: Sequence[_Pair]) -> Table:
-    def drawn(facts: OperatorFacts) -> str | None:
-        units = [step["units"] for step in facts.steps if step.get("units") is not None]
-        mean = sum(units) / len(units) if units else 0.0
-        return f"{min(units):,} / {mean:,.1f} / {max(units):,}" if units else None
+    def drawn(units: list[float]) -> str | None:
+        return f"{min(units):,} / {fmean(units):,.1f} / {max(units):,}" if units else None
 
-    def clipped(facts: OperatorFacts) -> str | None:
-        known = [
-            step["clipped_fraction"]
-            for step in facts.steps
-            if step.get("clipped_fraction") is not None
-        ]
-        return f"{100 * sum(known) / len(known):.1f} %" if known else None
+    def clipped(known: list[float]) -> str | None:
+        return f"{100 * fmean(known):.1f} %" if known else None
 
     return table_of(
         pairs,
@@ -295,8 +290,8 @@ def _steps(pairs: Sequence[_Pair]) -> Table:
             "Units expected, from the plan": lambda one: (
                 one[0].plan and _text(one[0].plan.denominator, 1)
             ),
-            "Units drawn: least / mean / most": lambda one: drawn(one[1]),
-            "Clipped, mean": lambda one: clipped(one[1]),
+            "Units drawn: least / mean / most": lambda one: drawn(one[1].known("units")),
+            "Clipped, mean": lambda one: clipped(one[1].known("clipped_fraction")),
             "Not finite, counted as zero": lambda one: int(one[1].total("non_finite")),
             "Raised an error, counted as zero": lambda one: int(one[1].total("failed")),
             "Passes halved, memory ran out": lambda one: int(one[1].total("halvings")),
