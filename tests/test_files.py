@@ -16,18 +16,13 @@ def mode(path):
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o000, 0o077])
-def test_an_operators_folder_is_never_open(tmp_path, monkeypatch, umask):
-    with made_with(umask, monkeypatch):
-        files.operator_folder(tmp_path / "above" / "folder")
-    assert mode(tmp_path / "above" / "folder") == 0o700
-
-
-@pytest.mark.parametrize("umask", [0o022, 0o000])
-def test_invariant_9_lines_for_the_operator_are_the_operators_from_the_first_on(
+def test_invariant_9_what_is_the_operators_is_theirs_from_the_first_on(
     tmp_path, monkeypatch, umask
 ):
     with made_with(umask, monkeypatch):
+        files.operator_folder(tmp_path / "above" / "folder")
         files.append_line(tmp_path / "operator.jsonl", {"loss": 1.0})
+    assert mode(tmp_path / "above" / "folder") == 0o700
     assert mode(tmp_path / "operator.jsonl") == 0o600
 
 
@@ -69,29 +64,20 @@ def test_nothing_writes_over_what_tells_what_people_paid(tmp_path, name):
     files.require_new(tmp_path / "run" / "new.json", overwrite=False)
 
 
-def left_by_a_killed_process(path):
-    """Half a file and half a folder that were to become ``path``, and one of another name."""
-    (path.parent / f".partial-{path.name}-0123abcd").write_text("half")
-    (path.parent / f".partial-{path.name}-89abcdef").mkdir()
-    (path.parent / f".partial-{path.name}-89abcdef" / "inside").write_text("half")
-    (path.parent / f".partial-{path.name}-other-0123abcd").write_text("of another file")
-
-
 def test_what_a_killed_process_left_goes_when_the_same_is_written_again(tmp_path):
-    left_by_a_killed_process(tmp_path / "plan.json")
-    files.write_file(tmp_path / "plan.json", b"whole")
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "plan.json",
-        ".partial-plan.json-other-0123abcd",
-    }
-
-
-def test_what_a_killed_process_left_of_a_folder_goes_too(tmp_path):
-    left_by_a_killed_process(tmp_path / "export")
-    with files.whole_folder(tmp_path / "export") as folder:
+    """Half a file and half a folder that were to become it; one of another name is another's."""
+    path, other = tmp_path / "plan.json", ".partial-plan.json-other-0123abcd"
+    for name in (".partial-plan.json-0123abcd", other):
+        (tmp_path / name).write_text("half")
+    (tmp_path / ".partial-plan.json-89abcdef").mkdir()
+    (tmp_path / ".partial-plan.json-89abcdef" / "inside").write_text("half")
+    files.write_file(path, b"whole")
+    assert {one.name for one in tmp_path.iterdir()} == {"plan.json", other}
+    path.unlink()
+    with files.whole_folder(path) as folder:
         (folder / "inside").write_text("whole")
     files.sweep(tmp_path)
-    assert [path.name for path in tmp_path.rglob("*")] == ["export", "inside"]
+    assert [one.name for one in tmp_path.rglob("*")] == ["plan.json", "inside"]
 
 
 def test_what_a_living_process_writes_stays(tmp_path):

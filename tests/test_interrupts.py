@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -40,7 +38,7 @@ def test_a_second_signal_ends_at_once():
     assert not isinstance(caught.value, Interrupted)
 
 
-def test_a_signal_that_comes_twice_at_once_is_one():
+def test_a_signal_that_comes_twice_at_once_is_one_and_what_is_finished_is_not_interrupted():
     with held() as signals:
         send()
         send(signal.SIGTERM)
@@ -54,12 +52,6 @@ def test_a_signal_that_nobody_asked_for_comes_at_the_end():
         send()
         went_on = True
     assert went_on
-
-
-def test_what_is_finished_is_not_interrupted():
-    with held() as signals:
-        send()
-        signals.finished()
 
 
 def test_an_inner_block_leaves_the_answer_to_the_outer_one():
@@ -127,20 +119,3 @@ def test_sigterm_ends_a_command_as_ctrl_c_does():
 def test_a_script_that_goes_on_after_errors_does_not_go_on_after_an_interrupt():
     assert not issubclass(Interrupted, Exception)
     assert not issubclass(Interrupted, UserdpError)
-
-
-_IN_THE_BACKGROUND = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", sys.argv[1]])
-"""
-
-
-@pytest.mark.slow
-def test_these_tests_pass_where_a_shell_runs_them_in_its_background():
-    """It ignores SIGINT for them, so that none of theirs would come (tests/conftest.py)."""
-    one = f"{__file__}::{test_an_inner_block_leaves_the_answer_to_the_outer_one.__name__}"
-    done = subprocess.run(
-        [sys.executable, "-c", _IN_THE_BACKGROUND, one], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -28,14 +27,13 @@ AWKWARD = 1.00000049e-6  # to six digits, the nearest is 1e-06, which is less
 AT_LEAST = ("epsilon_lower", "detectable_epsilon", "power")
 
 
-def rounded_deltas(source: str) -> Iterator[str]:
-    return rounded(source, "delta", "δ")
+def rounded_deltas(source: str) -> list[str]:
+    return list(rounded(source, "delta", "δ"))
 
 
-def rounded_epsilons(source: str) -> Iterator[str]:
-    for found in rounded(source, "epsilon", "ε"):
-        if not any(word in found for word in AT_LEAST):
-            yield found
+def rounded_epsilons(source: str) -> list[str]:
+    found = rounded(source, "epsilon", "ε")
+    return [one for one in found if not any(word in one for word in AT_LEAST)]
 
 
 def rounded(source: str, name: str, sign: str) -> Iterator[str]:
@@ -70,28 +68,15 @@ def test_a_printed_delta_is_never_below_the_delta(delta: float, digits: int) -> 
         assert float(text) <= delta * (1 + 1.0001 * 10.0 ** (1 - digits))
 
 
-@pytest.mark.parametrize(
-    ("delta", "text"),
-    [(1e-6, "1e-06"), (1e-5, "1e-05"), (0.0, "0"), (1.13e-9, "1.13e-09"), (0.05, "0.05")],
-)
-def test_a_short_delta_is_printed_as_it_was_written(delta: float, text: str) -> None:
-    assert delta_up(delta) == text
-
-
-def test_the_headline_rounds_delta_up() -> None:
+def test_a_short_delta_is_printed_as_it_was_written_and_a_headline_rounds_up() -> None:
+    short = {1e-6: "1e-06", 1e-5: "1e-05", 0.0: "0", 1.13e-9: "1.13e-09", 0.05: "0.05"}
+    assert {delta: delta_up(delta) for delta in short} == short
     claim = Guarantee(
-        epsilon=2.0,
-        delta=AWKWARD,
-        unit=PrivacyUnit.USER,
-        adjacency=Adjacency.ADD_OR_REMOVE,
-        sampling="users",
-        accountant="contour",
-    )
+        epsilon=2.0, delta=AWKWARD, unit=PrivacyUnit.USER, adjacency=Adjacency.ADD_OR_REMOVE,
+        sampling="users", accountant="contour",
+    )  # fmt: skip
     assert "1.00001e-06)-DP per user" in str(claim)
-
-
-def test_broken_twin_the_nearest_six_digits_are_below_the_delta() -> None:
-    assert float(f"{AWKWARD:g}") < AWKWARD
+    assert float(f"{AWKWARD:g}") < AWKWARD, "the twin: the nearest six digits are below it"
 
 
 def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
@@ -102,23 +87,14 @@ def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
     assert delta_text(AWKWARD, 6) == "1.00001e-6"
 
 
-def test_nothing_else_in_the_package_formats_a_delta() -> None:
-    found = [
-        f"{file.relative_to(SOURCE)}, {what}"
-        for file in sorted(SOURCE.rglob("*.py"))
-        for what in rounded_deltas(file.read_text())
-    ]
-    assert not found, "use delta_up"
-
-
-def test_nothing_but_designs_of_studies_formats_an_epsilon() -> None:
-    found = [
-        f"{file.relative_to(SOURCE)}, {what}"
-        for file in sorted(SOURCE.rglob("*.py"))
-        if "papers" not in file.relative_to(SOURCE).parts
-        for what in rounded_epsilons(file.read_text())
-    ]
-    assert not found, "use round_up where it was computed, epsilon_up where somebody wrote it"
+def test_nothing_else_in_the_package_formats_a_delta_or_an_epsilon() -> None:
+    sources = {file: file.read_text() for file in sorted(SOURCE.rglob("*.py"))}
+    found = {
+        file.name: rounded_deltas(text) + rounded_epsilons(text) for file, text in sources.items()
+    }
+    assert not {name: told for name, told in found.items() if told}, (
+        "use delta_up; round_up where an epsilon was computed, epsilon_up where somebody wrote it"
+    )
 
 
 @given(st.floats(0, 1e308))
@@ -129,14 +105,6 @@ def test_a_printed_epsilon_is_never_below_the_epsilon(epsilon: float) -> None:
     assert float(round_up(epsilon)) >= epsilon
 
 
-def test_broken_twins_another_formatting_of_epsilon_is_found() -> None:
-    assert float(f"{0.12345649:g}") < 0.12345649
-    for source in ('f"{epsilon:g}"', 'f"{loss.epsilon:.3f}"', 'f"ε = {value:.4g}"'):
-        assert list(rounded_epsilons(source))
-    for source in ('f"{epsilon_up(epsilon)}"', 'f"{audit.epsilon_lower:.4g}"', 'f"{epsilon}"'):
-        assert not list(rounded_epsilons(source))
-
-
 def test_no_template_formats_a_delta() -> None:
     templates = sorted(SOURCE.rglob("*.j2"))
     assert templates
@@ -145,15 +113,13 @@ def test_no_template_formats_a_delta() -> None:
             assert "delta" not in inserted or "|" not in inserted, f"{template.name}: {inserted}"
 
 
-@pytest.mark.parametrize(
-    "source",
-    ['f"{delta:g}"', 'f"{run[\'delta\']:.4g}"', 'f"δ = {value:g}"', "round(delta, 6)",
-     'format(target_delta, "g")'],
-)  # fmt: skip
-def test_broken_twins_another_formatting_of_delta_is_found(source: str) -> None:
-    assert list(rounded_deltas(source))
-
-
-@pytest.mark.parametrize("source", ['f"{delta_up(delta)}"', 'f"{delta!r}"', 'f"{epsilon:g}"'])
-def test_what_is_allowed_is_not_found(source: str) -> None:
-    assert not list(rounded_deltas(source))
+def test_broken_twins_another_formatting_is_found() -> None:
+    assert float(f"{0.12345649:g}") < 0.12345649
+    for source in ('f"{epsilon:g}"', 'f"{loss.epsilon:.3f}"', 'f"ε = {value:.4g}"'):
+        assert rounded_epsilons(source)
+    for source in ('f"{delta:g}"', 'f"δ = {value:g}"', "round(delta, 6)", 'format(delta, "g")'):
+        assert rounded_deltas(source)
+    for source in ('f"{epsilon_up(epsilon)}"', 'f"{audit.epsilon_lower:.4g}"', 'f"{epsilon}"'):
+        assert not rounded_epsilons(source)
+    for source in ('f"{delta_up(delta)}"', 'f"{delta!r}"', 'f"{epsilon:g}"'):
+        assert not rounded_deltas(source)

@@ -21,7 +21,6 @@ from userdp.plans.proposal import Proposal, declared_users
 from userdp.plans.small_delta import (
     DeltaSize,
     plan_with_small_delta,
-    require_small_delta,
     rule_of,
     size_of,
 )
@@ -53,16 +52,6 @@ def test_examples_stand_for_users_where_no_users_are_declared() -> None:
     assert plan_with_small_delta(plan, users=100) is None
     with pytest.raises(UseError, match="500 users"):
         plan_with_small_delta(plan, users=500)
-
-
-def test_leave_turns_the_refusal_into_a_warning() -> None:
-    said = require_small_delta(0.5, 10, counted="users", allow_large_delta=True)
-    assert said is not None
-    assert "not below 1/n" in said
-    with pytest.raises(UseError) as refused:
-        require_small_delta(0.5, 10, counted="users")
-    assert refused.value.hint is not None
-    assert "allow_large_delta" in refused.value.hint
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp.strict_json import MOST_DEPTH, parse, text_of
+from userdp.strict_json import parse, text_of
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -30,8 +30,6 @@ REFUSED = {
     "NaN": "[NaN]",
     "infinity": '{"a": -Infinity}',
     "too large": "1e999",
-    "deep lists": "[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1),
-    "deep objects": '{"a":' * (MOST_DEPTH + 1) + "1" + "}" * (MOST_DEPTH + 1),
     "deeper than Python's stack": "[" * 10**6,
     "half a pair": '["\\ud800"]',
     "half a pair in a key": '{"\\udc00": 1}',
@@ -51,17 +49,13 @@ def test_what_is_no_json_or_would_do_harm_is_refused(what):
     assert len(str(told.value)) < 300
 
 
-def test_pairs_of_surrogates_and_the_greatest_depth_are_read():
+def test_pairs_of_surrogates_are_read():
     assert parse('"\\ud83d\\ude42"') == "🙂"
-    deepest = "[" * MOST_DEPTH + "]" * MOST_DEPTH
-    assert parse(deepest) == json.loads(deepest)
 
 
 def test_exact_losses_may_be_no_number():
     assert math.isnan(parse('{"loss": NaN}', finite=False)["loss"])
     assert parse("[1e999]", finite=False) == [math.inf]
-    with pytest.raises(ValueError, match="twice"):
-        parse('{"a": NaN, "a": NaN}', finite=False)
 
 
 @settings(max_examples=200, deadline=None)

@@ -45,16 +45,8 @@ def turns_before_sleep(code, **chosen):
 @pytest.mark.slow
 def test_the_command_line_has_idle_threads_sleep_before_torch_loads():
     assert turns_before_sleep(_COMMAND) == 0
-
-
-@pytest.mark.slow
-def test_what_the_user_chose_stays():
-    assert turns_before_sleep(_COMMAND, OMP_WAIT_POLICY="ACTIVE") > 10**6
-
-
-@pytest.mark.slow
-def test_twin_after_torch_has_loaded_it_would_be_too_late():
-    assert turns_before_sleep(_TORCH_FIRST) > 0
+    assert turns_before_sleep(_COMMAND, OMP_WAIT_POLICY="ACTIVE") > 10**6, "what the user chose"
+    assert turns_before_sleep(_TORCH_FIRST) > 0, "the twin: after torch it would be too late"
 
 
 def test_a_caller_with_spinning_threads_is_warned_and_nobody_else(monkeypatch):

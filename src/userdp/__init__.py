@@ -53,74 +53,34 @@ if TYPE_CHECKING:
     from userdp.training.private import make_private
 
 _ELSEWHERE = {
-    "Clip": "clip",
-    "Gaussian": "noise",
-    "PlainPlan": "training.config",
-    "Plan": "plans",
-    "PoissonExamples": "sampling",
-    "PoissonUsers": "sampling",
-    "PrivateOptions": "training.config",
-    "Run": "commands.run",
-    "RunOptions": "training.config",
-    "TrainConfig": "training.config",
-    "UserLevelMixin": "training.huggingface.trainer",
-    "UserLevelSFTTrainer": "training.huggingface.sft",
-    "UserLevelTrainer": "training.huggingface.trainer",
-    "UserStore": "data.store",
-    "claim": "commands.run",
-    "make_private": "training.private",
+    "clip": ("Clip",),
+    "commands.run": ("Run", "claim"),
+    "data.store": ("UserStore",),
+    "noise": ("Gaussian",),
+    "plans": ("Plan",),
+    "sampling": ("PoissonExamples", "PoissonUsers"),
+    "training.config": ("PlainPlan", "PrivateOptions", "RunOptions", "TrainConfig"),
+    "training.huggingface.sft": ("UserLevelSFTTrainer",),
+    "training.huggingface.trainer": ("UserLevelMixin", "UserLevelTrainer"),
+    "training.private": ("make_private",),
 }
-"""Where a public name is defined that is no command, which has a module of its own name."""
+"""Where public names are defined; any other is a command, in a module of its own name."""
+
 __all__ = [
-    "Clip",
-    "FailureError",
-    "Gaussian",
-    "Interrupted",
-    "PlainPlan",
-    "Plan",
-    "PoissonExamples",
-    "PoissonUsers",
-    "PrivateOptions",
-    "Run",
-    "RunOptions",
-    "TrainConfig",
-    "UseError",
-    "UserLevelMixin",
-    "UserLevelSFTTrainer",
-    "UserLevelTrainer",
-    "UserStore",
-    "UserdpError",
-    "UserdpWarning",
-    "__version__",
-    "account",
-    "audit",
-    "budget",
-    "claim",
-    "dedup",
-    "evaluate",
-    "export",
-    "federate",
-    "forget",
-    "generate",
-    "make_private",
-    "members",
-    "plan",
-    "prepare",
-    "report",
-    "score",
-    "selftest",
-    "settle",
-    "stats",
-    "train",
-    "tune",
-    "verify",
-]
+    "Clip", "FailureError", "Gaussian", "Interrupted", "PlainPlan", "Plan", "PoissonExamples",
+    "PoissonUsers", "PrivateOptions", "Run", "RunOptions", "TrainConfig", "UseError",
+    "UserLevelMixin", "UserLevelSFTTrainer", "UserLevelTrainer", "UserStore", "UserdpError",
+    "UserdpWarning", "__version__", "account", "audit", "budget", "claim", "dedup", "evaluate",
+    "export", "federate", "forget", "generate", "make_private", "members", "plan", "prepare",
+    "report", "score", "selftest", "settle", "stats", "train", "tune", "verify",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'userdp' has no attribute {name!r}")
-    return getattr(import_module(f"userdp.{_ELSEWHERE.get(name, f'commands.{name}')}"), name)
+    own = (module for module, names in _ELSEWHERE.items() if name in names)
+    return getattr(import_module(f"userdp.{next(own, f'commands.{name}')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -58,11 +58,6 @@ class ClipForm(StrEnum):
     AUTOMATIC = "automatic"
 
     @property
-    def divided(self) -> bool:
-        """Whether the noisy sum is divided by C."""
-        return self in (ClipForm.NORMALIZED, ClipForm.AUTOMATIC)
-
-    @property
     def stabilized(self) -> bool:
         """Whether γ says something."""
         return self is ClipForm.AUTOMATIC
@@ -219,7 +214,7 @@ class Clip:
     @property
     def divided(self) -> bool:
         """Whether the noisy sum is divided by C."""
-        return isinstance(self.form, ClipForm) and self.form.divided
+        return self.form in (ClipForm.NORMALIZED, ClipForm.AUTOMATIC)
 
 
 def sum_noise_multiplier(*, noise_multiplier: float, count_noise_std: float) -> float:

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,8 @@ TEMPORARY = ".partial-"
 SHAREABLE_FILE = 0o644
 OPERATOR_FILE = 0o600
 OPERATOR_FOLDER = 0o700
+_MADE_ANEW = {".html", ".md", ".png", ".pdf", ".svg", ".csv", ".txt", ".tsv"}
+"""Pages, pictures and tables, which can be made again from what lies beside them."""
 
 
 def require_place(path: Path, *, name: str = "") -> None:
@@ -49,23 +51,14 @@ def require_new(path: Path, *, overwrite: bool, name: str = "") -> None:
     require_place(path, name=name)
     if not overwrite and (path.exists() or path.is_symlink()):
         raise in_the_way(path)
-    if path.exists() and _is_kept(path):
+    above = list(path.resolve().parents)[:4]
+    kept = path.exists() and any((one / "ledger.jsonl").exists() for one in above)
+    if kept and path.suffix.lower() not in _MADE_ANEW:
         raise UseError(
             f"{path} is part of a user store or of a run: writing there would destroy what tells "
             "what its people paid, and for which weights",
             hint="choose another place",
         )
-
-
-def _is_kept(path: Path) -> bool:
-    """Whether a file that is there belongs to a folder with a ledger, and is no page or picture."""
-    above = list(path.resolve().parents)[:4]
-    has_ledger = any((one / "ledger.jsonl").exists() for one in above)
-    return has_ledger and path.suffix.lower() not in _MADE_ANEW
-
-
-_MADE_ANEW = {".html", ".md", ".png", ".pdf", ".svg", ".csv", ".txt", ".tsv"}
-"""Pages, pictures and tables, which can be made again from what lies beside them."""
 
 
 def digest_of_file(path: Path) -> str:
@@ -257,19 +250,14 @@ def _begin(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     The lock tells it from what a killed process left: that nobody holds, and it is removed here.
     """
     sweep(path.parent, path.name)
-    while True:
-        temporary = _temporary(path)
-        descriptor = make(temporary)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another process looks whether it was left, and removes it
-            os.close(descriptor)
-            continue
-        except OSError:  # a file system without locks, where nothing that was left is removed
-            return temporary, descriptor
-        if temporary.exists():
-            return temporary, descriptor
-        os.close(descriptor)  # it was removed before it was locked
+    temporary = _temporary(path)
+    descriptor = make(temporary)
+    with suppress(OSError):  # a file system without locks, where nothing that was left is removed
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # another process may look whether it was left
+    if temporary.exists():
+        return temporary, descriptor
+    os.close(descriptor)  # it was removed before it was locked
+    return _begin(path, make)
 
 
 def _remove_left(left: Path) -> None:

@@ -47,17 +47,12 @@ class Held:
         return self._number is not None
 
     def check(self, place: str, *, resume: bool) -> None:
-        """Raise `Interrupted` if a signal came; nothing is lost by stopping here.
-
-        Args:
-            place: see `Interrupted`.
-            resume: see `Interrupted`.
-        """
+        """Raise `Interrupted`, to which the arguments belong, if a signal came."""
         if self.heard:
             raise self.interrupted(place, resume=resume)
 
     def interrupted(self, place: str, *, resume: bool) -> Interrupted:
-        """The answer to the signal, for the caller to raise."""
+        """The answer to the signal, for the caller to raise; nothing is lost by stopping here."""
         self.finished()
         return Interrupted(place, resume=resume)
 
@@ -72,7 +67,6 @@ class Held:
             self._first, self._number = now, number
             os.write(2, _SAID)  # not print, which cannot be entered twice by one thread
         elif now - self._first >= _SAME:
-            self.finished()
             raise KeyboardInterrupt
 
     def come_now(self) -> None:

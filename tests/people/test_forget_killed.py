@@ -23,7 +23,7 @@ KILLS = textwrap.dedent(
     from userdp.data.verify import verify_store
     from userdp.errors import UseError
     from tests.ledgers import begun
-from userdp.ledger import StoreLedger
+    from userdp.ledger import StoreLedger
     from userdp.people.forget import forget_user
 
     life = Path(sys.argv[1])

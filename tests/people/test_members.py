@@ -98,22 +98,20 @@ def test_a_run_without_privacy_gives_no_bound(grown):
     assert statement.to_dict()["epsilon"] is None
 
 
-def test_somebody_held_out_was_in_no_training_but_in_answers(tmp_path):
-    store = prepared(corpus(20), tmp_path / "store", held_out_users=0.5)
-    charge(store.path, "run")
-    StoreLedger(store.path).query("asked", name="users", pure_epsilon=0.5)
-    held_out = store.split(Split.HELD_OUT_USERS).rows[0]
-    name = store.user_ids()[held_out].decode()
-    statement = userdp.members(store, user=name).statement
-    assert [one.id for one in statement.releases] == ["asked"]
-    assert "does not train" in next(statement.lines())
-
-
 @pytest.fixture
 def held(tmp_path):
     """A store, and the name of somebody in it who is held out."""
     store = prepared(corpus(20), tmp_path / "store", held_out_users=0.5)
     return store, store.user_ids()[store.split(Split.HELD_OUT_USERS).rows[0]].decode()
+
+
+def test_somebody_held_out_was_in_no_training_but_in_answers(held):
+    store, name = held
+    charge(store.path, "run")
+    StoreLedger(store.path).query("asked", name="users", pure_epsilon=0.5)
+    statement = userdp.members(store, user=name).statement
+    assert [one.id for one in statement.releases] == ["asked"]
+    assert "does not train" in next(statement.lines())
 
 
 def test_a_run_over_another_store_may_have_trained_on_somebody_who_is_held_out_here(held):
@@ -161,11 +159,6 @@ def test_further_charges_of_a_run_are_one_release(tmp_path):
     assert one.claim.guarantee.epsilon == pytest.approx(2 * EPSILON)
 
 
-def test_a_store_without_charges_says_so(tmp_path):
-    store = prepared(corpus(3), tmp_path / "store")
-    assert [one["epsilon"] for one in userdp.members(store).joined] == [0]
-
-
 def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
     store = prepared(corpus(3), tmp_path / "store")
     done = userdp.forget(store, "user001")
@@ -173,6 +166,7 @@ def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
     history = StoreLedger(store.path).history()
     assert (len(history.erasures), history.charges, history.looks) == (1, {}, [])
     assert UserStore.open(store.path).user_ids() == [b"user000", b"user002"]
+    assert [one["epsilon"] for one in userdp.members(store).joined] == [0]
 
 
 def test_the_command_prints_both(grown, capsys):

@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 
 from userdp.cli.output import in_words
-from userdp.sweeping.choice import (
-    Score,
-    exact_score,
-    standings,
-)
+from userdp.sweeping.choice import Score, exact_score, standings
 from userdp.sweeping.folder import SweepFolder
 
 

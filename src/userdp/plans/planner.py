@@ -33,13 +33,6 @@ from userdp.plans.small_delta import delta_for, require_small_delta
 from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
 from userdp.vocabulary import require_count, require_positive
 
-_STATISTICS = {
-    "population": ("users",),
-    "population examples": ("examples",),
-    "median examples per user": ("median", "p50"),
-}
-"""Which DP answers stand for a constant that is not declared."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
@@ -105,33 +98,28 @@ class Request:
                 hint="use the norms with the store that they were released from",
             )
 
-    def constants(self) -> tuple[dict[str, Constant], list[str]]:
-        """Each from its declaration, else from the newest answer, else from the norms; and notes.
+    def constants(self) -> dict[str, Constant]:
+        """Each from its declaration, else from the newest DP answer, else from the norms.
 
         Raises:
             UseError: no population is known, or a number is out of its range.
         """
         known: dict[str, Constant] = {}
-        notes: list[str] = []
-        declared = (self.population, self.population_examples, self.median_examples)
-        for name, value in zip(_STATISTICS, declared, strict=True):
-            origin, line = Provenance.DECLARED, None
-            answers = [one for one in self.releases if one.name in _STATISTICS[name]]
-            newest = next((one for one in reversed(answers) if one.value is not None), None)
-            if value is None and newest is not None:
-                users = known.get("population")
-                value, line, origin = newest.value, newest.query_id, Provenance.DP_RELEASE
-                if name == "population examples" and users and (value or 0) < (users.value or 0):
-                    notes.append(
-                        f"the DP answer for examples, {value}, is below the number of users: too "
-                        "noisy to use, so users times group size stands for it (its cost counts)"
-                    )
-                    continue
-            elif value is None and name == "median examples per user" and self.norms is not None:
-                value, origin = self.norms.median_examples_per_user, self.norms.source
+        measured = None if self.norms is None else self.norms.median_examples_per_user
+        for name, declared, asked in (
+            ("population", self.population, ("users",)),
+            ("population examples", self.population_examples, ()),
+            ("median examples per user", self.median_examples, ("median", "p50")),
+        ):
+            answers = [one for one in self.releases if one.name in asked and one.value is not None]
+            value, origin, line = declared, Provenance.DECLARED, None
+            if declared is None and answers:
+                newest = answers[-1]
+                value, origin, line = newest.value, Provenance.DP_RELEASE, newest.query_id
+            elif declared is None and "median" in asked and self.norms is not None:
+                value, origin = measured, self.norms.source
             if value is not None:
-                told = name if origin is not Provenance.DP_RELEASE else f"DP {name}"
-                require_count(told, value)
+                require_count(name if line is None else f"DP {name}", value)
                 known[name] = Constant(name=name, value=value, origin=origin, query_id=line)
         if "population" not in known:
             raise UseError(
@@ -141,7 +129,7 @@ class Request:
                 "first, as a share of the budget: userdp store stats STORE "
                 f"--epsilon {0.05 * self.epsilon!r} --ask users --ask median",
             )
-        return known, notes
+        return known
 
     def privacy(self, users: int) -> PrivacyBudget:
         """The total, and what the answers before the plan leave of it for training.
@@ -172,11 +160,10 @@ def propose(request: Request) -> Proposal:
     Raises:
         UseError: the budget cannot be met or used; the hint names the nearest that can.
     """
-    known, notes = request.constants()
-    users, examples, median = (
-        None if (one := known.get(name)) is None else int(one.value or 0) for name in _STATISTICS
-    )
-    assert users is not None
+    known, notes = request.constants(), list[str]()
+    numbers = {name: int(one.value or 0) for name, one in known.items()}
+    users, examples = numbers["population"], numbers.get("population examples")
+    median = numbers.get("median examples per user")
     privacy, norms, runs = request.privacy(users), request.norms, request.repeat
     rules = preset(epsilon=privacy.training_epsilon, population=users, delta=privacy.delta)
     gradients = request.budget or rules.cohort_size * rules.group_size

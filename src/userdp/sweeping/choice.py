@@ -106,7 +106,8 @@ class Standing:
     """A trial beside the winner.
 
     Args:
-        behind: its loss less the winner's, in nats per token; not negative.
+        behind: its loss less the winner's, in nats per token; not negative. None of the winner
+            itself, and where a score tells no loss.
         error: the standard error of that; None where it is not known.
     """
 
@@ -121,19 +122,16 @@ class Standing:
         )
 
 
-def standing(score: Score, winner: Score) -> Standing:
-    """How far a trial is behind the winner, as far as both scores tell."""
-    if score.loss is None or winner.loss is None:
-        return Standing()
-    error = None
-    if score.losses and len(score.losses) == len(winner.losses):
-        error = paired(np.array(score.losses), np.array(winner.losses))["standard_error"]
-    elif score.error is not None and winner.error is not None:
-        error = math.hypot(score.error, winner.error)
-    return Standing(behind=score.loss - winner.loss, error=error)
-
-
 def standings(best: int, scores: Mapping[int, Score]) -> dict[int, Standing]:
-    """Each trial beside the winner, of whom nothing is told here."""
-    told = {number: standing(score, scores[best]) for number, score in scores.items()}
-    return {**told, best: Standing()}
+    """How far each trial is behind the winner, as far as both scores tell."""
+    winner, told = scores[best], dict[int, Standing]()
+    for number, score in scores.items():
+        error = None
+        if score.losses and len(score.losses) == len(winner.losses):
+            error = paired(np.array(score.losses), np.array(winner.losses))["standard_error"]
+        elif score.error is not None and winner.error is not None:
+            error = math.hypot(score.error, winner.error)
+        known = number != best and score.loss is not None and winner.loss is not None
+        behind = (score.loss or 0.0) - (winner.loss or 0.0)
+        told[number] = Standing(behind=behind, error=error) if known else Standing()
+    return told

@@ -63,15 +63,12 @@ class SweepFolder:
         Raises:
             UseError: there is a tuning already, or something else.
         """
-        if self.begun:
+        there = self.path.iterdir() if self.path.exists() else ()
+        if any(not one.name.startswith(".") for one in there):
+            what = "there is a tuning" if self.begun else "there is something that is no tuning"
             raise UseError(
-                f"there is a tuning at {self.path} already",
-                hint="go on with it with --resume, or choose another --out",
-            )
-        if self.path.exists() and any(not one.name.startswith(".") for one in self.path.iterdir()):
-            raise UseError(
-                f"{self.path} is not empty and holds no tuning: nothing of it is overwritten",
-                hint="choose another --out",
+                f"{what} at {self.path} already: nothing of it is overwritten",
+                hint="go on with a tuning with --resume, or choose another --out",
             )
         files.operator_folder(self.path)  # the caller may have made it, open to others
         begun = Begun(sweep_id=secrets.token_hex(8), store=store_digest, request=request)
@@ -97,7 +94,7 @@ class SweepFolder:
                 "could not be compared",
                 hint="resume with that store, or begin a new tuning",
             )
-        if request is not None and request != begun.request:
+        if request not in (None, begun.request):
             raise UseError(
                 f"this is not what the tuning at {self.path} began with: a grid or a budget that "
                 "changes after a look at the first trials has no claim",
@@ -138,8 +135,7 @@ class SweepFolder:
             with files.whole_folder(self.winner) as folder:
                 self._copy(self.run(number), RunFolder(folder), begun, inherited)
         lineage = run_lineage(RunRecord.read(winner.path))
-        released = (place for place in (winner.adapter, winner.model) if place.is_dir())
-        return tuple(map(digest_of, released)), lineage
+        return tuple(map(digest_of, _released(winner))), lineage
 
     def _copy(self, run: RunFolder, winner: RunFolder, begun: Begun, inherited: Lineage) -> None:
         copy_released(run, winner)
@@ -154,12 +150,16 @@ class SweepFolder:
             lineage=inherited.plain,
         )
         lineage = run_lineage(RunRecord.read(winner.path))
-        for place in (winner.model, winner.adapter):
-            if place.is_dir():
-                describe(place, lineage)
+        for place in _released(winner):
+            describe(place, lineage)
         for path in (*winner.path.rglob("*"), winner.path):
             path.chmod(0o755 if path.is_dir() else files.SHAREABLE_FILE)
             os.utime(path, (_NO_TIME, _NO_TIME))
+
+
+def _released(winner: RunFolder) -> list[Path]:
+    """Its folders of weights."""
+    return [place for place in (winner.adapter, winner.model) if place.is_dir()]
 
 
 def copy_released(run: RunFolder, winner: RunFolder) -> None:

@@ -177,7 +177,13 @@ class _Sweep:
 
     def run(self) -> Tuned:
         """Everything that is not done yet, in order."""
-        self._require_priced_base()
+        base = lineage_of_named(self.request.candidates[0].config.model, self.store)
+        if self.request.tuning is not None and base.parts and math.isinf(compose(base).epsilon):
+            raise UseError(
+                "nothing is claimed of the model that all trials would begin from, so that nothing "
+                "could be claimed of the winner",
+                hint="begin from another model, or tune without a claim: --tuning non-private",
+            )
         require_intact(self.store)
         charges, sweep_id = StoreLedger(self.store.path), self.begun.sweep_id
         tuning = self.request.tuning
@@ -302,20 +308,6 @@ class _Sweep:
         near = tuple(number for number in ranked if beside[number].inside_the_noise)
         return replace(tuned, trials=tuple(rows), inside_the_noise=near)
 
-    def _base(self) -> Lineage:
-        """What the model descends from that all candidates begin from."""
-        return lineage_of_named(self.request.candidates[0].config.model, self.store)
-
-    def _require_priced_base(self) -> None:
-        """`UseError` where no winner could claim anything: before anything is trained."""
-        base = self._base()
-        if self.request.tuning is not None and base.parts and math.isinf(compose(base).epsilon):
-            raise UseError(
-                "nothing is claimed of the model that all trials would begin from, so that nothing "
-                "could be claimed of the winner",
-                hint="begin from another model, or tune without a claim: --tuning non-private",
-            )
-
     def _inherited(self, winner: int) -> Lineage:
         """What the winner descends from besides its own run and the price of choosing it.
 
@@ -326,7 +318,8 @@ class _Sweep:
         history = StoreLedger(self.store.path).history()
         private = self.request.mode is not TuningMode.NON_PRIVATE
         begun, constants = history.tunings[self.begun.sweep_id]
-        lineage = inherited_at(history, begun) + self._base()
+        lineage = inherited_at(history, begun)
+        lineage += lineage_of_named(self.request.candidates[0].config.model, self.store)
         runs = {number: self.folder.run(number).run_id for number in self.numbers}
         ours = [
             charge
