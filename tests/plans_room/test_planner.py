@@ -94,6 +94,8 @@ def test_without_norms_the_plan_is_the_presets_to_the_last_digit():
     assert found.plan == resolve(chosen=PlanFields(**asked))[0]
     given = propose(request(**asked, **(nothing | {"steps": 20, "l2_clip_norm": 0.2})))
     assert given.plan == resolve(chosen=PlanFields(**asked, steps=20, l2_clip_norm=0.2))[0]
+    few = propose(request(**asked, **(nothing | {"budget": 1.5, "most_noise": 9.0})))
+    assert (few.plan.sampling.group_size, few.plan.denominator) == (1, pytest.approx(1.5))
     with pytest.raises(UseError, match="no gradient norms"):
         propose(request(**asked, **nothing, algorithm="els"))
 

@@ -16,7 +16,7 @@ Nothing but arithmetic: no store is read and no model loaded.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -160,7 +160,7 @@ def propose(request: Request) -> Proposal:
     Raises:
         UseError: the budget cannot be met or used; the hint names the nearest that can.
     """
-    known, notes = request.constants(), list[str]()
+    known = request.constants()
     numbers = {name: int(one.value or 0) for name, one in known.items()}
     users, examples = numbers["population"], numbers.get("population examples")
     median = numbers.get("median examples per user")
@@ -182,7 +182,8 @@ def propose(request: Request) -> Proposal:
         )
         return _calibrated(plan, runs)
 
-    by_size = {rules.group_size: rules.l2_clip_norm} if norms is None else norms.user_norms
+    by_rule = min(rules.group_size, math.floor(gradients))
+    by_size = {by_rule: rules.l2_clip_norm} if norms is None else norms.user_norms
     candidates = {
         f"ULS, G = {size}": candidate(PoissonUsers, min(gradients / size, users), users, size, norm)
         for size, norm in by_size.items()
@@ -200,24 +201,7 @@ def propose(request: Request) -> Proposal:
     series = Series(plan=plan, runs=runs) if runs > 1 else None
     guarantee = (series or plan).guarantee()
     assert guarantee.epsilon <= privacy.training_epsilon
-    by_user, group = plan.sampling.by_user, plan.sampling.group_size
-    computed = plan.denominator * (group if by_user else 1)
-    if computed < gradients * (1 - 1e-9):
-        notes.append(
-            f"the plan uses {computed:.5g} of {gradients:g} gradients a step: its cohort is all "
-            f"{users} users"
-        )
-    if norms is not None and by_user and group == max(norms.user_norms) < gradients:
-        notes.append(
-            f"the best group size is the largest measured, {group}: larger ones may be better "
-            "still: --set measure.max_group_size=…"
-        )
-    if not by_user and examples is None:
-        notes.append(
-            f"the number of examples after the cap was taken to be users times group size "
-            f"({plan.population}): where users hold fewer, batches are smaller than B; "
-            "declare --population-examples"
-        )
+    computed = plan.denominator * (plan.sampling.group_size if plan.sampling.by_user else 1)
     return Proposal(
         plan=plan,
         budget=privacy,
@@ -248,9 +232,32 @@ def propose(request: Request) -> Proposal:
             }
             for name, one in candidates.items()
         },
-        notes=tuple(notes),
+        notes=tuple(_notes(plan, gradients, norms, examples)),
         series=series,
     )
+
+
+def _notes(
+    plan: Plan, gradients: float, norms: GradientNorms | None, examples: int | None
+) -> Iterator[str]:
+    """What else the operator should know of the choice."""
+    by_user, group = plan.sampling.by_user, plan.sampling.group_size
+    if by_user and plan.denominator * group < gradients * (1 - 1e-9):
+        yield (
+            f"the plan uses {plan.denominator * group:.5g} of {gradients:g} gradients a step: its "
+            f"cohort is all {plan.population} users"
+        )
+    if norms is not None and by_user and group == max(norms.user_norms) < gradients:
+        yield (
+            f"the best group size is the largest measured, {group}: larger ones may be better "
+            "still: --set measure.max_group_size=…"
+        )
+    if not by_user and examples is None:
+        yield (
+            f"the number of examples after the cap was taken to be users times group size "
+            f"({plan.population}): where users hold fewer, batches are smaller than B; "
+            "declare --population-examples"
+        )
 
 
 def _noise(plan: Plan) -> float:
