@@ -107,6 +107,7 @@ def test_only_what_is_declared_public_is_shown():
         ("size", True, "it.size"),
         ("size", math.nan, "it.size"),
         ("size", math.inf, "it.size"),
+        ("size", 10**400, "it.size"),
         ("colour", "blue", "it.colour"),
         ("names", "ab", "it.names"),
         ("names", ["a", 3], r"it.names\[1\]"),

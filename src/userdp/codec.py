@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import json
 import math
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from userdp.errors import UseError
 
 T = TypeVar("T")
 _TAGS = ("schema", "kind")
+_LARGEST = sys.float_info.max
 _SHOWN = 200
 """Letters of a wrong value in an error: somebody else may have written it."""
 
@@ -160,20 +162,13 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
             }
         if member is Any or (member in (type(None), bool, int, str) and type(value) is member):
             return value
-        if member is float and type(value) in (int, float) and _is_finite(value):
+        # NaN compares false; JSON has whole numbers of any length, which may fit no float.
+        if member is float and type(value) in (int, float) and abs(value) <= _LARGEST:
             return float(value)
         words = member if inspect.isclass(member) and issubclass(member, Enum) else ()
         if type(value) is str and value in {one.value for one in words}:
             return member(value)
     raise UseError(f"{at} says what is none of its kind: {value!r:.{_SHOWN}}")
-
-
-def _is_finite(value: float) -> bool:
-    """Whether a number is, and fits into a float: JSON has whole numbers of any length."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def _key(hint: Any, key: str, at: str) -> Any:
