@@ -34,13 +34,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> UserStore:
     return toy_store(tmp_path_factory.mktemp("small-delta"))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 49, 100, 1000, 10**6, 10**12 - 1])
+@pytest.mark.parametrize("n", [2, 3, 49, 100, 1000, 10**6, 10**12 - 1])
 def test_one_over_n_is_too_large_and_the_next_number_below_is_not(n: int) -> None:
-    if n > 1:
-        assert size_of(1 / n, n) is DeltaSize.TOO_LARGE
-    below = min(1 / n, 1.0) * (1 - 1e-9)
-    assert size_of(below, n) is (DeltaSize.ABOVE_RULE if n > 1 else DeltaSize.WITHIN_RULE)
+    assert size_of(1 / n, n) is DeltaSize.TOO_LARGE
+    assert size_of(1 / n * (1 - 1e-9), n) is DeltaSize.ABOVE_RULE
     assert size_of(rule_of(n) * (1 - 1e-12), n) is DeltaSize.WITHIN_RULE
+    for delta in (0.0, 1.0, math.nan):
+        with pytest.raises(UseError):
+            size_of(delta, n)
 
 
 def test_examples_stand_for_users_where_no_users_are_declared() -> None:
@@ -52,12 +53,6 @@ def test_examples_stand_for_users_where_no_users_are_declared() -> None:
     assert plan_with_small_delta(plan, users=100) is None
     with pytest.raises(UseError, match="500 users"):
         plan_with_small_delta(plan, users=500)
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])
-def test_no_delta_is_judged_that_is_none(delta: float) -> None:
-    with pytest.raises(UseError):
-        size_of(delta, 100)
 
 
 def test_make_private_refuses_before_it_charges_and_warns_in_between(store, tmp_path) -> None:

@@ -163,20 +163,17 @@ def test_nobody_at_all_is_answered_too(store):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "values"),
     [
-        {"epsilon": 0.0},
-        {"epsilon": math.nan},
-        {"difference_bound": 0.0},
-        {"difference_bound": 9e-7},
-        {"difference_bound": math.nan},
-        {"difference_bound": 1e7},
-        {"loss_bound": -1.0},
-        {"loss_bound": math.inf},
-        {"model": [1.0]},
+        ("epsilon", (0.0, math.nan)),
+        ("difference_bound", (0.0, 9e-7, math.nan, 1e7)),
+        ("loss_bound", (-1.0, math.inf)),
     ],
 )
-def test_bad_use_charges_nothing(store, changes):
-    with pytest.raises(UseError):
-        losses(store, changes.pop("model", [1.0, 2.0]), [1.0, 2.0], **changes)
+def test_bad_use_charges_nothing(store, name, values):
+    for value in values:
+        with pytest.raises(UseError):
+            losses(store, [1.0, 2.0], [1.0, 2.0], **{name: value})
+    with pytest.raises(UseError, match="same users"):
+        losses(store, [1.0], [1.0, 2.0])
     assert StoreLedger(store.path).charges() == []
