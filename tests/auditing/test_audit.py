@@ -22,8 +22,7 @@ from tests.auditing.broken_runs import (
 from tests.ledgers import forget, run_with
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.test_saving import trained
-from tests.training.toy import toy_model
+from tests.training.toy import toy_model, trained
 from userdp.auditing import canaries
 from userdp.auditing.audit_run import audit_run, contradictions, price_of_steps
 from userdp.auditing.canaries import copy_with, make_canaries

@@ -75,20 +75,6 @@ def test_without_noise_and_clipping_the_update_is_that_of_the_mean_of_users_loss
     assert not torch.allclose(after, flat(toy_model()), atol=1e-4)
 
 
-@pytest.mark.slow
-def test_twin_the_loss_that_a_trainer_averages_over_tokens_would_be_noticed(tmp_path):
-    """`transformers` divides by the tokens of the whole batch: another update, by far."""
-    after, plain = step_of(tmp_path)
-    table = tokenized(toy_tokenizer(tmp_path / "t"))
-    losses = []
-    for row in table:
-        ids = torch.tensor(row["input_ids"])
-        losses.append(cross_entropy(plain(input_ids=ids[None]).logits[0, :-1], ids[1:]))
-    torch.stack(losses).mean().backward()
-    update(plain)
-    assert not torch.allclose(after, flat(plain), atol=1e-4)
-
-
 def watch_generator(run):
     """Whether each step leaves the generator as it was, which the published seed has set."""
     step, left_alone = run.training_step, []

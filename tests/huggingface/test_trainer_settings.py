@@ -40,11 +40,7 @@ ASKED = {
 }
 """What asks for each setting of `TrainingArguments` or `SFTConfig`."""
 
-GIVEN = {
-    "compute_loss_func": print,
-    "model_init": toy_model,
-    "data_collator": lambda rows: rows,
-}
+GIVEN = {"compute_loss_func": print, "model_init": toy_model, "data_collator": lambda rows: rows}
 """What asks for each argument of the trainer."""
 
 

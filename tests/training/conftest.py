@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.toy import toy_store
+from tests.training.toy import toy_model, toy_store
+from userdp.claims.lineage import Lineage
 from userdp.data.store import UserStore
+from userdp.training.releasing import save_model
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +21,14 @@ def prepared(tmp_path_factory) -> Path:
 def store(prepared, tmp_path) -> UserStore:
     shutil.copytree(prepared, tmp_path / "store")
     return UserStore.open(tmp_path / "store")
+
+
+@pytest.fixture
+def base(store, tmp_path) -> Path:
+    """A folder with a model that learned from nobody, as somebody else released it."""
+    folder = tmp_path / "base"
+    save_model(toy_model(store), folder, tokenizer=store.tokenizer_path, lineage=Lineage())
+    return folder
 
 
 @pytest.fixture(autouse=True, scope="session")

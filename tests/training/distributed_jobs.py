@@ -16,29 +16,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.memory import Memory, MemoryLoss
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.toy import CONFIG, private_run
 from userdp.clip import AdaptiveClipping
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, Interrupted
-from userdp.gradients import (
-    NoiseSource,
-    trainable_parameters,
-)
+from userdp.gradients import NoiseSource, trainable_parameters
 from userdp.gradients import noise as noise_module
 from userdp.gradients.shards import ShardNoise, local, shard, whole
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.training.config import Averaging, RunOptions, UnsafeSeeds
 from userdp.training.distributed import current_world
-from userdp.training.distributed_run import (
-    Dealing,
-    SharedNoise,
-    owners,
-    owners_to_all,
-    sum_to_owners,
-)
+from userdp.training.distributed_run import Dealing, SharedNoise, owners_to_all
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters
 from userdp.training.models import new_model
@@ -92,23 +82,6 @@ def trained(store: Path, out: Path, kind: str, lora: bool, sharded: bool) -> tor
         for _ in run:
             run._of.optimizer.step()
     return weights_of(model)
-
-
-def trained_where_memory_runs_out(
-    store: Path, out: Path, short: int | None
-) -> tuple[torch.Tensor, int]:
-    """The weights after 20 steps, and halvings; process ``short`` has memory for one example."""
-    memory = Memory()
-    seeds = {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}
-    options = {"engine": "reference", "micro_batch": 4, "loss": MemoryLoss(memory)}
-    model, run = open_run(store, out, plan_of("uls"), **seeds, **options)
-    halvings = 0
-    with run:
-        memory.most = 1 if current_world().rank == short else memory.most
-        for step in run:
-            run._of.optimizer.step()
-            halvings += step.operator["halvings"]
-    return weights_of(model), halvings
 
 
 def all_trained(jobs: list[tuple[Path, Path, str, bool, bool]]) -> list[torch.Tensor]:
@@ -178,32 +151,6 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
 
     noise_module.draw_on_host = narrow
     return right | {f"{name} in float32": value for name, value in released().items()}
-
-
-SHORT = frozenset({"a", "c"})
-
-
-def exchanged(store: Path, out: Path, keeps: bool) -> tuple[dict, dict, dict, dict]:
-    """Owners; what this process had, then what it owned of the sum, and all tensors at last.
-
-    With ``keeps`` owners keep the bits that they hand out rounded.
-    """
-    world = current_world()
-    generator = torch.Generator().manual_seed(world.rank)
-    shapes = {"a": (3, 5), "b": (1,), "c": (2, 2, 2), "d": (), "e": (4, 1)}
-    value = {
-        name: torch.randn(shape, generator=generator, dtype=torch.float64) * 1e3**world.rank
-        for name, shape in shapes.items()
-    }
-    given = {name: tensor.clone() for name, tensor in value.items()}
-    sum_to_owners(world, value)
-    whose = owners(value, world.size)
-    owned = {name: one.clone() for name, one in value.items() if whose[name] == world.rank}
-    for name in owned:
-        value[name] += 1
-    kept = {name: value[name].clone() for name in owned}
-    owners_to_all(world, value, short=SHORT)
-    return whose, given, owned, value | kept if keeps else value
 
 
 def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -> list:
@@ -312,16 +259,6 @@ def differs(store: Path, out: Path, what: str) -> None:
     if current_world().rank == 1 and what == "threads":
         torch.set_num_threads(2)
     open_run(store, out, plan_of("uls", **half))
-
-
-def tampers(store: Path, out: Path) -> None:
-    """Process 1 clips to twice the norm."""
-    _, run = open_run(store, out, plan_of("uls"))
-    if current_world().rank == 1:
-        run.mechanism.l2_clip_norm *= 2
-    with run:
-        for _ in run:
-            run._of.optimizer.step()
 
 
 def released(store: Path, out: Path, sharded: bool, stop_at: int | None, lora: bool = False) -> str:

@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from tests.gradients.far_device import FAR, far_machine
 from userdp.gradients import ENGINES, NoiseSource
-from userdp.training import distributed_run
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import Dealing, SharedNoise
 from userdp.training.selftest import CHECKS, Measured, Scene, made_up_units
@@ -61,17 +60,6 @@ def _noise_of_rank_one(scale: float) -> None:
     NoiseSource.add_ = add_
 
 
-def _noise_of_everybody() -> None:
-    together = Dealing.together
-
-    def noisy(self, summed, rows, **options):
-        if _rank_one():
-            NoiseSource().add_(summed.value, 1.0)
-        return together(self, summed, rows, **options)
-
-    Dealing.together = noisy
-
-
 def _own_noise() -> None:
     SharedNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
 
@@ -96,22 +84,6 @@ def _everybody_clips_all() -> None:
     Dealing.mine = everybody
 
 
-def _half_a_sum() -> None:
-    distributed_run.sum_to_owners = lambda world, value: None
-
-
-def _short_draws() -> None:
-    """The last number of what each process owns gets no noise; whose it is, everybody knows."""
-    honest = SharedNoise._owned
-
-    def short(self, value):
-        own = honest(self, value)
-        last = list(own)[-1]
-        return {**own, last: own[last].view(-1)[:-1]}
-
-    SharedNoise._owned = short
-
-
 def _nobodys() -> None:
     """One process takes another for the owner of a tensor, and neither draws its noise."""
     honest = SharedNoise._owned
@@ -122,28 +94,12 @@ def _nobodys() -> None:
     SharedNoise._owned = fewer
 
 
-def _clean_share() -> None:
-    """One process hands out its tensors as they were before the noise."""
-    honest = World.broadcast
-
-    def clean(self, tensor, *, source=0):
-        if _rank_one() and source == 1:
-            tensor.zero_()
-        honest(self, tensor, source=source)
-
-    World.broadcast = clean
-
-
 FAULTS = {
     None: lambda: None,
     "one process's noise halved": lambda: _noise_of_rank_one(0.5),
-    "noise of every process in the sum": _noise_of_everybody,
     "every process adds its own noise": _own_noise,
-    "one process hands out zeros": _clean_share,
     "a tensor that nobody owns": _nobodys,
-    "numbers of each process without noise": _short_draws,
     "one process has other weights": _other_weights,
     "every process clips all units": _everybody_clips_all,
-    "the other processes' sums are lost": _half_a_sum,
 }
 """By name: makes this process wrong, or none of them."""

@@ -14,20 +14,10 @@ from safetensors.torch import load_file, save_file
 import userdp
 from tests.plans import uls_plan
 from tests.training.toy import toy_model
-from userdp.claims.lineage import Lineage
 from userdp.ledger import StoreLedger
-from userdp.training.releasing import save_model
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
-
-
-@pytest.fixture
-def base(store, tmp_path) -> Path:
-    """A folder with a model, as somebody else released it."""
-    folder = tmp_path / "base"
-    save_model(toy_model(store), folder, tokenizer=store.tokenizer_path, lineage=Lineage())
-    return folder
 
 
 def rewritten(base: Path, change) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +13,10 @@ from tests.speed import fast_then_slow
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.errors import UseError
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import StoreLedger
 from userdp.ledger.journal import read_entries
 from userdp.plans import Plan
 from userdp.sampling import FixedSizeExamples, FixedSizeUsers, TruncatedExamples, TruncatedUsers
-from userdp.sampling.coins import poisson_indices
 from userdp.training.loop import train
 
 KINDS = [FixedSizeUsers, FixedSizeExamples, TruncatedUsers, TruncatedExamples]
@@ -100,31 +98,3 @@ def test_a_store_outside_the_bounds_is_refused_before_any_charge(store, tmp_path
         train(store, plan(kind, **bound), CONFIG, out=tmp_path / "run")
     assert StoreLedger(store.path).charges() == before
     assert not (tmp_path / "run").exists()
-
-
-def coins(total, probability, generator):
-    while True:
-        yield poisson_indices(generator, total, probability)
-
-
-@pytest.mark.slow
-def test_a_resumed_run_goes_on_with_fresh_draws_of_the_same_size(store, tmp_path):
-    mine = plan(FixedSizeUsers, steps=4)
-
-    class Stop(Exception):
-        pass
-
-    class StopAt:
-        def stage(self, name, total=None, **words):
-            pass
-
-        def at(self, done):
-            if done == 2:
-                raise Stop
-
-    out = Path(tmp_path / "run")
-    with pytest.raises(Stop):
-        train(store, mine, CONFIG, out=out, progress=StopAt())
-    train(store, mine, CONFIG, out=out, resume=True)
-    assert claim(out / "ledger.jsonl").guarantee == mine.guarantee()
-    assert RunFolder(out).read_train()["learning"]["width"] == 16

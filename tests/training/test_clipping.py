@@ -39,7 +39,6 @@ def steps_of(run):
                 run.mechanism, "noise_std", run.plan.noise.multiplier * run.mechanism.l2_clip_norm
             ),
             lambda run: setattr(run.mechanism, "count_noise_std", 1.0),
-            lambda run: setattr(run.mechanism, "count_noise_std", None),
             lambda run: setattr(run.mechanism, "l2_clip_norm", run.mechanism.l2_clip_norm * 2),
             lambda run: setattr(
                 run.mechanism, "l2_clip_norm", run.plan.clip.l2_norm * FARTHEST * 2
@@ -47,7 +46,7 @@ def steps_of(run):
         ],
         fast=2,
     ),
-    ids=["count noise forgotten", "less count noise", "none", "clip without noise", "no bound"],
+    ids=["count noise forgotten", "less count noise", "clip without noise", "no bound"],
 )
 def test_invariant_1_a_tampered_noise_ratio_stops_the_run_before_its_update(
     store, tmp_path, tamper

@@ -22,30 +22,12 @@ from userdp.training.loop import train
 EACH_STEP = replace(CONFIG, checkpoint_every=1)
 KILLS = 20
 STEPS = 200
-TRAIN = [
-    "--population",
-    "100",
-    "--cohort-size",
-    "4",
-    "--group-size",
-    "2",
-    "--l2-clip-norm",
-    "1",
-    "--delta",
-    "1e-5",
-    "--set",
-    "plan.noise_multiplier=2",
-    "--model",
-    "new",
-    "--set",
-    "learning.layers=1",
-    "--set",
-    "learning.width=16",
-    "--set",
-    "learning.heads=2",
-    "--set",
-    "learning.checkpoint_every=2",
-]
+_OPTIONS = (
+    "--population 100 --cohort-size 4 --group-size 2 --l2-clip-norm 1 --delta 1e-5 --model new "
+    "--set plan.noise_multiplier=2 --set learning.layers=1 --set learning.width=16 "
+    "--set learning.heads=2 --set learning.checkpoint_every=2"
+)
+TRAIN = _OPTIONS.split()
 
 
 def released_step(run: Path) -> int:

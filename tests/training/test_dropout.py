@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, attempts, gradient, private_run, sgd, weights
-from userdp.errors import FailureError, UseError
-from userdp.gradients import causal_lm_loss
+from tests.training.toy import CONFIG, private_run, sgd
+from userdp.errors import UseError
 from userdp.training.config import UnsafeSeeds
 from userdp.training.models import new_model
 from userdp.training.private import make_private
@@ -46,17 +45,6 @@ def seed_all(seed):
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
-
-
-def steps(store, out, plan, **options):
-    model = model_with_dropout(store)
-    optimizer = sgd(model)
-    found = []
-    with private_run(model, optimizer, store, plan, out=out, **options) as private:
-        for _ in private:
-            found.append(gradient(model))
-            optimizer.step()
-    return model, found
 
 
 def as_bytes(masks):
@@ -111,44 +99,6 @@ def test_the_callers_random_numbers_are_as_if_no_step_had_happened(store, tmp_pa
             seen.append(drawn())
             optimizer.step()
     assert seen == expected
-
-
-def seeding(when):
-    """The built-in loss, which also calls a public seed once ``when`` holds anything."""
-
-    def loss(model, input_ids, lengths):
-        losses = causal_lm_loss(model, input_ids, lengths)
-        if when:
-            torch.manual_seed(0)
-        return losses
-
-    return loss
-
-
-def test_a_loss_that_seeds_is_refused_before_anything_is_charged(store, tmp_path):
-    model = model_with_dropout(store, rate=0.0)
-    before = weights(model)
-    with pytest.raises((FailureError, UseError), match="seed"):
-        make_private(
-            model, sgd(model), store, uls_plan(), out=tmp_path / "run", loss=seeding([True])
-        )
-    assert torch.equal(weights(model), before)
-    assert not (tmp_path / "run").exists() or attempts(tmp_path / "run") == 0
-
-
-def test_a_loss_that_begins_to_seed_stops_the_step_before_its_update(store, tmp_path):
-    model = model_with_dropout(store, rate=0.0)
-    before, when = weights(model), []
-    plan = uls_plan(population=20, cohort_size=20)
-    with make_private(
-        model, sgd(model), store, plan, out=tmp_path / "run", loss=seeding(when)
-    ) as private:
-        when.append("now")
-        with pytest.raises((FailureError, UseError), match=r"seed|had not drawn before"):
-            next(iter(private))
-    assert torch.equal(weights(model), before)
-    assert all(p.grad is None for p in model.parameters())
-    assert attempts(tmp_path / "run") == 1  # and it stays charged
 
 
 def test_a_generator_of_the_models_own_is_refused_before_anything_is_charged(store, tmp_path):

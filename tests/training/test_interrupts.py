@@ -20,7 +20,6 @@ from userdp.training.averaging import WeightAverage
 from userdp.training.checkpoints import Checkpoints
 from userdp.training.loop import train
 from userdp.training.private import make_private
-from userdp.training.private_run import PrivateRun
 
 PLAN = uls_plan(steps=6)
 RARELY = replace(CONFIG, checkpoint_every=1000, checkpoint_seconds=1e6)
@@ -72,22 +71,6 @@ def test_invariant_7_twin_an_interrupt_that_does_not_wait_loses_the_step(
         train(store, PLAN, RARELY, out=run)
     assert attempts(run) == 3
     assert saved_step(run) < 3
-
-
-def test_before_the_first_step_nothing_is_charged_but_the_plan(store, tmp_path, monkeypatch):
-    run = tmp_path / "run"
-    opened = PrivateRun.open
-
-    def open_and_hear(run):
-        os.kill(os.getpid(), signal.SIGINT)
-        return opened(run)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PrivateRun, "open", open_and_hear)
-        with pytest.raises(Interrupted, match="before step 1 of 6"):
-            train(store, PLAN, RARELY, out=run)
-    assert attempts(run) == 0
-    train(store, PLAN, RARELY, out=run, resume=True)
 
 
 def test_a_loop_of_ones_own_hears_it_between_two_steps_and_saves(store, tmp_path):

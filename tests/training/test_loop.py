@@ -88,32 +88,23 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(
     assert rates == pytest.approx([0.01 * t / 7 for t in (1, 2, 3, 4, 6, 7)])
 
 
-def test_invariant_7_a_changed_configuration_refuses_to_resume(store, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(operator_log.OperatorLog, "step", interrupt_at(2))
-        train(store, uls_plan(), CONFIG, out=tmp_path / "run")
-    with pytest.raises(UseError, match="the configuration is not the one"):
-        train(
-            store,
-            uls_plan(),
-            changed(learning_rate=0.02),
-            out=tmp_path / "run",
-            resume=True,
-        )
-
-
-def test_invariant_7_a_base_model_of_other_weights_refuses_to_resume(store, tmp_path, monkeypatch):
-    folder = tmp_path / "base"
-    toy_model(store).save_pretrained(folder)
-    config = changed(model=str(folder))
+@pytest.mark.parametrize("what", ["configuration", "model"])
+def test_invariant_7_a_changed_configuration_or_base_refuses_to_resume(
+    store, tmp_path, monkeypatch, what
+):
+    base, model = str(tmp_path / "base"), toy_model(store)
+    model.save_pretrained(base)
+    config = changed(model=base)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(operator_log.OperatorLog, "step", interrupt_at(2))
         train(store, uls_plan(), config, out=tmp_path / "run")
-    other = toy_model(store)
-    with torch.no_grad():
-        other.transformer.wpe.weight[0, 0] += 1e-3
-    other.save_pretrained(folder)
-    with pytest.raises(UseError, match="the model is not the one"):
+    if what == "configuration":
+        config = changed(model=base, learning_rate=0.02)
+    else:
+        with torch.no_grad():
+            model.transformer.wpe.weight[0, 0] += 1e-3
+        model.save_pretrained(base)
+    with pytest.raises(UseError, match=f"the {what} is not the one"):
         train(store, uls_plan(), config, out=tmp_path / "run", resume=True)
 
 

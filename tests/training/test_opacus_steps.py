@@ -6,7 +6,7 @@ import torch
 from benchmarks.decoders import cohort, gpt2
 from benchmarks.gpu.memory import linear_gpt2
 from benchmarks.gpu.setting import TINY
-from benchmarks.opacus_steps import ghost, per_sample, replace_conv1d, supported
+from benchmarks.opacus_steps import ghost, replace_conv1d, supported
 from userdp.gradients import causal_lm_loss, clipped_sum
 
 # Opacus: "Full backward hook is firing ... since no inputs require gradients".
@@ -51,15 +51,3 @@ def test_ghost_clipping_is_the_clipped_sum_over_sequences():
         found = [parameter.grad for parameter in model.parameters()]
         assert same(found, expected)
         assert not same(found, twice)
-
-
-def test_gradients_per_sample_are_averaged_over_a_unit_and_clipped():
-    pytest.importorskip("opacus")
-    model = linear_gpt2(TINY, "cpu")
-    units = cohort(4, 2, TINY, device="cpu")
-    expected = exact(model, units)
-    each = exact(model, cohort(4, 1, TINY, device="cpu"))
-    step = per_sample(model, group=2, l2_clip_norm=CLIP)
-    for _ in range(2):
-        assert same(found := step(units), expected)
-        assert not same(found, each)

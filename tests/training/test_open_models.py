@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import gc
-
 import pytest
 import torch
 
 from tests.plans import uls_plan
-from tests.training.toy import sgd, toy_model, toy_store
+from tests.training.toy import sgd, toy_model, toy_store, trained
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.private import make_private
@@ -29,16 +26,6 @@ def test_invariant_13_a_model_that_an_open_run_trains_is_refused_before_the_char
     assert [charge.run_id for charge in StoreLedger(store.path).charges()] == [outer.folder.run_id]
     other = make_private(model, sgd(model), store, PLAN, out=tmp_path / "later")
     other.close()
-
-
-def test_a_copy_trains_beside_it_and_so_does_the_model_of_a_run_that_was_forgotten(store, tmp_path):
-    model = toy_model(store)
-    first = make_private(model, sgd(model), store, PLAN, out=tmp_path / "first")
-    beside = copy.deepcopy(model)
-    make_private(beside, sgd(beside), store, PLAN, out=tmp_path / "beside").close()
-    del first
-    gc.collect()
-    make_private(model, sgd(model), store, PLAN, out=tmp_path / "second").close()
 
 
 def test_invariant_13_a_run_that_reads_what_another_one_trains_releases_nothing(store, tmp_path):
@@ -67,14 +54,7 @@ def test_broken_twin_who_asks_nobody_releases_what_another_run_has_learned(
         for step in outer:
             optimizer.step()
             if step.number == 1:
-                run_inside(model, other, elsewhere, tmp_path / "inner")
+                trained(model, elsewhere, tmp_path / "inner", PLAN, optimizer=other)
         outer.save()
     inner = RunFolder(tmp_path / "inner").run_id
     assert inner not in {part.id for part in outer.lineage.parts}
-
-
-def run_inside(model, optimizer, store, out):
-    with make_private(model, optimizer, store, PLAN, out=out) as private:
-        for _ in private:
-            optimizer.step()
-        private.save()

@@ -6,11 +6,9 @@ import stat
 import peft
 import pytest
 import torch
-import transformers
 
 from tests.speed import fast_then_slow
-from tests.training.test_saving import trained
-from tests.training.toy import toy_model
+from tests.training.toy import loaded, toy_model, trained
 from userdp.claims.lineage import Lineage
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
@@ -23,24 +21,9 @@ from userdp.training.run_models import released_models
 HELD_OUT = ["held-out-users"]
 
 
-@pytest.fixture
-def base(store, tmp_path):
-    """A folder with a model, as somebody else released it."""
-    folder = tmp_path / "base"
-    save_model(toy_model(store), folder, tokenizer=store.tokenizer_path, lineage=Lineage())
-    return folder
-
-
-def loaded(base, **options):
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        base, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0, **options
-    )
-    return model.train()
-
-
-def adapted(base, **options):
+def adapted(base):
     settings = peft.LoraConfig(r=2, target_modules="all-linear", fan_in_fan_out=True)
-    return peft.get_peft_model(loaded(base, **options), settings)
+    return peft.get_peft_model(loaded(base), settings)
 
 
 @pytest.mark.parametrize("make", fast_then_slow([loaded, adapted]))

@@ -13,11 +13,7 @@ from userdp.gradients import trainable_parameters
 from userdp.training import personalization
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
-from userdp.training.personalization import (
-    LocalTraining,
-    halves,
-    personalize,
-)
+from userdp.training.personalization import LocalTraining, halves, personalize
 
 HOW = LocalTraining(learning_rate=(0.3, 0.05), epochs=4, batch_size=2)
 
@@ -99,16 +95,3 @@ def test_twin_weights_that_one_user_leaves_to_the_next_are_caught(held_out, monk
     monkeypatch.setattr(personalization, "mean_loss", leaving)
     personalized, _, after = adapted(held_out, lora=False)
     assert np.abs(personalized.after - after).max() > 1e-4
-
-
-def test_halves_are_disjoint_complete_and_the_users_own(held_out):
-    _, split = held_out
-    for user in able(split):
-        train, test, batches = halves(split, user, HOW)
-        assert sorted([*train, *test]) == list(range(split.counts[user]))
-        assert len(train) == split.counts[user] // 2
-        assert max(map(len, batches)) <= HOW.batch_size
-        passes = np.concatenate(batches)
-        assert np.array_equal(np.bincount(passes), np.full(len(train), HOW.epochs))
-        train, test, _ = halves(split, user, LocalTraining(most_examples=3))
-        assert len(train) + len(test) == min(3, split.counts[user])

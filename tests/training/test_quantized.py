@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig
 
 from tests.gradients.batches import reason_alone
 from tests.plans import uls_plan
+from tests.training.toy import sgd
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
@@ -95,10 +96,7 @@ def test_invariant_3_adapters_over_four_bits_are_batched_exactly(
     torch.testing.assert_close(ours.norms, exact.norms, rtol=1e-5, atol=1e-7)
     for out in range(len(rows)):
         rest = get_engine("auto")(
-            model,
-            causal_lm_loss,
-            Units.from_rows(rows[:out] + rows[out + 1 :]),
-            l2_clip_norm=CLIP,
+            model, causal_lm_loss, Units.from_rows(rows[:out] + rows[out + 1 :]), l2_clip_norm=CLIP
         )
         moved = squared_norm(v - rest.value[name] for name, v in ours.value.items())
         assert math.sqrt(moved) <= CLIP
@@ -115,7 +113,7 @@ def test_layers_that_look_at_a_whole_batch_or_change_when_evaluated_are_refused(
 def test_a_private_run_trains_the_adapters_alone(base: Path, store: Any, tmp_path: Path) -> None:
     model = adapted(base, FORMS[1]).train()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    optimizer = sgd(model)
     with make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run") as private:
         for _ in private:
             optimizer.step()

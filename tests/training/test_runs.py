@@ -4,60 +4,17 @@
 import pytest
 
 from tests.plans import uls_plan
-from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, attempts, sgd, toy_model
+from tests.training.toy import CONFIG
 from userdp import files
 from userdp.claims import claim
 from userdp.claims.weights import digest_of
 from userdp.errors import UseError
-from userdp.ledger import RunFolder, RunLedger, StoreLedger
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.loop import train
-from userdp.training.private import make_private
 
 
 class Killed(BaseException):
     """Stands for a process that is no more."""
-
-
-def begin(store, out, *, resume=False):
-    model = toy_model(store)
-    return make_private(model, sgd(model), store, uls_plan(), out=out, resume=resume)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", fast_then_slow(["reserve", "create"]))
-def test_a_kill_while_a_run_begins_is_resumed_and_charged_once(store, tmp_path, monkeypatch, place):
-    owner = StoreLedger if place == "reserve" else RunLedger
-
-    def killed(*arguments, **options):
-        raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(owner, place, killed)
-        begin(store, tmp_path / "run")
-    with pytest.raises(UseError, match="a run at"):
-        begin(store, tmp_path / "run")
-    with begin(store, tmp_path / "run", resume=True) as private:
-        next(iter(private))
-    assert attempts(tmp_path / "run") == 1
-    assert len(StoreLedger(store.path).charges()) == 1
-
-
-@pytest.mark.parametrize(
-    "left", fast_then_slow(["", '{"kind":"run",']), ids=["nothing", "half a line"]
-)
-def test_a_kill_within_the_ledgers_first_line_is_resumed(store, tmp_path, monkeypatch, left):
-    def killed(path, begin):
-        path.write_text(left)
-        raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(RunLedger, "create", killed)
-        begin(store, tmp_path / "run")
-    with begin(store, tmp_path / "run", resume=True) as private:
-        next(iter(private))
-    assert attempts(tmp_path / "run") == 1
-    assert len(StoreLedger(store.path).charges()) == 1
 
 
 def killed_before_its_store_was_told(store, run, monkeypatch):
@@ -106,6 +63,6 @@ def test_a_run_that_cannot_begin_leaves_no_folder(store, tmp_path, monkeypatch):
 
     monkeypatch.setattr(files, "write_json", full)
     with pytest.raises(OSError, match="No space"):
-        begin(store, tmp_path / "run")
+        train(store, uls_plan(), CONFIG, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert StoreLedger(store.path).charges() == []

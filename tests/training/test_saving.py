@@ -15,16 +15,14 @@ from tests.gradients.campaign.models import HeadOnSelected
 from tests.ledgers import forget
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import private_run, run_all, sgd, toy_model, weights
+from tests.training.toy import sgd, toy_model, trained, weights
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.verify import require_released_files, verify_export, verify_run
 from userdp.claims.weights import digest_of
 from userdp.errors import UseError
-from userdp.gradients import trainable_parameters
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.training.origin import digest_of_weights
-from userdp.training.private import make_private
 from userdp.training.releasing import release, save_model
 from userdp.training.run_models import require_released
 
@@ -45,18 +43,6 @@ def on_selected(model, input_ids, lengths):
     from tests.gradients.campaign import losses
 
     return losses.on_selected(model, input_ids, lengths)
-
-
-def trained(model, store, out, plan=None, *, save=True, optimizer=None, **options):
-    if optimizer is None:
-        optimizer = torch.optim.SGD(trainable_parameters(model).values(), lr=0.1)
-    plan = plan or uls_plan(steps=2)
-    with private_run(model, optimizer, store, plan, out=out, **options) as private:
-        for _ in private:
-            optimizer.step()
-        if save:
-            assert private.save() == RunFolder(out).model
-    return private
 
 
 def finishing_digests(run):
@@ -95,7 +81,7 @@ def test_a_model_with_adapters_is_saved_apart_and_merged_and_stays_as_it_is(stor
     assert finishing_digests(run)["weights"] == digest_of(run / "model")
     assert finishing_digests(run)["adapter"] == digest_of(run / "adapter")
     assert verify_run(run).problems == ()
-    torch.optim.SGD(trainable_parameters(model).values(), lr=0.1)  # it can go on
+    sgd(model)  # it can go on
 
 
 def test_a_module_of_any_kind_is_saved_and_its_lineage_is_known(store, tmp_path):
@@ -125,25 +111,6 @@ def test_save_after_the_block_writes_the_settled_weights_and_no_others(store, tm
         private.save()
     assert digest_of(run / "model") == settled, "what was there is left alone"
     assert verify_run(run).problems == ()
-
-
-@pytest.mark.slow
-def test_invariant_13_a_resumed_run_without_steps_saves_no_other_runs_model(store, tmp_path):
-    other, model = toy_model(store), toy_model(store)
-    optimizer = sgd(model)
-    private = make_private(model, optimizer, store, uls_plan(steps=2), out=tmp_path / "run")
-    for _ in private:
-        optimizer.step()
-    private.close()
-    run_all(other, store.path, uls_plan(), tmp_path / "other")
-    options = {"out": tmp_path / "run", "resume": True}
-    with private_run(model, sgd(model), store, uls_plan(steps=2), **options) as resumed:
-        model.load_state_dict(other.state_dict())
-        for save in (resumed.save, resumed.finish, resumed.save):
-            with pytest.raises(UseError, match="released by another run"):
-                save()
-        resumed.close()
-    assert not RunFolder(tmp_path / "run").finished
 
 
 @pytest.mark.slow
@@ -178,19 +145,6 @@ def test_adapters_on_one_of_two_tied_ends_are_released_alone(store, tmp_path, ta
     torch.testing.assert_close(adapted.eval()(rows).logits, over_base)
 
 
-def test_adapters_over_a_base_in_half_precision_are_merged_in_float32(store, tmp_path):
-    settings = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
-    model = peft.get_peft_model(toy_model(store).to(torch.bfloat16), settings)
-    with torch.no_grad():
-        for parameter in trainable_parameters(model).values():
-            parameter.mul_(0.05)
-    released(model, store, tmp_path)
-    read = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
-    rows = torch.tensor([[2, 3, 4, 5]])
-    assert read.dtype == torch.float32
-    torch.testing.assert_close(read(rows).logits, model.float().eval()(rows).logits)
-
-
 PREFIX = peft.PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
 PROMPT = peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
 
@@ -205,7 +159,7 @@ def alone(request, store, tmp_path):
     transformers.GPT2LMHeadModel(shape).save_pretrained(tmp_path / "base")
     base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     model = peft.get_peft_model(base, copy.deepcopy(request.param))
-    optimizer = torch.optim.SGD(trainable_parameters(model).values(), lr=0.1)
+    optimizer = sgd(model)
     plan, run = uls_plan(steps=2), tmp_path / "run"
     with userdp.make_private(model, optimizer, store, plan, out=run, loss=after_prompt) as private:
         for _ in private:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 
-import numpy as np
 import pytest
 
-from tests.plans import els_plan, uls_plan
+from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, gradient, private_run, sgd, toy_model
-from userdp.data.scores import read_scores
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
@@ -40,15 +38,6 @@ def scored(prepared, tmp_path_factory):
     return store, model, folder / "scores.arrow", done
 
 
-def tokens_by_user(store: UserStore) -> list[list[tuple[int, ...]]]:
-    split = store.split("train")
-    found = []
-    for user, count in enumerate(split.counts):
-        rows = split.gather(np.full(count, user), np.arange(count))
-        found.append([tuple(rows.row(r).tolist()) for r in range(count)])
-    return found
-
-
 def rows_in(units: Units) -> list[list[tuple[int, ...]]]:
     return [
         [tuple(row[:n].tolist()) for row, n in zip(ids, lengths.tolist(), strict=True)]
@@ -63,42 +52,6 @@ def drawn(store, plan, *, strategy=Strategy.RANDOM, scores=None) -> list[list[tu
     options = PrivateOptions(selection=strategy, scores=scores, unsafe_seeds=UnsafeSeeds(draws=1))
     collator = Collator(store, plan, options)
     return rows_in(collator(Sampler(plan.sampling, collator.counts, secret_generator(1)).draw()))
-
-
-@pytest.mark.parametrize("make_plan", [uls_plan, els_plan])
-@pytest.mark.parametrize(
-    ("strategy", "best_first"),
-    [
-        (Strategy.LONGEST, lambda row, score: -len(row)),
-        (Strategy.SHORTEST, lambda row, score: len(row)),
-        (Strategy.HIGHEST_PERPLEXITY, lambda row, score: -score),
-        (Strategy.LOWEST_PERPLEXITY, lambda row, score: score),
-    ],
-)
-def test_ranked_selections_train_on_each_users_best(scored, make_plan, strategy, best_first):
-    store, _, path, _ = scored
-    scores = read_scores(path, store)
-    size = "cohort_size" if make_plan is uls_plan else "batch_size"
-    units = drawn(store, make_plan(**{**EVERYBODY, size: 100}), strategy=strategy, scores=path)
-    if make_plan is els_plan:
-        assert all(len(unit) == 1 for unit in units)
-    ours = sorted(row for unit in units for row in unit)
-    theirs, at = [], 0
-    for rows in tokens_by_user(store):
-        keys = sorted(best_first(r, scores[at + n]) for n, r in enumerate(rows))[:G]
-        theirs += keys
-        at += len(rows)
-    assert len(ours) == len(theirs)
-    if strategy in (Strategy.LONGEST, Strategy.SHORTEST):
-        assert sorted(best_first(row, 0) for row in ours) == sorted(theirs)
-    else:
-        by_row = {}
-        for row, score in zip(
-            (r for rows in tokens_by_user(store) for r in rows), scores, strict=True
-        ):
-            by_row[row] = float(score)
-        found = sorted(best_first(row, by_row[row]) for row in ours)
-        np.testing.assert_allclose(found, sorted(theirs), rtol=1e-4)
 
 
 @pytest.mark.parametrize("strategy", fast_then_slow(list(Strategy)))

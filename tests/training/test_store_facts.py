@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
 
-from tests.plans import uls_plan
-from tests.training.toy import sgd, toy_model
 from userdp.claims import Lineage
 from userdp.claims.parts import ConditionKind, Query
 from userdp.data.ownership import first_owner_facts
 from userdp.data.sources import user_is
-from userdp.ledger import RunRecord
 from userdp.training.origin import lineage_of_text
-from userdp.training.private import make_private
 from userdp.training.store_facts import store_facts
 
 SINGLE = {"rule": "single", "adjacency": "add-or-remove"}
@@ -55,13 +50,3 @@ def test_generated_text_carries_what_its_model_descends_from(tmp_path):
     assert lineage_of_text(a_store(SINGLE, known, [known])) == wrote
     lost = lineage_of_text(a_store(SINGLE, {"kind": "jsonl", "text_of_unknown_model": True}))
     assert [one.kind for one in lost.conditions] == [ConditionKind.TEXT]
-
-
-def test_a_run_keeps_them_in_its_ledger(store, tmp_path):
-    store.meta = dataclasses.replace(
-        store.meta, sources=[{**store.meta.sources[0], "may_name_several": True}]
-    )
-    model = toy_model(store)
-    make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run").close()
-    facts = RunRecord.read(tmp_path / "run").facts["store_facts"]
-    assert facts["owners"] == first_owner_facts()["assumption"]

@@ -1,17 +1,14 @@
 """A `loss.backward()` that was left in the loop of a private run, and what a loop may do."""
 
-import copy
-
 import pytest
 import torch
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import private_run, run_all, sgd, toy_model, weights
+from tests.training.toy import private_run, sgd, toy_model, weights
 from userdp.errors import UseError
 from userdp.gradients import causal_lm_loss
 from userdp.training.config import UnsafeSeeds
-from userdp.training.private import make_private
 from userdp.training.stray_gradients import HeldModel
 
 SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=1, noise=2)}
@@ -89,41 +86,6 @@ def test_invariant_7_twin_without_the_hooks_the_exact_gradient_is_caught_in_the_
     if turn is scaled:
         honest = before  # the noisy gradient was divided by the scaler's 65,536, and all but gone
     assert float((stray - honest + 0.1 * exact).norm() / (0.1 * exact).norm()) < 1e-3
-
-
-def test_what_a_loop_does_with_its_gradient_is_its_own_affair(store, tmp_path):
-    model, public = toy_model(store), toy_model(store)
-    optimizer = sgd(model)
-    with make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run") as private:
-        for _ in private:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for parameter in model.parameters():
-                parameter.grad.mul_(0.5)
-                parameter.grad = parameter.grad / 2
-            mixed = torch.autograd.grad(exact_loss(model), [*model.parameters()])  # public text
-            assert all(gradient.isfinite().all() for gradient in mixed)
-            exact_loss(copy.deepcopy(model)).backward()
-            exact_loss(public).backward()
-            optimizer.step()
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@pytest.mark.parametrize("end", fast_then_slow(["finished", "closed early", "forgotten"]))
-def test_a_run_that_is_over_watches_no_more(store, tmp_path, end):
-    model = toy_model(store)
-    optimizer = sgd(model)
-    if end == "finished":
-        run_all(model, store, uls_plan(), tmp_path / "run")
-    elif end == "closed early":
-        with make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run") as private:
-            next(iter(private))
-    else:
-        for _ in make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run"):
-            optimizer.step()
-    exact_loss(model).backward()
-    optimizer.step()
-    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
 
 
 def error_is_caught(model, optimizer):

@@ -7,14 +7,17 @@ import random
 from pathlib import Path
 
 import torch
+import transformers
 from torch import nn
 
 from tests.data.corpora import ListSource, interleaved
+from tests.plans import uls_plan
 from tests.words import WORDS, write_tokenizer
 from userdp.data.prepare import prepare_store
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.gradients import causal_lm_loss
+from userdp.gradients import trainable_parameters
+from userdp.ledger import RunFolder
 from userdp.plans.proposal import as_plan, declared_users
 from userdp.training.config import PrivateOptions, TrainConfig
 from userdp.training.models import new_model
@@ -59,8 +62,16 @@ def toy_model(store: UserStore) -> nn.Module:
     return new_model(CONFIG, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
 
 
+def loaded(base: Path) -> nn.Module:
+    """The model in a folder, without dropout."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        base, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0
+    )
+    return model.train()
+
+
 def sgd(model: nn.Module, rate: float = 0.1) -> torch.optim.SGD:
-    return torch.optim.SGD(model.parameters(), lr=rate)
+    return torch.optim.SGD(trainable_parameters(model).values(), lr=rate)
 
 
 def weights(model: nn.Module) -> torch.Tensor:
@@ -85,33 +96,25 @@ def attempts(run: Path) -> int:
     return lost + sum(line["kind"] == "attempt" for line in entries)
 
 
-def private_run(
-    model,
-    optimizer,
-    store,
-    plan,
-    *,
-    out,
-    loss=causal_lm_loss,
-    micro_batch=32,
-    resume=False,
-    base=None,
-    **options,
-):
+def private_run(model, optimizer, store, plan, *, out, base=None, **options):
     """`make_private`, with each option by its name, and what the weights descend from."""
-    training = Training(
-        model=model,
-        optimizer=optimizer,
-        store=opened(store),
-        plan=as_plan(plan),
-        out=Path(out),
-        loss=loss,
-        micro_batch=micro_batch,
-        resume=resume,
-        options=PrivateOptions(**options),
-        base=base,
-    )
+    names = ("loss", "micro_batch", "resume")
+    how = {name: options.pop(name) for name in names if name in options}
+    people, where, options = opened(store), Path(out), PrivateOptions(**options)
+    what = {"model": model, "optimizer": optimizer, "store": people, "plan": as_plan(plan)}
+    training = Training(**what, out=where, base=base, options=options, **how)
     return PrivateRun(training, users=declared_users(plan)).open()
+
+
+def trained(model, store, out, plan=None, *, save=True, optimizer=None, **options):
+    """A run of all its steps, which is saved."""
+    optimizer, plan = optimizer or sgd(model), plan or uls_plan(steps=2)
+    with private_run(model, optimizer, store, plan, out=out, **options) as private:
+        for _ in private:
+            optimizer.step()
+        if save:
+            assert private.save() == RunFolder(out).model
+    return private
 
 
 def run_all(model, store, plan, out, **options):

@@ -171,8 +171,7 @@ class Checkpoints:
             raise FailureError(
                 f"the checkpoint {paths[-1]} is not of this run: going on from it would release "
                 "what another run has learned, at the price of this one",
-                hint="put this run's own checkpoints back, or remove it to resume from the one "
-                "before",
+                hint="put this run's own back, or remove it to resume from the one before",
             )
         return tensors, facts
 

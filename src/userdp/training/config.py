@@ -218,10 +218,7 @@ class TrainConfig:
             if not 0 <= getattr(self, name) <= most:
                 raise UseError(f"{name} must be from 0 to {most:g}, got {getattr(self, name)!r}")
         if self.width % self.heads:
-            raise UseError(
-                f"width ({self.width}) must be a multiple of heads ({self.heads}): "
-                "each head takes an equal part"
-            )
+            raise UseError(f"width ({self.width}) must be a multiple of heads ({self.heads})")
         if self.lora_rank is not None:
             require_count("lora_rank", self.lora_rank)
         elif self.lora_alpha is not None or self.lora_targets:
@@ -231,16 +228,14 @@ class TrainConfig:
             )
         elif self.base_precision is not Precision.FLOAT32:
             raise UseError(
-                "weights that train stay float32, or small updates would round away: "
-                "base_precision is for the frozen weights under adapters",
+                "base_precision is for frozen weights under adapters: what trains stays float32",
                 hint="add --lora-rank 8, or use --set learning.precision=bfloat16",
             )
         if self.lora_alpha is not None:
             require_positive("lora_alpha", self.lora_alpha)
         if self.no_exact_log and self.evaluate_every:
             raise UseError(
-                "evaluations on held-out users are exact numbers of people's text, and "
-                "no_exact_log keeps none",
+                "evaluations on held-out users are exact numbers, and no_exact_log keeps none",
                 hint="leave learning.evaluate_every out; userdp evaluate --epsilon E asks under DP",
             )
 

@@ -49,16 +49,14 @@ def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
         device = torch.device(_KIND, int(rank or 0))
     elif several and local_processes() > 1:
         raise UseError(
-            f"all {local_processes()} processes of this machine would compute on {name}: each "
-            "needs a device of its own",
+            f"all {local_processes()} processes of this machine would compute on {name}",
             hint="give --device cuda; each process then takes the device of its LOCAL_RANK",
         )
     if (device.index or 0) >= there:
         raise UseError(
-            f"there is no device '{device}' here: this PyTorch ({torch.__version__}) sees "
-            f"{there} CUDA devices",
-            hint="leave --device out for the fastest that there is, or install PyTorch for CUDA; "
-            "under torchrun, start at most as many processes as there are devices",
+            f"no device '{device}' here: PyTorch {torch.__version__} sees {there} CUDA devices",
+            hint="leave --device out, or install PyTorch for CUDA; under torchrun start at most "
+            "as many processes as there are devices",
         )
     return device
 

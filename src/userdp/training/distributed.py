@@ -103,8 +103,7 @@ class World:
             if different:
                 raise UseError(
                     f"process {rank} has another {different[0]} than process 0",
-                    hint="start all with the same command, on the same files and on machines of "
-                    "one kind",
+                    hint="start all with one command, on the same files, on machines of one kind",
                 )
 
     def reduce(self, tensor: Tensor, *, to: int) -> None:

@@ -146,10 +146,7 @@ def release_evaluation(
         subject=f"loss on {split}",
         of=lineage,
     )
-    mean, compared = released.model, {}
-    if released.difference is not None:
-        difference = asdict(released.difference)
-        compared["difference"] = {"user_loss": difference.pop("value"), **difference}
+    mean = released.model
     measured = {"user_loss": mean.value, "standard_error": mean.standard_error}
     result = {
         "what": "evaluation",
@@ -160,11 +157,13 @@ def release_evaluation(
         "delta": 0.0,
         "unit": "user",
         "adjacency": "add-or-remove",
-        **compared,
         "released_users": released.users,
         "model": {**measured, "perplexity": perplexity(mean.value)},
         "query_ids": list(released.query_ids),
     }
+    if released.difference is not None:
+        difference = asdict(released.difference)
+        result["difference"] = {"user_loss": difference.pop("value"), **difference}
     append_release(folder.ledger, result)
     return result
 
@@ -176,8 +175,8 @@ def _claimed(run: RunRecord, store: UserStore) -> Lineage:
     if not (claimed.finite and math.isfinite(compose(lineage).epsilon)):
         what = "a trial of a private selection" if claimed.trial else claimed.composition
         raise UseError(
-            f"nothing is claimed of the model of {run.folder.path} ({what}) for the people of this "
-            "store, so that the price of a release would be no bound",
+            f"nothing is claimed of the model of {run.folder.path} ({what}) for these people: a "
+            "release would have no price",
             hint="evaluate it without --epsilon, for its operator alone",
         )
     return lineage

@@ -15,13 +15,7 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.training.averaging import build_average
 from userdp.training.checkpoints import Checkpoints
-from userdp.training.config import (
-    PlainPlan,
-    PrivateOptions,
-    RunOptions,
-    TrainConfig,
-    UnsafeSeeds,
-)
+from userdp.training.config import PlainPlan, PrivateOptions, RunOptions, TrainConfig, UnsafeSeeds
 from userdp.training.devices import choose_device, machine_facts
 from userdp.training.distributed import current_world
 from userdp.training.dry_run import DryRun, dry_run_of
@@ -97,7 +91,48 @@ def train(
         ended = resume and not dry_run
         if ended and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
             return None  # all that a kill left to do
-        training = _training(store, plan, config, out, options, unsafe_seeds, resume=resume)
+
+        # The model, and what the claim has to know of it.
+        computes = choose_device(options.device, processes=world.size)
+        model = load_model(config, store)
+        # Before adapters: their initial weights follow the configuration, which has a digest too.
+        weights = digest_of_weights(model)
+        facts = base_facts(model, weights=weights, loaded_from=config.model)
+        # Of a resumed run too: a kill may have come before the ledger had its first line.
+        base = lineage_of_named(config.model, store, model)
+        if options.base_of_others:
+            base = of_others(base, config.model, store)
+        if isinstance(plan, Plan) and plan.made_for is not None:
+            require_made_for(plan.made_for, store, made_with(model, config))
+        model = model_to_train(model, config).to(computes)
+        if options.sharded:
+            shard(model)
+
+        training = Training(
+            model=model,
+            # Adapters, the device and sharding replace tensors: the optimizer comes last.
+            optimizer=build_optimizer(model, config),
+            store=store,
+            plan=plan,
+            out=out,
+            loss=build_loss(config, model),
+            micro_batch=config.micro_batch,
+            resume=resume,
+            options=PrivateOptions(
+                engine=config.engine,
+                selection=config.selection,
+                scores=options.scores,
+                exact_log=not config.no_exact_log,
+                allow_large_delta=options.allow_large_delta,
+                charge_again=options.charge_again,
+                unsafe_seeds=unsafe_seeds,
+            ),
+            identity={"model": weights, "configuration": config.digest},
+            facts={"base_model": facts},
+            train={"learning": encode(config), "run": {"device": options.device}},
+            base=base,
+            slot=options.slot,
+        )
         private = isinstance(plan, Plan)
         run = PrivateRun(training) if private else PlainRun(training, seed=config.seed)
         if dry_run:
@@ -106,58 +141,6 @@ def train(
             opened = True
             _take_steps(run, training, config, options, signals, progress or NoProgress())
     return None
-
-
-def _training(
-    store: UserStore,
-    plan: Plan | PlainPlan,
-    config: TrainConfig,
-    out: Path,
-    options: RunOptions,
-    unsafe_seeds: UnsafeSeeds,
-    *,
-    resume: bool,
-) -> Training:
-    """The model, what the claim has to know of it, and what learns; as of `train`."""
-    computes = choose_device(options.device, processes=current_world().size)
-    model = load_model(config, store)
-    # Before adapters: their initial weights follow the configuration, which has a digest too.
-    weights = digest_of_weights(model)
-    # Of a resumed run too: a kill may have come before the ledger had its first line.
-    base = lineage_of_named(config.model, store, model)
-    if options.base_of_others:
-        base = of_others(base, config.model, store)
-    if isinstance(plan, Plan) and plan.made_for is not None:
-        require_made_for(plan.made_for, store, made_with(model, config))
-    facts = {"base_model": base_facts(model, weights=weights, loaded_from=config.model)}
-    model = model_to_train(model, config).to(computes)
-    if options.sharded:
-        shard(model)
-    return Training(
-        model=model,
-        # Adapters, the device and sharding replace tensors: the optimizer comes last.
-        optimizer=build_optimizer(model, config),
-        store=store,
-        plan=plan,
-        out=out,
-        loss=build_loss(config, model),
-        micro_batch=config.micro_batch,
-        resume=resume,
-        options=PrivateOptions(
-            engine=config.engine,
-            selection=config.selection,
-            scores=options.scores,
-            exact_log=not config.no_exact_log,
-            allow_large_delta=options.allow_large_delta,
-            charge_again=options.charge_again,
-            unsafe_seeds=unsafe_seeds,
-        ),
-        identity={"model": weights, "configuration": config.digest},
-        facts=facts,
-        train={"learning": encode(config), "run": {"device": options.device}},
-        base=base,
-        slot=options.slot,
-    )
 
 
 def _take_steps(
@@ -173,9 +156,10 @@ def _take_steps(
     folder, world, average = run.folder, current_world(), build_average(model, config)
 
     # Where an interrupted run goes on.
+    run_id = world.on_rank_zero(lambda: folder.run_id)
     checkpoints = Checkpoints(
         folder.checkpoints,
-        world.on_rank_zero(lambda: folder.run_id),
+        run_id,
         model,
         optimizer,
         average,
@@ -186,8 +170,7 @@ def _take_steps(
     restored = checkpoints.restore(most_steps=charged)
     if restored is None and charged and not run.remaining:
         raise FailureError(
-            "every planned step was charged, and no checkpoint is left: nothing of what was "
-            "learned can be released",
+            "every planned step was charged, and no checkpoint is left of what was learned",
             hint="train again in another --out, with a plan and a budget of its own",
         )
     if isinstance(run, PlainRun):
@@ -203,15 +186,9 @@ def _take_steps(
 
     def evaluate_now(step: int) -> None:
         """Note the loss on held-out users of the weights that would be released now."""
+        part, batch, most = Split.HELD_OUT_USERS, config.micro_batch, config.evaluate_users
         with average.applied():
-            found, _ = evaluate(
-                model,
-                of.store,
-                Split.HELD_OUT_USERS,
-                loss=of.loss,
-                batch=config.micro_batch,
-                most_users=config.evaluate_users,
-            )
+            found, _ = evaluate(model, of.store, part, loss=of.loss, batch=batch, most_users=most)
             reshard(model)
         log.write("evaluation", {"step": step, **found})
 

@@ -181,8 +181,7 @@ def require_finite(name: str, model: nn.Module) -> None:
     if off:
         raise UseError(
             f"weights of {name or 'the model'} are NaN or infinite ({_some(off)})",
-            hint="take a checkpoint from before its training diverged; a cast to float16 makes "
-            "numbers above 65,504 infinite",
+            hint="take one from before training diverged; float16 makes all above 65,504 infinite",
         )
 
 

@@ -447,7 +447,7 @@ class OpenRun:
         if not settle_finished(folder, self.store):
             raise UseError(
                 f"the ledger of the store at {self.store.path} knows this run no more: it was put "
-                "back to an earlier state, and would claim less than was released",
+                "back to an earlier state, and would claim too little",
                 hint="put the latest ledger of the store back, and resume the run",
             )
 

@@ -32,12 +32,7 @@ class OperatorLog:
     """
 
     def __init__(
-        self,
-        folder: RunFolder,
-        plan: Plan | PlainPlan,
-        *,
-        writes: bool,
-        report_to: tuple[str, ...],
+        self, folder: RunFolder, plan: Plan | PlainPlan, *, writes: bool, report_to: tuple[str, ...]
     ) -> None:
         self._folder = folder if writes else None
         self._expected = plan.denominator if writes and isinstance(plan, Plan) else None

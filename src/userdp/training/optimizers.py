@@ -170,8 +170,7 @@ class MovementCheck:
             return False
         raise FailureError(
             "no trainable parameter moved in the update: epsilon would be spent for nothing",
-            hint="call optimizer.step() once per step, do not clear .grad before it, and check the "
-            "learning rate against the parameters' precision",
+            hint="call optimizer.step() once per step, clear .grad behind it, and check the rate",
         )
 
     def _stands_still(self) -> bool:

@@ -113,8 +113,8 @@ class KnownWeights:
         """`UseError` where weights have changed that the run does not train."""
         if self.frozen != self._digest_of_frozen():
             raise UseError(
-                "weights or buffers that this run does not train have changed since it was opened: "
-                "the claim would say nothing of what they have learned",
+                "weights or buffers that this run does not train have changed since it was opened, "
+                "and the claim would say nothing of that",
                 hint="put them back, or train them by the run's own steps",
             )
 
@@ -138,14 +138,15 @@ def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = No
     inner: Any = uncompiled(model)
     noted = _noted(inner) if name is None else name
     # No process holds all weights of a sharded model, and this one asks by itself.
-    digest = None if any(map(is_sharded, model.parameters())) else digest_of_weights(inner)
+    tensors = {} if any(map(is_sharded, model.parameters())) else dict(_tensors(inner))
+    digest = weights_digest(tensors.values()) if tensors else None
     released = {one.weights: one.lineage for one in StoreLedger(store.path).history().released}
     # A run of a model of peft that saved nothing has settled with base and adapters together.
     if digest is None or digest in released or not is_adapted(inner):
         return _among(store, noted, digest, loaded=name is not None)
-    of_base = digest_of_weights(inner, only=lambda name: is_of_base(inner, name))
+    of_base = weights_digest(one for name, one in tensors.items() if is_of_base(inner, name))
+    held = weights_digest(one for name, one in tensors.items() if not is_of_base(inner, name))
     base = _among(store, _noted(inner.get_base_model()), of_base, loaded=False)
-    held = digest_of_adapters(inner)
     if held in released:
         known = lineage_from(released[held], what="the lineage of adapters")
         return base + for_people_of(known, store)
@@ -220,8 +221,7 @@ def of_others(base: Lineage, name: str, store: UserStore) -> Lineage:
     ours = [part.in_words for part in parts if part.id in known]
     if ours:
         raise UseError(
-            f"the base model {name!r} was trained on people of this very store, as its ledger says "
-            f"({', '.join(ours)}): they are no others",
+            f"the base model {name!r} was trained on people of this store ({', '.join(ours)})",
             hint="leave --base-of-others out",
         )
     other = Condition(kind=ConditionKind.OTHERS, told=Path(name).name or name)
@@ -265,8 +265,7 @@ def require_made_for(wanted: MadeFor, store: UserStore, made: MadeFor) -> None:
         other = "store"
     if other:
         raise UseError(
-            f"the plan was made from gradient norms of another {other}: its group size, cohort "
-            "and clip norm say nothing of this one",
+            f"the plan was made from gradient norms of another {other}: it says nothing of this",
             hint="measure again: userdp plan --model",
         )
 

@@ -194,8 +194,7 @@ def personalize_run(
     users = np.flatnonzero(split.counts >= 2)
     if not len(users):
         raise UseError(
-            "no held-out user has two examples",
-            hint="prepare the store with --held-out-users 0.1",
+            "no held-out user has two examples", hint="prepare the store with --held-out-users 0.1"
         )
     kept = users[:most_users]
     result: dict[str, Any] = {
@@ -203,9 +202,6 @@ def personalize_run(
         "users_left_unread": len(users) - len(kept),
         "users_without_two_examples": int((split.counts < 2).sum()),
         "examples_over_the_cap": int(np.maximum(split.counts - how.most_examples, 0).sum()),
-        "epochs": how.epochs,
-        "batch_size": how.batch_size,
-        "adapted": "all weights" if lora_rank is None else f"adapters of rank {lora_rank}",
     }
     for name, model in models.items():
         # Local SGD in bfloat16 would round small updates away, whatever the run trained in.

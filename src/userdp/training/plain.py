@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from userdp.claims.lineage import Lineage
 from userdp.codec import canonical, encode
 from userdp.data.splits import Split
 from userdp.data.strategy import Strategy
@@ -137,15 +136,10 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         by_length = np.argsort(-self._split.lengths(self._users[rows], self._examples[rows]))
         return rows[by_length]
 
-    @property
-    def lineage(self) -> Lineage:
-        """What the model that this run trains descends from: nothing can be claimed of it."""
-        return self._run.lineage
-
     def save(self) -> Path:
         """Write the model to the run's folder, and finish; see `PrivateRun.save`."""
         tokenizer = self._of.store.tokenizer_path
-        write = partial(save_model, tokenizer=tokenizer, lineage=self.lineage)
+        write = partial(save_model, tokenizer=tokenizer, lineage=self._run.lineage)
         self.finish(release(self._of.model, self.folder, write))
         return self.folder.released
 

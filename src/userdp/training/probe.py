@@ -88,8 +88,7 @@ def probe_store(
     under_dp = source is Provenance.DP_RELEASE
     if {under_dp} != {population is not None, epsilon is not None}:
         raise UseError(
-            "a DP release of gradient norms needs the declared number of users and an epsilon, and "
-            "no other source takes them",
+            "a DP release of norms needs a population and an epsilon; other sources take none",
             hint="--set measure.source=dp-release --population 20000 --set measure.users=2000 "
             "--set measure.epsilon=0.2",
         )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError, warn
-from userdp.gradients import ClipRule, Engine, Loss, Units, get_engine, trainable_parameters
+from userdp.gradients import Engine, Loss, Units, get_engine, trainable_parameters
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.engines import reference, sharded
@@ -144,12 +144,6 @@ def bytes_of_a_pass(model: nn.Module, loss: Loss, units: Units) -> int:
 def engine_of(model: nn.Module, name: str) -> Engine:
     """What clips and sums for this model: the engine of that name, or that of sharded models."""
     return sharded.clipped_sum if sharded_parts(model) else get_engine(name)
-
-
-def rule_of(plan: Plan) -> ClipRule:
-    """How a plan's clip bounds each unit's gradient."""
-    clip = plan.clip
-    return ClipRule(form=clip.form, stability=clip.stability, layer_split=clip.split)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -47,11 +47,7 @@ _OF_TOKENIZERS = {
 
 
 def release(
-    model: nn.Module,
-    folder: RunFolder,
-    write: Callable[..., str],
-    *,
-    settled: str | None = None,
+    model: nn.Module, folder: RunFolder, write: Callable[..., str], *, settled: str | None = None
 ) -> str:
     """Write a run's model, whole or not at all; the model itself stays as it is.
 
@@ -126,8 +122,7 @@ def save_model(
         digest = describe(temporary, lineage)
         if only not in (None, digest):
             raise UseError(
-                f"these weights are not those that the run settled with: nothing was written to "
-                f"{folder}",
+                f"these weights are not those that the run settled with: {folder} is as it was",
                 hint="call private.save() within the block of the run: leaving it settles with the "
                 "weights as they then stand (adapters apart from their base)",
             )
@@ -172,8 +167,7 @@ def unsharded(model: nn.Module) -> nn.Module:
     base: Any = model if adapted is None else adapted.get_base_model()
     if not isinstance(base, transformers.PreTrainedModel):
         raise UseError(
-            "this sharded model cannot be built whole again, as it must be to be saved: it is no "
-            "causal language model of transformers",
+            "this sharded model cannot be built whole again: it is no causal one of transformers",
             hint="save it yourself and call finish() with userdp.claims.weights.digest_of(FOLDER)",
         )
     built: Any = transformers.AutoModelForCausalLM.from_config(base.config)

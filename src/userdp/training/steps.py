@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
-from userdp.gradients import ClippedSum, Units, trainable_parameters
+from userdp.gradients import ClippedSum, ClipRule, Units, trainable_parameters
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import noisy_count
 from userdp.gradients.shards import is_sharded, like, sharded_parts
@@ -25,7 +25,7 @@ from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, shared_secret, source_for
 from userdp.training.opening import Training
 from userdp.training.optimizers import set_noise_std
-from userdp.training.questions import device_of, engine_of, rule_of
+from userdp.training.questions import device_of, engine_of
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -167,9 +167,8 @@ class StepMechanism:
         summed, rows = self.dealing.together(summed, rows, scattered=self.scattered)
         if not summed.sensitivity <= self.l2_clip_norm:
             raise FailureError(
-                f"the gradient engine states a sensitivity of {summed.sensitivity}, the step's "
-                f"l2_clip_norm is {self.l2_clip_norm}: the noise would be too small, so that "
-                "training stopped before this update"
+                f"the engine's sensitivity is {summed.sensitivity}, the step's l2_clip_norm "
+                f"{self.l2_clip_norm}: too little noise, so training stopped before this update"
             )
         self.noise.add_(summed.value, self.noise_std)
         denominator = self.plan.denominator
@@ -197,7 +196,7 @@ class StepMechanism:
             "l2_clip_norm": self.l2_clip_norm,
             "item_clip_norm": clip.item_norm,
             "micro_batch": self.micro_batch,
-            "rule": rule_of(self.plan),
+            "rule": ClipRule(form=clip.form, stability=clip.stability, layer_split=clip.split),
             "parts": sums,
         }
 
@@ -207,12 +206,8 @@ class StepMechanism:
         if plan.clip.adaptation is None:
             return
         assert self.count_noise_std is not None
-        count = noisy_count(
-            summed.norms,
-            l2_clip_norm=self.l2_clip_norm,
-            count_noise_std=self.count_noise_std,
-            noise=self.noise,
-        )
+        norm, std = self.l2_clip_norm, self.count_noise_std
+        count = noisy_count(summed.norms, l2_clip_norm=norm, count_noise_std=std, noise=self.noise)
         following = plan.clip.adaptation.next_clip_norm(
             l2_clip_norm=self.l2_clip_norm,
             noisy_count=count,

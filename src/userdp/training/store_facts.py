@@ -81,7 +81,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
     by_number = split == SplitRule.HASH and store.meta.held_out_examples > 0
     if by_number or split == SplitRule.FIRST_PART:
         raise UseError(
-            f"the store at {store.path} holds records out by how many are usable: one user's text "
-            "would move records of others to another split",
+            f"{store.path} holds records out by how many are usable: a text would move records of "
+            "others to another split",
             hint="prepare it with --split hash --held-out-examples 0",
         )

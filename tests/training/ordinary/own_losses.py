@@ -159,6 +159,15 @@ def one_number_for_the_batch(vocabulary: int) -> Script:
     return of(vocabulary, loss)
 
 
+@script("one number per row|size")
+def a_loss_of_fixed_rows(vocabulary: int) -> Script:
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        logits: Tensor = model(input_ids)
+        return logits.mean((1, 2)) * torch.ones(3)
+
+    return of(vocabulary, loss)
+
+
 @script("own count of targets|depend on the data of the others")
 def tokens_of_the_whole_batch(vocabulary: int) -> Script:
     def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:

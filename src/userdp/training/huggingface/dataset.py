@@ -88,8 +88,8 @@ def store_of(
     people = opened(place)
     if people.meta.content_sha256 != meta.content_sha256:
         raise UseError(
-            f"the store at {place} holds another data set, or other examples of this one (its "
-            "users, rows, tokenizer and seq_len decide), and its ledger speaks of those",
+            f"the store at {place} holds another data set, or other examples of this one (by its "
+            "users, rows, tokenizer, seq_len), and its ledger speaks of those",
             hint="name another folder for other people. For more text of the same people use "
             "userdp.prepare(..., append=True), and leave train_dataset out",
         )
