@@ -90,21 +90,13 @@ def models_by_depth(
         config: the model and its adapters.
         vocab_size: of the store, for a new model.
         seq_len: likewise.
-
-    Raises:
-        UseError: the model's configuration names no number of layers.
     """
     if config.model == NEW:
         shape = new_shape(config, vocab_size=vocab_size, seq_len=seq_len)
     else:
         name = resolve(config.model)
         shape = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-    depth = getattr(shape, "num_hidden_layers", None)
-    if not isinstance(depth, int) or depth < 1:
-        raise UseError(
-            f"the configuration of {config.model!r} names no number of layers",
-            hint="leave --hardware out: the plan itself needs no prediction",
-        )
+    depth: int = shape.num_hidden_layers
 
     def build(layers: int) -> nn.Module:
         shallow = copy.deepcopy(shape)

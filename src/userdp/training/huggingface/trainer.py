@@ -177,11 +177,6 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         folder, asked = RunFolder(Path(self.args.output_dir)), resume_from_checkpoint
         self._resumes = bool(asked)
         checkpoint = Path(asked) if isinstance(asked, str | os.PathLike) else None
-        if self._resumes and not folder.begun:
-            raise UseError(
-                f"there is no private run in {folder.path} to resume",
-                hint="leave resume_from_checkpoint out",
-            )
         if asked is True:
             checkpoint = last_sealed(folder.path)
         if checkpoint is not None:
