@@ -10,7 +10,6 @@ import pytest
 from torch import Tensor, nn
 
 from tests.plans import uls_plan
-from tests.speed import fast_then_slow
 from tests.training.toy import attempts, cycles, private_run, sgd, toy_model, toy_store
 from tests.words import WORDS
 from userdp.data.store import UserStore
@@ -42,14 +41,10 @@ class Parses:
         return causal_lm_loss(model, input_ids, lengths, targets)
 
 
-def updates(folder: Path, *, ann: bool, dropout: bool = False) -> tuple[int, int]:
+def updates(folder: Path, *, ann: bool) -> tuple[int, int]:
     """Of a loop that goes on whatever a step raises; and how many users counted as zero in it."""
     store = store_of(folder, ann=ann)
     model, count, failed = toy_model(store).train(), 0, 0
-    if dropout:
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.1
     optimizer = sgd(model)
     plan = uls_plan(population=10, cohort_size=8, steps=STEPS)
     with private_run(
@@ -79,14 +74,11 @@ def updates(folder: Path, *, ann: bool, dropout: bool = False) -> tuple[int, int
 
 
 @pytest.mark.pitfall(number=47)
-@pytest.mark.parametrize("dropout", fast_then_slow([False, True]))
-def test_invariant_9_every_step_has_its_update_whoever_is_drawn(
-    tmp_path: Path, dropout: bool
-) -> None:
-    count, failed = updates(tmp_path / "with", ann=True, dropout=dropout)
+def test_invariant_9_every_step_has_its_update_whoever_is_drawn(tmp_path: Path) -> None:
+    count, failed = updates(tmp_path / "with", ann=True)
     assert count == STEPS
     assert 1 <= failed <= STEPS
-    assert updates(tmp_path / "without", ann=False, dropout=dropout) == (STEPS, 0)
+    assert updates(tmp_path / "without", ann=False) == (STEPS, 0)
     told = (tmp_path / "with" / "run" / "ledger.jsonl").read_text()
     assert "failed" not in told  # it is the operator's
 

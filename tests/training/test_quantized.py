@@ -13,15 +13,12 @@ from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig
 
 from tests.gradients.batches import reason_alone
-from tests.plans import uls_plan
-from tests.training.toy import sgd
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.models import require_uncoupled
 from userdp.training.lora import linear_layers
 from userdp.training.origin import digest_of_weights
-from userdp.training.private import make_private
 
 pytest.importorskip("bitsandbytes")
 pytestmark = pytest.mark.slow
@@ -108,14 +105,3 @@ def test_layers_that_look_at_a_whole_batch_or_change_when_evaluated_are_refused(
         require_uncoupled(adapted(base, {"load_in_8bit": True}))
     with pytest.raises(UseError, match="packs its weights"):
         require_uncoupled(adapted(base, FORMS[0], packs=True))
-
-
-def test_a_private_run_trains_the_adapters_alone(base: Path, store: Any, tmp_path: Path) -> None:
-    model = adapted(base, FORMS[1]).train()
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimizer = sgd(model)
-    with make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run") as private:
-        for _ in private:
-            optimizer.step()
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, before[name]) == ("lora" not in name), name
