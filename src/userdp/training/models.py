@@ -135,9 +135,11 @@ def read_model(
             `transformers` would put random numbers there.
     """
     transformers.logging.disable_progress_bar()
-    place, source = resolve(name), {"revision": revision, "trust_remote_code": False}
+    place = resolve(name)
     try:
-        shape = transformers.AutoConfig.from_pretrained(place, **source)
+        shape = transformers.AutoConfig.from_pretrained(
+            place, revision=revision, trust_remote_code=False
+        )
         _set_dropout(shape, dropout)
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             place,
@@ -146,7 +148,8 @@ def read_model(
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with what is missing
-            **source,
+            revision=revision,
+            trust_remote_code=False,
         )
     except (OSError, ValueError) as error:
         raise UseError(
