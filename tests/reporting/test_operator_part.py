@@ -32,7 +32,8 @@ def audit_file(run: Path, **changes: object) -> None:
         "steps": {"epsilon_lower": 0.0097, "confidence": 0.95},
     }
     (run / "audit").mkdir(exist_ok=True)
-    values = {"extra_run": extra, "inference": ROC, "flagged": [], **changes}
+    roc = {**ROC, "curve": []}
+    values = {"extra_run": extra, "inference": roc, "references": None, "flagged": [], **changes}
     (run / "audit" / "audit.json").write_text(json.dumps(values), encoding="utf-8")
 
 
@@ -69,14 +70,6 @@ def test_what_an_audit_showed_is_said(make_run: MakeRun, changes, said) -> None:
     assert said in page_of(run)
     page = render_report([read_run(run)], operator=[read_operator(run)])
     assert ('role="alert"' in page) is ("shown" not in said)
-
-
-@pytest.mark.parametrize("damage", [{"extra_run": {"bound": {}}}, {"inference": {"auc": 1}}])
-def test_a_damaged_audit_is_refused(make_run: MakeRun, damage) -> None:
-    run = make_run()
-    audit_file(run, **damage)
-    with pytest.raises(UseError, match="damaged"):
-        read_operator(run)
 
 
 def test_the_audits_own_result_is_what_the_report_reads() -> None:

@@ -46,23 +46,6 @@ _LEAST_SPREAD = 0.2  # directions drift and others' gradients spill over, noise 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Guessed:
-    """One way of guessing.
-
-    Args:
-        score: which score ordered the canaries.
-        guesses: r.
-        correct: v.
-        epsilon_lower: refuted at the confidence level shared among all ways.
-    """
-
-    score: str
-    guesses: int
-    correct: int
-    epsilon_lower: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CanaryBound:
     """What canaries prove. Operator-only where real users train beside them.
 
@@ -70,13 +53,11 @@ class CanaryBound:
         epsilon_lower: holds with ``confidence``, whichever way of guessing it came from.
         most_detectable: the bound if every guess were right: the largest ε this could prove.
         confidence: of ``epsilon_lower``.
-        ways: all ways of guessing that were tried.
     """
 
     epsilon_lower: float
     most_detectable: float
     confidence: float
-    ways: tuple[Guessed, ...]
 
 
 def one_run_p_value(
@@ -154,24 +135,17 @@ def canary_bound(
     tops = {(int(total * top), int(total * bottom)) for top, bottom in _PARTS} - {(0, 0)}
     plan = [(name, *parts) for name in scores for parts in sorted(tops)]
     each = 1 - (1 - confidence) / max(1, len(plan))
-    ways, most = [], 0.0
+    lower = most = 0.0
     for name, top, bottom in plan:
         told = np.nan_to_num(scores[name], nan=np.finfo(np.float64).min)
         order = np.argsort(-told, kind="stable")
-        guesses, right = top + bottom, included[order[:top]].sum()
-        right += (~included[order[total - bottom :]]).sum()
+        right = included[order[:top]].sum() + (~included[order[total - bottom :]]).sum()
         refuted = partial(
-            one_run_epsilon, canaries=total, guesses=guesses, delta=delta, confidence=each
+            one_run_epsilon, canaries=total, guesses=top + bottom, delta=delta, confidence=each
         )
-        lower = refuted(correct=int(right))
-        ways.append(Guessed(score=name, guesses=guesses, correct=int(right), epsilon_lower=lower))
-        most = max(most, refuted(correct=guesses))
-    return CanaryBound(
-        epsilon_lower=max((way.epsilon_lower for way in ways), default=0.0),
-        most_detectable=most,
-        confidence=confidence,
-        ways=tuple(ways),
-    )
+        lower = max(lower, refuted(correct=int(right)))
+        most = max(most, refuted(correct=top + bottom))
+    return CanaryBound(epsilon_lower=lower, most_detectable=most, confidence=confidence)
 
 
 def white_box_scores(

@@ -28,8 +28,7 @@ from userdp.claims.claims import (
 from userdp.claims.verify import require_released_files
 from userdp.codec import encode
 from userdp.errors import UseError
-from userdp.ledger import RunFolder, RunRecord, StoreLedger
-from userdp.ledger.place import PLACE
+from userdp.ledger import RunRecord, StoreLedger
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
 from userdp.plans.origin import in_words
@@ -432,10 +431,8 @@ def read_runs(paths: Sequence[Path]) -> tuple[Facts, ...]:
     """The facts of several runs, each with a name of its own.
 
     Raises:
-        UseError: no path, a path twice, or one that is not a run's folder.
+        UseError: a path twice, or one that is not a run's folder.
     """
-    if not paths:
-        raise UseError("no run to report", hint="name one or more run folders")
     for path, times in Counter(path.resolve() for path in paths).items():
         if times > 1:
             raise UseError(f"run {path.name!r} is named {times} times; a comparison needs others")
@@ -460,22 +457,6 @@ def read_run(path: Path, record: RunRecord | None = None) -> Facts:
         UseError: ``path`` is not a run's folder, its ledger was edited, or it holds other weights
             than the run released.
     """
-    folder = RunFolder(path)
-    hint = "name the folder that `userdp train STORE --out RUN` wrote"
-    if not path.is_dir():
-        found = "it is a file" if path.exists() else "nothing is there"
-        raise UseError(f"there is no run at {path}: {found}", hint=hint)
-    if not folder.ledger.exists():
-        raise UseError(
-            f"{path} is not a run's folder: it has no {folder.ledger.name}, and without one there "
-            "is no epsilon to report",
-            hint=hint,
-        )
-    if (path / PLACE).exists():
-        raise UseError(
-            f"{path} is a user store, not a run: its ledger tells of all runs on it",
-            hint=f"for the sum over its runs: userdp account --ledger {path}",
-        )
     record = record or RunRecord.read(path)
     require_released_files(record)
     return facts(record, claim(record))

@@ -12,19 +12,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from userdp.errors import UseError, kind_of
+from userdp.files import read_json
 from userdp.ledger.folder import RunFolder, read_lines
 from userdp.reporting.drawing import MOST_SERIES, Plot, Series, image
 from userdp.reporting.facts import Facts
 from userdp.reporting.table import Table, table_of
-from userdp.strict_json import parse
 from userdp.vocabulary import epsilon_up
 
 HELD_OUT_USERS = "held-out-users"
 _LOSS = "loss (nats per token)"
 _CANARIES = "canaries in one more run (Steinke et al. 2023)"
 _STEPS = "noise and draws of its steps, watched"
-_ROC = ("auc", "auc_low", "auc_high", "tpr_at_low_fpr", "low_fpr")
 
 Line = Mapping[str, Any]
 """A line of ``operator.jsonl`` or a part of ``audit.json``; a number that is not finite is None."""
@@ -107,31 +105,18 @@ def _audit(folder: RunFolder) -> dict[str, Any]:
     path = folder.audit / "audit.json"
     if not path.exists():
         return {}
-    try:
-        told = parse(path.read_bytes(), finite=False)
-        extra, others = told.get("extra_run") or {}, told.get("references") or {}
-        bounds = {_CANARIES: extra["bound"], _STEPS: extra["steps"]} if extra else {}
-        rocs = {
-            "the base model": told.get("inference"),
-            f"{others.get('runs')} reference runs": others,
-        }
-        return {
-            "bounds": {
-                how: {**_finite(one), "epsilon_lower": float(one["epsilon_lower"])}
-                for how, one in bounds.items()
-            },
-            "attacks": {
-                against: {**{name: float(roc[name]) for name in _ROC}, "curve": roc.get("curve")}
-                for against, roc in rocs.items()
-                if roc
-            },
-            "flagged": tuple(map(str, told.get("flagged", ()))),
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UseError(
-            f"{path} cannot be read or is damaged: {kind_of(error)}",
-            hint="audit again: userdp audit RUN --store STORE; or make a public report",
-        ) from error
+    told = read_json(path, what="an audit", finite=False)
+    extra, others = told["extra_run"] or {}, told["references"] or {}
+    bounds = {_CANARIES: extra["bound"], _STEPS: extra["steps"]} if extra else {}
+    rocs = {"the base model": told["inference"], f"{others.get('runs')} reference runs": others}
+    return {
+        "bounds": {
+            how: {**_finite(one), "epsilon_lower": float(one["epsilon_lower"])}
+            for how, one in bounds.items()
+        },
+        "attacks": {against: roc for against, roc in rocs.items() if roc},
+        "flagged": tuple(told["flagged"]),
+    }
 
 
 def _finite(line: Line) -> Line:
