@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from userdp.claims.lineage import Lineage
-from userdp.ledger import RunLedger
-from userdp.ledger.lines import Begin
+from userdp.ledger import History, RunLedger, StoreLedger
+from userdp.ledger.lines import Begin, Query, Release, Reserve, Settle
 from userdp.plans import Plan, StepRecord
 
 
@@ -39,3 +40,28 @@ def forget(store: Path) -> None:
     for name in ("ledger.jsonl", "ledger.json"):
         (store / name).unlink(missing_ok=True)
     shutil.rmtree(store / "runs", ignore_errors=True)
+
+
+def reserve(ledger: StoreLedger, run_id: str, plan: Plan | None, **facts: Any) -> History:
+    """Charge a run's whole plan."""
+    return ledger.append(replace(Reserve.of(run_id, plan), **facts))
+
+
+def query(ledger: StoreLedger, query_id: str, **facts: Any) -> History:
+    """Charge an answer."""
+    return ledger.append(Query(run_id=query_id, **facts))
+
+
+def settle(
+    ledger: StoreLedger,
+    run_id: str,
+    *,
+    weights: str | None = None,
+    lineage: Any = None,
+    **facts: Any,
+) -> History:
+    """Settle a run, with what it released, if it did."""
+    ended = Settle(run_id=run_id, **facts)
+    if weights is None:
+        return ledger.append(ended)
+    return ledger.append(ended, Release(run_id=run_id, weights=weights, lineage=lineage or {}))

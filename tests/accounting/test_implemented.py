@@ -10,7 +10,7 @@ from scipy import stats
 
 from tests.federated.plans import PRIVATE
 from tests.federated.plans import plan as federation
-from tests.ledgers import run_with
+from tests.ledgers import reserve, run_with
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, gaussian_steps
@@ -26,6 +26,7 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import Selection
 from userdp.noise.gaussian import distance
 from userdp.plans import FixedGrid, PrivateSelection
 
@@ -101,9 +102,9 @@ def run_claim(folder, plan):
 
 def store_claim(folder, plan):
     store = StoreLedger(folder)
-    store.reserve("one", plan)
-    store.reserve("two", plan)
-    store.reserve_selection("s", selection(plan))
+    reserve(store, "one", plan)
+    reserve(store, "two", plan)
+    store.append(Selection(run_id="s", selection=selection(plan)))
     return claim(folder).guarantee.epsilon
 
 

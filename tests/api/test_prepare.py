@@ -10,6 +10,7 @@ import pytest
 
 import userdp
 from tests.data.corpora import view
+from tests.ledgers import reserve
 from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.ledger import StoreLedger
@@ -57,7 +58,7 @@ def test_the_same_store_of_the_same_records(tmp_path, path, form):
 def charged(tmp_path):
     """A store whose people were charged with a run."""
     store = userdp.prepare(ROWS, out=tmp_path / "store", **FIELDS)
-    StoreLedger(store.path).reserve("run", uls_plan(), logged=False)
+    reserve(StoreLedger(store.path), "run", uls_plan(), logged=False)
     return store.path
 
 

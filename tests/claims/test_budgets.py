@@ -15,6 +15,8 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.data.prepare import append_records
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import DeclareSeries, OpenBudget
+from userdp.ledger.store import new_id
 from userdp.plans import Series
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
@@ -24,7 +26,7 @@ FILTER = RenyiFilter.opened(epsilon=20.0, delta=1e-5)
 
 @pytest.fixture
 def filtered(store):
-    StoreLedger(store.path).open_budget(FILTER)
+    StoreLedger(store.path).append(OpenBudget(run_id=new_id(), filter=FILTER))
     return store
 
 
@@ -80,7 +82,7 @@ def months(store, tmp_path, count=3):
 
 def test_months_with_growth_in_a_series_claim_the_series(store, tmp_path):
     series = Series(plan=PLAN, runs=3)
-    StoreLedger(store.path).declare_series(series)
+    StoreLedger(store.path).append(DeclareSeries(run_id=new_id(), series=series))
     assert months(store, tmp_path) == [series.guarantee().epsilon] * 4
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.claims.lives import LEARNING, SHAPE, Teller
+from tests.ledgers import query
 from tests.plans_room.conftest import synthetic_norms
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import Answer
 from userdp.plans.origin import Provenance
 
 
@@ -20,9 +22,9 @@ def trained_on_answers(tell: Teller, store: UserStore, folder: Path, *declared: 
     them, but are no draws: a plan is made of every one of them.
     """
     ledger = StoreLedger(store.path)
-    ledger.query("count", name="users", pure_epsilon=1.0)
-    ledger.answer("count", value=1000)
-    ledger.query("norms", name="median gradient norms at G = 1, 2", pure_epsilon=0.5)
+    query(ledger, "count", name="users", pure_epsilon=1.0)
+    ledger.append(Answer(run_id="count", value=1000))
+    query(ledger, "norms", name="median gradient norms at G = 1, 2", pure_epsilon=0.5)
     norms = synthetic_norms(most=2, source=Provenance.DP_RELEASE, ledger_line="norms")
     norms.save(folder / "norms.json")
     plan, run = folder / "plan.json", folder / "run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.claims.lives import PLAN, Teller, begin, copied, truth
+from tests.ledgers import query
 from tests.speed import fast_then_slow
 from userdp.ledger import StoreLedger
 
@@ -76,7 +77,7 @@ def test_a_stores_ledger_that_was_put_back_does_not_forget_a_run(store, tmp_path
     tell = Teller()
     ledger = store.path / "ledger.jsonl"
     if how == "put back":
-        StoreLedger(store.path).query("old", name="users", pure_epsilon=0.001)
+        query(StoreLedger(store.path), "old", name="users", pure_epsilon=0.001)
         backup = ledger.read_bytes()
     begin(store, tmp_path / "first")
     if how == "put back":

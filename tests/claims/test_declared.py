@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.ledgers import query, reserve
 from tests.plans import uls_plan
 from userdp.claims.lineage import inherited
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
+from userdp.ledger.lines import Declare
 
 PLAN = uls_plan()
 
@@ -18,15 +20,15 @@ def ledger(tmp_path) -> StoreLedger:
 
 
 def run(ledger: StoreLedger, name: str, constants: str):
-    ledger.reserve(name, PLAN, constants=constants)
+    reserve(ledger, name, PLAN, constants=constants)
     return inherited(ledger.history(), name, constants)
 
 
 def declare_then_look(ledger: StoreLedger, *constants: str) -> None:
     for one in constants:
-        ledger.declare(one)
+        ledger.append(Declare(constants=one))
     ledger.look("stats")
-    ledger.query("q", name="users", pure_epsilon=0.5)
+    query(ledger, "q", name="users", pure_epsilon=0.5)
 
 
 def test_what_was_declared_before_a_look_inherits_nothing_of_it(ledger):
@@ -37,8 +39,8 @@ def test_what_was_declared_before_a_look_inherits_nothing_of_it(ledger):
 
 def test_what_was_declared_after_a_look_inherits_it(ledger):
     ledger.look("stats")
-    ledger.query("q", name="users", pure_epsilon=0.5)
-    ledger.declare("a")
+    query(ledger, "q", name="users", pure_epsilon=0.5)
+    ledger.append(Declare(constants="a"))
     lineage = run(ledger, "first", "a")
     assert [part.id for part in lineage.parts] == ["q"]
     assert "stats" in lineage.conditions[0].told

@@ -16,7 +16,7 @@ from userdp.claims import lineage as lineage_module
 from userdp.claims import weights as weights_module
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query, Steps
-from userdp.ledger import RunRecord
+from userdp.ledger import History, RunRecord
 from userdp.ledger import lines as lines_module
 from userdp.ledger import store as store_module
 from userdp.ledger.place import Place
@@ -100,7 +100,7 @@ def _forget_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_openings(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(store_module, "_require_last", nothing)
+    patch.setattr(History, "require_last", nothing)
 
 
 def _forget_further_charges(patch: pytest.MonkeyPatch) -> None:
@@ -112,13 +112,9 @@ def _take_adapters_for_new(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_known_adapters(patch: pytest.MonkeyPatch) -> None:
-    release = store_module.StoreLedger.release
-    sweeps = opening_module.StoreLedger.history
-
-    def winners_only(self, run_id, **told):
-        return release(self, run_id, **told) if run_id in sweeps(self).tunings else None
-
-    patch.setattr(store_module.StoreLedger, "release", winners_only)
+    patch.setattr(
+        lines_module.Release, "is_new", lambda self, history: self.run_id in history.tunings
+    )
 
 
 def _forget_what_followed(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.ledgers import query, reserve, settle
 from tests.plans import uls_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
@@ -16,6 +17,18 @@ from userdp.claims.claims import store_claim
 from userdp.claims.lineage import Lineage, inherited
 from userdp.claims.parts import Condition, ConditionKind, Steps
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import (
+    BeginTuning,
+    Declare,
+    DeclareSeries,
+    OpenBudget,
+    Release,
+    Selection,
+    Slots,
+    Total,
+    Trial,
+)
+from userdp.ledger.store import new_id
 from userdp.plans import PrivateSelection, Series
 from userdp.plans.origin import NonPrivateLook
 
@@ -37,16 +50,16 @@ def told(ledger: StoreLedger) -> dict[ConditionKind, str]:
 
 
 def run(ledger: StoreLedger, name: str, plan=PLAN, **options) -> None:
-    ledger.reserve(name, plan, **{"constants": f"constants of {name}", "logged": False, **options})
+    reserve(ledger, name, plan, **{"constants": f"constants of {name}", "logged": False, **options})
 
 
 def select(ledger: StoreLedger, plan=PLAN) -> None:
     chosen = PrivateSelection(plans=(plan,), score_epsilon=0.1, repetitions=LAW)
-    ledger.reserve_selection("selection", chosen)
+    ledger.append(Selection(run_id="selection", selection=chosen))
 
 
 def ask(ledger: StoreLedger, name: str = "query") -> None:
-    ledger.query(name, name="users", pure_epsilon=0.25)
+    query(ledger, name, name="users", pure_epsilon=0.25)
 
 
 # Looks.
@@ -72,7 +85,7 @@ def test_what_was_charged_before_a_look_was_not(ledger, charge):
 
 
 def test_constants_that_were_declared_before_a_look_were_not_chosen_by_it(ledger):
-    ledger.declare("constants of run")
+    ledger.append(Declare(constants="constants of run"))
     ledger.look("stats")
     run(ledger, "run")
     assert told(ledger) == {}
@@ -100,10 +113,13 @@ def test_all_looks_are_one_condition_in_words_for_a_store(ledger):
     assert words in claim(ledger.path.parent).headline
 
 
+FILTER = RenyiFilter.opened(epsilon=20.0, delta=1e-5)
+
+
 @pytest.mark.parametrize("fix", [
-    lambda it: it.declare_total(30.0, 1e-3),
-    lambda it: it.open_budget(RenyiFilter.opened(epsilon=20.0, delta=1e-5)),
-    lambda it: it.declare_series(Series(plan=PLAN, runs=2)),
+    lambda it: it.append(Total(epsilon=30.0, delta=1e-3)),
+    lambda it: it.append(OpenBudget(run_id=new_id(), filter=FILTER)),
+    lambda it: it.append(DeclareSeries(run_id=new_id(), series=Series(plan=PLAN, runs=2))),
 ], ids=["total", "filter", "series"])  # fmt: skip
 def test_a_total_a_filter_and_a_series_are_a_guarantee_under_the_same_condition(ledger, fix):
     fix(ledger)
@@ -117,8 +133,8 @@ def test_a_total_a_filter_and_a_series_are_a_guarantee_under_the_same_condition(
 
 
 def test_whether_a_declared_run_takes_place_in_a_filter_must_follow_from_releases_alone(ledger):
-    ledger.open_budget(RenyiFilter.opened(epsilon=20.0, delta=1e-5))
-    ledger.declare("constants of run")
+    ledger.append(OpenBudget(run_id=new_id(), filter=RenyiFilter.opened(epsilon=20.0, delta=1e-5)))
+    ledger.append(Declare(constants="constants of run"))
     ledger.look("stats")
     run(ledger, "run")
     assert told(ledger) == {ConditionKind.LOOKS: "stats"}
@@ -143,7 +159,7 @@ def test_what_a_loop_of_somebodys_own_may_have_seen_is_told_for_the_store(ledger
     run(ledger, "loop", steered=True)
     ledger.look("stats")
     assert told(ledger) == {ConditionKind.LOOKS: "stats"}
-    ledger.settle("loop", steps=PLAN.steps)
+    settle(ledger, "loop", steps=PLAN.steps)
     ledger.look("evaluate")
     assert told(ledger) == {ConditionKind.LOOKS: "stats"}, "it had ended before"
 
@@ -161,28 +177,28 @@ def test_losses_of_another_run_while_a_loop_is_open_are_a_look(ledger, logged):
 def test_a_loop_that_went_on_against_a_further_charge_is_open_since_its_first(ledger):
     run(ledger, "loop", steered=True)
     ledger.look("stats")
-    ledger.declare("x")
+    ledger.append(Declare(constants="x"))
     run(ledger, "again", again="loop", steered=True)
-    ledger.settle("loop", steps=PLAN.steps)
+    settle(ledger, "loop", steps=PLAN.steps)
     ledger.look("evaluate")
     assert told(ledger) == {ConditionKind.LOOKS: "evaluate, stats"}
 
 
 def test_what_a_released_models_claim_rests_on_is_told_for_the_store(ledger):
     """The best of several runs by exact losses: the choice is no part of what they were charged."""
-    ledger.begin_tuning("sweep", ["constants of one", "constants of two"])
+    ledger.append(BeginTuning(run_id="sweep", constants=("constants of one", "constants of two")))
     run(ledger, "one")
     run(ledger, "two")
     assert told(ledger) == {}
     chosen = Condition(kind=ConditionKind.LOOKS, told="sweep")
-    ledger.release("sweep", weights="w", lineage=Lineage(conditions=(chosen,)).plain)
+    ledger.append(Release(run_id="sweep", weights="w", lineage=Lineage(conditions=(chosen,)).plain))
     assert told(ledger) == {ConditionKind.LOOKS: "sweep"}
 
 
 def test_a_person_who_joined_later_has_the_conditions_of_what_came_later(ledger):
     rests = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
     run(ledger, "early", from_a_look(PLAN))
-    ledger.settle("early", steps=5, weights="w", lineage=Lineage(conditions=(rests,)).plain)
+    settle(ledger, "early", steps=5, weights="w", lineage=Lineage(conditions=(rests,)).plain)
     run(ledger, "late")
     history = ledger.history()
     later = store_claim(replace(history, charges={"late": history.charges["late"]}))
@@ -204,7 +220,7 @@ def life(ledger: StoreLedger, draw: random.Random) -> set[str]:
             ledger.look(what)
             looked.add(what)
         elif step == "declare":
-            ledger.declare(f"declared {number}")
+            ledger.append(Declare(constants=f"declared {number}"))
         elif step == "ask":
             ask(ledger, f"query {number}")
             seen |= looked  # by hand: an answer's epsilon is as old as its charge
@@ -255,9 +271,12 @@ def test_invariant_13_a_store_pays_for_what_the_base_model_of_its_run_had_learne
 
 def test_invariant_13_a_store_pays_for_what_the_base_models_of_a_sweeps_trials_had_learned(ledger):
     select(ledger)
-    ledger.slots("selection", lambda: {"slot": "constants"})
+    ledger.append(Slots(run_id="selection", slots={"slot": "constants"})).slots["selection"]
     alone = claim(ledger.path.parent).guarantee.epsilon
-    ledger.take_slot("slot", "trial", PLAN, constants="constants", base=BASE.plain)
+    ledger.append(
+        Trial(slot="slot", run_id="trial", base=BASE.plain),
+        require=lambda history: history.require_slot("slot", "constants"),
+    )
     whole = claim(ledger.path.parent)
     assert {part.id for part in whole.parts} == {"selection", "before"}
     assert whole.guarantee.epsilon == pytest.approx(alone + PLAN.guarantee().epsilon)

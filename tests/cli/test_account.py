@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.ledgers import query, reserve
 from tests.plans import changed_plan
 from tests.reporting.conftest import examples_plan, run_maker, users_plan
 from tests.speed import fast_then_slow
@@ -64,10 +65,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[name].mkdir()
         ledger = StoreLedger(found[name])
         for number, plan in enumerate(plans):
-            ledger.reserve(f"run {number}", plan_of(plan))
+            reserve(ledger, f"run {number}", plan_of(plan))
     found["query"] = folder / "query"
     found["query"].mkdir()
-    StoreLedger(found["query"]).query("q", name="users", pure_epsilon=0.5)
+    query(StoreLedger(found["query"]), "q", name="users", pure_epsilon=0.5)
     return found
 
 

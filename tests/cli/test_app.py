@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tests.ledgers import reserve
 from userdp.cli.app import run
 from userdp.ledger import StoreLedger
 
@@ -18,7 +19,7 @@ def userdp(capsys, *arguments):
 
 
 def test_infinite_epsilon_is_valid_json(capsys, tmp_path):
-    StoreLedger(tmp_path).reserve("open", None)
+    reserve(StoreLedger(tmp_path), "open", None)
     status, out, _ = userdp(capsys, "account", "--ledger", str(tmp_path), "--json")
     assert status == 0
     assert json.loads(out)["epsilon"] == "inf"

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.claims.lives import PLAN, Teller, begin
+from tests.ledgers import query, reserve
 from tests.plans import changed_plan
 from tests.training.conftest import prepared, store
 from userdp.cli.app import run as userdp
@@ -47,7 +48,7 @@ def test_a_budget_is_opened_once_and_before_anything_else(store, tell, capsys):
 
 
 def test_without_a_budget_the_ledger_is_shown(store, capsys):
-    StoreLedger(store.path).reserve("run", PLAN)
+    reserve(StoreLedger(store.path), "run", PLAN)
     status, printed = said(capsys, "store", "budget", store.path)
     assert status == 0
     assert "No total was fixed" in printed
@@ -57,8 +58,8 @@ def test_without_a_budget_the_ledger_is_shown(store, capsys):
 
 def test_runs_draw_a_budget_down_and_what_is_left_is_told(filtered, tmp_path, tell, capsys):
     ledger = StoreLedger(filtered.path)
-    ledger.reserve("one", PLAN, logged=False)
-    ledger.query("q", name="users", pure_epsilon=0.5)
+    reserve(ledger, "one", PLAN, logged=False)
+    query(ledger, "q", name="users", pure_epsilon=0.5)
     values = tell.done("store", "budget", filtered.path)
     run, answer = values["lines"]
     assert values["spent"] == pytest.approx(run["share"] + answer["share"], rel=1e-9)
@@ -70,8 +71,8 @@ def test_runs_draw_a_budget_down_and_what_is_left_is_told(filtered, tmp_path, te
     assert buys["noise_multiplier"] < PLAN.noise.multiplier
     louder = changed_plan(PLAN, noise_multiplier=buys["noise_multiplier"] * 0.999)
     with pytest.raises(UseError, match="beyond its budget"):
-        ledger.reserve("too loud", louder)
-    ledger.reserve("just right", changed_plan(PLAN, noise_multiplier=buys["noise_multiplier"]))
+        reserve(ledger, "too loud", louder)
+    reserve(ledger, "just right", changed_plan(PLAN, noise_multiplier=buys["noise_multiplier"]))
     status, printed = said(capsys, "store", "budget", filtered.path)
     assert status == 0
     assert "spent 100.0 %" in " ".join(printed.split())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledgers import query
 from tests.training.toy import toy_store
 from userdp.cli.app import run as userdp
 from userdp.ledger import StoreLedger
@@ -27,7 +28,7 @@ WRITERS = {
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Path:
     path = toy_store(tmp_path_factory.mktemp("made")).path
-    StoreLedger(path).query("asked", name="users", pure_epsilon=0.1)
+    query(StoreLedger(path), "asked", name="users", pure_epsilon=0.1)
     return path
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.corpora import ListSource, interleaved
+from tests.ledgers import query
 from tests.plans_room.conftest import synthetic_norms
 from tests.training.processes import start
 from tests.training.toy import attempts, cycles
@@ -19,6 +20,8 @@ from userdp.cli.app import run as userdp
 from userdp.data.prepare import prepare_store
 from userdp.data.tokenize import StoreTokenizer
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import Answer, OpenBudget
+from userdp.ledger.store import new_id
 from userdp.plans import Plan
 from userdp.plans.origin import Provenance
 from userdp.reporting.facts import read_runs
@@ -110,14 +113,14 @@ def test_a_dp_answer_that_is_not_taken_is_paid_and_one_that_cannot_be_is_refused
     store, norms, capsys
 ):
     for name, value in (("users", 1000), ("examples", -67_732)):
-        StoreLedger(store).query(name, name=name, pure_epsilon=0.1)
-        StoreLedger(store).answer(name, value=value)
+        query(StoreLedger(store), name, name=name, pure_epsilon=0.1)
+        StoreLedger(store).append(Answer(run_id=name, value=value))
     assert plan(store, "--json", population=None) == 0
     values = json.loads(capsys.readouterr().out)
     assert all(constant["name"] != "population examples" for constant in values["constants"])
     assert values["budget"]["query_epsilon"] == pytest.approx(0.2)
-    StoreLedger(store).query("again", name="users", pure_epsilon=0.1)
-    StoreLedger(store).answer("again", value=-5)
+    query(StoreLedger(store), "again", name="users", pure_epsilon=0.1)
+    StoreLedger(store).append(Answer(run_id="again", value=-5))
     assert plan(store, population=None) == 2
     assert "DP population must be" in capsys.readouterr().err
 
@@ -211,8 +214,10 @@ def test_repeat_declares_a_series_and_makes_epsilon_that_of_all_runs(store, norm
 def test_under_a_budget_the_plan_says_what_of_it_a_run_takes(store, norms, tmp_path, capsys):
     from userdp.accounting.filters import RenyiFilter
 
-    StoreLedger(store).open_budget(RenyiFilter.opened(epsilon=8.0, delta=1e-5))
-    StoreLedger(store).query("q", name="users", pure_epsilon=0.5)
+    StoreLedger(store).append(
+        OpenBudget(run_id=new_id(), filter=RenyiFilter.opened(epsilon=8.0, delta=1e-5))
+    )
+    query(StoreLedger(store), "q", name="users", pure_epsilon=0.5)
     options = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100, "--delta", 1e-5)
     common = ("plan", store, "--norms", norms, *options, "--most-noise", 1000)
     assert userdp([*map(str, (*common, "--out", tmp_path / "plan.json"))]) == 0

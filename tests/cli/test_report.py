@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledgers import reserve
 from tests.reporting.conftest import MakeRun, run_maker, users_plan
 from userdp.cli.app import run as userdp
 from userdp.ledger import StoreLedger
@@ -71,7 +72,7 @@ def test_json_has_the_second_accountants_figure_and_the_stores_total(
 ) -> None:
     run, place = make_run(), tmp_path / "store"
     place.mkdir()
-    StoreLedger(place).reserve("c0ffee-run", users_plan())
+    reserve(StoreLedger(place), "c0ffee-run", users_plan())
     out = str(tmp_path / "summary.html")
     assert userdp(["report", str(run), "--summary", out, "--store", str(place), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

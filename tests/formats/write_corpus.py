@@ -19,6 +19,7 @@ from userdp.claims import claim
 from userdp.codec import encode
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import Declare, Total
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.opening import constants_digest
@@ -35,8 +36,8 @@ def write(folder: Path) -> None:
     made = toy_store(at / "made", cycles(12))
     store = made.path.rename(folder / "store")
     ledger, opened = StoreLedger(store), UserStore.open(store)
-    ledger.declare_total(40.0, 1e-3)
-    ledger.declare(constants_digest(PLAN, encode(CONFIG), opened))
+    ledger.append(Total(epsilon=40.0, delta=1e-3))
+    ledger.append(Declare(constants=constants_digest(PLAN, encode(CONFIG), opened)))
     tell.done("store", "stats", store, "--epsilon", 0.5, "--ask", "users")
     begin(opened, at / "run")
     begin(opened, at / "stopped", stop=2)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.huggingface.toy import rows, tokenized, toy_tokenizer
+from tests.ledgers import reserve
 from tests.plans import uls_plan
 from userdp.data.records import Drop
 from userdp.data.splits import Split
@@ -86,7 +87,7 @@ def test_invariant_10_every_row_is_stored_or_counted(tmp_path):
 def test_the_same_data_keeps_its_store_and_its_ledger(tmp_path):
     table = tokenized(toy_tokenizer(tmp_path / "t"))
     first = stored(tmp_path, table)
-    StoreLedger(first.path).reserve("some-run", uls_plan())
+    reserve(StoreLedger(first.path), "some-run", uls_plan())
     before = sorted((tmp_path / "people").rglob("*"))
     again = stored(tmp_path, table)
     assert again.meta.store_id == first.meta.store_id

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.ledgers import reserve
 from tests.plans import uls_plan
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, journal, place
@@ -18,7 +19,7 @@ from userdp.ledger.place import Counter, Place, attempts_in, open_charges
 def begin_and_step(store, name="other"):
     """Another process reserves a run and takes its first step."""
     ledger = StoreLedger(store)
-    ledger.reserve(name, uls_plan())
+    reserve(ledger, name, uls_plan())
     with Counter(ledger.place.runs / name, begun=False) as counter:
         counter.count()
 
@@ -27,7 +28,7 @@ def begin_and_step(store, name="other"):
 def test_a_run_that_begins_while_the_ledger_is_read_is_not_taken_for_lost(
     tmp_path, monkeypatch, when
 ):
-    StoreLedger(tmp_path).reserve("one", uls_plan())
+    reserve(StoreLedger(tmp_path), "one", uls_plan())
     read, met = journal.read, []
 
     def meanwhile(path, *kinds):
@@ -43,7 +44,7 @@ def test_a_run_that_begins_while_the_ledger_is_read_is_not_taken_for_lost(
 
 
 def test_twin_a_ledger_that_forgot_a_run_is_still_refused(tmp_path):
-    StoreLedger(tmp_path).reserve("one", uls_plan())
+    reserve(StoreLedger(tmp_path), "one", uls_plan())
     with Counter(StoreLedger(tmp_path).place.runs / "forgotten", begun=False) as counter:
         counter.count()
     with pytest.raises(UseError, match="put back to an earlier state"):
@@ -122,7 +123,7 @@ def test_a_shared_ledger_that_another_store_begins_meanwhile_is_not_gone(tmp_pat
         there = exists(path, **options)
         if path == shared and not there and not met:
             met.append(True)
-            StoreLedger(stores[1]).reserve("other", uls_plan())
+            reserve(StoreLedger(stores[1]), "other", uls_plan())
         return there
 
     monkeypatch.setattr(type(shared), "exists", meanwhile)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.ledgers import begun, run_with
+from tests.ledgers import begun, reserve, run_with, settle
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
@@ -14,6 +14,7 @@ from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunLedger, RunRecord, StoreLedger
 from userdp.ledger.journal import read_entries
+from userdp.ledger.lines import Selection, Slots, Trial
 from userdp.ledger.run import write_winner
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import FixedGrid, PrivateSelection, StepRecord
@@ -81,10 +82,10 @@ def test_unsafe_shuffling_and_no_privacy_claim_nothing(tmp_path):
 def test_the_store_charges_whole_plans_whether_or_not_all_of_it_ran(tmp_path):
     plan = uls_plan()
     store = StoreLedger(tmp_path)
-    store.reserve("one", plan)
+    reserve(store, "one", plan)
     assert claim(tmp_path).guarantee.epsilon == plan.guarantee().epsilon
     assert not claim(tmp_path).complete
-    store.settle("one", steps=3)
+    settle(store, "one", steps=3)
     assert claim(tmp_path).guarantee.epsilon == plan.guarantee().epsilon
     assert claim(tmp_path).steps == 3
     assert claim(tmp_path).complete
@@ -93,8 +94,8 @@ def test_the_store_charges_whole_plans_whether_or_not_all_of_it_ran(tmp_path):
 def test_invariant_13_runs_on_one_store_add_up(tmp_path):
     uls, els = uls_plan(), els_plan()
     store = StoreLedger(tmp_path)
-    store.reserve("one", uls)
-    store.reserve("two", els)
+    reserve(store, "one", uls)
+    reserve(store, "two", els)
     total = claim(tmp_path)
     assert total.guarantee.epsilon == uls.guarantee().epsilon + els.guarantee().epsilon
     assert total.guarantee.delta == uls.budget.target_delta + els.budget.target_delta
@@ -107,7 +108,7 @@ def test_invariant_13_runs_on_one_store_add_up(tmp_path):
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-6, math.nan])
 def test_invariant_8_a_delta_that_is_none_is_refused(tmp_path, delta):
-    StoreLedger(tmp_path).reserve("one", uls_plan())
+    reserve(StoreLedger(tmp_path), "one", uls_plan())
     with pytest.raises(UseError, match="delta"):
         claim(tmp_path, delta=delta)
 
@@ -115,29 +116,29 @@ def test_invariant_8_a_delta_that_is_none_is_refused(tmp_path, delta):
 def test_broken_twin_a_store_that_forgets_its_first_run_reports_less(tmp_path):
     plan = uls_plan()
     for name in ("one", "two"):
-        StoreLedger(tmp_path).reserve(name, plan)
+        reserve(StoreLedger(tmp_path), name, plan)
     honest = claim(tmp_path).guarantee.epsilon
     assert honest == 2 * plan.guarantee().epsilon > plan.guarantee().epsilon
 
 
 def test_a_run_without_privacy_makes_the_stores_epsilon_infinite(tmp_path):
     store = StoreLedger(tmp_path)
-    store.reserve("private", uls_plan())
-    store.reserve("open", None)
+    reserve(store, "private", uls_plan())
+    reserve(store, "open", None)
     assert claim(tmp_path).guarantee.epsilon == math.inf
 
 
 def test_reservations_and_settlements_are_made_once_and_in_order(tmp_path):
     store = StoreLedger(tmp_path)
-    store.reserve("one", uls_plan())
+    reserve(store, "one", uls_plan())
     with pytest.raises(UseError, match="already charged"):
-        store.reserve("one", uls_plan())
+        reserve(store, "one", uls_plan())
     with pytest.raises(UseError, match="no reservation"):
-        store.settle("two", steps=1)
+        settle(store, "two", steps=1)
     with pytest.raises(UseError, match="cannot settle"):
-        store.settle("one", steps=99)
-    store.settle("one", steps=5)
-    store.settle("one", steps=5)
+        settle(store, "one", steps=99)
+    settle(store, "one", steps=5)
+    settle(store, "one", steps=5)
 
 
 @pytest.mark.parametrize("text", [b"", b"{}\n", b"\xff\xfe\n", b'{"kind":"x"}\n'])
@@ -208,17 +209,20 @@ def win(source, target, tuned, *, lineage=None):
 
 def test_a_selection_is_one_charge_and_its_trials_are_none(tmp_path):
     plan, store = uls_plan(), StoreLedger(tmp_path)
-    store.reserve_selection("s", tuning(plan))
-    store.slots("s", lambda: {"first": "constants", "second": "constants"})
-    store.take_slot("first", "t", plan, constants="constants", base={})
+    store.append(Selection(run_id="s", selection=tuning(plan)))
+    store.append(Slots(run_id="s", slots={"first": "constants", "second": "constants"})).slots["s"]
+    store.append(
+        Trial(slot="first", run_id="t", base={}),
+        require=lambda history: history.require_slot("first", "constants"),
+    )
     assert claim(tmp_path).guarantee == tuning(plan).guarantee()
     assert claim(tmp_path, delta=1e-7).guarantee == tuning(plan).guarantee(delta=1e-7)
-    store.reserve("one", plan)
+    reserve(store, "one", plan)
     both = tuning(plan).guarantee().epsilon + plan.guarantee().epsilon
     assert claim(tmp_path).guarantee.epsilon == pytest.approx(both)
     assert claim(tmp_path, delta=1e-7).guarantee.delta == pytest.approx(1e-7)
     with pytest.raises(UseError, match="already charged"):
-        store.reserve_selection("s", tuning(plan))
+        store.append(Selection(run_id="s", selection=tuning(plan)))
 
 
 @pytest.mark.pitfall(number=27)

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import pytest
 
+from tests.ledgers import query, settle
 from userdp.errors import FailureError, UseError
 from userdp.ledger import journal
 from userdp.ledger.journal import JournalWriter, append, exclusive, read, read_entries
@@ -220,6 +221,7 @@ def test_a_full_disk_leaves_the_acknowledged_lines_and_no_half_line(tmp_path):
 ALL_AT_ONCE = """
 import sys
 from pathlib import Path
+from userdp.ledger.lines import Query
 from userdp.ledger.store import StoreLedger
 
 folder, name = Path(sys.argv[1]), sys.argv[2]
@@ -228,7 +230,7 @@ while not (folder / "go").exists():
     pass
 ledger = StoreLedger(folder)
 ledger.charges()  # what others have half written must not be in the way
-ledger.query(name, name="users", pure_epsilon=0.1)
+ledger.append(Query(run_id=name, name="users", pure_epsilon=0.1))
 """
 
 
@@ -250,8 +252,8 @@ def test_a_ledger_whose_first_line_a_kill_cut_short_is_begun_again(tmp_path, lef
     store = StoreLedger(tmp_path)
     assert store.charges() == []
     with pytest.raises(UseError, match="no reservation"):
-        store.settle("one", steps=1)
-    store.query("one", name="users", pure_epsilon=0.1)
+        settle(store, "one", steps=1)
+    query(store, "one", name="users", pure_epsilon=0.1)
     assert [charge.run_id for charge in store.charges()] == ["one"]
 
 

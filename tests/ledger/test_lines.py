@@ -1,17 +1,18 @@
 """Every kind of line is written, read back as it was, and refused where a field is not of it."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
-from tests.ledgers import run_with
+from tests.ledgers import reserve, run_with, settle
 from tests.plans import uls_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger, journal, lines
-from userdp.ledger.lines import RUN, STORE, fold
+from userdp.ledger.lines import RUN, STORE, Open, fold
 from userdp.plans import PrivateSelection, Series, StepRecord
 
 PLAN = uls_plan()
@@ -109,14 +110,17 @@ def test_invariant_8_an_epsilon_out_of_its_range_is_refused(epsilon):
 )
 def test_a_line_that_speaks_of_what_nothing_charged_is_refused(line):
     with pytest.raises(UseError, match="nobody"):
-        fold([lines.Store(id="i"), line])
+        fold([lines.Store(id="i"), line], Path("ledger.jsonl"))
 
 
 def test_what_a_store_writes_folds_to_what_was_said(tmp_path):
     ledger = StoreLedger(tmp_path)
-    ledger.reserve("one", PLAN, base={"parts": []}, constants="c", logged=False)
-    ledger.open("one", known=[], nonce="n", attempts=0)
-    ledger.settle("one", steps=4, weights="w", lineage={"of": "one"})
+    reserve(ledger, "one", PLAN, base={"parts": []}, constants="c", logged=False)
+    ledger.append(
+        Open(run_id="one", nonce="n", attempts=0),
+        require=lambda history: history.require_last("one", []),
+    )
+    settle(ledger, "one", steps=4, weights="w", lineage={"of": "one"})
     history = ledger.history()
     charge = history.charges["one"]
     assert (charge.plan, charge.steps, charge.settled, charge.at) == (PLAN, 4, True, 1)
@@ -126,8 +130,6 @@ def test_what_a_store_writes_folds_to_what_was_said(tmp_path):
 
 
 def test_a_runs_record_is_opened_once(tmp_path, monkeypatch):
-    from pathlib import Path
-
     from userdp.claims import claim
 
     run = run_with(tmp_path / "run", PLAN, 5, finished=True)

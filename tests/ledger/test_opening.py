@@ -10,13 +10,16 @@ import os
 import pytest
 
 from tests.ledger.runs import PLAN, Killed, contents, copied, empty_store, go_on, opened
+from tests.ledgers import query
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger, journal
 from userdp.ledger.journal import read_entries
+from userdp.ledger.lines import Open, OpenBudget
 from userdp.ledger.place import Counter
 from userdp.ledger.run import end_early
+from userdp.ledger.store import new_id
 from userdp.plans import StepRecord
 
 ELSEWHERE = "not the one that was opened last"
@@ -68,7 +71,7 @@ def test_invariant_12_twin_an_opening_that_is_not_written_in_the_store_lets_a_co
 ):
     copy = copied(run, tmp_path / "copy")
     with monkeypatch.context() as patch:
-        patch.setattr(StoreLedger, "open", lambda *arguments, **options: None)
+        patch.setattr(Open, "is_new", lambda self, history: False)
         go_on(run, store)
     go_on(copy, store)
 
@@ -84,7 +87,7 @@ def test_invariant_12_a_folder_that_was_put_back_is_refused(run, store, tmp_path
 @pytest.mark.parametrize("back_to", ["the opening before", "before the run"])
 def test_invariant_12_a_stores_ledger_that_was_put_back_is_refused(store, tmp_path, back_to):
     run = tmp_path / "run"
-    StoreLedger(store.path).query("q", name="users", pure_epsilon=0.1)
+    query(StoreLedger(store.path), "q", name="users", pure_epsilon=0.1)
     kept = kept_of(store)
     go_on(run, store)
     if back_to == "the opening before":
@@ -228,7 +231,7 @@ def test_invariant_12_a_folder_and_a_ledger_that_were_put_back_together_are_refu
 def test_invariant_12_a_stores_ledger_that_lost_its_last_lines_is_refused(run, store):
     ledger = store.path / "ledger.jsonl"
     kept = ledger.read_bytes()
-    StoreLedger(store.path).query("q", name="users", pure_epsilon=0.1)
+    query(StoreLedger(store.path), "q", name="users", pure_epsilon=0.1)
     ledger.write_bytes(kept)
     with pytest.raises(UseError, match="put back to an earlier state"):
         StoreLedger(store.path)
@@ -312,7 +315,7 @@ def test_a_deleted_counter_is_paid_for(run, store):
 def test_a_further_charge_that_the_budget_refuses_leaves_the_run_as_it_was(store, tmp_path):
     one = PLAN.guarantee()
     filtered = RenyiFilter.opened(epsilon=1.65 * one.epsilon, delta=one.delta)
-    StoreLedger(store.path).open_budget(filtered)
+    StoreLedger(store.path).append(OpenBudget(run_id=new_id(), filter=filtered))
     run = tmp_path / "run"
     go_on(run, store, exact_log=False)
     copy = copied(run, tmp_path / "copy")

@@ -4,24 +4,26 @@ import shutil
 
 import pytest
 
+from tests.ledgers import reserve
 from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.claims.parts import ConditionKind
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, journal, place
 from userdp.ledger.journal import read_entries
+from userdp.ledger.lines import Declare
 from userdp.ledger.place import Place
 
 
 @pytest.fixture
 def store(tmp_path):
     (tmp_path / "store").mkdir()
-    StoreLedger(tmp_path / "store").reserve("one", uls_plan(), logged=False)
+    reserve(StoreLedger(tmp_path / "store"), "one", uls_plan(), logged=False)
     return tmp_path / "store"
 
 
 def charged(store, name="two"):
-    StoreLedger(store).reserve(name, uls_plan(), logged=False)
+    reserve(StoreLedger(store), name, uls_plan(), logged=False)
     return claim(store)
 
 
@@ -48,7 +50,7 @@ def test_invariant_12_twin_where_the_place_is_not_kept_a_deleted_ledger_is_begun
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(Place, "note", lambda self, begun_as: None)
-    StoreLedger(tmp_path).reserve("one", uls_plan(), logged=False)
+    reserve(StoreLedger(tmp_path), "one", uls_plan(), logged=False)
     (tmp_path / "ledger.jsonl").unlink()
     assert charged(tmp_path).guarantee == uls_plan().guarantee(), "one of two runs"
 
@@ -76,14 +78,14 @@ def test_invariant_12_a_store_that_was_put_back_whole_knows_that_steps_were_take
     tmp_path,
 ):
     """Ledger and place agree, as they did then; what was counted beside them does not."""
-    StoreLedger(tmp_path).declare("constants")
+    StoreLedger(tmp_path).append(Declare(constants="constants"))
     kept = {name: (tmp_path / name).read_bytes() for name in ("ledger.jsonl", place.PLACE)}
     charged(tmp_path, "one")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "one").write_bytes(b"%020d" % 3)
     for name, content in kept.items():
         (tmp_path / name).write_bytes(content)
-    for asks in (claim, lambda store: StoreLedger(store).reserve("two", uls_plan())):
+    for asks in (claim, lambda store: reserve(StoreLedger(store), "two", uls_plan())):
         with pytest.raises(UseError, match="knows nothing of"):
             asks(tmp_path)
 
@@ -96,9 +98,9 @@ def test_a_ledger_that_was_copied_without_its_place_is_one_too(store, tmp_path):
 
 
 def test_a_copy_to_which_nothing_is_added_stays_one(store, tmp_path):
-    StoreLedger(store).declare("constants")
+    StoreLedger(store).append(Declare(constants="constants"))
     shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
-    StoreLedger(tmp_path / "copy").declare("constants")
+    StoreLedger(tmp_path / "copy").append(Declare(constants="constants"))
     charged(tmp_path / "copy")
     assert kinds(tmp_path / "copy") == {ConditionKind.COPY}
 

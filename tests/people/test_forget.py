@@ -23,6 +23,7 @@ from userdp.data.store import UserStore
 from userdp.data.verify import verify_store
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger.lines import Forget
 from userdp.ledger.place import Counter
 from userdp.people.forget import find_runs
 from userdp.sampling import FixedSizeUsers
@@ -139,7 +140,7 @@ def test_public_bounds_on_exact_numbers_are_held_against_those_who_stayed(life):
 
 def test_a_run_does_not_go_on_over_a_change_that_the_ledger_does_not_hold(life, monkeypatch):
     """The twin: whoever erases without the line could change the store as they like."""
-    monkeypatch.setattr(StoreLedger, "forget", lambda self, before, after: None)
+    monkeypatch.setattr(Forget, "is_new", lambda self, history: False)
     userdp.forget(life / "store", USER, yes=True)
     with pytest.raises(UseError, match="the store is not the one"):
         begin(UserStore.open(life / "store"), life / "stopped", resume=True)

@@ -24,6 +24,7 @@ KILLS = textwrap.dedent(
     from userdp.errors import UseError
     from tests.ledgers import begun
     from userdp.ledger import StoreLedger
+    from userdp.ledger.lines import Reserve
     from userdp.people.forget import forget_user
 
     life = Path(sys.argv[1])
@@ -40,7 +41,8 @@ KILLS = textwrap.dedent(
         examples = store.split("train").counts.sum()
         write_scores(life / "s.arrow", store, iter([np.zeros(examples, np.float32)]))
         remember(store.path, Place.SCORES, life / "s.arrow")
-        StoreLedger(store.path).reserve("plain", None, state=store.meta.state.id)
+        charged = Reserve(run_id="plain", plan=None, state=store.meta.state.id)
+        StoreLedger(store.path).append(charged)
         (life / "plain" / "model").mkdir(parents=True)
         (life / "plain" / "model" / "weights").write_text(TEXT)
         begun(life / "plain" / "ledger.jsonl", None, run_id="plain",

@@ -8,6 +8,7 @@ import pytest
 
 import userdp
 from tests.data.corpora import ListSource, corpus, interleaved, prepared
+from tests.ledgers import query, reserve
 from tests.plans import uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.cli.app import run as command
@@ -16,6 +17,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import Selection
 from userdp.plans import PrivateSelection
 
 PLAN = uls_plan()
@@ -23,7 +25,7 @@ EPSILON = PLAN.guarantee().epsilon
 
 
 def charge(path, name):
-    StoreLedger(path).reserve(name, PLAN, state=UserStore.open(path).meta.state.id)
+    reserve(StoreLedger(path), name, PLAN, state=UserStore.open(path).meta.state.id)
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_who_is_in_a_store_is_a_look_even_before_anything_was_charged(tmp_path, 
 
 
 def test_a_charge_of_an_unknown_state_counts_for_everybody(grown):
-    StoreLedger(grown).reserve("another store's", PLAN)
+    reserve(StoreLedger(grown), "another store's", PLAN)
     assert [one["charges"] for one in userdp.members(grown).joined] == [3, 2, 1]
 
 
@@ -92,7 +94,7 @@ def test_a_total_that_is_no_guarantee_is_given_no_meaning(grown):
 
 
 def test_a_run_without_privacy_gives_no_bound(grown):
-    StoreLedger(grown).reserve("plain", None, state=UserStore.open(grown).meta.state.id)
+    reserve(StoreLedger(grown), "plain", None, state=UserStore.open(grown).meta.state.id)
     statement = userdp.members(grown, user="last").statement
     assert "no bound, since it was made without privacy" in "\n".join(statement.lines())
     assert statement.to_dict()["epsilon"] is None
@@ -108,7 +110,7 @@ def held(tmp_path):
 def test_somebody_held_out_was_in_no_training_but_in_answers(held):
     store, name = held
     charge(store.path, "run")
-    StoreLedger(store.path).query("asked", name="users", pure_epsilon=0.5)
+    query(StoreLedger(store.path), "asked", name="users", pure_epsilon=0.5)
     statement = userdp.members(store, user=name).statement
     assert [one.id for one in statement.releases] == ["asked"]
     assert "does not train" in next(statement.lines())
@@ -117,7 +119,7 @@ def test_somebody_held_out_was_in_no_training_but_in_answers(held):
 def test_a_run_over_another_store_may_have_trained_on_somebody_who_is_held_out_here(held):
     """Of a store that this one replaced, or of one that shares its ledger."""
     store, name = held
-    StoreLedger(store.path).reserve("before", PLAN, state="of a store that this one replaced")
+    reserve(StoreLedger(store.path), "before", PLAN, state="of a store that this one replaced")
     statement = userdp.members(store, user=name).statement
     assert [one.id for one in statement.releases] == ["before"]
 
@@ -126,7 +128,9 @@ def test_a_selection_by_held_out_users_counts_for_them(held):
     store, name = held
     law = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
     selection = PrivateSelection(plans=(PLAN,), score_epsilon=0.1, repetitions=law)
-    StoreLedger(store.path).reserve_selection("chosen", selection, state=store.meta.state.id)
+    StoreLedger(store.path).append(
+        Selection(run_id="chosen", selection=selection, state=store.meta.state.id)
+    )
     (one,) = userdp.members(store, user=name).statement.releases
     assert one.claim.guarantee.epsilon == pytest.approx(selection.guarantee().epsilon)
 
@@ -154,7 +158,7 @@ def test_who_comes_after_an_erasure_may_have_been_there_before(grown):
 def test_further_charges_of_a_run_are_one_release(tmp_path):
     store = prepared(corpus(3), tmp_path / "store", held_out_users=0)
     charge(store.path, "run")
-    StoreLedger(store.path).reserve("again", PLAN, again="run", state=store.meta.state.id)
+    reserve(StoreLedger(store.path), "again", PLAN, again="run", state=store.meta.state.id)
     (one,) = userdp.members(store, user="user000").statement.releases
     assert one.claim.guarantee.epsilon == pytest.approx(2 * EPSILON)
 

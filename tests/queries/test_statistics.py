@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.data.corpora import corpus, prepared
+from tests.ledgers import reserve
 from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.cli.app import run
@@ -147,7 +148,7 @@ def test_each_answer_is_a_line_of_the_ledger_and_adds_to_the_claim(store):
     assert total.epsilon == pytest.approx(0.6, rel=1e-12)
     assert total.delta == 0.0
     plan = uls_plan()
-    StoreLedger(store.path).reserve("run", plan)
+    reserve(StoreLedger(store.path), "run", plan)
     both = claim(store.path).guarantee
     assert both.epsilon == pytest.approx(0.6 + plan.guarantee().epsilon, rel=1e-12)
 

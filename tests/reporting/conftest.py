@@ -16,6 +16,7 @@ from userdp.claims import Claim, Lineage
 from userdp.clip import Clip
 from userdp.codec import encode
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import Declare
 from userdp.ledger.run import append_release
 from userdp.noise import Gaussian
 from userdp.noise.gaussian import NoiseSampler
@@ -179,7 +180,7 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
         for epsilon in (1.0, 4.0, 16.0)
     }
     for plan in plans.values():  # all of them fixed before any ran, so that none claims another
-        ledger.declare(constants_digest(plan, encode(CONFIG), store))
+        ledger.append(Declare(constants=constants_digest(plan, encode(CONFIG), store)))
     for name, plan in plans.items():
         run = folder / name
         # Of ELS δ is 1/n, which the page is to say.

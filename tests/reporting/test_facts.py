@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledgers import reserve
 from tests.plans import changed_plan, uls_plan
 from tests.reporting.conftest import SECOND, MakeRun, examples_plan, users_plan
 from userdp.claims import claim
@@ -54,7 +55,7 @@ def test_what_is_no_run_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
     store.mkdir()
     with pytest.raises(UseError, match=r"no ledger\.jsonl"):
         read_run(store)
-    StoreLedger(store).reserve("r", users_plan())
+    reserve(StoreLedger(store), "r", users_plan())
     for paths, why in (
         ([store], "is a user store"),
         ([tmp_path / "nowhere"], "there is no run at"),
@@ -133,7 +134,7 @@ def test_the_stores_total_is_of_the_store_of_these_runs(make_run: MakeRun, tmp_p
     store = tmp_path / "store"
     store.mkdir()
     for run_id in ("c0ffee-run", "c0ffee-other"):
-        StoreLedger(store).reserve(run_id, users_plan())
+        reserve(StoreLedger(store), run_id, users_plan())
     run = read_run(make_run())
     total = read_store_total(store, [run])
     assert total.guarantee == claim(store).guarantee

@@ -26,6 +26,7 @@ from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.journal import exclusive
+from userdp.ledger.lines import Selection, Settle, Slots
 from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
 from userdp.sweeping.choice import selection_score
@@ -94,7 +95,7 @@ def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled
 
     out = tmp_path / "sweep"
     with monkeypatch.context() as patch:
-        patch.setattr(StoreLedger, "settle", killed)
+        patch.setattr(Settle, "is_new", killed)
         with pytest.raises(Killed):
             sweep(store, out, request(store, "non-private"))
     assert RunFolder(out / "trial-001").finished
@@ -155,9 +156,9 @@ def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_n
 ):
     asked, ledger = request(store, "private-selection"), StoreLedger(store.path)
     tuned = asked.candidates[0]
-    ledger.reserve_selection("known", asked.tuning)
+    ledger.append(Selection(run_id="known", selection=asked.tuning))
     constants = constants_digest(tuned.plan, encode(tuned.config), store)
-    ledger.slots("known", lambda: {"drawn": constants})
+    ledger.append(Slots(run_id="known", slots={"drawn": constants})).slots["known"]
     before = ledger.path.read_bytes()
     # No slot; one that was never drawn; a drawn one with another plan, or with other options.
     refused = (("known", tuned.plan, "0.003"), ("other", tuned.plan, "0.003"),

@@ -10,6 +10,7 @@ from userdp.claims import claim
 from userdp.claims.weights import digest_of
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger.lines import Settle
 from userdp.training.loop import train
 
 
@@ -24,7 +25,7 @@ def killed_before_its_store_was_told(store, run, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(StoreLedger, "settle", killed)
+        patch.setattr(Settle, "is_new", killed)
         train(store, uls_plan(), CONFIG, out=run)
     assert RunFolder(run).finished
     history = StoreLedger(store.path).history()

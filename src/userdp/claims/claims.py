@@ -346,7 +346,7 @@ def claim(of: Path | RunRecord | History, *, delta: float | None = None) -> Clai
         lines, data = journal.read(path, STORE, RUN)
         if lines and not isinstance(lines[0], StoreLine):
             return claim(RunRecord.of(path, lines, data), delta=delta)
-        history = fold(lines)  # of a ledger that stores share: no store is named
+        history = fold(lines, path)  # of a ledger that stores share: no store is named
     if not history.lines:
         raise UseError(f"the ledger of {of} is empty: nothing was ever charged in it")
     return store_claim(history, delta)

@@ -195,7 +195,7 @@ def _part_of(history: History, charge: Charge) -> Part:
 def inherited(history: History, run_id: str, constants: str) -> Lineage:
     """What constants descend from that were recorded when ``run_id`` was charged.
 
-    What `StoreLedger.declare` recorded earlier was not chosen by anything after that; see
+    What `userdp.ledger.lines.Declare` recorded earlier was not chosen by anything after that; see
     `inherited_at`.
     """
     own = history.charges.get(run_id)

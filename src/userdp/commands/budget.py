@@ -14,6 +14,8 @@ from userdp.data.meta import read_meta
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import Overview, overview
+from userdp.ledger.lines import OpenBudget
+from userdp.ledger.store import new_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +73,7 @@ def budget(
         opened = RenyiFilter.opened(
             epsilon=epsilon, delta=delta, order=order, reserved=reserve or 0.0
         )
-        ledger.open_budget(opened)
+        ledger.append(OpenBudget(run_id=new_id(), filter=opened))
     elif any(one is not None for one in (epsilon, delta, order, reserve)):
         raise UseError(
             "a budget is opened by epsilon and delta together: one total for the store's life",

@@ -15,6 +15,7 @@ from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.files import in_the_way, write_json
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import Total
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
 from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
@@ -86,8 +87,11 @@ def demo(*, out: str | os.PathLike[str], overwrite: bool = False) -> dict[str, A
     store = userdp.prepare(PACKAGES, out=place / "store", **PREPARED)
     # Fixed before anything ran: so the sum is a guarantee, and neither run's claim holds the other.
     prices = [plan.guarantee() for plan in PLANS.values()]
-    StoreLedger(store.path).declare_total(
-        math.fsum(price.epsilon for price in prices), math.fsum(price.delta for price in prices)
+    StoreLedger(store.path).append(
+        Total(
+            epsilon=math.fsum(price.epsilon for price in prices),
+            delta=math.fsum(price.delta for price in prices),
+        )
     )
     for declare in (True, False):
         for name, plan in PLANS.items():

@@ -20,6 +20,8 @@ from userdp.interrupts import told
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import share_of
 from userdp.ledger.history import History
+from userdp.ledger.lines import DeclareSeries
+from userdp.ledger.store import new_id
 from userdp.plans.norms import GradientNorms
 from userdp.plans.origin import Provenance, Release
 from userdp.plans.planner import Request, propose
@@ -134,7 +136,7 @@ def plan(
     if hardware is not None:
         prediction["cost"] = _cost(proposal, meta, config, hardware)
     if proposal.series is not None:
-        ledger.declare_series(proposal.series)
+        ledger.append(DeclareSeries(run_id=new_id(), series=proposal.series))
     history = ledger.history()  # read after that: the series pays for the run
     base = None if model is None else Path(model)
     prediction["claim"] = foreseen(history, proposal.plan, base=base)

@@ -104,6 +104,7 @@ def train(
     from userdp.data.progress import NoProgress
     from userdp.data.verify import require_intact
     from userdp.ledger import StoreLedger
+    from userdp.ledger.lines import Declare
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
     from userdp.training.opening import constants_digest
@@ -128,7 +129,7 @@ def train(
     elif declare or not resume:
         digest = constants_digest(chosen, encode(learned), people, scores=run.scores)
         if declare:
-            StoreLedger(people.path).declare(digest)
+            StoreLedger(people.path).append(Declare(constants=digest))
             return {"store": str(people.path), "declared": True}
         _foretell(people, chosen, plan, learned, run, digest)
     options = replace(run, allow_large_delta=True)  # δ was judged above, by the users if declared

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.accounting.roots import least
@@ -24,13 +23,9 @@ _MOST_NOISE = 1e4
 _MOST_RUNS = 10**6
 
 
-def refuse_beyond(path: Path, history: History) -> None:
-    """`UseError` if all charges together exceed what was fixed before the first.
-
-    Args:
-        path: of the ledger.
-        history: with the charge that is asked about.
-    """
+def refuse_beyond(history: History) -> None:
+    """`UseError` if all charges, the last included, exceed what was fixed before the first."""
+    path = history.path
     if history.fixed is None:
         return
     # What counts people in different ways does not add up to anything.
@@ -47,7 +42,7 @@ def refuse_beyond(path: Path, history: History) -> None:
             hint="plan for what is left of it; a total that is raised after a look bounds nothing",
         )
     if history.budget is not None:
-        _refuse_beyond_filter(path, history, history.budget.filter)
+        _refuse_beyond_filter(history, history.budget.filter)
 
 
 def _within_total(history: History) -> bool:
@@ -57,7 +52,8 @@ def _within_total(history: History) -> bool:
     return spent <= epsilon and math.fsum(price.delta for price in prices) <= delta
 
 
-def _refuse_beyond_filter(path: Path, history: History, opened: RenyiFilter) -> None:
+def _refuse_beyond_filter(history: History, opened: RenyiFilter) -> None:
+    path = history.path
     *before, new = (charge.cost(opened) for charge in history.charges.values())
     if opened.admits([*before, new]):
         return
@@ -84,8 +80,9 @@ def _refuse_beyond_filter(path: Path, history: History, opened: RenyiFilter) -> 
     )
 
 
-def refuse_used(path: Path, history: History, what: str) -> None:
+def refuse_used(history: History, what: str) -> None:
     """`UseError` if something was charged, declared, looked at or fixed in a ledger before."""
+    path = history.path
     if history.fixed is not None:
         epsilon, delta = history.fixed
         raise UseError(

@@ -8,14 +8,16 @@ otherwise later.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from userdp.accounting import rdp
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.accounting.private_selection import base_curve, selected_curve
 from userdp.codec import encode
+from userdp.errors import UseError
 from userdp.plans import Plan, PrivateSelection, Series
 from userdp.plans.tuning import mechanism_of
 from userdp.vocabulary import NONE, Adjacency, Guarantee, PrivacyUnit
@@ -30,7 +32,6 @@ class Charge:
         at: the line that it was charged in.
         plan: None for a run without privacy, for a query and for a selection.
         steps: charged; 0 for a query and for a selection, which is charged as a whole.
-        settled: what it costs is final.
         early: the run was settled before its end.
         query_epsilon: of a query with pure (ε, 0)-DP per user, add-or-remove; None for a run.
         query_name: what was asked.
@@ -57,7 +58,6 @@ class Charge:
     at: int
     plan: Plan | None = None
     steps: int = 0
-    settled: bool = False
     early: bool = False
     query_epsilon: float | None = None
     query_name: str | None = None
@@ -88,6 +88,11 @@ class Charge:
     def is_run(self) -> bool:
         """Whether it is a run's, and neither a query's nor a selection's."""
         return self.query_epsilon is None and self.selection is None
+
+    @property
+    def settled(self) -> bool:
+        """Whether what it costs is final."""
+        return self.ended is not None or not self.is_run
 
     @property
     def shows_losses(self) -> bool:
@@ -189,6 +194,7 @@ class History:
     """A store's ledger, read.
 
     Args:
+        path: of the ledger, for what is said of it.
         id: random, of the ledger; empty while it has no line.
         lines: how many there are.
         charges: by id, oldest first.
@@ -210,6 +216,7 @@ class History:
         copied: its file was found to be another one than before (`userdp.ledger.place`).
     """
 
+    path: Path = Path("ledger.jsonl")
     id: str = ""
     lines: int = 0
     charges: dict[str, Charge] = field(default_factory=dict)
@@ -252,6 +259,55 @@ class History:
     def within(self) -> str:
         """The ledger's id if a total was fixed in it, that all its charges stay within."""
         return "" if self.fixed is None else self.id
+
+    def charge(self, run_id: str) -> Charge:
+        """The charge of that id; `UseError` if there is none."""
+        if run_id not in self.charges:
+            raise UseError(f"nothing was charged in {self.path} as {run_id}")
+        return self.charges[run_id]
+
+    def require(self, run_id: str) -> bool:
+        """True; `UseError` if nothing here paid for what has that id, a trial or a tuning too."""
+        if run_id not in self.ids:
+            raise UseError(f"{run_id} has no reservation in {self.path}: nothing here paid for it")
+        return True
+
+    def require_last(self, run_id: str, known: Sequence[str]) -> None:
+        """`UseError` unless a run may go on in the folder that holds the nonces ``known``.
+
+        Guarantee (invariant 12): of all folders of a run, the copies included, at most one is
+        accepted once `userdp.ledger.lines.Open` is written: the one that holds its nonce.
+
+        Args:
+            run_id: of the charge, or a trial's.
+            known: none if the folder was never opened.
+        """
+        if run_id in self.settled:
+            charge = self.charges.get(run_id)
+            ended = "settled before its end" if charge is not None and charge.early else "finished"
+            raise UseError(
+                f"run {run_id} was {ended}, as {self.path} says: its steps are over, and this "
+                "folder is of before that",
+                hint="train again in another --out, with a plan and a budget of its own",
+            )
+        last, _ = self.nonces.get(run_id, (None, 0))
+        if last not in known if last is not None else bool(known):
+            raise UseError(
+                f"the folder of run {run_id} is not the one that was opened last, as {self.path} "
+                "says: it is a copy, or it or the store was put back to an earlier state. Going on "
+                "would release more noisy steps than were charged",
+                hint="go on in the folder that was opened last; or pay for the whole plan once "
+                "more: --resume --set run.charge_again=true",
+            )
+
+    def require_slot(self, slot: str, constants: str) -> None:
+        """`UseError` unless a private selection drew that slot, for a trial of these constants."""
+        if not any(slots.get(slot) == constants for slots in self.slots.values()):
+            raise UseError(
+                f"no private selection in {self.path} pays for this trial: it has drawn no such "
+                "slot, or one of other settings",
+                hint="go on with the tuning: userdp tune STORE --out DIR --resume",
+            )
 
     def prices(self) -> Iterator[Guarantee]:
         """What has to be paid by addition: each series once, and what no series pays for."""

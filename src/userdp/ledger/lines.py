@@ -1,4 +1,4 @@
-"""The lines of ledgers: for each kind one class, which holds its fields and folds them.
+"""The lines of ledgers: for each kind one class, with its fields, what it refuses and how it folds.
 
 `STORE` are the lines of a store's ledger, which fold into a `History`; `RUN` those of a run's, that
 `userdp.ledger.folder.RunRecord` reads. A new kind is a class here, and known nowhere else.
@@ -9,21 +9,28 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from userdp.accounting.filters import RenyiFilter
-from userdp.codec import decode
+from userdp.codec import decode, encode
 from userdp.errors import UseError
+from userdp.ledger.budget import refuse_beyond, refuse_used
 from userdp.ledger.history import Charge, Declared, History, Opened, Released
 from userdp.ledger.journal import Kinds
 from userdp.plans import Plan, PrivateSelection, Series, StepRecord, Tuning
-from userdp.vocabulary import Guarantee, require_positive
+from userdp.vocabulary import Guarantee, require_delta, require_positive
 
 Plain = Mapping[str, Any]
 """A lineage or other plain values, which the rooms above decode."""
+
+
+def now() -> str:
+    """The date and time in UTC, for the operator's eyes: a store's ledger is never released."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _not_below_0(**counts: int) -> None:
@@ -38,6 +45,16 @@ class StoreLine:
     """A line of a store's ledger."""
 
     kind: ClassVar[str]
+    costs: ClassVar[bool] = False
+    """Whether these people are charged by it, so that a total may refuse it."""
+
+    def is_new(self, history: History) -> bool:
+        """Whether it has to be written; False where the ledger says the same already.
+
+        Raises:
+            UseError: it may not follow the lines that are there.
+        """
+        return True
 
     def fold(self, history: History, at: int) -> None:
         """Put this line, the one at ``at``, into what was read before it.
@@ -88,21 +105,67 @@ class Recorded:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reserve(StoreLine):
-    """A run is charged its whole plan; the fields are those of `Charge`."""
+class ChargeLine(StoreLine):
+    """What these people are charged, before it is taken; its id is new in the ledger.
+
+    Args:
+        run_id: of the run, the answer or the selection.
+        when: the date and time in UTC.
+        state: the id of the store's state, which tells whose text it covers (`Forget`).
+    """
+
+    costs: ClassVar[bool] = True
+
+    run_id: str
+    when: str = field(default_factory=now)
+    state: str = ""
+
+    def is_new(self, history: History) -> bool:
+        if self.run_id in history.charges:
+            raise UseError(f"{self.kind} {self.run_id} is already charged in {history.path}")
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reserve(ChargeLine):
+    """A run is charged its whole plan.
+
+    Args:
+        plan: as plain values; None for a run without privacy.
+        recorded: where the sampling or the noise of the plan is somebody's own.
+        again: the run of which this is a further charge.
+        base: what the model that it begins from descends from.
+        constants: the digest of its plan and options, see `Declare`.
+        logged: whether it keeps exact numbers for its operator.
+        steered: a loop of somebody's own takes its steps, which exact numbers may steer as long as
+            it is open or interrupted.
+    """
 
     kind: ClassVar[str] = "reserve"
 
-    run_id: str
     plan: Plain | None
-    recorded: Recorded | None
-    again: str | None
-    base: Plain | None
-    constants: str
-    logged: bool
-    steered: bool
-    when: str
-    state: str
+    recorded: Recorded | None = None
+    again: str | None = None
+    base: Plain | None = None
+    constants: str = ""
+    logged: bool = True
+    steered: bool = False
+
+    @classmethod
+    def of(cls, run_id: str, plan: Plan | None) -> Self:
+        """The whole plan of a run; None for one without privacy."""
+        return cls(run_id=run_id, plan=encode(plan), recorded=Recorded.of(plan))
+
+    def is_new(self, history: History) -> bool:
+        first = history.charges.get(self.again or "")
+        if first is not None and first.series and history.room_for(first.plan) is None:
+            raise UseError(
+                f"run {first.run_id} is one of a declared series, all of whose runs are taken: "
+                "a further charge of its plan would be a run more than was declared",
+                hint="train again in another --out",
+            )
+        # A slotted dataclass is a copy of its class, which ``super()`` without arguments misses.
+        return ChargeLine.is_new(self, history)
 
     def fold(self, history: History, at: int) -> None:
         plan, noted = None, self.recorded
@@ -139,7 +202,13 @@ def _plan(text: str) -> Plan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Open(StoreLine):
-    """A run was opened: only the folder that holds the nonce may go on with it."""
+    """A run was opened: only the folder that holds the nonce may go on with it.
+
+    Args:
+        run_id: of the charge, or a trial's that took its slot.
+        attempts: that its folders began before.
+        nonce: new and random, and written in the run's folder already.
+    """
 
     kind: ClassVar[str] = "open"
 
@@ -147,8 +216,58 @@ class Open(StoreLine):
     attempts: int
     nonce: str
 
+    def is_new(self, history: History) -> bool:
+        return history.require(self.run_id)
+
     def fold(self, history: History, at: int) -> None:
         history.nonces[self.run_id] = (self.nonce, self.attempts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settle(StoreLine):
+    """A run ended, as planned or early: its steps are over, and its price is final.
+
+    Args:
+        run_id: of the charge, or a trial's.
+        steps: at most what it reserved.
+        early: before its plan: nobody goes on with it. A filter may then count ``steps`` only, see
+            `History.why_whole`.
+        when: the date and time in UTC.
+    """
+
+    kind: ClassVar[str] = "settle"
+
+    run_id: str
+    steps: int
+    early: bool = False
+    when: str = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        _not_below_0(steps=self.steps)
+
+    def is_new(self, history: History) -> bool:
+        charge = history.charges.get(self.run_id)
+        if charge is None or charge.plan is None:
+            history.require(self.run_id)
+        elif self.run_id not in history.settled and self.steps > charge.plan.steps:
+            raise UseError(
+                f"run {self.run_id} reserved {charge.plan.steps} steps and cannot settle "
+                f"{self.steps}"
+            )
+        return self.run_id not in history.settled
+
+    def fold(self, history: History, at: int) -> None:
+        history.settled.add(self.run_id)
+        charge = history.charges.get(self.run_id)
+        if charge is not None:
+            counted = self.early and history.why_whole(self.run_id) is None
+            history.charges[self.run_id] = replace(
+                charge,
+                steps=self.steps,
+                early=self.early,
+                stopped=self.steps if counted else None,
+                ended=at,
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,6 +279,10 @@ class Release(StoreLine):
     run_id: str
     weights: str
     lineage: Plain
+
+    def is_new(self, history: History) -> bool:
+        known = Released(run_id=self.run_id, weights=self.weights, lineage=self.lineage)
+        return history.require(self.run_id) and known not in history.released
 
     def fold(self, history: History, at: int) -> None:
         released = Released(
@@ -173,50 +296,17 @@ class Release(StoreLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settle(StoreLine):
-    """A run ended, as planned or early: its steps are over, and its price is final."""
-
-    kind: ClassVar[str] = "settle"
-
-    run_id: str
-    steps: int
-    early: bool
-    when: str
-
-    def __post_init__(self) -> None:
-        _not_below_0(steps=self.steps)
-
-    def fold(self, history: History, at: int) -> None:
-        history.settled.add(self.run_id)
-        charge = history.charges.get(self.run_id)
-        if charge is not None:
-            counted = self.early and history.why_whole(self.run_id) is None
-            history.charges[self.run_id] = replace(
-                charge,
-                steps=self.steps,
-                settled=True,
-                early=self.early,
-                stopped=self.steps if counted else None,
-                ended=at,
-            )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selection(StoreLine):
-    """A private selection is charged, with all of its trials."""
+class Selection(ChargeLine):
+    """A private selection is charged, with all of its trials, before any of them."""
 
     kind: ClassVar[str] = "selection"
 
-    run_id: str
     selection: PrivateSelection
-    when: str
-    state: str
 
     def fold(self, history: History, at: int) -> None:
         history.charges[self.run_id] = Charge(
             run_id=self.run_id,
             at=at,
-            settled=True,
             selection=self.selection,
             when=self.when,
             state=self.state,
@@ -225,28 +315,43 @@ class Selection(StoreLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slots(StoreLine):
-    """The trials of a private selection were drawn: the constants of each slot, by its id."""
+    """The trials of a private selection, drawn once: what is drawn later is not written.
+
+    Args:
+        run_id: of the selection.
+        slots: for each a new random id, and the digest of its trial's constants.
+    """
 
     kind: ClassVar[str] = "slots"
 
     run_id: str
     slots: Mapping[str, str]
 
+    def is_new(self, history: History) -> bool:
+        return history.charge(self.run_id).run_id not in history.slots
+
     def fold(self, history: History, at: int) -> None:
-        if self.run_id not in history.charges:
-            raise UseError(f"slots of the selection {self.run_id}, which nothing charged")
-        history.slots[self.run_id] = self.slots
+        history.slots[history.charge(self.run_id).run_id] = self.slots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial(StoreLine):
-    """A trial took a slot of a private selection; ``base``: what it began from."""
+    """A trial took a slot of a private selection, once; ``base``: what it began from."""
 
     kind: ClassVar[str] = "trial"
 
     run_id: str
     slot: str
     base: Plain
+
+    def is_new(self, history: History) -> bool:
+        if history.taken.get(self.slot, self.run_id) != self.run_id:
+            raise UseError(
+                "the slot of this trial was taken before: a second training in it would be a "
+                "candidate that nobody paid for",
+                hint="put the trial's folder back, or begin a new tuning",
+            )
+        return self.slot not in history.taken
 
     def fold(self, history: History, at: int) -> None:
         history.taken[self.slot] = self.run_id
@@ -255,29 +360,43 @@ class Trial(StoreLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score(StoreLine):
-    """The score of a private selection's trial was drawn; None for one without."""
+    """The score of a private selection's trial, drawn once; None for one without.
+
+    A score that could be drawn again, until the trial that one likes wins, would be no part of what
+    the selection paid for: what is drawn later is not written.
+    """
 
     kind: ClassVar[str] = "score"
 
     run_id: str
     value: float | None
 
+    def is_new(self, history: History) -> bool:
+        if self.run_id not in history.taken.values():
+            raise UseError(
+                f"run {self.run_id} is no trial of a private selection in {history.path}"
+            )
+        return self.run_id not in history.scores
+
     def fold(self, history: History, at: int) -> None:
         history.scores[self.run_id] = self.value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Query(StoreLine):
-    """A statistic is charged, before it is drawn; ``base``: of the model that it is about."""
+class Query(ChargeLine):
+    """A statistic is charged, before it is drawn.
+
+    Args:
+        name: what is asked; public.
+        pure_epsilon: the statistic is (ε, 0)-DP per user, add-or-remove; > 0, at most 700.
+        base: what the model that it is about descends from.
+    """
 
     kind: ClassVar[str] = "query"
 
-    run_id: str
     name: str
     pure_epsilon: float
-    base: Plain | None
-    when: str
-    state: str
+    base: Plain | None = None
 
     def __post_init__(self) -> None:
         require_positive("pure_epsilon", self.pure_epsilon, at_most=700.0)
@@ -286,7 +405,6 @@ class Query(StoreLine):
         history.charges[self.run_id] = Charge(
             run_id=self.run_id,
             at=at,
-            settled=True,
             query_epsilon=self.pure_epsilon,
             query_name=self.name,
             base=history.readable(self.base),
@@ -297,23 +415,31 @@ class Query(StoreLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer(StoreLine):
-    """The answer of a charged query: a DP release."""
+    """The answer of a charged query: it is a DP release, so it may stand here."""
 
     kind: ClassVar[str] = "answer"
 
     run_id: str
     value: int
 
+    def is_new(self, history: History) -> bool:
+        if history.charge(self.run_id).answer is not None:
+            raise UseError(f"query {self.run_id} has its answer in {history.path} already")
+        return True
+
     def fold(self, history: History, at: int) -> None:
-        charge = history.charges.get(self.run_id)
-        if charge is None or charge.query_epsilon is None:
-            raise UseError(f"{self.run_id} is no query that was charged")
+        charge = history.charge(self.run_id)
+        if charge.query_epsilon is None:
+            raise UseError(f"{self.run_id} is no query charged in {history.path}")
         history.charges[self.run_id] = replace(charge, answer=self.value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look(StoreLine):
-    """A command is about to show an exact number of people's text."""
+    """A command is about to show an exact number of people's text.
+
+    A constant that is recorded later may have been chosen by that number, and no ε covers it.
+    """
 
     kind: ClassVar[str] = "look"
 
@@ -325,7 +451,11 @@ class Look(StoreLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forget(StoreLine):
-    """Somebody is about to be erased: the ids of the store's states before and after that."""
+    """Somebody is about to be erased: the ids of the store's states before and after that.
+
+    A run that began on the state ``before`` may go on over the state ``after``. The line is no
+    charge and no look: what was released stays released, at the price that was paid for it.
+    """
 
     kind: ClassVar[str] = "forget"
 
@@ -338,11 +468,17 @@ class Forget(StoreLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declare(StoreLine):
-    """The constants of a run to come, by their digest."""
+    """The constants of a run to come, by their digest: nothing later can have chosen them.
+
+    They count once, and in the order in which they were declared (`History.fixed_at`).
+    """
 
     kind: ClassVar[str] = "declare"
 
     constants: str
+
+    def is_new(self, history: History) -> bool:
+        return self.constants not in history.declared
 
     def fold(self, history: History, at: int) -> None:
         history.declared.setdefault(self.constants, at)
@@ -357,18 +493,40 @@ class BeginTuning(StoreLine):
     run_id: str
     constants: tuple[str, ...]
 
+    def is_new(self, history: History) -> bool:
+        known = history.tunings.get(self.run_id)
+        if known is not None and known[1] != self.constants:
+            raise UseError(
+                "the base model is not the one that this tuning began with: trials that began "
+                "from another could not be compared, and their price would be another",
+                hint="put the base model back, or begin a new tuning",
+            )
+        return known is None
+
     def fold(self, history: History, at: int) -> None:
         history.tunings.setdefault(self.run_id, (at, self.constants))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Total(StoreLine):
-    """A total that all charges stay within, by adding up."""
+    """A total that all charges stay within, by adding up; fixed before the first of them.
+
+    Prices that are chosen one after another add up to a guarantee only within such a total (a
+    filter: Rogers et al. 2016).
+    """
 
     kind: ClassVar[str] = "total"
 
     epsilon: float
     delta: float
+
+    def __post_init__(self) -> None:
+        require_positive("the total epsilon", self.epsilon)
+        require_delta(self.delta)
+
+    def is_new(self, history: History) -> bool:
+        refuse_used(history, "a total")
+        return True
 
     def fold(self, history: History, at: int) -> None:
         history.total = (self.epsilon, self.delta)
@@ -376,13 +534,21 @@ class Total(StoreLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenBudget(StoreLine):
-    """A total with a filter."""
+    """A total with a filter, which counts all charges from now on.
+
+    Guarantee: all that is released of these people satisfies (ε, δ) of the filter; charges that it
+    does not admit are refused (`userdp.ledger.budget`).
+    """
 
     kind: ClassVar[str] = "budget"
 
     run_id: str
     filter: RenyiFilter
-    when: str
+    when: str = field(default_factory=now)
+
+    def is_new(self, history: History) -> bool:
+        refuse_used(history, "a budget")
+        return True
 
     def fold(self, history: History, at: int) -> None:
         history.budget = Opened(id=self.run_id, filter=self.filter, when=self.when)
@@ -390,13 +556,27 @@ class OpenBudget(StoreLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeclareSeries(StoreLine):
-    """A series of runs at one price."""
+    """A series of runs at one price, which those of its price are part of from now on.
+
+    One that is declared again before anything of it was taken is the same one.
+    """
 
     kind: ClassVar[str] = "series"
+    costs: ClassVar[bool] = True
 
     run_id: str
     series: Series
-    when: str
+    when: str = field(default_factory=now)
+
+    def is_new(self, history: History) -> bool:
+        if history.budget is not None:
+            raise UseError(
+                f"{history.path} has a budget with a filter, which pays for every run: a series "
+                "beside it would be a second way to pay",
+                hint="plan without --repeat: the filter counts each run, in any number",
+            )
+        known = history.series.values()
+        return not any(one.series == self.series and not one.runs for one in known)
 
     def fold(self, history: History, at: int) -> None:
         history.series[self.run_id] = Declared(id=self.run_id, series=self.series)
@@ -421,13 +601,30 @@ STORE: Kinds = {
 }  # fmt: skip
 
 
-def fold(lines: Iterable[StoreLine]) -> History:
-    """What a store's ledger says; no lines are no charges."""
-    history = History()
+def fold(lines: Iterable[StoreLine], path: Path) -> History:
+    """What the store's ledger at ``path`` says; no lines are no charges."""
+    history = History(path=path)
     for line in lines:
         line.fold(history, history.lines)
         history.lines += 1
     return history
+
+
+def follow(history: History, lines: Iterable[StoreLine]) -> list[StoreLine]:
+    """Fold lines that are to follow; those of them that have to be written.
+
+    Raises:
+        UseError: one may not follow, or the people would be charged beyond a total.
+    """
+    new = []
+    for line in lines:
+        if line.is_new(history):
+            line.fold(history, history.lines)
+            history.lines += 1
+            new.append(line)
+    if any(line.costs for line in new):
+        refuse_beyond(history)
+    return new
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,6 +27,7 @@ from userdp.ledger.lines import (
     OpenRun,
     ReleaseLoss,
     RunCopied,
+    Settle,
     SettleRun,
 )
 from userdp.ledger.place import PLACE, Counter
@@ -291,10 +292,10 @@ def end_early(folder: RunFolder) -> Ended:
         with Counter(ledger.place.counter(charge), begun=charge in history.nonces) as counter:
             attempts = min(counter.attempts, plan.steps)
             why = None if charge in history.settled else history.why_whole(charge)
-            ledger.settle(charge, steps=attempts, early=True)
             # What the ledger says now: this may be asked for again, or the ledger may have moved,
             # which the line before this one notes.
-            if ledger.history().charges[charge].stopped is None:
+            settled = ledger.append(Settle(run_id=charge, steps=attempts, early=True))
+            if settled.charges[charge].stopped is None:
                 why = why or "that was decided when it was settled, or the ledger was moved"
         if not run.has(SettleRun):
             journal.append(folder.ledger, RUN, lambda _: [SettleRun(attempts=attempts)])

@@ -23,6 +23,7 @@ from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.folder import LEDGER, RunFolder, RunRecord
 from userdp.ledger.history import History
+from userdp.ledger.lines import Forget
 from userdp.ledger.place import open_charges
 from userdp.people.members import Statement, statement_for
 
@@ -135,7 +136,7 @@ def forget_user(
         remove_leftovers(store)
         state = secrets.token_hex(16)
         # Before it is done: a run may go on over an erasure only if the ledger holds it.
-        ledger.forget(opened.meta.state.id, state)
+        ledger.append(Forget(before=opened.meta.state.id, after=state))
         (progress or NoProgress()).stage("erasing", None)
         erase_user(store, statement.row, state=state, remove=removed, scores=scores)
         late = open_charges(ledger.place.runs)

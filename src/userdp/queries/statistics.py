@@ -29,6 +29,7 @@ from userdp.data.verify import require_intact
 from userdp.errors import FailureError, UseError
 from userdp.extras import library
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import Answer, Query
 from userdp.plans.origin import Release
 from userdp.vocabulary import Adjacency, require_count, require_positive
 
@@ -105,7 +106,7 @@ def ask(
     ledger, answers = StoreLedger(store.path), []
     for query_id, one in zip(ids, questions, strict=True):
         answers.append(int(one.draw(one.held)))
-        ledger.answer(query_id, value=answers[-1])
+        ledger.append(Answer(run_id=query_id, value=answers[-1]))
     return answers, ids
 
 
@@ -123,7 +124,9 @@ def charge(
     ids = tuple(f"query-{secrets.token_hex(8)}" for _ in prices)
     for query_id, (name, epsilon) in zip(ids, prices, strict=True):
         state = store.meta.state.id
-        ledger.query(query_id, name=name, pure_epsilon=epsilon, base=base, state=state)
+        ledger.append(
+            Query(run_id=query_id, name=name, pure_epsilon=epsilon, base=base, state=state)
+        )
     return ids
 
 

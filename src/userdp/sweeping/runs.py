@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from userdp.data.store import UserStore
 from userdp.data.verify import require_intact
 from userdp.errors import FailureError, UseError
 from userdp.interrupts import told
-from userdp.ledger import RunFolder, RunRecord, StoreLedger
+from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
 from userdp.ledger.journal import exclusive
 from userdp.ledger.store import new_id
 from userdp.plans import PrivateSelection
@@ -191,12 +190,14 @@ class _Sweep:
             constants_digest(one.plan, encode(one.config), self.store)
             for one in self.request.candidates
         ]
-        charges.begin_tuning(sweep_id, constants)
+        history = charges.append(lines.BeginTuning(run_id=sweep_id, constants=tuple(constants)))
         self.trials = list(range(len(constants)))
         if isinstance(tuning, PrivateSelection):
-            if sweep_id not in charges.history().charges:
-                charges.reserve_selection(sweep_id, tuning, state=self.store.meta.state.id)
-            drawn = charges.slots(sweep_id, partial(_draw, tuning, constants))
+            if sweep_id not in history.charges:
+                state = self.store.meta.state.id
+                charges.append(lines.Selection(run_id=sweep_id, selection=tuning, state=state))
+            slots = lines.Slots(run_id=sweep_id, slots=_draw(tuning, constants))
+            drawn = charges.append(slots).slots[sweep_id]
             self.slots = list(drawn)
             self.trials = [constants.index(one) for one in drawn.values()]
         while waiting := [number for number in self.numbers if number not in self.folder.scores()]:
@@ -257,9 +258,9 @@ class _Sweep:
             return exact_score(losses)
         price = {"epsilon": request.tuning.score_epsilon, "bound": request.loss_bound}
         if isinstance(request.tuning, PrivateSelection):
-            draw = partial(selection_score, losses, **price)
-            value = StoreLedger(store.path).score(run.run_id, draw)
-            return Score(value=value, error=selection_error(**price))
+            drawn = lines.Score(run_id=run.run_id, value=selection_score(losses, **price))
+            scores = StoreLedger(store.path).append(drawn).scores
+            return Score(value=scores[run.run_id], error=selection_error(**price))
         subject = f"loss on {request.split}, sweep {self.begun.sweep_id} trial {number:03d}"
         lineage = run_lineage(RunRecord.read(run.path))
         # Every trial has a score, so that none was chosen for it.
@@ -280,7 +281,9 @@ class _Sweep:
         best = ranked[0]
         released, lineage = self.folder.release(best, self.begun, self._inherited(best))
         for weights in released:
-            StoreLedger(store).release(self.begun.sweep_id, weights=weights, lineage=lineage.plain)
+            StoreLedger(store).append(
+                lines.Release(run_id=self.begun.sweep_id, weights=weights, lineage=lineage.plain)
+            )
         tuned = Tuned(
             request=request,
             store=store,

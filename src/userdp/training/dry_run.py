@@ -6,7 +6,7 @@ text, that is a look, as ever.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,7 +19,7 @@ from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
-from userdp.ledger.store import Compose
+from userdp.ledger.lines import StoreLine, follow
 from userdp.training.opening import OpenRun, Training
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
@@ -82,9 +82,14 @@ class _NothingWritten(StoreLedger):
 
     after: History
 
-    def append(self, compose: Compose) -> None:
+    def append(
+        self, *lines: StoreLine, require: Callable[[History], None] | None = None
+    ) -> History:
         self.after = self.history()
-        compose(self.after)
+        if require is not None:
+            require(self.after)
+        follow(self.after, lines)
+        return self.after
 
 
 def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:

@@ -21,7 +21,8 @@ import os
 import shutil
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
 from userdp.ledger.folder import train_toml
 from userdp.ledger.history import History
 from userdp.ledger.journal import exclusive
-from userdp.ledger.lines import Begin
+from userdp.ledger.lines import Begin, Open, Release, Reserve, Settle, Trial
 from userdp.ledger.place import Counter
 from userdp.ledger.store import new_id
 from userdp.plans import Plan
@@ -117,7 +118,7 @@ def constants_digest(
     *,
     scores: Path | None = None,
 ) -> str:
-    """What `StoreLedger.declare` records beforehand of a run, and what a slot is for.
+    """What `userdp.ledger.lines.Declare` records beforehand of a run, and what a slot is for.
 
     Its plan and configuration; and the text, the base model and the scores themselves, since
     whoever exchanges one of them after a look has chosen it by the look.
@@ -241,7 +242,8 @@ class OpenRun:
                 known = ["none: put back"]
             self._require_nobody_erased()
             # Asked before anything is written here: what a copy holds must stay what it was.
-            self.store.require_last(charge, known)
+            is_last = partial(History.require_last, run_id=charge, known=known)
+            is_last(self.store.history())
             self._write_resume([opened, nonce] if opened else [nonce], charge)
             try:
                 self.charge_plan(self.store, history, charge)
@@ -256,7 +258,8 @@ class OpenRun:
             # After the charge: steps of which the store knows no charge are refused by everybody.
             if begun and charge not in (self.run_id, *paid):
                 counter.begin_at(attempts)
-            self.store.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
+            opening = Open(run_id=charge, attempts=counter.attempts, nonce=nonce)
+            self.store.append(opening, require=is_last)
             self.ledger = RunLedger(folder.ledger) if begun else self._begin_ledger(charge)
             self._note_copy()
             self.ledger.open(nonce, counter, charge=charge)
@@ -298,19 +301,23 @@ class OpenRun:
         assert of.base is not None
         base = of.base.plain
         if of.slot is not None and plan is not None:
-            ledger.take_slot(of.slot, charge, plan, constants=self.constants, base=base)
+            ledger.append(
+                Trial(run_id=charge, slot=of.slot, base=base),
+                require=partial(History.require_slot, slot=of.slot, constants=self.constants),
+            )
         elif charge not in history.charges:
-            ledger.reserve(
-                charge,
-                # Whoever knows the seed can undo the noise: such a run counts as one without
-                # privacy.
-                None if of.options.unsafe_seeds else plan,
-                again=None if charge == self.run_id else self.run_id,
-                base=base,
-                constants=self.constants,
-                logged=of.options.exact_log,
-                steered=self.steered,
-                state=self.people.meta.state.id,
+            # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
+            priced = None if of.options.unsafe_seeds else plan
+            ledger.append(
+                replace(
+                    Reserve.of(charge, priced),
+                    again=None if charge == self.run_id else self.run_id,
+                    base=base,
+                    constants=self.constants,
+                    logged=of.options.exact_log,
+                    steered=self.steered,
+                    state=self.people.meta.state.id,
+                )
             )
 
     def _write_resume(self, nonces: list[str], charge: str) -> None:
@@ -478,7 +485,9 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
     if charge in history.settled or charge not in {*history.charges, *history.taken.values()}:
         return False
     digests, lineage = run.finish.digests, run_lineage(run).plain
-    if (adapter := digests.get("adapter")) is not None:  # first: a kill here leaves it to do again
-        store.release(charge, weights=adapter, lineage=lineage)
-    store.settle(charge, steps=run.attempts, weights=digests.get("weights"), lineage=lineage)
+    released = dict.fromkeys((digests.get("adapter"), digests.get("weights")))
+    store.append(
+        *(Release(run_id=charge, weights=one, lineage=lineage) for one in released if one),
+        Settle(run_id=charge, steps=run.attempts),  # last: what a kill leaves undone is done again
+    )
     return True
