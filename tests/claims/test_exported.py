@@ -18,6 +18,7 @@ from userdp.claims.signing import ENVELOPE, STATEMENT, Signer, digests_of
 from userdp.claims.verify import verify_export
 from userdp.cli.app import run as command
 from userdp.errors import UseError
+from userdp.ledger import journal
 
 __all__ = ["_one_thread"]
 
@@ -89,6 +90,31 @@ def test_an_honest_export_passes_and_two_accountants_recompute_its_claim(shared,
     assert without.problems == ()
     assert without.signed_by is None
     assert "Nobody vouches" in without.notes[0]
+
+
+def test_a_command_reads_each_ledger_once(made, tmp_path, monkeypatch):
+    """The run's and its store's; an export's own is written, and read by its check."""
+    parsed, parse = [], journal._parse
+    monkeypatch.setattr(
+        journal, "_parse", lambda path, *of: parsed.append(path) or parse(path, *of)
+    )
+
+    def read_by(command) -> list[str]:
+        parsed.clear()
+        command()
+        return sorted(
+            place.relative_to(made).as_posix()
+            for place in map(Path.resolve, parsed)
+            if made in place.parents
+        )
+
+    run, store = made / "adapted", made / "adapted-people" / "store"
+    both = ["adapted-people/store/ledger.jsonl", "adapted/ledger.jsonl"]
+    assert read_by(lambda: userdp.verify(store)) == ["adapted-people/store/ledger.jsonl"]
+    assert read_by(lambda: userdp.verify(run)) == both
+    assert read_by(lambda: userdp.claim(run)) == both
+    assert read_by(lambda: userdp.export(run, out=tmp_path / "out")) == both
+    assert read_by(lambda: userdp.verify(made / "shared")) == ["shared/ledger.jsonl"]
 
 
 def test_the_statement_is_in_totos_and_its_subject_are_the_weights(shared):

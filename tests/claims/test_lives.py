@@ -29,6 +29,7 @@ LIVES = int(os.environ.get("USERDP_LIVES", "40"))
 """Beside those of `make test`; set the variable to 200 for half an hour of lives."""
 
 
+@pytest.mark.pitfall(number=37)
 @pytest.mark.parametrize("seed", range(3))
 def test_invariant_13_every_claim_is_what_was_paid(prepared, tmp_path, seed):
     Life(tmp_path, prepared, seed).play(8)

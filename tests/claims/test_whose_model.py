@@ -160,19 +160,6 @@ def total(store):
 
 
 @pytest.mark.slow
-def test_a_store_pays_for_what_the_base_models_of_its_runs_had_learned(store, tmp_path):
-    """Two stores of the same people; a run over each, the second on top of the first's model."""
-    tell, again = Teller(), toy_store(tmp_path / "again")
-    base = begin(store, tmp_path / "first") / "model"
-    _, second = train_from(tell, again.path, tmp_path / "second", base)
-    assert total(store) == PRICE
-    assert total(again) == pytest.approx(2 * PRICE) == claim(second).guarantee.epsilon
-    assert claim(again.path).standing == "spent so far"
-    train_from(tell, again.path, tmp_path / "third", second / "model")
-    assert total(again) == pytest.approx(3 * PRICE), "the first model's people paid for it once"
-
-
-@pytest.mark.slow
 def test_a_store_does_not_pay_for_a_base_model_of_other_people(store, tmp_path):
     tell, other = Teller(), toy_store(tmp_path / "other")
     base = begin(store, tmp_path / "first") / "model"
@@ -182,13 +169,6 @@ def test_a_store_does_not_pay_for_a_base_model_of_other_people(store, tmp_path):
     told = claim(other.path)
     assert told.guarantee.epsilon == PRICE
     assert "base-of-other-people" in [condition.kind for condition in told.conditions]
-
-
-@pytest.mark.slow
-def test_a_store_with_a_run_on_a_model_without_privacy_claims_nothing(store, tmp_path):
-    tell, again = Teller(), toy_store(tmp_path / "again")
-    train_from(tell, again.path, tmp_path / "second", plain(tell, store, tmp_path / "first"))
-    assert total(again) == math.inf
 
 
 @pytest.mark.slow

@@ -79,17 +79,6 @@ def test_a_run_without_privacy_before_is_a_look_and_no_part(ledger):
     assert looks(later) == ["train"]
 
 
-def test_constants_that_were_declared_before_inherit_nothing_later(ledger):
-    query(ledger, "q", name="users", pure_epsilon=0.25)
-    ledger.append(Declare(constants="constants"))
-    ledger.look("stats")
-    reserve(ledger, "earlier", PLAN)
-    lineage = of_run(ledger)
-    assert [part.id for part in lineage.parts] == ["q"]
-    assert looks(lineage) == []
-    assert looks(of_run(ledger, "other", constants="others")) == ["stats, train"]
-
-
 def test_what_is_declared_twice_is_as_old_as_the_first_time(ledger):
     ledger.append(Declare(constants="constants"))
     lines = ledger.path.read_bytes()
@@ -98,12 +87,6 @@ def test_what_is_declared_twice_is_as_old_as_the_first_time(ledger):
     ledger.look("stats")
     ledger.append(Declare(constants="constants"))
     assert looks(of_run(ledger)) == []
-
-
-def test_broken_twin_what_is_declared_after_a_look_is_not_older(ledger):
-    ledger.look("stats")
-    ledger.append(Declare(constants="constants"))
-    assert looks(of_run(ledger)) == ["stats"]
 
 
 # Slots.

@@ -14,16 +14,20 @@ it says.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from userdp import files
 from userdp.claims.lineage import Lineage
-from userdp.claims.weights import LINEAGE, describe, digest_of, named_digest, read_header
+from userdp.claims.weights import (
+    LINEAGE,
+    copy_tensors,
+    describe,
+    digest_of,
+    named_digest,
+    read_header,
+)
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
 
@@ -35,7 +39,6 @@ ADAPTER_FILES = ("adapter_config.json",)
 """What may leave beside weights. Another file, though bound, stays in the run's folder."""
 _FILE = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors")
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
-_BLOCK = 1 << 22
 
 
 def content_digest(path: Path) -> str:
@@ -180,9 +183,9 @@ def copy_weights(source: Path, target: Path, *, lineage: Lineage, only: str) -> 
     """
     found = sorted(source.glob("*.safetensors"))
     require_no_links([source, *found])
-    _refuse_other_names(found)
     for path in found:
-        _copy_tensors(path, target / path.name)
+        _refuse_other_names(path)
+        copy_tensors(path, target / path.name, metadata={"format": "pt"})
     if not found or digest_of(target) != only:
         raise UseError(
             f"the weights in {source} are not those that the run released, as the last lines of "
@@ -193,44 +196,13 @@ def copy_weights(source: Path, target: Path, *, lineage: Lineage, only: str) -> 
     return sorted(target.glob("*.safetensors"))
 
 
-def _refuse_other_names(found: list[Path]) -> None:
+def _refuse_other_names(path: Path) -> None:
     """A second file of the same tensors changes no digest, and could be called anything."""
-    for path in found:
-        if not _FILE.fullmatch(path.name):
-            raise UseError(
-                f"{path} is called as no file of released weights is: nobody knows whose it is",
-                hint="remove it; released are model.safetensors, and adapter_model.safetensors",
-            )
-
-
-def _copy_tensors(source: Path, target: Path) -> None:
-    """Write the tensors of a file one after another."""
-    try:
-        header, begin = read_header(source)
-        facts = {name: one for name, one in header.items() if name != "__metadata__"}
-        spans = {name: (int(one["data_offsets"][0]), int(one["data_offsets"][1])) for name, one
-                 in facts.items()}  # fmt: skip
-        clean: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-        end = 0
-        for name in sorted(facts, key=lambda one: spans[one]):
-            first, last = spans[name]
-            if not _NAME.fullmatch(name) or not 0 <= first <= last:
-                raise ValueError(f"a tensor is called {name[:80]!r} and lies at {first} to {last}")
-            one = facts[name]
-            place = [end, end + last - first]
-            shape = [int(length) for length in one["shape"]]
-            clean[name] = {"dtype": str(one["dtype"]), "shape": shape, "data_offsets": place}
-            end += last - first
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UseError(f"{source} is damaged, or is no file of safetensors: {error}") from error
-    encoded = json.dumps(clean, separators=(",", ":")).encode()
-    encoded += b" " * (-len(encoded) % 8)  # tensors are aligned
-    with source.open("rb") as origin, files.whole_file(target) as copy:
-        copy.write(struct.pack("<Q", len(encoded)) + encoded)
-        for name in clean:
-            if name != "__metadata__":
-                first, last = spans[name]
-                origin.seek(begin + first)
-                while first < last and (block := origin.read(min(last - first, _BLOCK))):
-                    copy.write(block)
-                    first += len(block)
+    if not _FILE.fullmatch(path.name):
+        raise UseError(
+            f"{path} is called as no file of released weights is: nobody knows whose it is",
+            hint="remove it; released are model.safetensors, and adapter_model.safetensors",
+        )
+    for name in read_header(path)[0]:
+        if not _NAME.fullmatch(name):
+            raise UseError(f"{path} is damaged: one of its tensors is called {name[:80]!r}")

@@ -283,7 +283,7 @@ def verify_export(folder: Path, *, key: Path | None = None) -> Checked:
     try:
         statement = Statement.read(_bytes_of(folder / STATEMENT), where=folder / STATEMENT)
         signed_by, problems = _signature(folder, public)
-        _bytes_of(folder / LEDGER)
+        _require_file(folder / LEDGER)
         run = RunRecord.read(folder)
         claimed = claim(run)
     except UseError as error:
@@ -392,6 +392,10 @@ def _signature(folder: Path, key: PublicKey | None) -> tuple[str | None, list[st
 
 def _bytes_of(path: Path) -> bytes:
     """What a file of an export holds; `UseError` where it is missing, or a link."""
+    _require_file(path)
+    return path.read_bytes()
+
+
+def _require_file(path: Path) -> None:
     if path.is_symlink() or not path.is_file():
         raise UseError(f"{path} is a link or no file, and every export has that file")
-    return path.read_bytes()

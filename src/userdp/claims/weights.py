@@ -29,7 +29,7 @@ from userdp.strict_json import parse
 
 LINEAGE = "userdp.json"
 SCHEMA = "userdp.lineage/1"
-_KEY = "userdp"
+_KEY, _METADATA = "userdp", "__metadata__"
 _BLOCK = 1 << 22
 _MOST_HEADER = 100 << 20  # safetensors' own bound
 
@@ -100,7 +100,8 @@ def describe(folder: Path, lineage: Lineage) -> str:
     described = Described(lineage=lineage, weights=digest_of(folder))
     text = json.dumps(described.plain, separators=(",", ":"), sort_keys=True)
     for path in _files(folder):
-        _write_metadata(path, text)
+        known = read_header(path)[0].get(_METADATA, {})
+        copy_tensors(path, path, metadata={**known, _KEY: text})
     files.write_json(folder / LINEAGE, described.plain)
     return described.weights
 
@@ -133,7 +134,7 @@ def descriptions_of(folder: Path) -> list[tuple[Path, Described | None]]:
     if beside.exists():
         told = [(beside, _described(files.read_json(beside, what="a lineage"), beside))]
     for path in _files(folder, required=False):
-        text = read_header(path)[0].get("__metadata__", {}).get(_KEY)
+        text = read_header(path)[0].get(_METADATA, {}).get(_KEY)
         try:
             told.append((path, None if text is None else _described(parse(text), path)))
         except ValueError as error:
@@ -205,7 +206,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, tuple[str, tuple[int, ...], byte
     header, begin = read_header(path)
     with path.open("rb") as file:
         for name, facts in header.items():
-            if name == "__metadata__":
+            if name == _METADATA:
                 continue
             first, last = facts["data_offsets"]
             file.seek(begin + first)
@@ -245,7 +246,7 @@ def _require_header(path: Path, header: Mapping[str, Any], length: int) -> None:
     """`UseError` unless each tensor of a header is one, and lies in so many bytes of the file."""
     for name, facts in header.items():
         at = f"{name!r:.80} in {path}"
-        if name == "__metadata__":
+        if name == _METADATA:
             decode(dict[str, str], facts, what=at)
             continue
         kept = decode(dict[str, Any], facts, what=at)
@@ -257,14 +258,32 @@ def _require_header(path: Path, header: Mapping[str, Any], length: int) -> None:
             raise UseError(f"{path} is damaged: {name!r:.80} does not lie in it")
 
 
-def _write_metadata(path: Path, text: str) -> None:
-    """Write a file of weights anew with this word of ours in its metadata; its tensors stay."""
-    header, begin = read_header(path)
-    header["__metadata__"] = {**header.get("__metadata__", {}), _KEY: text}
-    encoded = json.dumps(header, separators=(",", ":")).encode()
-    encoded += b" " * (-len(encoded) % 8)  # tensors are aligned
-    with path.open("rb") as source, files.whole_file(path) as target:
-        target.write(struct.pack("<Q", len(encoded)) + encoded)
-        source.seek(begin)
-        while block := source.read(_BLOCK):
-            target.write(block)
+def copy_tensors(source: Path, target: Path, *, metadata: Mapping[str, str]) -> None:
+    """Write the tensors of a file of weights, one after another, and no words but ``metadata``.
+
+    Args:
+        source: of safetensors.
+        target: may be the same file.
+        metadata: by name, as safetensors has it.
+
+    Raises:
+        UseError: the file is damaged.
+    """
+    header, begin = read_header(source)
+    spans = {one: tuple(header[one]["data_offsets"]) for one in header if one != _METADATA}
+    ordered, written, end = sorted(spans, key=lambda name: spans[name]), {}, 0
+    for name in ordered:
+        first, last = spans[name]
+        facts = {key: header[name][key] for key in ("dtype", "shape")}
+        written[name] = {**facts, "data_offsets": [end, end + last - first]}
+        end += last - first
+    text = json.dumps({_METADATA: dict(metadata), **written}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors are aligned
+    with source.open("rb") as origin, files.whole_file(target) as copy:
+        copy.write(struct.pack("<Q", len(text)) + text)
+        for name in ordered:
+            first, last = spans[name]
+            origin.seek(begin + first)
+            while first < last and (block := origin.read(min(last - first, _BLOCK))):
+                copy.write(block)
+                first += len(block)

@@ -131,8 +131,8 @@ def _of_store(path: Path, *, quick: bool, progress: Progress | None) -> Verified
         checked = verify_store(path, quick=quick, progress=bar)
     problems, claimed = list(checked.problems), None
     try:
-        if StoreLedger(path).charges():
-            claimed = claim(path)
+        history = StoreLedger(path).history()
+        claimed = claim(history) if history.charges else None
     except UseError as error:  # for this command a broken chain is what it looks for
         problems.append(error.message)
     # No size and no count: those are exact facts about people's text, and a look at them a line.
