@@ -9,7 +9,7 @@ Three parts, each reported on its own:
    call counts with what it used until then, so its speed-up is a lower bound; a call that fails
    counts in no ratio.
    Where dp-accounting answers, our lower δ at its ε must not exceed δ + 1e-13 (its FFT round-off);
-   where it does, mpmath's δ must lie within our bracket.
+   where it does, our bracket must meet the one that is proven by ball arithmetic.
 2. Calibration of σ by both, on a sample of the table.
 3. Ours alone on 300 random settings (T <= 1e6, 1e-6 <= p <= 1, 0.3 <= σ <= 100, G <= 512,
    1e-12 <= δ <= 1e-3, all log-uniform): times, and the peak memory above that after import.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 from benchmarks.accounting.bench import Bench
 from benchmarks.accounting.libraries import Row
 from benchmarks.accounting.settings import CALIBRATION_EPSILON, CALIBRATION_SAMPLE, Setting
+from userdp.accounting.claims import steps_of
+from userdp.accounting.proof import enclose_delta
 
 ROUND_OFF = 1e-13  # dp-accounting's, absolute in δ
 
@@ -27,38 +28,17 @@ def compare(bench: Bench, settings: Iterable[Setting], cap: int) -> list[Row]:
                 row["excess_delta"] = at_theirs["lower"] - setting.delta
                 row["consistent"] = row["excess_delta"] <= ROUND_OFF
                 if not row["consistent"]:
-                    row |= _ask_mpmath(bench, setting, theirs["epsilon"], at_theirs)
+                    row |= _ask_the_proof(setting, theirs["epsilon"], at_theirs)
         rows.append(row)
     return rows
 
 
-def _ask_mpmath(bench: Bench, setting: Setting, epsilon: float, ours: Row) -> Row:
-    """Who is right where the libraries differ: consistent if our bracket holds mpmath's δ."""
-    from tests.accounting import oracle
-
-    name = f"mpmath delta {setting.key} {epsilon!r}"
-    if name not in bench.journal.known:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        truth = 0.0
-        for direction in ("remove", "add"):
-            try:
-                answer = oracle.delta(
-                    direction,
-                    epsilon,
-                    steps=setting.steps,
-                    p=setting.sampling_probability,
-                    sigma=setting.noise_multiplier,
-                    group_size=setting.group_size,
-                    at_least=ours["lower"] / 1e3,
-                )
-            except ArithmeticError as error:
-                if direction == "add" and "below every guess" in str(error):
-                    continue  # far below the other direction
-                return {"mpmath": str(error)}
-            truth = max(truth, float(answer.value))
-        bench.journal.add(name, {"delta": truth})
-    truth = bench.journal.known[name]["delta"]
-    return {"mpmath": truth, "consistent": bool(ours["lower"] <= truth <= ours["upper"])}
+def _ask_the_proof(setting: Setting, epsilon: float, ours: Row) -> Row:
+    """Who is right where the libraries differ: consistent if our bracket meets the proven one."""
+    steps = steps_of(setting.mechanism())
+    proven = enclose_delta(steps, epsilon, size=ours["upper"])
+    meets = proven.lower <= ours["upper"] and ours["lower"] <= proven.upper
+    return {"proven": [proven.lower, proven.upper], "consistent": bool(meets)}
 
 
 def compare_calibration(bench: Bench, cap: int) -> list[Row]:

@@ -26,20 +26,9 @@ class Clock:
         }
 
 
-def _mechanism(setting: Setting) -> Any:
-    from userdp.accounting.mechanisms import binomial_steps
-
-    return binomial_steps(
-        sampling_probability=setting.sampling_probability,
-        group_size=setting.group_size,
-        noise_multiplier=setting.noise_multiplier,
-        steps=setting.steps,
-    )
-
-
 def ask_ours(request: Row) -> Row:
     setting = Setting(**request["setting"])
-    mechanism = _mechanism(setting)
+    mechanism = setting.mechanism()
     from userdp.accounting.accountants import calibrate
 
     clock = Clock()

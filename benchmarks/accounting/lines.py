@@ -33,8 +33,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting.contour.losses import Phase, losses, phase_of
-from userdp.accounting.laws import Binomial, Hypergeometric, Law
+from userdp.accounting.contour.losses import Phase, ShiftLaw, losses, phase_of
+from userdp.accounting.laws import Binomial, Hypergeometric
 
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
@@ -70,7 +70,7 @@ class Count:
         return Count(**joined)
 
 
-def random_law(rng: np.random.Generator) -> Law:
+def random_law(rng: np.random.Generator) -> ShiftLaw:
     """A law from the corners: p near 0 or 1, few or very many components, any noise."""
 
     def draw(low: float, high: float) -> float:
@@ -101,13 +101,11 @@ def random_law(rng: np.random.Generator) -> Law:
 
     while True:
         made = phase()
-        a = np.asarray(made.shifts) / made.noise_multiplier
-        if not made.is_gaussian and a[-1] <= _FARTHEST:
-            w = np.asarray(made.log_probabilities)
-            return Law(a, w - math.log(math.fsum(np.exp(w))), 0.0)
+        if not made.is_gaussian and made.shifts[-1] / made.noise_multiplier <= _FARTHEST:
+            return made.law()
 
 
-def _zero(law: Law) -> float:
+def _zero(law: ShiftLaw) -> float:
     """An x with l(x) near 0, by bisection."""
     low, high = -30.0, 30.0 + float(law.a[-1])
     for _ in range(40):
@@ -117,7 +115,7 @@ def _zero(law: Law) -> float:
     return 0.5 * (low + high)
 
 
-def random_line(law: Law, zero: float, rng: np.random.Generator) -> tuple[Floats, float]:
+def random_line(law: ShiftLaw, zero: float, rng: np.random.Generator) -> tuple[Floats, float]:
     """(x ascending, y): anywhere, near l = 0, and near whole turns of e^l."""
     _, slope, _ = losses(law, np.array([zero]), np.zeros(1))
     near = 0.3 / max(float(slope[0]), 1e-2)
@@ -137,7 +135,7 @@ def random_line(law: Law, zero: float, rng: np.random.Generator) -> tuple[Floats
     return x[y * y * bend < _LARGEST_BEND], y
 
 
-def unwrapped(law: Law, x: float, y: float) -> complex:
+def unwrapped(law: ShiftLaw, x: float, y: float) -> complex:
     """l(x + iy), followed from the real axis; independent of the accountant's way."""
     long = np.longdouble
     a, w = law.a.astype(long), law.w.astype(long)

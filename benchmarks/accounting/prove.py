@@ -20,9 +20,8 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.accounting.settings import Setting, proof_settings
-from userdp.accounting import Mixture, binomial_steps
-from userdp.accounting.laws import Binomial
-from userdp.accounting.proof import Steps, enclose_delta
+from userdp.accounting.claims import steps_of
+from userdp.accounting.proof import enclose_delta
 
 FILE = Path("docs/results/proof.jsonl")
 SEED = 20261122
@@ -59,35 +58,20 @@ def _meet(row: dict[str, Any], setting: Setting) -> bool:
     """Whether the accountant's bracket of δ, computed now, meets the proven one."""
     if "remove" not in row:
         return True
-    contour = _mechanism(setting).delta(row["epsilon"])
+    contour = setting.mechanism().delta(row["epsilon"])
     lower, upper = (max(row[way][end] for way in ("remove", "add")) for end in (0, 1))
     return bool(lower <= contour.upper and contour.lower <= upper)
 
 
-def _mechanism(setting: Setting) -> Mixture:
-    return binomial_steps(
-        sampling_probability=setting.sampling_probability,
-        group_size=setting.group_size,
-        noise_multiplier=setting.noise_multiplier,
-        steps=setting.steps,
-    )
-
-
 def one(setting: Setting) -> dict[str, Any]:
     """One setting: the contour's ε, and the enclosure of δ there."""
-    epsilon = _mechanism(setting).epsilon(setting.delta).upper
+    epsilon = setting.mechanism().epsilon(setting.delta).upper
     row: dict[str, Any] = {"setting": setting.key, "epsilon": epsilon}
-    steps = Steps(
-        law=Binomial(trials=setting.group_size, probability=setting.sampling_probability),
-        scale=1.0,
-        noise_multiplier=setting.noise_multiplier,
-        count=setting.steps,
-    )
     signal.signal(signal.SIGVTALRM, _stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
     started = time.process_time()
     try:
-        found = enclose_delta((steps,), epsilon, size=setting.delta)
+        found = enclose_delta(steps_of(setting.mechanism()), epsilon, size=setting.delta)
     except _TooLongError as error:
         return {**row, "why": str(error), "seconds": round(time.process_time() - started, 2)}
     finally:

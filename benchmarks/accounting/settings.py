@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from userdp.accounting.mechanisms import Mixture
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,17 @@ class Setting:
         return (
             f"T={self.steps} p={self.sampling_probability!r} sigma={self.noise_multiplier!r}"
             f" G={self.group_size} delta={self.delta!r}"
+        )
+
+    def mechanism(self) -> Mixture:
+        """The steps; imported here, so that a worker of another library does not pay for ours."""
+        from userdp.accounting.mechanisms import binomial_steps
+
+        return binomial_steps(
+            sampling_probability=self.sampling_probability,
+            group_size=self.group_size,
+            noise_multiplier=self.noise_multiplier,
+            steps=self.steps,
         )
 
 

@@ -49,9 +49,9 @@ def summarise(
         "dp_accounting_failures": sum("error" in r["dp_accounting"] for r in compared),
         "agreement_cases": sum("consistent" in r for r in compared),
         "dp_accounting_unsafe": [
-            {key: r[key] for key in ("setting", "excess_delta", "mpmath")}
+            {key: r[key] for key in ("setting", "excess_delta", "proven")}
             for r in compared
-            if "mpmath" in r and r["consistent"]
+            if "proven" in r and r["consistent"]
         ],
         "agreement_failures": [r["setting"] for r in compared if r.get("consistent") is False],
         "own_settings": len(done),

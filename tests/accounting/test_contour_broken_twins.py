@@ -11,9 +11,9 @@ import pytest
 
 from userdp.accounting.contour import Phase, line, phase_of
 from userdp.accounting.contour.attempts import plan_nodes
-from userdp.accounting.contour.curve import Curve, delta_at
+from userdp.accounting.contour.curve import delta_at, delta_bounds
 from userdp.accounting.contour.line import Line, make_lines
-from userdp.accounting.contour.nodes import Nodes, compute_nodes, evaluate
+from userdp.accounting.contour.nodes import Contour, Nodes, compute_nodes, evaluate
 from userdp.accounting.contour.side import (
     Saddle,
     Side,
@@ -49,16 +49,14 @@ def planned(phase: Phase, epsilon: float, mass_budget: float) -> tuple[Side, Sad
 
 def with_step(nodes: Nodes, factor: float) -> Nodes:
     """The same nodes with the step h multiplied by ``factor``."""
-    lines = make_lines(nodes.side, nodes.c)
-    n = math.ceil(nodes.value.size / factor)
-    return compute_nodes(
-        nodes.side, lines, nodes.c, nodes.h * factor, n, nodes.bounds, 0.0, nodes.log_tail, EPSILON
-    )
+    lines = make_lines(nodes.side, nodes.at.c)
+    coarse = Contour(nodes.at.c, nodes.at.h * factor, math.ceil(nodes.at.n / factor))
+    return compute_nodes(nodes.side, lines, coarse, nodes.bounds, nodes.log_tail, EPSILON)
 
 
 @pytest.mark.pitfall(number=24)
 def test_a_dropped_tail_that_is_not_added_back_is_caught() -> None:
-    truth = Curve((PHASE,), remove=True).delta(EPSILON)
+    truth = delta_bounds((PHASE,), EPSILON, remove=True)
     side, _, nodes = planned(PHASE, EPSILON, 3e-3 * truth.lower)
     honest = delta_at(nodes, EPSILON)
     assert honest.lower <= truth.upper
@@ -68,7 +66,7 @@ def test_a_dropped_tail_that_is_not_added_back_is_caught() -> None:
 
 
 def test_a_coarse_step_widens_the_bracket_and_its_bare_sum_is_wrong() -> None:
-    truth = Curve((PHASE,), remove=True).delta(EPSILON)
+    truth = delta_bounds((PHASE,), EPSILON, remove=True)
     _, _, nodes = planned(PHASE, EPSILON, 2e-9 * truth.lower)
     coarse = with_step(nodes, 3.0)
     piece = evaluate(coarse, EPSILON)
@@ -93,6 +91,6 @@ def test_a_strip_that_holds_a_zero_is_rejected_on_every_kind_of_line(make: Any) 
 def test_half_the_noise_is_caught() -> None:
     half = phase_of(Binomial(trials=8, probability=0.01), noise_multiplier=0.5, count=2000)
     assert (
-        Curve((half,), remove=True).delta(EPSILON).lower
-        > Curve((PHASE,), remove=True).delta(EPSILON).upper
+        delta_bounds((half,), EPSILON, remove=True).lower
+        > delta_bounds((PHASE,), EPSILON, remove=True).upper
     )

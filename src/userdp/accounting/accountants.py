@@ -65,18 +65,16 @@ def epsilon_by(accountant: Accountant, mechanism: NoisySteps, delta: float) -> B
 def _epsilon_by(accountant: Accountant, mechanism: NoisySteps, delta: float) -> Bracket:
     if accountant is Accountant.CONTOUR:
         return mechanism.epsilon(delta)
+    if accountant is Accountant.RDP:
+        upper = rdp.epsilon_of_curve(rdp.step_curve(mechanism), delta)
+        note = "an upper bound only: the best Rényi order"
+        return Bracket(lower=0.0, upper=upper, accountant=str(accountant), note=note)
     mixture = _mixture(accountant, mechanism)
     if accountant is Accountant.DP_ACCOUNTING:
         return by_dp_accounting(mixture, delta)
-    if accountant is Accountant.RDP:
-        if not rdp.has_curve(mixture):
-            raise _no_bound(accountant, mechanism)
-        upper = rdp.epsilon_of_curve(rdp.step_curve(mixture), delta)
-        note = "an upper bound only: the best Rényi order"
-        return Bracket(lower=0.0, upper=upper, accountant=str(accountant), note=note)
     example = mixture.of(1)
     upper = group_privacy.group_epsilon(
-        lambda epsilon: example.delta(epsilon).upper, mixture.items, delta, _LEMMAS[accountant]
+        lambda epsilon: example.delta(epsilon).upper, mixture.law.items, delta, _LEMMAS[accountant]
     )
     return Bracket(lower=0.0, upper=upper, accountant=str(accountant))
 
@@ -127,7 +125,7 @@ def calibrate(
         tolerance = 1e-8
         mixture = _mixture(accountant, mechanism)
         target = group_privacy.example_target(
-            target_epsilon, target_delta, mixture.items, _LEMMAS[accountant]
+            target_epsilon, target_delta, mixture.law.items, _LEMMAS[accountant]
         )
         example = mixture.of(1).with_noise_multiplier(1.0)
         noise = _noise_for_delta(example, *target, 1e-9, smallest=1e-6) if target.delta else None
@@ -204,12 +202,8 @@ def by_dp_accounting(mixture: Mixture, delta: float, *, grid: float = 1e-4) -> B
 
 def _mixture(accountant: Accountant, mechanism: NoisySteps) -> Mixture:
     if not isinstance(mechanism, Mixture):
-        raise _no_bound(accountant, mechanism)
+        raise UseError(
+            f"the accountant {accountant} has no bound for {type(mechanism).__name__}",
+            hint="use the accountant contour",
+        )
     return mechanism
-
-
-def _no_bound(accountant: Accountant, mechanism: NoisySteps) -> UseError:
-    return UseError(
-        f"the accountant {accountant} has no bound for {type(mechanism).__name__}",
-        hint="use the accountant contour",
-    )

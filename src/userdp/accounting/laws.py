@@ -34,8 +34,9 @@ class Binomial:
         require_probability("sampling_probability", self.probability)
 
     @property
-    def least(self) -> int:
-        return self.trials if self.probability == 1 else 0
+    def is_certain(self) -> bool:
+        """Whether every item joins every step; else none of them may."""
+        return self.probability == 1
 
     @property
     def most(self) -> int:
@@ -56,7 +57,8 @@ class Hypergeometric:
     """k marked items among ``draws`` of ``population`` without replacement.
 
     Args:
-        draws: the size of the batch; at least 1.
+        draws: the size of the batch; at least 1. The items of others alone can fill it, so that k
+            may be 0.
         population: items of the larger data set, the user's included.
         marked: the user's items; at least 1.
 
@@ -70,12 +72,12 @@ class Hypergeometric:
 
     def __post_init__(self) -> None:
         require_count("population", self.population)
-        require_count("the batch's size", self.draws, at_most=self.population)
         require_count("group_size", self.marked, at_most=self.population)
+        require_count("the batch's size", self.draws, at_most=self.population - self.marked)
 
     @property
-    def least(self) -> int:
-        return max(0, self.draws + self.marked - self.population)
+    def is_certain(self) -> bool:
+        return False
 
     @property
     def most(self) -> int:

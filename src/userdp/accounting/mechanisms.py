@@ -33,12 +33,7 @@ from typing import Self
 from scipy.special import betainc
 
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.contour import (
-    Phase,
-    delta_bracket,
-    epsilon_bracket,
-    phase_of,
-)
+from userdp.accounting.contour import Phase, delta_bracket, epsilon_bracket, phase_of
 from userdp.accounting.group_privacy import example_target, group_guarantee
 from userdp.accounting.implemented import addition, close_delta, close_epsilon
 from userdp.accounting.laws import MOST_ITEMS, Binomial, Hypergeometric, Law
@@ -96,11 +91,6 @@ class NoisySteps(Mechanism):
     def noise_multiplier(self) -> float:
         """σ, the noise's standard deviation divided by the clip norm."""
 
-    @property
-    @abstractmethod
-    def items(self) -> int:
-        """The most items of one user that this is the price for."""
-
     @abstractmethod
     def with_steps(self, steps: int) -> Self:
         """The same mechanism run for another number of steps."""
@@ -108,10 +98,6 @@ class NoisySteps(Mechanism):
     @abstractmethod
     def with_noise_multiplier(self, noise_multiplier: float) -> Self:
         """The same mechanism with other noise."""
-
-    @abstractmethod
-    def of(self, items: int) -> Self:
-        """The same steps as a user of another number of items sees them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,10 +134,6 @@ class Mixture(NoisySteps):
         require_noise_multiplier(self.noise_multiplier)
         require_count("steps", self.steps)
 
-    @property
-    def items(self) -> int:
-        return self.law.items
-
     def with_steps(self, steps: int) -> Self:
         return replace(self, steps=steps)
 
@@ -159,26 +141,19 @@ class Mixture(NoisySteps):
         return replace(self, noise_multiplier=noise_multiplier)
 
     def of(self, items: int) -> Self:
+        """The same steps as a user of another number of items sees them."""
         return replace(self, law=self.law.of(items))
 
     def phases(self) -> tuple[Phase, ...]:
         """The dominating pair, as phases of identical steps."""
-        return (
-            phase_of(
-                self.law,
-                scale=self.scale,
-                noise_multiplier=self.noise_multiplier,
-                count=self.steps,
-            ),
-        )
+        sigma = self.noise_multiplier
+        return (phase_of(self.law, scale=self.scale, noise_multiplier=sigma, count=self.steps),)
 
     def epsilon(self, delta: float) -> Bracket:
-        """Certified bounds of the least ε at this δ, in (0, 1)."""
-        return epsilon_bracket(self.phases(), require_delta(delta))
+        return epsilon_bracket(self.phases(), delta)
 
     def delta(self, epsilon: float) -> Bracket:
-        """Certified bounds of the least δ at this ε, >= 0."""
-        return delta_bracket(self.phases(), require_epsilon(epsilon))
+        return delta_bracket(self.phases(), epsilon)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,18 +170,11 @@ class ByMixture(NoisySteps):
     def noise_multiplier(self) -> float:
         return self.mixture.noise_multiplier
 
-    @property
-    def items(self) -> int:
-        return self.mixture.items
-
     def with_steps(self, steps: int) -> Self:
         return replace(self, mixture=self.mixture.with_steps(steps))
 
     def with_noise_multiplier(self, noise_multiplier: float) -> Self:
         return replace(self, mixture=self.mixture.with_noise_multiplier(noise_multiplier))
-
-    def of(self, items: int) -> Self:
-        return replace(self, mixture=self.mixture.of(items))
 
 
 def binomial_steps(
@@ -314,7 +282,7 @@ class Capped(ByMixture):
 
     def delta(self, epsilon: float) -> Bracket:
         """Bounds of the least δ at this ε, >= 0."""
-        bracket = self.mixture.delta(require_epsilon(epsilon))
+        bracket = self.mixture.delta(epsilon)
         upper = close_delta(bracket.upper, epsilon, distance=self.overflow)
         return replace(bracket, lower=0.0, upper=upper)
 
@@ -359,7 +327,7 @@ class Exchanged(ByMixture):
     def in_full(self) -> Mixture:
         """The Gaussian mechanism in which all of the user's items join each step."""
         return gaussian_steps(
-            shift=2.0 * self.mixture.scale * self.items,
+            shift=2.0 * self.mixture.scale * self.mixture.law.items,
             noise_multiplier=self.noise_multiplier,
             steps=self.steps,
             adjacency=self.adjacency,
@@ -368,7 +336,7 @@ class Exchanged(ByMixture):
     def epsilon(self, delta: float) -> Bracket:
         """Bounds of the least ε at this δ, in (0, 1)."""
         return Bracket(
-            lower=self.mixture.epsilon(require_delta(delta)).lower,
+            lower=self.mixture.epsilon(delta).lower,
             upper=min(_twice(self.mixture, delta), self.in_full.epsilon(delta).upper),
             accountant=_TWICE,
         )
@@ -443,7 +411,7 @@ class Composition(Mechanism):
         return tuple(phase for part in self.parts for phase in part.phases())
 
     def delta(self, epsilon: float) -> Bracket:
-        return delta_bracket(self.phases(), require_epsilon(epsilon))
+        return delta_bracket(self.phases(), epsilon)
 
     def epsilon(self, delta: float) -> Bracket:
-        return epsilon_bracket(self.phases(), require_delta(delta))
+        return epsilon_bracket(self.phases(), delta)

@@ -122,7 +122,11 @@ def step_curve(mechanism: NoisySteps, orders: Sequence[float] = ORDERS) -> dict[
         UseError: the mechanism has no Rényi divergence here.
     """
     if not has_curve(mechanism):
-        raise UseError(f"steps of kind {type(mechanism).__name__} have no Rényi divergence here")
+        raise UseError(
+            f"the Rényi divergence of {type(mechanism).__name__} is not known here: it is of steps "
+            "in which each of a user's items joins by a coin of its own",
+            hint="use the accountant contour",
+        )
     law = mechanism.law
     assert isinstance(law, Binomial)
     return {

@@ -22,7 +22,7 @@ import numpy as np
 from userdp.accounting.contour.large import choices, large_nodes, small_nodes
 from userdp.accounting.contour.line import Line, UnsoundStrip, make_lines
 from userdp.accounting.contour.losses import Phase
-from userdp.accounting.contour.nodes import Nodes, compute_nodes, estimate, evaluate
+from userdp.accounting.contour.nodes import Contour, Nodes, compute_nodes, estimate, evaluate
 from userdp.accounting.contour.side import (
     LOG_SQRT_2PI,
     RATIOS,
@@ -117,7 +117,7 @@ def plan_nodes(
         bounds = chernoff(side, domains, c * RATIOS, smoothing)
     tail = _log_tail(side, lines, n * h, smoothing)
     planned_for = max(saddle.epsilon, 0.0)
-    return compute_nodes(side, lines, c, h, n, bounds, smoothing, tail, planned_for)
+    return compute_nodes(side, lines, Contour(c, h, n), bounds, tail, planned_for, smoothing)
 
 
 # Nodes. A way that needs more than a few is tried after the others, since one of them may do with
@@ -169,7 +169,7 @@ def centre(nodes: Nodes, log_delta: float, epsilon: float) -> float | None:
         if not middle > 0 or not slope < 0:
             return None
         gap = math.log(middle) + log_scale - log_delta
-        limit = max(2 / nodes.c, 0.5 * epsilon)
+        limit = max(2 / nodes.at.c, 0.5 * epsilon)
         moved = max(epsilon + min(max(-gap * middle / slope, -limit), limit), 0.0)
         # the sum's own rounding may keep Newton's steps from ever getting smaller
         enough = 1e-13 if turn < 8 else 1e-10
@@ -296,10 +296,7 @@ def _far(
         if saddle is None:
             return
         reach = saddle.c
-        try:
-            side = make_side(phases, remove=True, mass_budget=budget, reach_c=reach)
-        except GridTooLarge:
-            return
+        side = make_side(phases, remove=True, mass_budget=budget, reach_c=reach)
         saddle = _locate(side, target, reach)
         if saddle is not None and saddle.c <= 1.02 * reach:
             yield from _planned(side, saddle, target, most, seen)
@@ -316,7 +313,7 @@ def attempts(phases: tuple[Phase, ...], target: Target, *, remove: bool) -> Iter
     if remove:
         ways.append(_far(phases, target, MOST_NODES, far))
     for way in ways:
-        with suppress(UnsoundStrip):  # then the next way answers
+        with suppress(UnsoundStrip, GridTooLarge):  # then the next way answers
             yield from way
 
 

@@ -127,12 +127,6 @@ def gaussian_epsilon(mu: float, delta: float) -> Bounds:
     return Bounds(lower, upper)
 
 
-def _law(phase: Phase) -> ShiftLaw:
-    w = np.asarray(phase.log_probabilities)
-    w = w - math.log(math.fsum(np.exp(w)))
-    return ShiftLaw(np.asarray(phase.shifts) / phase.noise_multiplier, w, 0.0)
-
-
 def single_step_delta(phase: Phase, epsilon: float, *, remove: bool) -> Bounds | None:
     """delta(epsilon) of one mixed step; None where the closed form cancels too much.
 
@@ -140,7 +134,7 @@ def single_step_delta(phase: Phase, epsilon: float, *, remove: bool) -> Bounds |
     delta = P(x < r) - e^eps Q(x < r) (l increases). Any r gives a lower bound; a root r wrong by
     dr costs at most the second-order term, which is added (docs, eq. 17).
     """
-    law = _law(phase)
+    law = phase.law()
     target = epsilon if remove else -epsilon
     if not remove and phase.shifts[0] == 0 and target <= float(law.w[0]):
         return Bounds(0.0, 0.0)
@@ -208,7 +202,7 @@ def single_step_epsilon(phase: Phase, delta: float, *, remove: bool) -> Bounds |
     at_zero = single_step_delta(phase, 0.0, remove=remove)
     if at_zero is None or at_zero.upper <= delta:
         return at_zero and Bounds(0.0, 0.0)
-    law = _law(phase)
+    law = phase.law()
     sign = 1.0 if remove else -1.0
     reach = 2 + math.sqrt(2 * math.log(1 / delta))
     near, _ = _root(law, 0.0)

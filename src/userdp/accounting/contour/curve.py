@@ -1,13 +1,14 @@
 r"""Certified delta(epsilon) and epsilon(delta) of a composition: the contour accountant's answers.
 
-Each direction has a `Curve`, which asks for one attempt after the other until the bracket is
-narrow. Derivation and proofs: docs/accounting.md.
+Each direction asks for one attempt after the other until its bracket is narrow. Derivation and
+proofs: docs/accounting.md.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,7 +31,6 @@ ACCOUNTANT = "contour"
 _WIDTH = 1e-6  # relative; a wider bracket says so
 _LEAST_EPSILON = 1e-3  # below it, the width of epsilon is measured absolutely
 _FARTHEST_ADD = 3000.0  # beyond, e^epsilon times a mass of e^-5000 might be felt (docs, Section 7)
-_REMEMBERED = 8  # sets of nodes
 _ENOUGH = 8e-7  # an attempt this narrow (relative) ends the search
 _ORDERS = np.geomspace(1e-4, 1e8, 240)  # of Chernoff's bound where nothing else answers
 
@@ -59,64 +59,46 @@ def delta_at(nodes: Nodes, epsilon: float) -> Bounds:
     return Bounds(min(max(lower, 0.0), upper), upper)
 
 
-class Curve:
-    """delta of one direction at many epsilons; nodes are kept for the next epsilon."""
+def delta_bounds(
+    phases: tuple[Phase, ...], epsilon: float, *, remove: bool, enough: float = 0.0
+) -> Bounds:
+    """Certified delta(epsilon) of one direction; may stop early at an upper bound <= ``enough``."""
+    mu = gaussian_mu(phases)
+    if mu is not None:
+        return gaussian_delta(mu, epsilon)
+    if not remove and epsilon >= _largest_add_loss(phases):
+        return Bounds(0.0, 0.0)
+    try:
+        bounds = _mixed_delta(phases, epsilon, remove, enough)
+    except GridTooLarge:
+        bounds = Bounds(0.0, gaussian_delta(_dominating_mu(phases), epsilon).upper)
+    upper = min(bounds.upper, _participation(phases))
+    if not remove and epsilon > _FARTHEST_ADD:
+        return Bounds(0.0, upper)
+    return Bounds(min(bounds.lower, upper), upper)
 
-    def __init__(self, phases: tuple[Phase, ...], *, remove: bool) -> None:
-        self._phases = phases
-        self._remove = remove
-        self._mu = gaussian_mu(phases)
-        self._largest_loss = math.inf if remove else _largest_add_loss(phases)
-        self._known: list[Nodes] = []
 
-    def delta(self, epsilon: float, *, enough: float = 0.0) -> Bounds:
-        """Certified delta(epsilon); may stop early at an upper bound <= ``enough``."""
-        if self._mu is not None:
-            return gaussian_delta(self._mu, epsilon)
-        if epsilon >= self._largest_loss:
-            return Bounds(0.0, 0.0)
-        try:
-            bounds = self._mixed(epsilon, enough)
-        except GridTooLarge:
-            bounds = Bounds(0.0, gaussian_delta(_dominating_mu(self._phases), epsilon).upper)
-        upper = min(bounds.upper, _participation(self._phases))
-        if not self._remove and epsilon > _FARTHEST_ADD:
-            return Bounds(0.0, upper)
-        return Bounds(min(bounds.lower, upper), upper)
-
-    def _mixed(self, epsilon: float, enough: float) -> Bounds:
-        """The cheap answers first: a closed form, known nodes, bounds without a sum."""
-        phases, remove = self._phases, self._remove
-        if len(phases) == 1 and phases[0].count == 1:
-            closed = single_step_delta(phases[0], epsilon, remove=remove)
-            if closed is not None:
-                return closed
-        best = Bounds(0.0, 1.0)
-
-        def ends_the_search() -> bool:
-            return best.upper - best.lower <= _ENOUGH * best.lower or best.upper <= enough
-
-        self._known.sort(key=lambda nodes: abs(nodes.epsilon - epsilon))
-        for nodes in self._known[:2]:
-            best = best.meet(delta_at(nodes, epsilon))
-            if ends_the_search():
-                return best
-        if enough > 0:
-            whole = _total_variation(phases, enough)
-            if whole <= enough:
-                return Bounds(0.0, whole)
-            bounds, dropped = _plain_chernoff(phases, remove, enough)
-            cheap = bounds.most_delta(epsilon) + dropped
-            if cheap <= enough:
-                return Bounds(0.0, cheap)
-        reference = reference_delta(phases, remove=remove, epsilon=epsilon) or TINY
-        for nodes in attempts(phases, Target(epsilon, None, reference), remove=remove):
-            best = best.meet(delta_at(nodes, epsilon))
-            if ends_the_search():
-                self._known = [nodes, *self._known[: _REMEMBERED - 1]]
-                return best
-        bounds, dropped = _plain_chernoff(phases, remove, reference)
-        return best.meet(Bounds(0.0, min(bounds.most_delta(epsilon) + dropped, 1.0)))
+def _mixed_delta(phases: tuple[Phase, ...], epsilon: float, remove: bool, enough: float) -> Bounds:
+    """The cheap answers first: a closed form, then bounds without a sum."""
+    if len(phases) == 1 and phases[0].count == 1:
+        closed = single_step_delta(phases[0], epsilon, remove=remove)
+        if closed is not None:
+            return closed
+    if enough > 0:
+        whole = _total_variation(phases, enough)
+        if whole <= enough:
+            return Bounds(0.0, whole)
+        cheap = _plain_chernoff(phases, remove, enough).most_delta(epsilon)
+        if cheap <= enough:
+            return Bounds(0.0, cheap)
+    best = Bounds(0.0, 1.0)
+    reference = reference_delta(phases, remove=remove, epsilon=epsilon) or TINY
+    for nodes in attempts(phases, Target(epsilon, None, reference), remove=remove):
+        best = best.meet(delta_at(nodes, epsilon))
+        if best.upper - best.lower <= _ENOUGH * best.lower or best.upper <= enough:
+            return best
+    cheap = _plain_chernoff(phases, remove, reference).most_delta(epsilon)
+    return best.meet(Bounds(0.0, min(cheap, 1.0)))
 
 
 def _participation(phases: tuple[Phase, ...]) -> float:
@@ -150,12 +132,11 @@ def _total_variation(phases: tuple[Phase, ...], enough: float) -> float:
     return min(hit, total * (1 + 1e-12))
 
 
-def _plain_chernoff(
-    phases: tuple[Phase, ...], remove: bool, reference: float
-) -> tuple[Chernoff, float]:
-    """Chernoff bounds that always exist, and the mass dropped for them."""
+def _plain_chernoff(phases: tuple[Phase, ...], remove: bool, reference: float) -> Chernoff:
+    """Chernoff bounds that always exist; ``beyond`` holds the mass dropped for them too."""
     side = make_side(phases, remove=remove, mass_budget=1e-3 * reference)
-    return chernoff(side, tuple(s.inner for s in side.steps), _ORDERS), side.dropped
+    bounds = chernoff(side, tuple(s.inner for s in side.steps), _ORDERS)
+    return replace(bounds, beyond=bounds.beyond + side.dropped)
 
 
 def gaussian_mu(phases: tuple[Phase, ...]) -> float | None:
@@ -206,13 +187,12 @@ def epsilon_bounds(phases: tuple[Phase, ...], delta: float, *, remove: bool) -> 
             if best.upper - best.lower <= _ENOUGH * max(best.upper, 1e-3):
                 return best
         best = best.meet(dominating())
-        chernoff_bounds, dropped = _plain_chernoff(phases, remove, delta)
+        cheap = _plain_chernoff(phases, remove, delta)
     except GridTooLarge:
         return dominating()
-    left = delta - dropped - chernoff_bounds.beyond
-    if left > 0:
-        cheap = float(((chernoff_bounds.value - math.log(left)) / chernoff_bounds.a).min())
-        best = best.meet(Bounds(0.0, max(cheap, 0.0) * (1 + 1e-12)))
+    if cheap.beyond < delta:
+        upper = float(((cheap.value - math.log(delta - cheap.beyond)) / cheap.a).min())
+        best = best.meet(Bounds(0.0, max(upper, 0.0) * (1 + 1e-12)))
     return best
 
 
@@ -228,7 +208,7 @@ def _solve(nodes: Nodes, delta: float) -> Bounds:
     epsilon = nodes.epsilon if crossing is None else crossing
     piece = evaluate(nodes, epsilon)
     sound = piece.middle > 0 and piece.slope < 0
-    rate = -piece.middle / piece.slope if sound else 1 / nodes.c
+    rate = -piece.middle / piece.slope if sound else 1 / nodes.at.c
     here = delta_at(nodes, epsilon)
     least_move = 1e-15 * max(epsilon, 1e-6)
     above = max(math.log(here.upper / delta), 0.0)
@@ -245,22 +225,12 @@ def _solve(nodes: Nodes, delta: float) -> Bounds:
 
 
 def _pooled(phases: Sequence[Phase]) -> tuple[Phase, ...]:
-    """The phases, those of zero effect left out; equal ones are pooled."""
-    counts: dict[tuple[tuple[float, ...], tuple[float, ...], float], int] = {}
+    """The phases; equal ones become one with their steps together."""
+    counts: dict[Phase, int] = {}
     for ph in phases:
-        if ph.shifts != (0.0,):
-            key = (ph.shifts, ph.log_probabilities, ph.noise_multiplier)
-            counts[key] = counts.get(key, 0) + ph.count
-    return tuple(
-        Phase(shifts=s, log_probabilities=w, noise_multiplier=sigma, count=n)
-        for (s, w, sigma), n in counts.items()
-    )
-
-
-def _at_least_one(phases: Sequence[Phase]) -> tuple[Phase, ...]:
-    if not phases:
-        raise ValueError("a composition needs at least one phase, got none")
-    return _pooled(phases)
+        one = replace(ph, count=1)
+        counts[one] = counts.get(one, 0) + ph.count
+    return tuple(replace(one, count=count) for one, count in counts.items())
 
 
 def _bracket(bounds: Bounds, floor: float, what: str) -> Bracket:
@@ -285,7 +255,7 @@ def delta_bracket(phases: Sequence[Phase], epsilon: float) -> Bracket:
         epsilon: finite, >= 0.
 
     Raises:
-        ValueError: for an empty composition or an epsilon out of range.
+        ValueError: for an epsilon out of range.
 
     Source: Charles et al. 2024, Thm 1 and 3; the method is in docs/accounting.md.
 
@@ -297,13 +267,11 @@ def delta_bracket(phases: Sequence[Phase], epsilon: float) -> Bracket:
     1e-06 1e-06
     """
     require_epsilon(epsilon)
-    kept = _at_least_one(phases)
-    if not kept:
-        return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
-    bounds = Curve(kept, remove=True).delta(epsilon)
+    kept = _pooled(phases)
+    bounds = delta_bounds(kept, epsilon, remove=True)
     if gaussian_mu(kept) is None:  # both directions of a Gaussian are equal
         # add need not be known better than that it lies below remove's lower bound
-        bounds = bounds.join(Curve(kept, remove=False).delta(epsilon, enough=bounds.lower))
+        bounds = bounds.join(delta_bounds(kept, epsilon, remove=False, enough=bounds.lower))
     return _bracket(bounds, 0.0, "delta")
 
 
@@ -319,18 +287,16 @@ def epsilon_bracket(phases: Sequence[Phase], delta: float) -> Bracket:
         delta: in (0, 1).
 
     Raises:
-        ValueError: for an empty composition or a delta out of range.
+        ValueError: for a delta out of range.
 
     Source: Charles et al. 2024, Thm 1 and 3; the method is in docs/accounting.md.
     """
     require_delta(delta)
-    kept = _at_least_one(phases)
-    if not kept:
-        return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
+    kept = _pooled(phases)
     bounds = epsilon_bounds(kept, delta, remove=True)
     if gaussian_mu(kept) is None and math.isfinite(bounds.upper):
         # delta falls in epsilon: where add is at most delta at remove's upper end, it asks for less
-        add = Curve(kept, remove=False).delta(bounds.upper, enough=delta)
+        add = delta_bounds(kept, bounds.upper, remove=False, enough=delta)
         if add.upper > delta:
             bounds = bounds.join(epsilon_bounds(kept, delta, remove=False))
     return _bracket(bounds, _LEAST_EPSILON, "epsilon")

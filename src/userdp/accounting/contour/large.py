@@ -25,7 +25,7 @@ import numpy as np
 
 from userdp.accounting.contour.line import EPS, SplitLine, make_split_line, widened
 from userdp.accounting.contour.losses import Floats, log1p
-from userdp.accounting.contour.nodes import Nodes, at_nodes, product, sums
+from userdp.accounting.contour.nodes import Contour, Nodes, at_nodes, product
 from userdp.accounting.contour.side import (
     RATIOS,
     TURN,
@@ -36,11 +36,11 @@ from userdp.accounting.contour.side import (
     Splits,
     Step,
     log_kappa,
+    log_moment,
     log_upper_share,
     log_upper_sum,
     numerator_mass,
     on_finer_grid,
-    rounded_up,
     split_at,
     strip_height,
 )
@@ -101,21 +101,16 @@ def _small_mass(step: Step, split: Split, stop: int) -> float:
 
 def log_small(side: Side, splits: Splits, a: Floats) -> Floats:
     """log of an upper bound of prod M_0(a)^T at the orders ``a``."""
-    k = 0.5 * side.mu2 * a * (a + 1)
-    for step, split in zip(side.steps, splits, strict=True):
-        k = k + step.count * log_upper_sum(step, split.domain, 1 + a, split.not_chi())
-    return rounded_up(k)
+    return log_moment(side, a, [s.domain for s in splits], [s.not_chi() for s in splits])
 
 
 def log_large(side: Side, splits: Splits, a: Floats) -> Floats:
     """log of an upper bound of M(a)^T - M_0(a)^T <= (sum T M_1/M) M^T, at the orders ``a``."""
-    k = 0.5 * side.mu2 * a * (a + 1)
     share = np.full(a.size, -np.inf)
     for step, split in zip(side.steps, splits, strict=True):
-        k = k + step.count * log_upper_sum(step, split.domain, 1 + a)
         large = log_upper_share(step, split.domain, 1 + a, split.chi)
         share = np.logaddexp(share, math.log(step.count) + large)
-    out: Floats = rounded_up(k) + np.minimum(share, 0.0)
+    out: Floats = log_moment(side, a, [s.domain for s in splits]) + np.minimum(share, 0.0)
     return out
 
 
@@ -187,15 +182,15 @@ def _rest(
 
     The second is the numerator mass of such paths (docs, eq. 19).
     """
-    a = _REST_ORDERS / epsilon
-    k = 0.5 * side.mu2 * a * (a + 1)
-    leak = 0.0
+    leak, domains, weights = 0.0, [], []
     for step, split in zip(side.steps, splits, strict=True):
         ell = step.ell[split.domain]
         stop = min(int(np.searchsorted(ell, loss_at_most)) + 1, ell.size)
-        k = k + step.count * log_upper_sum(step, slice(0, stop), 1 + a, split.not_chi(stop))
+        domains.append(slice(0, stop))
+        weights.append(split.not_chi(stop))
         leak += step.count * _small_mass(step, split, stop)
-    return Chernoff(a, rounded_up(k) + log_kappa(a)), leak
+    a = _REST_ORDERS / epsilon
+    return Chernoff(a, log_moment(side, a, domains, weights) + log_kappa(a)), leak
 
 
 _LOG_SHARE = math.log(2e-9)  # excess and tail, each relative to delta
@@ -242,20 +237,18 @@ def large_nodes(
     spacing = _spacing(bounds, c, epsilon, log_delta, lines, side, log_tail, limits)
     if spacing is None:
         return None
-    h, n, log_m = spacing
-    grid: Floats = h * np.arange(n, dtype=np.float64)
-    at_small = [at_nodes(line.small, line.ell, c, h, n) for line in lines]
-    counts = [line.count for line in lines]
-    log_m0, growth = product(side, list(zip(counts, at_small, strict=True)), c, h, n)
-    hits = np.zeros(n, dtype=np.complex128)
-    growth_hits = np.zeros(n)
-    log_most, log_most_small = np.zeros(n), np.zeros(n)  # of |M^T|, |M_0^T| with all allowances
+    at, log_m = spacing
+    at_small = [at_nodes(line.count, line.small, line.ell, at) for line in lines]
+    log_m0, growth = product(side, at_small, at)
+    hits, growth_hits = np.zeros(at.n, dtype=np.complex128), np.zeros(at.n)
+    # of |M^T| and |M_0^T|, with all allowances
+    log_most, log_most_small = np.zeros(at.n), np.zeros(at.n)
     for line, small in zip(lines, at_small, strict=True):
         m0, error0 = small.value, small.error
-        m1 = sums(line.large.weights, line.ell, h, n)
+        m1 = at.sums(line.large.weights, line.ell)
         weight = np.abs(line.large.weights)
         base1 = line.large.defect + EPS * 32.0 * float(weight.sum())
-        error1 = base1 + 8 * EPS * (1 + c + grid) * float(weight @ np.abs(line.ell))
+        error1 = base1 + 8 * EPS * (1 + c + at.u) * float(weight @ np.abs(line.ell))
         ratio = m1 / np.where(m0 == 0, 1e-300, m0)
         hits += line.count * log1p(ratio)
         # relative error of 1 + m1/m0; its logarithm errs by at most -log(1 - x), x < 1
@@ -275,14 +268,13 @@ def large_nodes(
     with np.errstate(over="ignore", invalid="ignore"):
         slop += np.exp(growth) * widened(log_m0.real + hits.real, growth_hits)
         # where a step's M is lost in its allowances, the sizes themselves are the better bound
-        decay = -0.5 * side.mu2 * grid**2 + 1e-9
+        decay = -0.5 * side.mu2 * at.u**2 + 1e-9
         most = np.exp(log_most + decay) + np.exp(log_most_small + decay) + np.exp(log_size)
     slop = np.fmin(slop, most)
     if not bool(np.isfinite(slop).all()):
         return None  # the allowances say nothing here
-    return Nodes(
-        side, c, h, value, slop, log_m, bounds, log_tail(n * h), 0.0, rest, choice.leak, epsilon
-    )
+    tail, leak = log_tail(at.end), choice.leak
+    return Nodes(side, at, value, slop, log_m, bounds, tail, epsilon, rest=rest, leak=leak)
 
 
 def small_nodes(choice: Choice, epsilon: float, log_delta: float) -> Nodes | None:
@@ -312,14 +304,11 @@ def small_nodes(choice: Choice, epsilon: float, log_delta: float) -> Nodes | Non
     spacing = _spacing(bounds, c, epsilon, log_delta, lines, side, log_tail, limits)
     if spacing is None:
         return None
-    h, n, log_m = spacing
-    factors = [(line.count, at_nodes(line.small, line.ell, c, h, n)) for line in lines]
-    log_value, growth = product(side, factors, c, h, n)
-    slop = widened(log_value.real, growth)
-    value, tail = np.exp(log_value), log_tail(n * h)
-    return Nodes(
-        side, c, h, value, slop, log_m, bounds, tail, smoothing=0.0, leak=leak, epsilon=epsilon
-    )
+    at, log_m = spacing
+    factors = [at_nodes(line.count, line.small, line.ell, at) for line in lines]
+    log_value, growth = product(side, factors, at)
+    value, slop = np.exp(log_value), widened(log_value.real, growth)
+    return Nodes(side, at, value, slop, log_m, bounds, log_tail(at.end), epsilon, leak=leak)
 
 
 class _Limits(NamedTuple):
@@ -343,8 +332,8 @@ def _spacing(
     side: Side,
     log_tail: Callable[[float], float],
     limits: _Limits,
-) -> tuple[float, int, float] | None:
-    """(h, number of nodes, K(c) of the composition), such that excess and tail do not matter.
+) -> tuple[Contour, float] | None:
+    """(the nodes, K(c) of the composition), such that excess and tail do not matter.
 
     None where the tail is larger than ``limits`` accepts.
     """
@@ -356,7 +345,7 @@ def _spacing(
     u = min(limits.start, limit)
     while (missing := log_tail(u) - math.log(math.pi * u) - wanted) > 0 and u < limit:
         u *= 1.15
-    return (h, math.ceil(u / h) + 1, log_m) if missing <= limits.accepted else None
+    return (Contour(c, h, math.ceil(u / h) + 1), log_m) if missing <= limits.accepted else None
 
 
 def _abscissa(side: Side, splits: Splits, epsilon: float, log_delta: float) -> tuple[float, float]:

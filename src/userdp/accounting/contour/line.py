@@ -149,34 +149,6 @@ def _domain(step: Step, b: float) -> slice:
     return slice(left, right + 1)
 
 
-def is_sound(
-    law: ShiftLaw,
-    x: Floats,
-    heights: Floats,
-    ell: Complexes,
-    slope: Floats,
-    bend: Floats,
-    height: float,
-) -> bool:
-    """Whether l is analytic up to Im z = ``height`` and Im l >= 0 on the lines and at the ends.
-
-    Proven for all x between the ends, not only at the grid points (docs, eq. 9-11): ``bend``
-    bounds l'' half a step around each point, and |d/dx Im l(x+iy)| <= y l''/(1 - y^2 l''/2).
-    It also asks that every value lies on the branch that is continuous from the real axis (docs,
-    eq. 9a), which Im l >= 0 does not: a value that has lost a multiple of 2 pi i can be positive.
-    """
-    if not float(bend.max()) * height * height < 1.95:
-        return False
-    if not is_on_branch(ell, heights, slope):
-        return False
-    room = 1 - 0.5 * np.outer(heights**2, bend)
-    fall = 0.5 * (x[1] - x[0]) * np.outer(heights, bend) / room
-    rounding = 16 * EPS * (np.abs(ell.imag) + np.minimum(1.0, np.abs(ell)))
-    if not bool((ell.imag + rounding >= fall).all()):
-        return False
-    return all(turns_upwards(law, float(end), height) for end in (x[0], x[-1]))
-
-
 def sums_agree(shifted: Complexes, real: Complexes, exponent: float, defect: float) -> bool:
     """Whether the sums over the shifted line and over the real axis are one number (docs, eq. 10a).
 
@@ -197,13 +169,20 @@ def sums_agree(shifted: Complexes, real: Complexes, exponent: float, defect: flo
 
 
 @dataclass(frozen=True, slots=True)
-class _Grid:
-    """Points on the middle line (row 0) and the bounding lines: x + iy and l there."""
+class Grid:
+    """Points on the middle line (row 0) and the bounding lines: x + iy and l there.
 
+    The last height is the strip's. ``slope`` is l' on the real axis; ``bend`` bounds l'' half a
+    step around each x.
+    """
+
+    law: ShiftLaw
     x: Floats
     h: float
     heights: Floats
     ell: Complexes
+    slope: Floats
+    bend: Floats
 
     @property
     def z(self) -> Complexes:
@@ -214,10 +193,30 @@ class _Grid:
         """The largest modulus of log f_0 on the middle line, about."""
         return abs(b) * float(np.abs(self.ell[0]).max()) + 0.5 * float((self.x**2).max())
 
+    def is_sound(self) -> bool:
+        """Whether l is analytic up to the last height and Im l >= 0 on the lines and at the ends.
+
+        Proven for all x between the ends, not only at the grid points (docs, eq. 9-11):
+        |d/dx Im l(x+iy)| <= y l''/(1 - y^2 l''/2). It also asks that every value lies on the branch
+        that is continuous from the real axis (docs, eq. 9a), which Im l >= 0 does not: a value that
+        has lost a multiple of 2 pi i can be positive.
+        """
+        height, ell = float(self.heights[-1]), self.ell
+        if not float(self.bend.max()) * height * height < 1.95:
+            return False
+        if not is_on_branch(ell, self.heights, self.slope):
+            return False
+        room = 1 - 0.5 * np.outer(self.heights**2, self.bend)
+        fall = 0.5 * (self.x[1] - self.x[0]) * np.outer(self.heights, self.bend) / room
+        rounding = 16 * EPS * (np.abs(ell.imag) + np.minimum(1.0, np.abs(ell)))
+        if not bool((ell.imag + rounding >= fall).all()):
+            return False
+        return all(turns_upwards(self.law, float(end), height) for end in (self.x[0], self.x[-1]))
+
 
 def _grid(
     step: Step, domain: slice, height: float, growth: float, fractions: Floats
-) -> _Grid | None:
+) -> Grid | None:
     """Lines up to ``height`` over the domain; None where they are not sound.
 
     ``growth``: e^-growth is the error of the rule that h is chosen for, before B(0) + B(Y).
@@ -230,12 +229,11 @@ def _grid(
     h = (high - low) / (n - 1)
     x: Floats = low + h * np.arange(n, dtype=np.float64)
     heights = np.concatenate([[y], height * fractions])
-    ell, slope, bend = losses(step.law, x, heights, 0.5 * h)
-    sound = is_sound(step.law, x, heights, ell, slope, bend, height)
-    return _Grid(x, h, heights, ell) if sound else None
+    grid = Grid(step.law, x, h, heights, *losses(step.law, x, heights, 0.5 * h))
+    return grid if grid.is_sound() else None
 
 
-def _defect(log_size: Floats, grid: _Grid, *, split: bool) -> float:
+def _defect(log_size: Floats, grid: Grid, *, split: bool) -> float:
     """(10) and the two ends of the x-axis, from log |f_0| + log h on all lines.
 
     The rule on Im z = Y/2 sees the strip 0 <= Im z <= Y, so its error has e^{-2 pi (Y/2)/h}. An end

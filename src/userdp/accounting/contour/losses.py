@@ -17,11 +17,26 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from userdp.accounting.laws import Binomial, Law
-from userdp.vocabulary import require_count
 
 Floats = NDArray[np.float64]
 
 _LEAST_LOG = 5000.0  # components of probability below e^-5000 are not kept
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftLaw:
+    """Q as a mixture: a_k ascending, w_k = log p_k, ``missing`` = 1 - sum p_k (dropped mass)."""
+
+    a: Floats
+    w: Floats
+    missing: float
+
+    def log_upper_tail(self, x: Floats) -> Floats:
+        """log Q(X > x), elementwise."""
+        e = self.w[None, :] + log_ndtr(self.a[None, :] - x[:, None])
+        m = e.max(axis=1)
+        out: Floats = m + np.log(np.exp(e - m[:, None]).sum(axis=1))
+        return out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +67,12 @@ class Phase:
         """One certain shift: a plain Gaussian mechanism."""
         return len(self.shifts) == 1
 
+    def law(self) -> ShiftLaw:
+        """Q of one step; its probabilities are normalised."""
+        w = np.asarray(self.log_probabilities)
+        w = w - math.log(math.fsum(np.exp(w)))
+        return ShiftLaw(np.asarray(self.shifts) / self.noise_multiplier, w, 0.0)
+
 
 def phase_of(law: Law, *, scale: float = 1.0, noise_multiplier: float, count: int) -> Phase:
     """``count`` steps whose shift is ``scale`` * k, where k is drawn from ``law``.
@@ -64,22 +85,12 @@ def phase_of(law: Law, *, scale: float = 1.0, noise_multiplier: float, count: in
         scale: in clip norms.
         noise_multiplier: sigma > 0.
         count: steps.
-
-    Raises:
-        UseError: a batch larger than the smaller data set, which holds none of the user's items.
     """
-    if isinstance(law, Binomial) and law.probability == 1:
-        return Phase(
-            shifts=(float(scale * law.trials),),
-            log_probabilities=(0.0,),
-            noise_multiplier=noise_multiplier,
-            count=count,
-        )
-    log_p = _log_probabilities(law)
+    log_p = np.zeros(1) if law.is_certain else _log_probabilities(law)
     keep = log_p > -_LEAST_LOG  # the rest, < 1e7 e^-5000 in all, is accounted for by `Side`
-    shifts = np.arange(log_p.size, dtype=np.float64)[keep] * scale
+    k = np.arange(law.most + 1 - log_p.size, law.most + 1, dtype=np.float64)
     return Phase(
-        shifts=tuple(shifts.tolist()),
+        shifts=tuple((k[keep] * scale).tolist()),
         log_probabilities=tuple(log_p[keep].tolist()),
         noise_multiplier=noise_multiplier,
         count=count,
@@ -97,9 +108,8 @@ def _log_probabilities(law: Law) -> Floats:
         p = law.probability
         log_ratios = np.log((law.trials - k) / (k + 1)) + (math.log(p) - math.log1p(-p))
     else:
-        others = require_count("population", law.population - law.marked, at_least=law.draws)
-        numerator = (law.marked - k) * (law.draws - k)  # from k = 0: others can fill the batch
-        log_ratios = np.log(numerator / ((k + 1) * (others - law.draws + k + 1)))
+        spare = law.population - law.marked - law.draws
+        log_ratios = np.log((law.marked - k) * (law.draws - k) / ((k + 1) * (spare + k + 1)))
     mode = int(np.searchsorted(-log_ratios, 0.0))  # ratios fall: first one below 0 follows the mode
     up = _cumulated(log_ratios[mode:])
     down = -_cumulated(log_ratios[:mode][::-1])[::-1]
@@ -169,22 +179,6 @@ def is_on_branch(ell: Complexes, y: Floats, slope: Floats) -> bool:
     off -= ell.imag
     # a maximum that is not a number fails too
     return bool(np.abs(off, out=off).max() < 0.5 * np.pi * (1 + 1e-9))
-
-
-@dataclass(frozen=True, slots=True)
-class ShiftLaw:
-    """Q as a mixture: a_k ascending, w_k = log p_k, ``missing`` = 1 - sum p_k (dropped mass)."""
-
-    a: Floats
-    w: Floats
-    missing: float
-
-    def log_upper_tail(self, x: Floats) -> Floats:
-        """log Q(X > x), elementwise."""
-        e = self.w[None, :] + log_ndtr(self.a[None, :] - x[:, None])
-        m = e.max(axis=1)
-        out: Floats = m + np.log(np.exp(e - m[:, None]).sum(axis=1))
-        return out
 
 
 def _relevant(law: ShiftLaw, x: Floats) -> slice:

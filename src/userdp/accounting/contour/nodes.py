@@ -17,28 +17,54 @@ from userdp.accounting.contour.losses import Complexes, Floats, log1p
 from userdp.accounting.contour.side import Chernoff, Side
 
 
-def departures(weights: Complexes, ell: Complexes, h: float, n: int) -> Complexes:
-    """sum_m w_m (e^{i j h l_m} - 1) for j < n, by two short tables and one matrix product.
+@dataclass(frozen=True, slots=True)
+class Contour:
+    """Where the sum has its nodes: s_j = c + iu_j with u_j = jh, for j < n."""
 
-    With j = J r + q: e^{(A+B)} - 1 = e^A (e^B - 1) + (e^A - 1), so nothing is subtracted from 1.
-    """
-    inner = max(1, math.isqrt(n))
-    outer = -(-n // inner)
-    fine = np.expm1(1j * np.outer(ell, h * np.arange(inner)))
-    coarse = np.expm1(1j * np.outer(h * inner * np.arange(outer), ell))
-    lone = coarse @ weights
-    out: Complexes = (((coarse + 1) * weights[None, :]) @ fine + lone[:, None]).reshape(-1)[:n]
-    return out
+    c: float
+    h: float
+    n: int
 
+    @property
+    def u(self) -> Floats:
+        out: Floats = self.h * np.arange(self.n, dtype=np.float64)
+        return out
 
-def sums(weights: Complexes, ell: Complexes, h: float, n: int) -> Complexes:
-    """sum_m w_m e^{i j h l_m} for j < n."""
-    inner = max(1, math.isqrt(n))
-    outer = -(-n // inner)
-    fine = np.exp(1j * np.outer(ell, h * np.arange(inner)))
-    coarse = np.exp(1j * np.outer(h * inner * np.arange(outer), ell))
-    out: Complexes = ((coarse * weights[None, :]) @ fine).reshape(-1)[:n]
-    return out
+    @property
+    def end(self) -> float:
+        """U, the first node left out."""
+        return self.n * self.h
+
+    def _tables(self, y: float = 1.0) -> tuple[Floats, Floats]:
+        """u_q y and u_{Jr} y: with j = Jr + q, q < J, two short tables give all nodes."""
+        inner = max(1, math.isqrt(self.n))
+        outer = -(-self.n // inner)
+        short: Floats = self.h * y * np.arange(inner, dtype=np.float64)
+        long: Floats = self.h * inner * y * np.arange(outer, dtype=np.float64)
+        return short, long
+
+    def departures(self, weights: Complexes, ell: Complexes) -> Complexes:
+        """sum_m w_m (e^{i u_j l_m} - 1) at every node, by one matrix product.
+
+        e^{(A+B)} - 1 = e^A (e^B - 1) + (e^A - 1), so nothing is subtracted from 1.
+        """
+        short, long = self._tables()
+        fine, coarse = np.expm1(1j * np.outer(ell, short)), np.expm1(1j * np.outer(long, ell))
+        lone = coarse @ weights
+        out: Complexes = ((coarse + 1) * weights[None, :]) @ fine + lone[:, None]
+        return out.reshape(-1)[: self.n]
+
+    def sums(self, weights: Complexes, ell: Complexes) -> Complexes:
+        """sum_m w_m e^{i u_j l_m} at every node."""
+        short, long = self._tables()
+        fine, coarse = np.exp(1j * np.outer(ell, short)), np.exp(1j * np.outer(long, ell))
+        out: Complexes = (coarse * weights[None, :]) @ fine
+        return out.reshape(-1)[: self.n]
+
+    def turns(self, epsilon: float) -> Complexes:
+        """e^{-i u_j epsilon} at every node: 4 ulps and 2 u epsilon ulps of phase."""
+        short, long = self._tables(epsilon)
+        return np.outer(np.exp(-1j * long), np.exp(-1j * short)).reshape(-1)[: self.n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +76,23 @@ class Nodes:
     """
 
     side: Side
-    c: float
-    h: float
+    at: Contour
     value: Complexes
     slop: Floats
     log_m: float
     bounds: Chernoff  # of the excess
     log_tail: float  # log of a bound on |M(s)/M(c)|^T beyond the last node
-    smoothing: float  # v: variance of the extra Gaussian, 0 for none
+    epsilon: float  # what the nodes were planned for
+    smoothing: float = 0.0  # v: variance of the extra Gaussian, 0 for none
     rest: Chernoff | Nodes | None = None  # bounds what the nodes leave out (docs, Section 5)
     leak: float = 0.0  # and a further mass left out
-    epsilon: float = 0.0  # what the nodes were planned for
     payoff: Complexes = field(init=False, repr=False)  # value / (s (s+1)), half of it at u = 0
     density: Complexes = field(init=False, repr=False)  # value / (s+1), half of it at u = 0
     error: float = field(init=False, repr=False)  # sum of 2 slop / |s (s+1)|
 
     def __post_init__(self) -> None:
-        u = self.h * np.arange(self.value.size)
-        s = self.c + 1j * u
-        ends = np.ones(u.size)
+        s = self.at.c + 1j * self.at.u
+        ends = np.ones(s.size)
         ends[0] = 0.5
         density = ends * self.value / (s + 1)
         object.__setattr__(self, "density", density)
@@ -78,46 +102,40 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class NodeValues:
-    """One step's M(s_j), relative to e^log_m: values, bounds of their errors, logarithms."""
+    """``count`` steps' M(s_j), each relative to e^log_m: values, bounds of errors, logarithms."""
 
+    count: int
     value: Complexes
     error: Floats
     log: Complexes
 
 
-def at_nodes(part: Part, ell: Complexes, c: float, h: float, n: int) -> NodeValues:
-    """One step at s_j = c + ijh, j < n.
+def at_nodes(count: int, part: Part, ell: Complexes, at: Contour) -> NodeValues:
+    """One step at the nodes.
 
     M is M(c) + sum w (e^{iul} - 1), so that M/M(c) - 1 keeps its relative accuracy where it is
     small, and T log M loses nothing for large T (docs, Section 3.4).
     """
-    u: Floats = h * np.arange(n, dtype=np.float64)
-    away = departures(part.weights, ell, h, n) / part.value
-    error = part.defect + rounding(part.weights, ell, c, u)
-    return NodeValues(part.value * (1 + away), error, math.log(part.value) + log1p(away))
+    away = at.departures(part.weights, ell) / part.value
+    error = part.defect + rounding(part.weights, ell, at.c, at.u)
+    log_value = math.log(part.value) + log1p(away)
+    return NodeValues(count, part.value * (1 + away), error, log_value)
 
 
 def product(
-    side: Side,
-    factors: Sequence[tuple[int, NodeValues]],
-    c: float,
-    h: float,
-    n: int,
-    smoothing: float = 0.0,
+    side: Side, factors: Sequence[NodeValues], at: Contour, smoothing: float = 0.0
 ) -> tuple[Complexes, Floats]:
-    """(log of prod M(s_j)^T relative to prod M(c)^T, its growth) for (T, M(s_j)) of each step.
+    """(log of prod M(s_j)^T relative to prod M(c)^T, its growth).
 
     The error of the product is at most |product| (e^growth - 1): see `widened`.
     """
-    u: Floats = h * np.arange(n, dtype=np.float64)
-    log_value = np.zeros(n, dtype=np.complex128)
-    growth = np.zeros(n)
-    for count, at in factors:
-        log_value += count * at.log
-        growth += count * np.log1p(at.error / np.maximum(np.abs(at.value), 1e-300))
+    u, log_value, growth = at.u, np.zeros(at.n, dtype=np.complex128), np.zeros(at.n)
+    for one in factors:
+        log_value += one.count * one.log
+        growth += one.count * np.log1p(one.error / np.maximum(np.abs(one.value), 1e-300))
     if not side.remove:
         log_value = np.conj(log_value)  # lines are made for F(b + iu), u >= 0; add asks F(-c - iu)
-    log_value += (side.mu2 + smoothing) * (-0.5 * u * u + 1j * u * (c + 0.5))
+    log_value += (side.mu2 + smoothing) * (-0.5 * u * u + 1j * u * (at.c + 0.5))
     growth += EPS * (64.0 + 8 * np.abs(log_value))
     return log_value, growth
 
@@ -125,22 +143,20 @@ def product(
 def compute_nodes(
     side: Side,
     lines: tuple[Line, ...],
-    c: float,
-    h: float,
-    n: int,
+    at: Contour,
     bounds: Chernoff,
-    smoothing: float,
     log_tail: float,
     epsilon: float,
+    smoothing: float = 0.0,
 ) -> Nodes:
-    """The nodes s_j = c + ijh, j = 0 .. n-1."""
-    factors = [(line.count, at_nodes(line.whole, line.ell, c, h, n)) for line in lines]
-    log_value, growth = product(side, factors, c, h, n, smoothing)
-    log_m = 0.5 * (side.mu2 + smoothing) * c * (c + 1)
+    """M(s_j)^T at the nodes."""
+    factors = [at_nodes(line.count, line.whole, line.ell, at) for line in lines]
+    log_value, growth = product(side, factors, at, smoothing)
+    value, slop = np.exp(log_value), widened(log_value.real, growth)
+    log_m = 0.5 * (side.mu2 + smoothing) * at.c * (at.c + 1)
     for line in lines:
         log_m += line.count * line.log_m
-    value, slop = np.exp(log_value), widened(log_value.real, growth)
-    return Nodes(side, c, h, value, slop, log_m, bounds, log_tail, smoothing, epsilon=epsilon)
+    return Nodes(side, at, value, slop, log_m, bounds, log_tail, epsilon, smoothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +173,6 @@ class Sum:
     log_scale: float
 
 
-def _turns(h: float, n: int, epsilon: float) -> Complexes:
-    """e^{-i j h epsilon} for j < n, from two short tables: 4 ulps and 2 u epsilon ulps of phase."""
-    inner = max(1, math.isqrt(n))
-    outer = -(-n // inner)
-    fine = np.exp(-1j * (h * epsilon) * np.arange(inner))
-    coarse = np.exp(-1j * (h * inner * epsilon) * np.arange(outer))
-    out: Complexes = (coarse[:, None] * fine[None, :]).reshape(-1)[:n]
-    return out
-
-
 def estimate(nodes: Nodes, epsilon: float) -> tuple[float, float, float]:
     """(sum, its slope in epsilon, log of their scale), uncertified: for root finding."""
     total, slope, log_scale, _ = _bare_sum(nodes, epsilon)
@@ -179,11 +185,10 @@ def estimate(nodes: Nodes, epsilon: float) -> tuple[float, float, float]:
 
 def _bare_sum(nodes: Nodes, epsilon: float) -> tuple[float, float, float, Complexes]:
     """(S, dS/d epsilon, log of their scale, e^{-iu epsilon}): the nodes' own sum, no bounds."""
-    turn = _turns(nodes.h, nodes.value.size, epsilon)
-    scale = nodes.h / math.pi
+    turn, scale = nodes.at.turns(epsilon), nodes.at.h / math.pi
     total = scale * float((nodes.payoff @ turn).real)
     slope = -scale * float((nodes.density @ turn).real)
-    return total, slope, nodes.log_m - nodes.c * epsilon, turn
+    return total, slope, nodes.log_m - nodes.at.c * epsilon, turn
 
 
 def _grown(exponent: float) -> float:
@@ -193,8 +198,7 @@ def _grown(exponent: float) -> float:
 
 def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     """The certified sum at ``epsilon`` (docs, eq. 14), scaled by exp(log_scale)."""
-    c, h = nodes.c, nodes.h
-    n = nodes.value.size
+    c, h, n, last = nodes.at.c, nodes.at.h, nodes.at.n, nodes.at.end
     total, slope, log_scale, turn = _bare_sum(nodes, epsilon)
     scale = h / (2 * math.pi)
     # the phase u epsilon of each term is rounded; 24 ulps for the two tables and their products
@@ -204,7 +208,6 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     # a factor common to all nodes: K(c) T, with 32 ulps of M(c) in each step
     count = 32.0 * sum(step.count for step in nodes.side.steps)
     error += abs(total) * EPS * (8 * (abs(nodes.log_m) + c * abs(epsilon) + 8) + count)
-    last = n * h
     error += _grown(nodes.log_tail) * (1 / last + h / last**2) / math.pi  # docs, eq. 13
     log_excess = nodes.bounds.log_excess(c, epsilon, np.array([2 * math.pi / h]))
     excess = _grown(float(log_excess[0]) - log_scale)
@@ -212,10 +215,9 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     lower, upper = total - error - excess, total + error
     if nodes.smoothing > 0:  # docs, eq. 18: what the extra Gaussian may have added
         v = nodes.smoothing
-        u = h * np.arange(n)
         kernel = nodes.value * turn
         density = scale * (2 * float(kernel.real.sum()) - float(kernel[0].real))
-        slop = nodes.slop + np.abs(kernel) * (EPS * (8 * u * abs(epsilon) + 16))
+        slop = nodes.slop + np.abs(kernel) * (EPS * (8 * nodes.at.u * abs(epsilon) + 16))
         tail = _grown(nodes.log_tail) * (1 / (v * last) + h) / math.pi
         density_error = 2 * scale * float(slop.sum()) + tail
         lower -= v * _grown(v / 8) * (max(density, 0.0) + density_error)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -66,8 +67,8 @@ class Side:
     mu2: float
     dropped: float  # total numerator mass dropped, all steps
 
-    def b(self, c: float) -> float:
-        """The exponent of e^l under P that belongs to the abscissa c."""
+    def b(self, c: Any) -> Any:
+        """The exponent of e^l under P that belongs to the abscissa c; of numbers or arrays."""
         return 1.0 + c if self.remove else -c
 
     def moments(self, c: float) -> tuple[float, float, float]:
@@ -107,16 +108,13 @@ def _grid_step(a: Floats) -> float:
 def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> Step:
     """``budget``: numerator mass that one step may drop (on each of two occasions)."""
     budget = max(budget, UNDERFLOW)  # it is counted as dropped, so more of it is only wider
-    a = np.asarray(phase.shifts) / phase.noise_multiplier
-    w = np.asarray(phase.log_probabilities)
-    p = np.exp(w)
-    w = w - math.log(math.fsum(p))
+    whole, p = phase.law(), np.exp(phase.log_probabilities)
     reach = math.sqrt(2 * math.log(0.5 / budget))  # Phi(-reach) <= budget
     if remove:
         tail = np.cumsum(p[::-1])[::-1]  # tail[k] = sum_{j >= k} p_j
         keep = max(int((tail > budget).sum()), 1)
-        missing = float(tail[keep]) if keep < a.size else 0.0
-        law = ShiftLaw(a[:keep], w[:keep], missing)
+        missing = float(tail[keep]) if keep < p.size else 0.0
+        law = ShiftLaw(whole.a[:keep], whole.w[:keep], missing)
         head = np.cumsum(p[:keep])
         # nothing of Q lies left of the first component that is not negligible, less a normal tail
         low = float(law.a[int(np.searchsorted(head, 1e-20))]) - _LEFT
@@ -132,9 +130,7 @@ def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> S
             ends = (low, max(must, (1.0 + reach_c) * float(law.a[-1]) + 9.5))
             must = ends[1] + 1.0
     else:
-        law = ShiftLaw(a, w, 0.0)
-        must = -reach
-        dropped = budget
+        law, must, dropped = whole, -reach, budget
         ends = (must - _BEYOND, _LEFT)
     h = _grid_step(law.a)
     points = (ends[1] - ends[0]) / h
@@ -339,12 +335,6 @@ def log_kappa(a: Floats) -> Floats:
     return np.where(a > 1, -a * np.log1p(1 / np.maximum(a, 1)) - np.log1p(a), out)
 
 
-def rounded_up(log_moment: Floats) -> Floats:
-    """A log-moment of a whole composition, raised by more than its float rounding."""
-    out: Floats = log_moment + 1e-9 * np.abs(log_moment)
-    return out
-
-
 @dataclass(frozen=True, slots=True)
 class Weight:
     """A weight chi(x) = erfc(-kappa (x - x_s))/2 or 1 - chi on a domain: its logarithm and kappa.
@@ -423,6 +413,25 @@ def _quadrature_slack(step: Step, domain: slice, b: Floats, e: Floats, rate: flo
     return np.maximum(slack, _SLACK)
 
 
+def log_moment(
+    side: Side,
+    a: Floats,
+    domains: Sequence[slice],
+    weights: Sequence[Weight] | None = None,
+    smoothing: float = 0.0,
+) -> Floats:
+    """log of an upper bound of M(a)^T, weighted, on a domain of each step, at the orders ``a``.
+
+    Raised by more than the float rounding of a whole composition.
+    """
+    total: Floats = 0.5 * (side.mu2 + smoothing) * a * (a + 1)
+    for i, step in enumerate(side.steps):
+        weight = weights[i] if weights else None
+        total = total + step.count * log_upper_sum(step, domains[i], side.b(a), weight)
+    out: Floats = total + 1e-9 * np.abs(total)
+    return out
+
+
 def numerator_mass(
     step: Step, part: slice, *, remove: bool, log_weight: Floats | None = None
 ) -> float:
@@ -446,17 +455,14 @@ def chernoff(side: Side, domains: tuple[slice, ...], a: Floats, smoothing: float
     e^-41 e^{-c l}, which can be more than all of a tiny delta. So the mass between the end of a
     domain and the end of what was kept is part of the result.
     """
-    log_moment = 0.5 * (side.mu2 + smoothing) * a * (a + 1)
-    b = 1.0 + a if side.remove else -a
     beyond = 0.0
     for step, domain in zip(side.steps, domains, strict=True):
-        log_moment = log_moment + step.count * log_upper_sum(step, domain, b)
-        for part in (
-            slice(step.inner.start, domain.start + 1),
-            slice(domain.stop - 1, step.inner.stop),
-        ):
+        left = slice(step.inner.start, domain.start + 1)
+        for part in (left, slice(domain.stop - 1, step.inner.stop)):
             beyond += step.count * numerator_mass(step, part, remove=side.remove)
-    return Chernoff(a, rounded_up(log_moment) + log_kappa(a), beyond=beyond)
+    return Chernoff(
+        a, log_moment(side, a, domains, smoothing=smoothing) + log_kappa(a), 0.0, beyond
+    )
 
 
 TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the strip

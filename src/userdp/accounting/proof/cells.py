@@ -21,7 +21,7 @@ from userdp.accounting.proof.law import (
     float_above,
     log_float,
 )
-from userdp.accounting.proof.planning import Cut, View
+from userdp.accounting.proof.planning import Cut, View, felt
 
 
 def cut_weight(cut: Cut | None, z: Ball) -> Ball:
@@ -39,14 +39,12 @@ def dropped_mass(steps: Steps, view: View, bits: int) -> Ball:
     if cut is None:
         return arb(0)
     with flint.ctx.workprec(bits):
-        keep = np.flatnonzero(view.law.log_q > view.law.log_q.max() - 1500.0)
-        window = (int(keep[0]) + steps.law.least, int(keep[-1]) + steps.law.least)
         width = (2 + 1 / arb(cut.sharpness) ** 2).sqrt()
 
         def beyond(k: int) -> Ball:
             return ((arb(cut.place) - steps.unit * k) / width).erfc() / 2
 
-        return expectation(steps.law, window, beyond).upper()
+        return expectation(steps.law, felt(view.law.log_q, 1500.0), beyond).upper()
 
 
 # Where |1-χ| is taken off the axis, 1.8/κ from it at most, its majorant has this factor.
@@ -110,12 +108,9 @@ class Cells:
         if self.raises:
             curve = 1 - b * law.a**2 * widest
             y = min(0.9 * math.pi / law.a, 2 * math.sqrt(self.scale / curve))
-            spare += min(-b * self._trials() * -math.log(math.cos(law.a * y / 2)), 3e4)
+            spare += min(-b * self._steps.law.most * -math.log(math.cos(law.a * y / 2)), 3e4)
         goal = self._log_target - spare
         self._outer = (self._left_end(goal), self._right_end(goal))
-
-    def _trials(self) -> int:
-        return self._steps.law.most - self._steps.law.least
 
     def _left_end(self, goal: float) -> float:
         def is_dead(x: float, loss: float) -> bool:
@@ -171,9 +166,7 @@ class Cells:
             ]
         )
         x1, x2 = float(edges[0]), float(edges[-1])  # after rounding
-        window = self._view.law.window(x1, x2)
-        least = self._steps.law.least
-        ratio = Ratio(self._steps, (window[0] + least, window[1] + least), (x1, x2))
+        ratio = Ratio(self._steps, self._view.law.window(x1, x2), (x1, x2))
         at_edge = [ratio.at(float(x)) for x in edges]
         cut = self._view.cut
         kappa = arb(cut.sharpness) if cut else arb(0)
@@ -193,7 +186,7 @@ class Cells:
                 weight = weight + CUT_FACTOR * (-((kappa * arb(gap) * (1 - 1e-9)) ** 2)).exp()
             length = arb(v) - arb(u)
             spread = (at_edge[i][2] * (ratio.a * length).exp()).upper()
-            spread = spread.min(arb(self._trials()) / 4)
+            spread = spread.min(arb(self._steps.law.most) / 4)
             # Lemma 4: φ Z^b is at most its larger end, raised by what its curvature allows
             bend = 1 - self._b * ratio.a**2 * spread if self.raises else arb(1)
             height = heights[i].max(heights[i + 1]) * (bend * length**2 / 8).exp()
@@ -215,7 +208,7 @@ class Cells:
         loss, mean, _ = at
         x = arb(x1)
         density = (-(x**2) / 2).exp() / root
-        few = (mean - self._steps.law.least).upper().min(arb(self._trials()) / 4)
+        few = mean.upper().min(arb(self._steps.law.most) / 4)
         if not self.raises:
             # Z rises, A ≤ 1 + 26, φ rises on the left of 0
             factor = (self._b * loss).exp() * (1 + CUT_FACTOR)
@@ -235,7 +228,7 @@ class Cells:
         loss, mean, _ = at
         x = arb(x2)
         density = (-(x**2) / 2).exp() / root
-        few = (self._steps.law.most - mean).upper().min(arb(self._trials()) / 4)
+        few = (self._steps.law.most - mean).upper().min(arb(self._steps.law.most) / 4)
         if self.raises:
             factor = (self._b * loss).exp()  # Z rises, so Z^b falls
             return (factor * (x / arb(2).sqrt()).erfc() / 2).upper(), factor * density, few

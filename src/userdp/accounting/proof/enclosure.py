@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 from scipy.special import log_ndtr
 
 from userdp.accounting.laws import Binomial
@@ -26,8 +25,8 @@ from userdp.accounting.proof.law import (
     float_below,
     growth,
 )
-from userdp.accounting.proof.planning import FloatLaw
-from userdp.accounting.proof.sums import OneWay, sum_delta
+from userdp.accounting.proof.planning import FloatLaw, Problem, felt
+from userdp.accounting.proof.sums import LOG_TOLERANCE, OneWay, sum_delta
 
 _MOST_BITS = 4096
 _SMALL_ENOUGH = 1e-13
@@ -75,19 +74,13 @@ def dominating_variance(phases: tuple[Steps, ...]) -> Ball:
 
 def participation(phases: tuple[Steps, ...]) -> Ball:
     """Σ T (1 - q_0): δ is at most the chance that the user takes part at all."""
-    arb = flint_library().arb
-    value = arb(0)
-    for steps in phases:
-        absent = chance(steps.law, 0) if steps.law.least == 0 else arb(0)
-        value += steps.count * (1 - absent)
-    return value
+    parts = (steps.count * (1 - chance(steps.law, 0)) for steps in phases)
+    return sum(parts, flint_library().arb(0))
 
 
 def add_is_zero(phases: tuple[Steps, ...], epsilon: float) -> bool:
     """Whether *add* is certainly 0: no loss -Σ ℓ exceeds -Σ T log q_0, as ℓ ≥ log q_0."""
     flint = flint_library()
-    if any(steps.law.least > 0 for steps in phases):
-        return False
     with flint.ctx.workprec(256):
         most = flint.arb(0)
         for steps in phases:
@@ -117,9 +110,8 @@ def _one_step(
     steps: Steps, law: FloatLaw, start: float, epsilon: float, remove: bool, bits: int
 ) -> Ball:
     arb = flint_library().arb
-    least = steps.law.least
-    window = law.window(start - 0.5, start + 0.5, bits)
-    ratio = Ratio(steps, (window[0] + least, window[1] + least), (start - 0.5, start + 0.5))
+    near = (start - 0.5, start + 0.5)
+    ratio = Ratio(steps, law.window(*near, bits), near)
     target = arb(epsilon) if remove else -arb(epsilon)
     r = arb(start)
     for _ in range(14):
@@ -143,10 +135,9 @@ def _one_step(
 
 def _mixture_tail(steps: Steps, law: FloatLaw, root: Ball, bits: int, *, above: bool) -> Ball:
     """Q(x > root), or Q(x < root): the normal tail is log-concave, as `expectation` asks."""
-    least, sign = steps.law.least, 1 if above else -1
+    sign = 1 if above else -1
     size = law.log_q + log_ndtr(sign * (law.a * law.k - float(root.mid())))
-    keep = np.flatnonzero(size > size.max() - (bits * math.log(2) + 20))
-    window = (int(keep[0]) + least, int(keep[-1]) + least)
+    window = felt(size, bits * math.log(2) + 20)
     return expectation(steps.law, window, lambda k: _tail(sign * (root - steps.unit * k)))
 
 
@@ -177,9 +168,6 @@ def binomial_tail_added(
         return min(
             1.0, float_above(flint.arb(delta) + (1 + flint.arb(epsilon).exp()) * count * tail)
         )
-
-
-WANTED = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +203,7 @@ class Enclosure:
         return (self.upper - self.lower) / self.upper if self.upper > 0 else 0.0
 
 
-def enclose_delta(
-    phases: tuple[Steps, ...], epsilon: float, *, wanted: float = WANTED, size: float = 0.0
-) -> Enclosure:
+def enclose_delta(phases: tuple[Steps, ...], epsilon: float, *, size: float = 0.0) -> Enclosure:
     """Enclose δ(ε) of a composition of steps, for add-or-remove adjacency.
 
     Guarantee: the bounds hold for the laws and the ε given, as exact dyadic numbers; each operation
@@ -227,7 +213,6 @@ def enclose_delta(
     Args:
         phases: at least one.
         epsilon: ≥ 0, finite.
-        wanted: relative width at which to stop.
         size: about how large δ is, where that is known; else 0. It is not relied upon.
 
     Raises:
@@ -254,7 +239,8 @@ def enclose_delta(
             if len(phases) == 1 and phases[0].count == 1:
                 way = single_step_delta(phases[0], epsilon, remove=remove)
             else:
-                way = sum_delta(mixed, variance, epsilon, remove=remove, wanted=wanted, size=size)
+                problem = Problem(mixed, variance, epsilon, remove, LOG_TOLERANCE)
+                way = sum_delta(problem, size)
         except ArithmeticError as error:
             way = OneWay(0.0, 1.0, "none", why=str(error))
         if way.why:

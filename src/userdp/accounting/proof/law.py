@@ -95,7 +95,7 @@ class Steps:
     @property
     def is_gaussian(self) -> bool:
         """One certain shift: a plain Gaussian mechanism."""
-        return self.law.least == self.law.most
+        return self.law.is_certain
 
     @property
     def unit(self) -> Ball:
@@ -119,7 +119,7 @@ class Ratio:
         law, self.a = steps.law, steps.unit
         low, high = window
         self.low, self.high = low, high
-        self.trials = law.most - law.least
+        self.trials = law.most
         weights = [chance(law, low)]
         for k in range(low, high):
             weights.append(weights[-1] * growth(law, k))
@@ -135,7 +135,7 @@ class Ratio:
         if high < law.most:
             rho = growth(law, high) * (-half * (2 * high + 1) + self.a * arb(reach[1])).exp()
             self._above = _geometric(rho)
-        if low > law.least:
+        if low > 0:
             rho = (half * (2 * low - 1) - self.a * arb(reach[0])).exp() / growth(law, low - 1)
             self._below = _geometric(rho)
         self.reach = reach
@@ -209,7 +209,7 @@ def expectation(law: Law, window: tuple[int, int], value: Callable[[int], Ball])
     arb = flint_library().arb
     low, high = window
     weight, result = chance(law, low), arb(0)
-    if low > law.least:
+    if low > 0:
         rho = value(low - 1) / value(low) / growth(law, low - 1)
         result += arb(0, (weight * value(low) * _geometric(rho)).upper())
     for k in range(low, high + 1):

@@ -154,9 +154,7 @@ class Moment:
         first, last = math.floor(low / self.mesh), math.ceil(high / self.mesh)
         self.points = [i * self.mesh for i in range(first, last + 1)]  # exact: few bits
         reach = (low - 2 * self.mesh, high + 2 * self.mesh)
-        window = self.view.law.window(*reach, self.bits)
-        least = self.steps.law.least
-        self.ratio = Ratio(self.steps, (window[0] + least, window[1] + least), reach)
+        self.ratio = Ratio(self.steps, self.view.law.window(*reach, self.bits), reach)
         y_top, mesh = arb(self.strip), arb(self.mesh)
         base = self.cells.bound(y_top, inside=True)
         grown = (self.cells.growth * y_top**2).exp()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, log_ndtr, logsumexp, ndtri_exp
 
 from userdp.accounting.laws import Binomial
-from userdp.accounting.proof.law import Steps
+from userdp.accounting.proof.law import Ball, Steps
 from userdp.accounting.roots import bisect
 
 Floats = NDArray[np.float64]
@@ -30,11 +30,11 @@ class FloatLaw:
     def __init__(self, steps: Steps) -> None:
         law = steps.law
         self.a = steps.scale / steps.noise_multiplier
-        self.k = np.arange(law.least, law.most + 1, dtype=np.float64)
+        self.k = np.arange(law.most + 1, dtype=np.float64)
         k = self.k
         if isinstance(law, Binomial):
             n, p = law.trials, law.probability
-            rest = (n - k) * math.log1p(-p) if p < 1 else 0.0
+            rest = (n - k) * math.log1p(-p)
             log_q = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) + k * math.log(p) + rest
         else:
             n, m, b = law.population, law.marked, law.draws
@@ -47,13 +47,10 @@ class FloatLaw:
         self.log_c: Floats = self.log_q - 0.5 * (self.a * k) ** 2
 
     def window(self, x_low: float, x_high: float, bits: float = 0.0) -> tuple[int, int]:
-        """Indices of k that are felt anywhere in the range, to e^-110 or the given bits."""
-        least = max(_NEGLIGIBLE, bits * math.log(2) + 20.0)
-        ends = []
-        for x in (x_low, x_high):
-            terms = self.log_c + self.a * self.k * x
-            ends.append(np.flatnonzero(terms > terms.max() - least))
-        return int(ends[0][0]), int(ends[1][-1])
+        """The least and the largest k felt anywhere in the range, to e^-110 or the given bits."""
+        deep = max(_NEGLIGIBLE, bits * math.log(2) + 20.0)
+        low, high = (self.log_c + self.a * self.k * x for x in (x_low, x_high))
+        return felt(low, deep)[0], felt(high, deep)[1]
 
     def at(self, x: Floats) -> tuple[Floats, Floats, Floats]:
         """ℓ, posterior mean and variance of k."""
@@ -87,6 +84,12 @@ class FloatLaw:
             if high > 1e12:
                 raise ArithmeticError("the loss nowhere comes to epsilon")
         return bisect(above, low, high, relative=1e-12, absolute=1e-12)
+
+
+def felt(log_terms: Floats, deep: float) -> tuple[int, int]:
+    """The first and the last of the terms that are above e^-``deep`` of the largest."""
+    keep = np.flatnonzero(log_terms > log_terms.max() - deep)
+    return int(keep[0]), int(keep[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,31 +190,30 @@ def _furthest(law: FloatLaw, cut: Cut, a: float) -> float:
     return far
 
 
-def make_plan(
-    phases: tuple[Steps, ...],
-    epsilon: float,
-    *,
-    remove: bool,
-    log_tolerance: float,
-    variance: float = 0.0,
-    log_delta: float | None = None,
-) -> Plan:
-    """The line, its step and the cuts for one direction.
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is asked: δ(``epsilon``) of one direction, *remove* or *add*.
 
-    Args:
-        phases: the steps, none of them Gaussian.
-        epsilon: where δ is wanted.
-        remove: the direction.
-        log_tolerance: log of the relative error that each source may leave.
-        variance: μ² of a Gaussian mechanism that is composed with the phases.
-        log_delta: a guess at log δ, when there is one.
+    ``phases`` are steps that are not Gaussian, at least one; ``variance`` is μ² of the Gaussian
+    mechanisms that are composed with them, a ball; ``log_tolerance`` is the log of the error,
+    relative to δ, that each source may leave.
     """
-    request = _Request(phases, [FloatLaw(one) for one in phases], epsilon, log_tolerance, variance)
+
+    phases: tuple[Steps, ...]
+    variance: Ball
+    epsilon: float
+    remove: bool
+    log_tolerance: float
+
+
+def make_plan(problem: Problem, log_delta: float | None) -> Plan:
+    """The line, its step and the cuts. ``log_delta``: a guess at log δ, when there is one."""
+    laws = [FloatLaw(one) for one in problem.phases]
     guess = -5.0 if log_delta is None else log_delta
     for _ in range(16):
         best: Plan | None = None
-        for square in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0) if remove else (0.0,):
-            plan = _try(request, square, guess)
+        for square in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0) if problem.remove else (0.0,):
+            plan = _try(problem, laws, square, guess)
             if plan is None:
                 continue
             # a sharper cut costs nodes: it must gain something
@@ -224,30 +226,21 @@ def make_plan(
         if log_delta is not None or log_sum > guess - 3.0:
             break
         # the cut took about e^(guess + log_tolerance): a smaller sum than that tells nothing
-        guess = max(log_sum - 3.0, 1.5 * guess + log_tolerance)
+        guess = max(log_sum - 3.0, 1.5 * guess + problem.log_tolerance)
     assert best is not None
     return best
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    phases: tuple[Steps, ...]
-    laws: list[FloatLaw]
-    epsilon: float
-    log_tolerance: float
-    variance: float
-
-
 def _views(
-    request: _Request, square: float, guess: float, widest: float
+    problem: Problem, laws: list[FloatLaw], square: float, guess: float, widest: float
 ) -> tuple[list[View], float]:
     """Each phase on its grid, cut with κ² = ``square`` (0: uncut), and the largest order for it."""
     if square == 0:
-        return [_view(law, None, 0.0, widest) for law in request.laws], widest
+        return [_view(law, None, 0.0, widest) for law in laws], widest
     views, most, sharpness = [], widest, math.sqrt(square)
-    count = sum(steps.count for steps in request.phases)
-    for law in request.laws:
-        place = _place(law, sharpness, guess + request.log_tolerance - math.log(2 * count))
+    count = sum(steps.count for steps in problem.phases)
+    for law in laws:
+        place = _place(law, sharpness, guess + problem.log_tolerance - math.log(2 * count))
         cut = Cut(place, sharpness)
         # beyond order 2κ² the cut does not outweigh e^{a x²/2} of components far out
         most = min(most, 1.9 * square) if law.a * law.k[-1] > 30 else most
@@ -255,23 +248,23 @@ def _views(
     return views, most
 
 
-def _try(request: _Request, square: float, guess: float) -> Plan | None:
+def _try(problem: Problem, laws: list[FloatLaw], square: float, guess: float) -> Plan | None:
     """The plan with the fewest nodes for one sharpness of the cut; None without room for a line."""
-    widest = 1e4
+    widest, variance = 1e4, float(problem.variance.mid())
     while True:
-        views, most = _views(request, square, guess, widest)
+        views, most = _views(problem, laws, square, guess, widest)
         orders = _LINES[most >= _LINES]
-        log_moments = 0.5 * request.variance * orders * (1 + orders)
-        for steps, view in zip(request.phases, views, strict=True):
+        log_moments = 0.5 * variance * orders * (1 + orders)
+        for steps, view in zip(problem.phases, views, strict=True):
             log_moments += steps.count * view.log_moments(1 + orders if square > 0 else -orders)
-        chern = log_moments - orders * request.epsilon
+        chern = log_moments - orders * problem.epsilon
         saddle = int(np.argmin(chern - np.log(orders) - np.log1p(orders)))
         if saddle < orders.size - 4 or most < widest or widest >= 1e7:
             break
         widest *= 30  # tiny losses want large orders, and these a wide and coarse view
     bound = chern + orders * np.log(orders) - (1 + orders) * np.log1p(orders)
     log_delta = min(float(bound.min()), 0.0) - 1.0
-    want = min(guess, log_delta) + request.log_tolerance
+    want = min(guess, log_delta) + problem.log_tolerance
     best: tuple[float, float, int, int, int | None] | None = None
     for at in range(max(1, saddle - 20), min(orders.size - 2, saddle + 12)):
         c = float(orders[at])

@@ -9,22 +9,22 @@ are bounded by Chernoff's inequality.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from userdp.accounting.proof.cells import dropped_mass
-from userdp.accounting.proof.law import Ball, Steps, flint_library, float_above, float_below
+from userdp.accounting.proof.law import Ball, flint_library, float_above, float_below
 from userdp.accounting.proof.moment import Moment
-from userdp.accounting.proof.planning import Plan, make_plan
+from userdp.accounting.proof.planning import Plan, Problem, make_plan
 from userdp.accounting.roots import bisect
 
-_LOG_TOLERANCE = math.log(1e-11)  # of each source of error, relative to δ
+LOG_TOLERANCE = math.log(1e-11)  # of each source of error, relative to δ
+_WANTED = 1e-9  # relative width at which no other plan is tried
 _MOST_PRODUCTS = 8e7  # nodes in u times nodes in x, at 128 bits: some 6 s
 _MOST_TERMS = 300_000
 _SMOOTHED = 1e-7  # relative error that smoothing may leave, where the sum needs it
-_LOG_SMOOTHED = math.log(4e-9)  # in place of _LOG_TOLERANCE, where smoothing costs more anyway
+_LOG_SMOOTHED = math.log(4e-9)  # in place of LOG_TOLERANCE, where smoothing costs more anyway
 _LEAST_BITS, _MOST_BITS = 128, 600
 
 
@@ -36,7 +36,6 @@ class OneWay:
     upper: float
     how: str
     bits: int = 0
-    terms: int = 0
     why: str = ""
 
     @property
@@ -45,72 +44,51 @@ class OneWay:
         return (self.upper - self.lower) / self.upper if self.upper > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    phases: tuple[Steps, ...]
-    variance: Ball  # μ² of the Gaussian phases
-    epsilon: float
-    remove: bool
-    log_tolerance: float = _LOG_TOLERANCE
+def _moments(
+    problem: Problem, plan: Plan, order: float, log_errors: list[float], bits: int, *, real: bool
+) -> list[Moment]:
+    """M(``order`` + iu) of each step, with these errors relative to M(``order``), in logs."""
+    arb = flint_library().arb
+    b = 1 + arb(order) if problem.remove else -arb(order)
+    moments = []
+    for steps, view, log_error in zip(problem.phases, plan.views, log_errors, strict=True):
+        log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
+        moments.append(Moment(steps, view, b, log_m + log_error, bits, real=real))
+    return moments
 
-    def moments(
-        self, plan: Plan, order: float, log_errors: Sequence[float], bits: int, *, real: bool
-    ) -> list[Moment]:
-        """M(``order`` + iu) of each step, with these errors relative to M(``order``), in logs."""
-        arb = flint_library().arb
-        b = 1 + arb(order) if self.remove else -arb(order)
-        moments = []
-        for steps, view, log_error in zip(self.phases, plan.views, log_errors, strict=True):
-            log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
-            moments.append(Moment(steps, view, b, log_m + log_error, bits, real=real))
-        return moments
 
-    def dropped(self, plan: Plan, bits: int) -> Ball:
-        """An upper bound of the mass that the cuts of all steps take from the numerator."""
-        dropped = flint_library().arb(0)
-        for steps, view in zip(self.phases, plan.views, strict=True):
-            dropped += steps.count * dropped_mass(steps, view, bits)
-        return dropped
+def _dropped(problem: Problem, plan: Plan, bits: int) -> Ball:
+    """An upper bound of the mass that the cuts of all steps take from the numerator."""
+    parts = zip(problem.phases, plan.views, strict=True)
+    masses = (steps.count * dropped_mass(steps, view, bits) for steps, view in parts)
+    return sum(masses, flint_library().arb(0))
 
 
 class _TooManyTermsError(ArithmeticError):
     """The sum has to be smoothed: nothing is gained by tight tolerances elsewhere."""
 
 
-def sum_delta(
-    phases: tuple[Steps, ...],
-    variance: Ball,
-    epsilon: float,
-    *,
-    remove: bool,
-    wanted: float = 1e-9,
-    size: float = 0.0,
-) -> OneWay:
+def sum_delta(problem: Problem, size: float) -> OneWay:
     """Enclose δ(ε) of one direction.
 
     Guarantee: ``lower`` ≤ δ(ε) ≤ ``upper`` for the pair of laws given, whatever was planned.
 
     Args:
-        phases: steps that are not Gaussian; at least one.
-        variance: μ² of the Gaussian mechanisms that are composed with them, a ball.
-        epsilon: ≥ 0, taken as the dyadic number that it is.
-        remove: numerator with the user (else without).
-        wanted: relative width at which to stop trying other plans.
+        problem: its ε is taken as the dyadic number that it is.
         size: about how large δ is, where that is known; else 0. It is not relied upon.
 
     Where the sum does not come within the limits on nodes, ``upper`` is Chernoff's bound (or 1),
     ``lower`` is 0, and ``why`` says what stopped it.
     """
-    problem = _Problem(phases, variance, epsilon, remove)
     best = OneWay(0.0, 1.0, "trivial")
     guess = math.log(size) if size > 0 else None
     for turn in range(3):
         try:
             try:
-                enclosure = _along(problem, _plan(problem, guess), guess)
+                enclosure = _along(problem, make_plan(problem, guess), guess)
             except _TooManyTermsError:
                 problem = replace(problem, log_tolerance=_LOG_SMOOTHED)
-                enclosure = _along(problem, _plan(problem, guess), guess)
+                enclosure = _along(problem, make_plan(problem, guess), guess)
         except ArithmeticError as error:
             if turn:
                 break
@@ -119,8 +97,8 @@ def sum_delta(
         if lower > upper:
             raise AssertionError("two enclosures of one number do not meet")
         better = enclosure if enclosure.relative_width <= best.relative_width or turn == 0 else best
-        best = OneWay(lower, upper, better.how, better.bits, better.terms)
-        if best.relative_width <= wanted or best.upper <= 1e-300:
+        best = OneWay(lower, upper, better.how, better.bits)
+        if best.relative_width <= _WANTED or best.upper <= 1e-300:
             break
         known = (
             guess is not None and enclosure.lower > 0 and abs(math.log(enclosure.upper) - guess) < 1
@@ -135,18 +113,7 @@ def sum_delta(
     return best
 
 
-def _plan(problem: _Problem, guess: float | None) -> Plan:
-    return make_plan(
-        problem.phases,
-        problem.epsilon,
-        remove=problem.remove,
-        log_tolerance=problem.log_tolerance,
-        variance=float(problem.variance.mid()),
-        log_delta=guess,
-    )
-
-
-def _along(problem: _Problem, plan: Plan, guess: float | None) -> OneWay:
+def _along(problem: Problem, plan: Plan, guess: float | None) -> OneWay:
     phases = problem.phases
     log_delta = plan.log_delta if guess is None else min(guess, plan.log_delta)
     # what one unit of relative error of M(c) does to δ, in logs
@@ -159,7 +126,7 @@ def _along(problem: _Problem, plan: Plan, guess: float | None) -> OneWay:
     log_errors = [problem.log_tolerance - per_unit] * len(phases)
     while True:
         with flint_library().ctx.workprec(bits):
-            moments = problem.moments(plan, plan.c, log_errors, bits, real=False)
+            moments = _moments(problem, plan, plan.c, log_errors, bits, real=False)
             along = _Sum(problem, plan, moments, log_delta)
             enclosure = along.enclose(bits)
         if not along.blurred or bits > _MOST_BITS:
@@ -178,7 +145,7 @@ class _Sum:
     """The sum along Re s = c from one plan, at the precision of the surrounding context."""
 
     def __init__(
-        self, problem: _Problem, plan: Plan, moments: list[Moment], log_delta: float
+        self, problem: Problem, plan: Plan, moments: list[Moment], log_delta: float
     ) -> None:
         self.problem, self.plan, self.moments, self.log_delta = problem, plan, moments, log_delta
         arb = flint_library().arb
@@ -263,7 +230,7 @@ class _Sum:
             excess += chern_left / (((c - arb(self.plan.left)) * period).exp() - 1)
         else:
             excess += 1 / ((c * period).exp() - 1)
-        dropped = problem.dropped(self.plan, bits)
+        dropped = _dropped(problem, self.plan, bits)
         upper = sums + tail
         smoothed = arb(0)
         if smoothing:
@@ -282,10 +249,10 @@ class _Sum:
         self.blurred = rounded and bool(sums.rad() > sums.mid() * arb(blur))
         how = "smoothed sum" if smoothing else "sum"
         above = min(float_above(cap + dropped), 1.0)
-        return OneWay(max(float_below(lower), 0.0), above, how, bits, terms)
+        return OneWay(max(float_below(lower), 0.0), above, how, bits)
 
 
-def _chernoff(problem: _Problem, plan: Plan, order: float, variance: Ball) -> Ball:
+def _chernoff(problem: Problem, plan: Plan, order: float, variance: Ball) -> Ball:
     """κ(a) M(a)^T e^{-aε}, an upper bound of δ(ε') e^{a(ε'-ε)} for every ε'."""
     flint = flint_library()
     arb = flint.arb
@@ -293,18 +260,18 @@ def _chernoff(problem: _Problem, plan: Plan, order: float, variance: Ball) -> Ba
     with flint.ctx.workprec(_LEAST_BITS):
         value = _kappa(a) * (variance * a * (a + 1) / 2 - a * arb(problem.epsilon)).exp()
         log_errors = [math.log(0.05 / steps.count) for steps in problem.phases]
-        moments = problem.moments(plan, order, log_errors, _LEAST_BITS, real=True)
+        moments = _moments(problem, plan, order, log_errors, _LEAST_BITS, real=True)
         for steps, moment in zip(problem.phases, moments, strict=True):
             value *= moment.at_zero() ** steps.count
         return value.upper()
 
 
-def _upper_only(problem: _Problem, guess: float | None) -> OneWay:
+def _upper_only(problem: Problem, guess: float | None) -> OneWay:
     """Chernoff's bound alone, or [0, 1] where even that fails."""
     try:
-        plan = _plan(problem, guess)
+        plan = make_plan(problem, guess)
         bound = _chernoff(problem, plan, plan.best, problem.variance)
-        upper = float_above(bound + problem.dropped(plan, _LEAST_BITS))
+        upper = float_above(bound + _dropped(problem, plan, _LEAST_BITS))
     except ArithmeticError:
         return OneWay(0.0, 1.0, "none")
     return OneWay(0.0, min(upper, 1.0), "upper bound only", _LEAST_BITS)
