@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from tests.accounting.one_way import one_way
+from tests.accounting.pld import pld_bounds
 from tests.mechanisms import truncated
 from tests.speed import fast_then_slow
-from userdp.accounting.contour import delta_bracket
 from userdp.accounting.mechanisms import (
+    Composition,
     Mixture,
     binomial_steps,
     gaussian_steps,
@@ -40,35 +41,6 @@ def poisson(case: dict[str, Any]) -> Mixture:
     )
 
 
-def pld_bounds(
-    sigma: float, shifts: list[float], weights: list[float], steps: int, epsilon: float
-) -> list[float]:
-    """Optimistic and pessimistic δ by dp-accounting, each within its FFT round-off of 1e-13."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    return [
-        pld.from_mixture_gaussian_mechanism(
-            sigma,
-            shifts,
-            weights,
-            pessimistic_estimate=pessimistic,
-            value_discretization_interval=5e-3,
-        )
-        .self_compose(steps)
-        .get_delta_for_epsilon(epsilon)
-        for pessimistic in (False, True)
-    ]
-
-
-def hypergeometric(batch: int, population: int, group: int) -> list[float]:
-    """Pr of j draws among `group` marked items of population + group, by counting."""
-    whole = math.comb(population + group, batch)
-    return [
-        math.comb(group, j) * math.comb(population, batch - j) / whole
-        for j in range(min(group, batch) + 1)
-    ]
-
-
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "T={steps} G={group_size}".format(**c))
 def test_every_golden_delta_lies_in_the_bracket(case: dict[str, Any], direction: str) -> None:
@@ -83,49 +55,44 @@ def test_every_golden_delta_lies_in_the_bracket(case: dict[str, Any], direction:
     assert found.note == ""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("population", "group"), [(400, 3), (60, 2)])
-def test_fixed_batches_of_examples_agree_with_dp_accounting(population: int, group: int) -> None:
-    mechanism = hypergeometric_steps(
-        batch_size=20, population=population, group_size=group, noise_multiplier=3.0, steps=12
-    )
-    weights = hypergeometric(20, population, group)
-    low, high = pld_bounds(3.0, [2.0 * j for j in range(group + 1)], weights, 12, 1.0)
-    found = mechanism.delta(1.0)
-    assert low - 1e-13 <= found.lower <= found.upper <= high + 1e-13
-    assert high <= 1.6 * low
+def users(steps: int, q: float = 0.01, sigma: float = 1.0) -> Mixture:
+    return binomial_steps(sampling_probability=q, noise_multiplier=sigma, steps=steps)
+
+
+def test_two_halves_are_the_whole() -> None:
+    whole, half = users(600).epsilon(1e-6), users(300)
+    found = Composition(parts=(half, half)).epsilon(1e-6)
+    assert found.lower <= whole.upper
+    assert whole.lower <= found.upper
+    assert found.width <= 1e-6 * found.upper
 
 
 @pytest.mark.slow
-def test_forgetting_that_a_draw_displaces_another_example_is_caught() -> None:
-    mechanism = hypergeometric_steps(
-        batch_size=20, population=400, group_size=3, noise_multiplier=3.0, steps=12
+def test_phases_of_different_sampling_and_noise_agree_with_dp_accounting() -> None:
+    parts = (
+        binomial_steps(sampling_probability=0.1, group_size=2, noise_multiplier=1.5, steps=20),
+        users(30, 0.02, 0.9),
+        gaussian_steps(noise_multiplier=10.0, steps=1),
     )
-    low, _ = pld_bounds(3.0, [0.0, 2.0, 4.0, 6.0], hypergeometric(20, 400, 3), 12, 1.0)
-    (phase,) = mechanism.phases()
-    broken = type(phase)(
-        shifts=tuple(s / 2 for s in phase.shifts),
-        log_probabilities=phase.log_probabilities,
-        noise_multiplier=phase.noise_multiplier,
-        count=phase.count,
-    )
-    assert delta_bracket([broken], 1.0).upper < 0.5 * low
+    theirs = [
+        (1.5, [0.0, 1.0, 2.0], [0.81, 0.18, 0.01], 20),
+        (0.9, [0.0, 1.0], [0.98, 0.02], 30),
+        (10.0, [1.0], [1.0], 1),
+    ]
+    for epsilon in (0.3, 1.0, 2.0):
+        low, high = pld_bounds(theirs, epsilon, 2e-3)
+        found = Composition(parts=parts).delta(epsilon)
+        assert low - 1e-13 <= found.lower <= found.upper <= high + 1e-13
+        assert high <= 1.3 * low
+        assert found.width <= 1e-6 * found.upper
 
 
-@pytest.mark.parametrize("shift", [1.0, 2.0])
-def test_full_participation_is_the_closed_form(shift: float) -> None:
-    mechanism = gaussian_steps(
-        shift=shift, noise_multiplier=4.0, steps=9, adjacency=Adjacency.REPLACE
-    )
-    assert mechanism.adjacency is Adjacency.REPLACE
-    with mpmath.workdps(40):
-        mu, e = mpmath.mpf(shift) * 3 / 4, mpmath.mpf("1.5")
-        truth = mpmath.ncdf(mu / 2 - e / mu) - mpmath.exp(e) * mpmath.ncdf(-mu / 2 - e / mu)
-    found = mechanism.delta(1.5)
-    assert found.lower <= truth <= found.upper
-    assert found.width <= 1e-9 * found.upper
-    back = mechanism.epsilon(float(truth))
-    assert back.lower - 1e-12 <= 1.5 <= back.upper + 1e-12
+def test_parts_of_different_adjacencies_are_refused() -> None:
+    replaced = gaussian_steps(shift=2.0, noise_multiplier=5.0, steps=1, adjacency=Adjacency.REPLACE)
+    with pytest.raises(UseError, match="different adjacencies"):
+        Composition(parts=(users(10), replaced))
+    with pytest.raises(UseError, match="at least one"):
+        Composition(parts=())
 
 
 # --------------------------------------------------------------- truncated Poisson sampling

@@ -86,11 +86,6 @@ def test_both_directions_are_the_integral_rounded_up(
         assert exact * (1 - 1e-15) <= found <= exact * (1 + 1e-11) + 1e-12
 
 
-def test_full_participation_is_a_gaussian() -> None:
-    remove, add = both(3, 1.0, 2.0, 4)
-    assert remove == add == pytest.approx(3 * 4**2 / (2 * 2.0**2))
-
-
 @pytest.mark.parametrize(
     "case",
     [c for c in GOLDEN if c["group_size"] <= 8]

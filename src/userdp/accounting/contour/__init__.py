@@ -3,13 +3,7 @@
 Derivation and proofs: docs/accounting.md.
 """
 
-from userdp.accounting.contour.curve import ACCOUNTANT, delta_bracket, epsilon_bracket
+from userdp.accounting.contour.curve import delta_bracket, epsilon_bracket
 from userdp.accounting.contour.losses import Phase, phase_of
 
-__all__ = [
-    "ACCOUNTANT",
-    "Phase",
-    "delta_bracket",
-    "epsilon_bracket",
-    "phase_of",
-]
+__all__ = ["Phase", "delta_bracket", "epsilon_bracket", "phase_of"]
