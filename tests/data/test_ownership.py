@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.data.corpora import ListSource, write_jsonl
 from tests.data.sources.fixtures import MESSAGE_PAIRS, mail, write_mbox
 from userdp.data import ownership
-from userdp.data.ownership import Owners, bounded
+from userdp.data.ownership import Owners, bounded, settled
 from userdp.data.prepare import append_records, prepare_store
+from userdp.data.progress import NoProgress
 from userdp.data.records import Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import open_source
 from userdp.data.store import UserStore
@@ -70,6 +71,16 @@ def test_a_bound_that_skips_unusable_records_is_caught(monkeypatch):
     real = bounded
     monkeypatch.setitem(globals(), "bounded", freed)
     assert depends_on_texts([[b"a"], [b"a", b"b"], [b"b"]], 1)
+
+
+def test_invariant_3_a_row_takes_its_place_in_the_bound_whatever_its_text(tmp_path):
+    """From the reader on: a row of one owner that has no text frees no place for others."""
+    for number, text in enumerate(["some text", ""]):
+        rows = [{"user": "a", "text": text}, {"user": ["a", "b"], "text": "more"},
+                {"user": ["b", "c"], "text": "the last"}]  # fmt: skip
+        source = open_source([str(write_jsonl(tmp_path / f"{number}.jsonl", rows))])
+        kept = settled(source, Tally(), NoProgress(), bound=1, held_out_users=0.0)
+        assert b"the last" in [record.text for record in kept]
 
 
 def prepared(records, path, **options) -> UserStore:

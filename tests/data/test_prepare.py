@@ -152,8 +152,8 @@ def test_invariant_10_every_drop_is_counted(tmp_path):
 
 def test_invariant_10_a_source_that_loses_a_record_without_a_reason_is_caught(tmp_path):
     class Forgetful(ListSource):
-        def records(self, tally, progress):
-            yield from list(super().records(tally, progress))[1:]
+        def records(self, tally, progress, **options):
+            yield from list(super().records(tally, progress, **options))[1:]
 
     source = Forgetful(interleaved(corpus(3)))
     with pytest.raises(FailureError, match="books do not balance"):

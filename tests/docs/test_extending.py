@@ -108,11 +108,11 @@ class TestOwnSource:
 
     def test_every_line_is_a_record_or_a_counted_drop(self, tmp_path):
         (tmp_path / "day.irc").write_text(self.LOG)
-        module = example("own_source")
+        example("own_source")
         from userdp.data.progress import NoProgress
-        from userdp.data.sources import SourceOptions
+        from userdp.data.sources import open_source
 
-        source, tally = module.build([str(tmp_path)], SourceOptions()), Tally()
+        source, tally = open_source([str(tmp_path)]), Tally()
         records = list(source.records(tally, NoProgress()))
         assert [(one.user, one.text) for one in records] == [
             (b"ana", b"good morning"), (b"ben", b"hello ana"), (b"ana", b"bye"),

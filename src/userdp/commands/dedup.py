@@ -123,10 +123,7 @@ def sections() -> dict[str, Section]:
 def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:
     progress.stage("signatures", source.size)
     for record in source.records(tally, progress):
-        if record.unusable is not None:
-            tally.drop(record.unusable)
-        else:
-            yield record.text.decode("utf-8", "replace")
+        yield record.text.decode("utf-8", "replace")
 
 
 def _domains(given: Sequence[str]) -> frozenset[bytes]:

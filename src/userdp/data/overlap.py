@@ -23,7 +23,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -249,11 +248,11 @@ def provenance_of(out: Path) -> Path:
 
 def _lines(path: Path, progress: Progress) -> Iterator[_Document]:
     from userdp.data.sources import SourceOptions
-    from userdp.data.sources.table import build_jsonl
+    from userdp.data.sources.table import open_tables
 
-    table = build_jsonl([str(path)], SourceOptions())
+    table = open_tables([str(path)], SourceOptions(), form="jsonl")
     progress.stage("filtering", table.size)
-    for row in chain.from_iterable(table.rows(progress)):
+    for row in table.rows(progress):
         yield {} if isinstance(row, Drop) else row
 
 

@@ -58,25 +58,12 @@ def settled(
         bound: k of ``Owners.GREEDY``; None: each record is its first owner's.
         held_out_users: the fraction that splits users, by hash.
     """
-    records = source.records(tally, progress)
+    records = source.records(tally, progress, all_owned=bound is not None)
     if bound is not None:
         records = bounded(
             records, records_per_user=bound, held_out_users=held_out_users, tally=tally
         )
-    elif source.several_owners:
-        records = first_owners(records, tally)
     return on_one_side(records, held_out_users, tally) if source.public else records
-
-
-def first_owners(records: Iterable[Record], tally: Tally) -> Iterator[Record]:
-    """Each usable record, which is its first owner's alone; those of several are counted."""
-    for record in records:
-        if len(record.owners) > 1:
-            tally.of_several += 1
-        if record.unusable is None:
-            yield record
-        else:
-            tally.drop(record.unusable)
 
 
 def bounded(

@@ -59,23 +59,26 @@ class Record(NamedTuple):
     Args:
         user: the user's id as UTF-8, not empty.
         text: UTF-8, not blank.
-        order: where the record stands in the source; orders the records of one user.
+        order: where the record stands in the source, which numbers its entries; orders the records
+            of one user.
         held_out: the source's own split says that this record is not trained on.
         pieces: for conversations: (end, kind) of consecutive pieces of the text, ``end`` in
             characters, ``kind`` the sum of `TARGET` (the loss counts it) and `MARKUP` (special
             tokens in it are such; elsewhere they are plain text). None: all is target.
         owners: all users that the record belongs to, ``user`` among them; empty: ``user`` alone.
-        unusable: why the record cannot be stored; only in sources that name several owners, where
-            its place in the ownership graph counts whatever its text is (`ownership`).
+        unusable: why the record cannot be stored; its place in the ownership graph counts whatever
+            its text is (`ownership`).
+        written_by: the model that generated the text, where the source tells one.
     """
 
     user: bytes
     text: bytes
-    order: int
+    order: int = 0
     held_out: bool = False
     pieces: tuple[tuple[int, int], ...] | None = None
     owners: tuple[bytes, ...] = ()
     unusable: Drop | None = None
+    written_by: str = ""
 
 
 TARGET, MARKUP = 1, 2
@@ -110,7 +113,7 @@ def in_blocks(records: Iterable[Record], *, first: int = 0) -> Iterator[pa.Recor
 
 
 def _block(records: list[Record], first: int) -> pa.RecordBatch:
-    users, texts, orders, held_out, pieces, _, _ = zip(*records, strict=True)
+    users, texts, orders, held_out, pieces, *_ = zip(*records, strict=True)
     packed = [b"" if one is None else np.array(one, "<i8").tobytes() for one in pieces]
     columns = (users, np.array(orders, np.int64) + first, texts, held_out, packed)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, BLOCK, strict=True)]

@@ -35,7 +35,6 @@ from userdp.data import meta as layout
 from userdp.data.examples import Recipe, write_examples
 from userdp.data.grouping import MEMORY_LIMIT, size_in_bytes
 from userdp.data.index import Known
-from userdp.data.ownership import first_owners
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import (
     BLOCK,
@@ -151,7 +150,7 @@ class SparkJob(AbstractContextManager["SparkJob"]):
         for book in books:
             tally.add(book["tally"])
             _raise(book)
-        table.require_fields(tally)
+        table.check(tally)
         written = {name for book in books for name in book["files"]}
         for file in self.files:
             if file.name not in written:  # of an attempt that failed
@@ -201,8 +200,6 @@ def _reading(files: Sequence[FileTable], folder: Path) -> Callable[[_Batches], _
             for number in batch.column(0).to_pylist():
                 tally, written, error = Tally(), list[str](), None
                 records = files[number].part(tally, NoProgress())
-                if files[number].several_owners:
-                    records = first_owners(records, tally)
                 try:
                     written = _write_records(folder, in_blocks(records, first=number * _MOST_ROWS))
                 except UserdpError as refused:

@@ -16,7 +16,7 @@ from tests.data.sources.fixtures import mail, pairs, read, write_csv, write_leaf
 from userdp.data.progress import NoProgress
 from userdp.data.records import Drop, Tally
 from userdp.data.sources import SourceOptions, memory
-from userdp.data.sources.conversations import ChatTemplate
+from userdp.data.sources.conversations import render
 from userdp.errors import UseError
 
 LINE = b"From x@example.org Mon May 14 16:39:00 2001\n"
@@ -133,15 +133,15 @@ def test_parts_of_a_message_are_its_text_and_a_tool_call_has_a_reason_of_its_own
 
 
 def test_a_template_may_mark_the_assistants_turns_and_move_the_systems_message():
-    marked = ChatTemplate(
-        "{% for m in messages %}{%- if m.role == 'assistant' -%}"
+    marked = SourceOptions(
+        chat_template="{% for m in messages %}{%- if m.role == 'assistant' -%}"
         "{%- generation -%}{{ m.content }}{%- endgeneration %}{% else %}{{ m.content }}{% endif %}"
         "{% endfor %}"
     )
     talk = [("system", "S"), ("user", "U"), ("assistant", "A")]
-    assert marked.render(talk)[0] == "SUA"
-    moved = ChatTemplate("{% for m in messages[1:] + messages[:1] %}{{ m.content }};{% endfor %}")
-    assert moved.render(talk)[0] == "U;A;S;"
+    assert render(talk, marked)[0] == "SUA"
+    moved = "{% for m in messages[1:] + messages[:1] %}{{ m.content }};{% endfor %}"
+    assert render(talk, SourceOptions(chat_template=moved))[0] == "U;A;S;"
 
 
 def test_one_json_array_is_refused_with_the_way_out(tmp_path):

@@ -128,8 +128,7 @@ def record_of(row: dict, order: int, day: datetime | None) -> Record | Drop:
         problem = held_out
     several = owners if len(owners) > 1 else ()
     if problem is not None:
-        unusable = Record(owners[0], b"", order, owners=several, unusable=problem)
-        return unusable if several else problem
+        return problem
     return Record(
         owners[0], text.encode() if isinstance(text, str) else text, order, held_out, owners=several
     )

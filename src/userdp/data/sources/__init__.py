@@ -5,18 +5,33 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from userdp.data.sources import csv, folder, parquet
+from userdp.data.sources import (
+    csv,
+    docstrings,
+    documents,
+    git,
+    jsonl,
+    leaf,
+    mail,
+    memory,
+    parquet,
+    stackoverflow,
+    web,
+)
 from userdp.data.sources.base import (
+    At,
+    DocumentSource,
+    Entry,
     InputOptions,
     Source,
     SourceOptions,
+    expand,
     files_in,
     holds,
     matching,
@@ -29,6 +44,7 @@ from userdp.hints import one_of
 
 _FILES_LOOKED_AT = 32
 _FIELD = "the field '{field}'"
+_Open = Callable[[list[str], SourceOptions], Source]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,75 +52,106 @@ class Kind:
     """A kind of source.
 
     Args:
-        module: with a dot before it, of this folder.
-        build: the name of its function of ``(paths, options)`` that gives the source.
+        open: gives the source of some paths; `UseError` if they or the options cannot be used.
         user_is: what names the user of a record, in words; ``{field}`` is the field of a table.
-        told_by: the name of the module's function that says whether a path looks like this kind;
-            or the suffixes of its files; nothing: the operator has to name the kind.
+        told_by: whether an existing path looks like this kind (cheap, never raises); or the
+            suffixes of its files; nothing: the operator has to name the kind.
         split: the papers' own.
     """
 
-    module: str
-    build: str = "build"
+    open: _Open
     user_is: str = _FIELD
-    told_by: str | tuple[str, ...] = ()
+    told_by: Callable[[Path], bool] | tuple[str, ...] = ()
     split: SplitRule = SplitRule.HASH
 
-    def open(self, paths: list[str], options: SourceOptions) -> Source:
-        """The source for ``paths``; `UseError` if they or the options cannot be used."""
-        source: Source = self._function(self.build)(paths, options)
-        return source
-
     def matches(self, path: Path) -> bool:
-        """Whether an existing ``path`` looks like this kind; cheap, never raises."""
+        """Whether an existing ``path`` looks like this kind."""
         if isinstance(self.told_by, tuple):
             return holds(path, self.told_by)
-        return bool(self._function(self.told_by)(path))
+        return self.told_by(path)
 
-    def _function(self, name: str) -> Any:
-        return getattr(import_module(self.module, __name__), name)
+
+def of_files(
+    kind: str,
+    read: Callable[[Path, SourceOptions, At], Iterator[Entry]],
+    *,
+    suffixes: tuple[str, ...],
+    what: str,
+) -> _Open:
+    """What opens a kind whose files are read one by one.
+
+    Args:
+        kind: its name.
+        read: the entries of one file; it may tell how many of its bytes are read.
+        suffixes: of its files in a folder.
+        what: its files in words, for messages.
+    """
+
+    def open_files(paths: list[str], options: SourceOptions) -> Source:
+        files = expand(paths, suffixes=suffixes, what=what)
+        return DocumentSource(kind=kind, paths=files, options=options, read=read)
+
+    return open_files
 
 
 _SENDER = "the address of a message's sender"
 _DOMAIN = "the registered domain of the field '{field}'"
 
 KINDS = {
-    "mbox": Kind(module=".mail", build="build_mbox", user_is=_SENDER, told_by="is_mbox"),
-    "maildir": Kind(module=".mail", build="build_maildir", user_is=_SENDER, told_by="is_maildir"),
-    "git": Kind(module=".git", user_is="the address of a commit's author", told_by="matches"),
-    "hf": Kind(module=".memory", told_by="is_saved"),
+    "mbox": Kind(open=partial(mail.open_mail, kind="mbox"), user_is=_SENDER, told_by=mail.is_mbox),
+    "maildir": Kind(
+        open=partial(mail.open_mail, kind="maildir"), user_is=_SENDER, told_by=mail.is_maildir
+    ),
+    "git": Kind(
+        open=git.open_history, user_is="the address of a commit's author", told_by=git.matches
+    ),
+    "hf": Kind(open=memory.open_hub, told_by=memory.is_saved),
     "stackoverflow": Kind(
-        module=".stackoverflow",
+        open=of_files(
+            "stackoverflow", stackoverflow.read, suffixes=(".sqlite",), what="SQLite files"
+        ),
         user_is="the client that TensorFlow Federated's file names",
-        told_by="matches",
+        told_by=stackoverflow.matches,
         split=SplitRule.GIVEN,
     ),
-    "parquet": Kind(module=".table", build="build_parquet", told_by=parquet.SUFFIXES),
-    "csv": Kind(module=".table", build="build_csv", told_by=csv.SUFFIXES),
+    "parquet": Kind(open=partial(open_tables, form="parquet"), told_by=parquet.SUFFIXES),
+    "csv": Kind(open=partial(open_tables, form="csv"), told_by=csv.SUFFIXES),
     "c4": Kind(
-        module=".web",
-        build="build_c4",
+        open=partial(web.open_web, kind="c4"),
         user_is=_DOMAIN,
-        told_by="is_c4",
+        told_by=web.is_c4,
         split=SplitRule.FIRST_PART,
     ),
-    "leaf": Kind(module=".leaf", user_is="the user that LEAF's files name", told_by="matches"),
-    "jsonl": Kind(module=".table", build="build_jsonl", told_by="is_jsonl"),
+    "leaf": Kind(
+        open=of_files("leaf", leaf.read, suffixes=(".json",), what="LEAF files"),
+        user_is="the user that LEAF's files name",
+        told_by=leaf.matches,
+    ),
+    "jsonl": Kind(open=partial(open_tables, form="jsonl"), told_by=jsonl.matches),
     "folder": Kind(
-        module=".folder",
+        open=documents.open_folder,
         user_is="the file: each document is a user of its own",
-        told_by=folder.SUFFIXES,
+        told_by=documents.SUFFIXES,
     ),
-    "zip": Kind(module=".archive", user_is="the topmost folder", told_by=(".zip",)),
+    "zip": Kind(
+        open=of_files("zip", documents.read_archive, suffixes=(".zip",), what="ZIP archives"),
+        user_is="the topmost folder",
+        told_by=(".zip",),
+    ),
     "ccnews": Kind(
-        module=".web", build="build_ccnews", user_is=_DOMAIN, split=SplitRule.FIRST_PART
+        open=partial(web.open_web, kind="ccnews"), user_is=_DOMAIN, split=SplitRule.FIRST_PART
     ),
-    "conversations": Kind(module=".conversations"),
-    "docstrings": Kind(module=".docstrings", user_is="the module that holds a docstring"),
+    "conversations": Kind(
+        open=lambda paths, options: as_conversations(open_tables(paths, options), options)
+    ),
+    "docstrings": Kind(open=docstrings.open_packages, user_is="the module that holds a docstring"),
 }
 """In the order in which a kind is inferred."""
 
-__all__ = ["KINDS", "InputOptions", "Kind", "Source", "SourceOptions", "open_source", "user_is"]
+__all__ = [
+    "KINDS", "At", "InputOptions", "Kind", "Source", "SourceOptions", "of_files", "open_source",
+    "user_is",
+]  # fmt: skip
 
 
 def user_is(kind: str, fields: list[str]) -> str | None:

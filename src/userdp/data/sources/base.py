@@ -5,20 +5,30 @@ from __future__ import annotations
 import glob
 import gzip
 import io
+import sqlite3
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
+
+import pyarrow as pa
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.errors import UseError, kind_of
 
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 _LOOK = 4096
-_READ_ERRORS = (OSError, EOFError, zlib.error)
+_READ_ERRORS = (
+    OSError, EOFError, zlib.error, zipfile.BadZipFile, sqlite3.Error, pa.ArrowException,
+)  # fmt: skip
+Entry = Record | Drop
+At = Callable[[int], None]
+"""Is told how many bytes of a file are read."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,17 +88,15 @@ class SourceOptions(InputOptions):
 class Source:
     """A stream of records; as it stands: of private text, one owner each, every token a target.
 
-    A source of its own has a ``kind``, and `entries` or `records`.
+    A source of its own has a ``kind``, and `entries`.
 
     Attributes:
         kind: its name in the registry and on the command line.
         public: whether the text is public, so that nobody's privacy is at stake.
-        several_owners: whether records may name `Record.owners`, to be settled by `ownership`;
-            then a record that cannot be used for its text is yielded with ``unusable`` set.
+        several_owners: whether records may name `Record.owners`, to be settled by `ownership`.
         loss_mask: whether records have `Record.pieces`, so that the store has a loss mask.
     """
 
-    __slots__ = ()
     kind: str
     public = False
     several_owners: bool = False
@@ -104,7 +112,7 @@ class Source:
         """What is read, where it is told from what else lies in a folder that was named."""
         return ()
 
-    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+    def entries(self, progress: Progress) -> Iterator[Entry]:
         """Each entry of the source: its record, or why there is none.
 
         Raises:
@@ -112,14 +120,38 @@ class Source:
         """
         raise NotImplementedError
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """Yield each usable record; count every record as read, and the others as dropped."""
-        for entry in self.entries(progress):
+    def records(
+        self, tally: Tally, progress: Progress, *, all_owned: bool = False
+    ) -> Iterator[Record]:
+        """Yield each usable record; count every entry as read, and the others as dropped.
+
+        Args:
+            tally: of this source only.
+            progress: is told how far reading is.
+            all_owned: yield also the records that have owners and are ``unusable``, uncounted.
+        """
+        yield from self.part(tally, progress, all_owned=all_owned)
+        self.check(tally)
+
+    def part(
+        self, tally: Tally, progress: Progress, *, all_owned: bool = False
+    ) -> Iterator[Record]:
+        """What `records` gives, of a source that may be a part of one."""
+        for order, entry in enumerate(self.entries(progress)):
             tally.read()
             if isinstance(entry, Drop):
                 tally.drop(entry)
-            else:
-                yield entry
+                continue
+            tally.of_several += len(entry.owners) > 1
+            if entry.unusable is not None and not all_owned:
+                tally.drop(entry.unusable)
+                continue
+            if entry.written_by:
+                tally.wrote(entry.written_by)
+            yield entry._replace(order=order)
+
+    def check(self, tally: Tally) -> None:
+        """`UseError` if what was read shows that the source as a whole is not what was meant."""
 
     def facts(self) -> dict[str, Any]:
         """What the store should say of its origin; no text, no user ids, no paths."""
@@ -133,7 +165,6 @@ class Source:
 class FileSource(Source):
     """A source that reads the files ``paths`` one after another."""
 
-    __slots__ = ()
     paths: tuple[Path, ...]
 
     @property
@@ -150,13 +181,47 @@ class FileSource(Source):
         """The number of files and bytes."""
         return {"files": len(self.paths), "bytes": self.size}
 
-    def each_file(self, progress: Progress) -> Iterator[tuple[Path, int]]:
-        """Each file with the bytes of those before it; ``progress`` hears when one is done."""
+    def each_file(self, read: Callable[[Path, At], Iterator[T]], progress: Progress) -> Iterator[T]:
+        """What ``read`` gives of each file; `UseError` if one cannot be read to its end."""
         done = 0
+
+        def at(read: int) -> None:
+            progress.at(done + read)
+
         for path in self.paths:
-            yield path, done
-            done += path.stat().st_size
+            with told_of(path):
+                yield from read(path, at)
+                done += path.stat().st_size
             progress.at(done)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentSource(FileSource):
+    """Records from files that a function reads.
+
+    Args:
+        kind: see `Source`.
+        paths: of the files.
+        options: see there.
+        read: the entries of one file; it may tell how many of its bytes are read.
+        several_owners: see `Source`.
+        told: names of options that `facts` has, since they decide what is read.
+    """
+
+    kind: str
+    paths: tuple[Path, ...]
+    options: SourceOptions
+    read: Callable[[Path, SourceOptions, At], Iterator[Entry]]
+    several_owners: bool = False
+    told: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """The number of files and bytes, and some options."""
+        return {**FileSource.facts(self), **{one: getattr(self.options, one) for one in self.told}}
+
+    def entries(self, progress: Progress) -> Iterator[Entry]:
+        """The entries of all files; see `Source.entries`."""
+        return self.each_file(lambda path, at: self.read(path, self.options, at), progress)
 
 
 def expand(paths: Sequence[str], *, suffixes: tuple[str, ...], what: str) -> tuple[Path, ...]:
@@ -171,10 +236,8 @@ def expand(paths: Sequence[str], *, suffixes: tuple[str, ...], what: str) -> tup
     Raises:
         UseError: nothing is named, nothing is there, or a folder holds no such file.
     """
-    if not paths:
-        raise UseError(f"no input: {what} need a file", hint="name one or more PATHs")
     files: list[Path] = []
-    for name in paths:
+    for name in named(paths, what):
         path = Path(name)
         if path.is_dir():
             matches = [one for one in files_in(path) if is_named(one, suffixes)]
@@ -191,6 +254,13 @@ def expand(paths: Sequence[str], *, suffixes: tuple[str, ...], what: str) -> tup
                 raise UseError(f"no input at {name}: nothing is there")
         files.extend(matches)
     return tuple(files)
+
+
+def named(paths: Sequence[str], what: str) -> Sequence[str]:
+    """``paths``; `UseError` if there is none."""
+    if not paths:
+        raise UseError(f"no input: {what} need a path", hint="name one or more PATHs")
+    return paths
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -222,83 +292,52 @@ def matching(pattern: str) -> list[str]:
 
 
 @contextmanager
-def read_text(path: Path, *, what: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
-    """The bytes of a file, decompressed if it is gzip, and how many of the file's own are read.
-
-    Args:
-        path: the file.
-        what: the kind in words, for messages.
-
-    Raises:
-        UseError: here or while the block reads on: the file is no text, or cannot be read to its
-            end, so that records would be missing without a count.
-    """
+def told_of(path: Path) -> Iterator[None]:
+    """`UseError` where a file cannot be read to its end: records would be missing uncounted."""
     try:
-        with path.open("rb", buffering=0) as raw, _unzipped(raw) as content:
-            if b"\0" in content.peek(_LOOK)[:_LOOK]:
-                raise UseError(
-                    f"{path} is a binary file, not {what}", hint="expected text, plain or gzip"
-                )
-            yield content, raw.tell  # without a buffer, so that its place is the file's own
-    except _READ_ERRORS as error:
+        yield
+    except UseError:
+        raise
+    # Of a ZIP with a password the library raises a bare `RuntimeError`; names in a damaged
+    # database are no UTF-8.
+    except (*_READ_ERRORS, RuntimeError, UnicodeError) as error:
         raise UseError(
-            f"{path} cannot be read to its end: {words(error)}; the records after that "
+            f"{path} cannot be read to its end: {_words(error)}; the records after that "
             "would be missing without a count",
             hint="copy the file again, or cut it where it is whole",
         ) from error
 
 
-def content_of(file: Path, paths: Sequence[Path]) -> bytes:
-    """The bytes of one of the files that were found in ``paths``.
+def opened(path: Path) -> tuple[IO[bytes], Callable[[], int]]:
+    """The bytes of a file, decompressed if it is gzip, and how many of the file's own are read."""
+    raw = path.open("rb", buffering=0)  # without a buffer, so that its place is the file's own
+    zipped = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    raw.seek(0)
+    content: Any = gzip.GzipFile(fileobj=raw, mode="rb") if zipped else raw
+    return io.BufferedReader(content, 2**20), raw.tell
 
-    Raises:
-        UseError: it cannot be read. Of a file in a folder the folder is named: the operator chose
-            that name, and the file's may be a person's.
-    """
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        place = next((path for path in paths if path in file.parents), file)
-        told = str(file) if place == file else f"a file in {place}"
-        raise UseError(
-            f"{told} cannot be read: {kind_of(error)}; its records would be missing without a "
-            "count",
-            hint=f"find it: find {place} -type f ! -readable",
-        ) from error
+
+def opened_text(path: Path, *, what: str) -> tuple[IO[bytes], Callable[[], int]]:
+    """`opened`; `UseError` if the file is binary, and so not ``what``."""
+    if b"\0" in beginning(path):
+        raise UseError(f"{path} is a binary file, not {what}", hint="expected text, plain or gzip")
+    return opened(path)
 
 
 def beginning(path: Path) -> bytes:
     """The first bytes of a file, decompressed if it is gzip; nothing if it cannot be read."""
     try:
-        with path.open("rb", buffering=0) as raw, _unzipped(raw) as content:
-            return content.peek(_LOOK)[:_LOOK]
+        content, _ = opened(path)
+        with content:
+            return content.read(_LOOK)
     except _READ_ERRORS:
         return b""
 
 
-def is_gzip(path: Path) -> bool:
-    """Whether a file says of itself that it is gzip; one that cannot be read does not."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-    except OSError:
-        return False
-
-
-def _unzipped(raw: io.FileIO) -> io.BufferedReader:
-    """``raw`` from its beginning, decompressed if it is gzip; closing it leaves ``raw`` open."""
-    zipped = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-    raw.seek(0)
-    content: Any = io.FileIO(raw.fileno(), closefd=False)
-    if zipped:
-        content = gzip.GzipFile(fileobj=raw, mode="rb")
-    return io.BufferedReader(content, 2**20)
-
-
-def words(error: BaseException) -> str:
+def _words(error: BaseException) -> str:
     """What went wrong, in a few words."""
     if isinstance(error, EOFError):
         return "the gzip stream is truncated"
     if isinstance(error, zlib.error | gzip.BadGzipFile):
         return "the gzip stream is damaged"
-    return getattr(error, "strerror", None) or str(error)
+    return getattr(error, "strerror", None) or kind_of(error)

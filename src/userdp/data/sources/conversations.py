@@ -24,16 +24,20 @@ which special tokens are such; what people wrote is plain text throughout (also 
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
+
+from jinja2 import Template, TemplateError, TemplateRuntimeError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from userdp.data.records import MARKUP, TARGET, Drop, Record
 from userdp.data.sources.base import InputOptions, SourceOptions
-from userdp.data.sources.rows import Parser, Row, owners_of
-from userdp.data.sources.table import FileTable, open_tables
+from userdp.data.sources.rows import Row, owners_of
+from userdp.data.sources.table import FileTable
 from userdp.errors import UseError
 
 _SHAREGPT = "conversations"
@@ -53,17 +57,12 @@ Message = tuple[str, str]
 Pieces = tuple[tuple[int, int], ...]
 
 
-def build(paths: list[str], options: SourceOptions) -> FileTable:
-    """The source for files, folders and patterns ``paths``."""
-    return as_conversations(open_tables(paths, options), options)
-
-
 def as_conversations(table: FileTable, options: SourceOptions) -> FileTable:
     """A table of files, read as conversations."""
     return replace(
         table,
         kind="conversations",
-        parser=conversation_parser(options),
+        parser=ConversationParser(options=options),
         loss_mask=True,
         several_owners=False,
     )
@@ -80,18 +79,14 @@ def is_conversation(fields: Collection[str], options: InputOptions) -> bool | No
     return True if not turns.isdisjoint(fields) else None
 
 
-def conversation_parser(options: SourceOptions) -> Parser:
-    """What makes a record of a conversation."""
-    template = ChatTemplate(options.chat_template, options.special_tokens)
-    return _ConversationParser(options=options, template=template)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _ConversationParser:
-    """A conversation per row."""
+class ConversationParser:
+    """A conversation per row, written with ``options.chat_template``."""
 
     options: SourceOptions
-    template: ChatTemplate
+
+    def __post_init__(self) -> None:
+        _compiled(self.options.chat_template)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -106,18 +101,18 @@ class _ConversationParser:
         named = self.options
         return ((named.user,), (named.messages, _SHAREGPT, named.completion))
 
-    def parse(self, row: Row, order: int) -> Record | Drop:
+    def parse(self, row: Row) -> Record | Drop:
         """The conversation of a row; see `Parser.parse`."""
         owners = owners_of(row.get(self.options.user))
         if isinstance(owners, Drop):
             return owners
         messages = self._messages(row)
-        rendered = messages if isinstance(messages, Drop) else self.template.render(messages)
-        if isinstance(rendered, Drop):
-            return rendered
-        text, pieces = rendered
+        written = messages if isinstance(messages, Drop) else render(messages, self.options)
+        if isinstance(written, Drop):
+            return written
+        text, pieces = written
         try:
-            return Record(owners[0], text.encode(), order, pieces=pieces)
+            return Record(owners[0], text.encode(), pieces=pieces)
         except UnicodeEncodeError:
             return Drop.INVALID_UTF8
 
@@ -169,89 +164,70 @@ def _string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-class ChatTemplate:
-    """A tokenizer's chat template, or the default.
+def render(messages: Sequence[Message], options: SourceOptions) -> tuple[str, Pieces] | Drop:
+    """The text of a conversation of (role, content), and its `Record.pieces`.
 
-    Args:
-        source: Jinja text; None: `_DEFAULT_TEMPLATE`. Rendered in a sandbox.
-        special_tokens: variables of the template, as ``("eos_token", "</s>")``.
+    A conversation that the template refuses (say, two turns of one role), or of which it leaves a
+    message out, is a drop; one without an assistant's turn also.
     """
-
-    def __init__(
-        self, source: str | None = None, special_tokens: Sequence[tuple[str, str]] = ()
-    ) -> None:
-        self._made_of = (source, tuple(special_tokens))
-        sandbox = importlib.import_module("jinja2.sandbox")
-        self._errors: type[Exception] = importlib.import_module("jinja2").TemplateError
-        environment = sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    if not any(role in _ASSISTANT for role, _ in messages):
+        return Drop.NO_ANSWER
+    held = [
+        {"role": role, "content": f"{_OPEN}{number}{_CLOSE}"}
+        for number, (role, _) in enumerate(messages)
+    ]
+    try:
+        text = _compiled(options.chat_template).render(
+            messages=held, add_generation_prompt=False, tools=None, **dict(options.special_tokens)
         )
-        environment.globals["raise_exception"] = self._refuse
-        environment.globals["strftime_now"] = lambda form: ""
-        self._variables: dict[str, Any] = dict(special_tokens)
-        self._specials = sorted((token for _, token in special_tokens if token), key=len)[::-1]
-        try:
-            # `transformers` marks the assistant's turns by tags of its own, which write nothing.
-            plain = _GENERATION.sub(_without_meaning, source or _DEFAULT_TEMPLATE)
-            self._template = environment.from_string(plain)
-        except self._errors as error:
-            raise UseError(f"the chat template cannot be read: {error}") from error
+    except (TemplateError, TypeError, ValueError, KeyError, AttributeError):
+        return Drop.BAD_TEMPLATE
+    first, *rest = _PLACE.split(text)  # markup, number, markup, number, ..., markup
+    order = [int(number) for number in rest[::2]]  # a template may move the system's message
+    if sorted(order) != list(range(len(messages))):
+        return Drop.BAD_TEMPLATE
+    parts = [(first, MARKUP)]
+    for number, after in zip(order, rest[1::2], strict=True):
+        role, content = messages[number]
+        target = TARGET if role in _ASSISTANT else 0
+        end = _end_of_turn(after, options) if target else 0
+        parts += [(content, target), (after[:end], MARKUP | target), (after[end:], MARKUP)]
+    parts = [part for part in parts if part[0]]
+    ends = accumulate(len(part) for part, _ in parts)
+    pieces = tuple((end, kind) for end, (_, kind) in zip(ends, parts, strict=True))
+    return "".join(part for part, _ in parts), pieces
 
-    def __reduce__(self) -> tuple[type[ChatTemplate], tuple[Any, ...]]:
-        """Pickled as what it is made of: what Jinja compiles cannot be."""
-        return ChatTemplate, self._made_of
 
-    def _refuse(self, message: str) -> None:
-        raise importlib.import_module("jinja2").TemplateRuntimeError(message)
+def _end_of_turn(markup: str, options: SourceOptions) -> int:
+    """How much of the markup after an assistant's content ends that turn.
 
-    def render(self, messages: Sequence[Message]) -> tuple[str, Pieces] | Drop:
-        """The text of a conversation of (role, content), and its `Record.pieces`.
+    Up to the end of the first special token, if it comes before anything else but blanks; else the
+    blanks.
+    """
+    named = sorted((re.escape(one) for _, one in options.special_tokens if one), key=len)[::-1]
+    usual = r"<[|/]?[\w|/-]+>"
+    end = re.match(rf"\s*(?:{'|'.join([*named, usual])})?", markup)
+    return end.end() if end else 0
 
-        A conversation that the template refuses (say, two turns of one role), or of which it
-        leaves a message out, is a drop; one without an assistant's turn also.
-        """
-        if not any(role in _ASSISTANT for role, _ in messages):
-            return Drop.NO_ANSWER
-        held = [
-            {"role": role, "content": f"{_OPEN}{number}{_CLOSE}"}
-            for number, (role, _) in enumerate(messages)
-        ]
-        try:
-            text = self._template.render(
-                messages=held, add_generation_prompt=False, tools=None, **self._variables
-            )
-        except (self._errors, TypeError, ValueError, KeyError, AttributeError):
-            return Drop.BAD_TEMPLATE
-        first, *rest = _PLACE.split(text)  # markup, number, markup, number, ..., markup
-        order = [int(number) for number in rest[::2]]  # a template may move the system's message
-        if sorted(order) != list(range(len(messages))):
-            return Drop.BAD_TEMPLATE
-        parts = [(first, MARKUP)]
-        for number, after in zip(order, rest[1::2], strict=True):
-            role, content = messages[number]
-            target = TARGET if role in _ASSISTANT else 0
-            end = self._end_of_turn(after) if target else 0
-            parts += [(content, target), (after[:end], MARKUP | target), (after[end:], MARKUP)]
-        whole, pieces = "", []
-        for part, kind in parts:
-            if part:
-                whole += part
-                pieces.append((len(whole), kind))
-        return whole, tuple(pieces)
 
-    def _end_of_turn(self, markup: str) -> int:
-        """How much of the markup after an assistant's content ends that turn.
+@lru_cache(maxsize=8)
+def _compiled(template: str | None) -> Template:
+    """A tokenizer's chat template, or the default, to be rendered in a sandbox."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: ""
+    try:
+        # `transformers` marks the assistant's turns by tags of its own, which write nothing.
+        plain = _GENERATION.sub(_without_meaning, template or _DEFAULT_TEMPLATE)
+        return environment.from_string(plain)
+    except TemplateError as error:
+        raise UseError(f"the chat template cannot be read: {error}") from error
 
-        Up to the end of the first special token, if it comes before anything else but blanks;
-        else the blanks.
-        """
-        blanks = len(markup) - len(markup.lstrip())
-        rest = markup[blanks:]
-        for token in self._specials:
-            if rest.startswith(token):
-                return blanks + len(token)
-        named = re.match(r"<[|/]?[\w|/-]+>", rest)
-        return blanks + named.end() if named else blanks
+
+def _refuse(message: str) -> None:
+    raise TemplateRuntimeError(message)
 
 
 def _without_meaning(tag: re.Match[str]) -> str:

@@ -27,29 +27,21 @@ from pathlib import Path
 from typing import IO
 
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions, read_text
+from userdp.data.sources.base import At, SourceOptions, opened_text
 from userdp.data.sources.rows import Row
 from userdp.errors import UseError
 
 WHAT = "CSV files"
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-_BLOCK = 1024
+_REPORT_EVERY = 1024
 _LONGEST_FIELD = 2**30
 
 
 def rows(
-    path: Path, fields: Collection[str], options: SourceOptions
-) -> Iterator[tuple[list[Row | Drop], int]]:
-    """The rows of a file in blocks, each with the bytes of the file that are read by then."""
-    with read_text(path, what=WHAT) as (content, place):
-        each = _rows(path, content, fields, options)
-        while block := list(islice(each, _BLOCK)):
-            yield block, place()
-
-
-def _rows(
-    path: Path, content: IO[bytes], fields: Collection[str], options: SourceOptions
+    path: Path, fields: Collection[str], options: SourceOptions, at: At
 ) -> Iterator[Row | Drop]:
+    """Each row by the names of the header, or why there is none."""
+    content, place = opened_text(path, what=WHAT)
     cells = _cells(path, content, options)
     _, header = next(cells, (0, list[str]()))
     for name in fields:
@@ -59,7 +51,9 @@ def _rows(
                 "cannot be told",
                 hint="rename one in the header",
             )
-    for line, row in cells:
+    for number, (line, row) in enumerate(cells):
+        if number % _REPORT_EVERY == 0:
+            at(place())
         if len(row) == len(header):
             yield dict(zip(header, row, strict=True))
         elif "".join(row).strip():

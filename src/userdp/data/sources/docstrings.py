@@ -28,8 +28,8 @@ from typing import Any
 
 from userdp.data.hashing import user_hash
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record
-from userdp.data.sources.base import Source, SourceOptions
+from userdp.data.records import Drop
+from userdp.data.sources.base import Entry, Source, SourceOptions
 from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
 
@@ -44,7 +44,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def build(paths: list[str], options: SourceOptions) -> Docstrings:
+def open_packages(paths: list[str], options: SourceOptions) -> Docstrings:
     """The source for packages ``paths``; none: `_DEFAULT_PACKAGES`."""
     most = options.max_users
     if most is not None and not most >= 1:
@@ -52,7 +52,7 @@ def build(paths: list[str], options: SourceOptions) -> Docstrings:
     return Docstrings(packages=tuple(paths) or _DEFAULT_PACKAGES, max_users=most)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Docstrings(Source):
     """Records from the docstrings of installed packages; public text.
 
@@ -77,7 +77,7 @@ class Docstrings(Source):
         versions = {name: _version(name) for name in self.packages}
         return {"packages": versions, "max_users": self.max_users}
 
-    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+    def entries(self, progress: Progress) -> Iterator[Entry]:
         """The docstrings of modules that have any; see `Source.entries`.
 
         Modules are read in the order of their hashes, so that ``max_users`` reads no more than
@@ -95,8 +95,7 @@ class Docstrings(Source):
                 yield Drop.UNREADABLE_MODULE
                 continue
             users += any(text.strip() for text in texts)
-            for order, text in enumerate(texts):
-                yield record_of(module, text, order)
+            yield from (record_of(module, text) for text in texts)
 
     def _files(self) -> dict[str, Path]:
         """Dotted module name to file, of all packages."""

@@ -16,31 +16,28 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record
-from userdp.data.sources.base import Source, SourceOptions
+from userdp.data.records import Drop
+from userdp.data.sources.base import Entry, Source, SourceOptions, named
 from userdp.data.sources.rows import is_from, parse_day, record_of
 from userdp.errors import UseError
 
 _FORMAT = "%aE%n%aI%n%P%n%B"
 _READ = 2**16
-_REPORT_EVERY = 256
 
 
-def build(paths: list[str], options: SourceOptions) -> _GitHistory:
+def open_history(paths: list[str], options: SourceOptions) -> GitHistory:
     """The source for repositories ``paths``."""
-    if not paths:
-        raise UseError("no input: name a git repository", hint="give a PATH")
-    for name in paths:
+    for name in named(paths, "git histories"):
         if not matches(Path(name)):
             raise UseError(f"{name} is not a git repository: it has neither .git nor HEAD")
-    return _GitHistory(
-        paths=tuple(Path(name) for name in paths), held_out_from=options.held_out_from
-    )
+    day = parse_day(options.held_out_from)
+    return GitHistory(paths=tuple(map(Path, paths)), held_out_from=day)
 
 
 def matches(path: Path) -> bool:
@@ -48,17 +45,12 @@ def matches(path: Path) -> bool:
     return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _GitHistory(Source):
-    """Commit messages by author.
-
-    Args:
-        paths: repositories.
-        held_out_from: commits of this day (ISO date) and later are held out.
-    """
+@dataclass(frozen=True, kw_only=True)
+class GitHistory(Source):
+    """Commit messages by author; commits of the day ``held_out_from`` and later are held out."""
 
     paths: tuple[Path, ...]
-    held_out_from: str | None = None
+    held_out_from: datetime | None
 
     kind = "git"
 
@@ -66,16 +58,15 @@ class _GitHistory(Source):
         """The number of repositories."""
         return {"repositories": len(self.paths)}
 
-    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+    def entries(self, progress: Progress) -> Iterator[Entry]:
         """The messages of all commits of ``HEAD``; see `Source.entries`."""
-        day = parse_day(self.held_out_from)
-        for order, entry in enumerate(chain.from_iterable(map(_log, self.paths))):
+        day = self.held_out_from
+        for number, entry in enumerate(chain.from_iterable(map(_log, self.paths))):
             author, date, parents, message = (*entry.split(b"\n", 3), b"", b"", b"")[:4]
             held_out = False if day is None else is_from(date, day)
             merge = b" " in parents
-            yield Drop.MERGE if merge else record_of(author, message.rstrip(b"\n"), order, held_out)
-            if order % _REPORT_EVERY == 0:
-                progress.at(order)
+            yield Drop.MERGE if merge else record_of(author, message.rstrip(b"\n"), held_out)
+            progress.at(number)
 
 
 def _log(path: Path) -> Iterator[bytes]:
@@ -90,36 +81,24 @@ def _log(path: Path) -> Iterator[bytes]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     own |= {"GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0",
             "GIT_CEILING_DIRECTORIES": str(path.resolve().parent)}  # fmt: skip
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as log:
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=own,
-            )
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.PIPE, env=own,
+                check=False,
+            )  # fmt: skip
         except FileNotFoundError as error:
             raise UseError("reading a git history needs the program `git`") from error
-        assert process.stdout is not None
-        try:
-            yield from _split(process.stdout)
-        finally:
-            process.stdout.close()
-            status = process.wait()
-        if status != 0:
-            errors.seek(0)
-            said = errors.read(500).decode(errors="replace").strip().splitlines()
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
             raise UseError(
-                f"git cannot read the history of {path}: {said[-1] if said else status}",
+                f"git cannot read the history of {path}: {said[-1] if said else done.returncode}",
                 hint="`git -C PATH log` must work with no variable GIT_… set",
             )
-
-
-def _split(stream: IO[bytes]) -> Iterator[bytes]:
-    rest = b""
-    while block := stream.read(_READ):
-        *entries, rest = (rest + block).split(b"\0")
-        yield from entries
-    if rest:
-        yield rest
+        log.seek(0)
+        rest = b""
+        while block := log.read(_READ):
+            *entries, rest = (rest + block).split(b"\0")
+            yield from entries
+        if rest:
+            yield rest

@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions, beginning, holds, is_named, read_text
+from userdp.data.sources.base import At, SourceOptions, beginning, holds, is_named, opened_text
 from userdp.data.sources.rows import Row
 from userdp.errors import UseError
 
@@ -46,19 +46,21 @@ def matches(path: Path) -> bool:
 
 
 def rows(
-    path: Path, fields: Collection[str], options: SourceOptions
-) -> Iterator[tuple[list[Row | Drop], int]]:
-    """The object of each line, in blocks, each with the bytes of the file that are read by then."""
+    path: Path, fields: Collection[str], options: SourceOptions, at: At
+) -> Iterator[Row | Drop]:
+    """The object of each line, or why there is none."""
     first = beginning(path).lstrip().split(b"\n", 1)[0].strip()
     if first == b"[" or first.startswith(b"[{"):
         raise UseError(
             f"{path} is one JSON array, and no line is a JSON object by itself",
             hint="split it into lines: jq -c '.[]' FILE > FILE.jsonl",
         )
-    with read_text(path, what=WHAT) as (content, place):
+    content, place = opened_text(path, what=WHAT)
+    with content:
         mark = codecs.BOM_UTF8  # may stand before the first line
         while block := content.read(_BLOCK) + content.readline():
-            yield [_parse(line) for line in _lines(block.removeprefix(mark))], place()
+            yield from map(_parse, _lines(block.removeprefix(mark)))
+            at(place())
             mark = b""
 
 

@@ -15,21 +15,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record
-from userdp.data.sources.base import FileSource, SourceOptions, beginning, expand
+from userdp.data.sources.base import At, Entry, SourceOptions, beginning
 from userdp.data.sources.rows import record_of
 from userdp.errors import UseError, kind_of
-
-
-def build(paths: list[str], options: SourceOptions) -> _Leaf:
-    """The source for files and folders ``paths``."""
-    return _Leaf(paths=expand(paths, suffixes=(".json",), what="LEAF files"))
 
 
 def matches(path: Path) -> bool:
@@ -47,29 +38,13 @@ def matches(path: Path) -> bool:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Leaf(FileSource):
-    """Samples of LEAF files; each file is held in memory while it is read."""
-
-    paths: tuple[Path, ...]
-
-    kind = "leaf"
-
-    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The samples of all files; see `Source.entries`."""
-        order = count()
-        for path, _ in self.each_file(progress):
-            above = path.absolute().parent
-            held_out = above.name == "test" and (above.parent / "train").is_dir()
-            for user, samples in _user_data(path).items():
-                for x, y in _pairs(path, samples):
-                    yield record_of(user, _text(x, y), next(order), held_out)
-
-
-def _user_data(path: Path) -> dict[str, Any]:
+def read(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+    """The samples of a file, which is held in memory while it is read."""
+    above = path.absolute().parent
+    held_out = above.name == "test" and (above.parent / "train").is_dir()
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UseError(f"{path} cannot be read as JSON: {kind_of(error)}") from error
     data = content.get("user_data") if isinstance(content, dict) else None
     if not isinstance(data, dict):
@@ -77,17 +52,15 @@ def _user_data(path: Path) -> dict[str, Any]:
             f"{path} is not LEAF JSON: it has no object `user_data`",
             hint="expected users, num_samples and user_data",
         )
-    return data
-
-
-def _pairs(path: Path, samples: Any) -> Iterator[tuple[Any, Any]]:
-    inputs = samples.get("x") if isinstance(samples, dict) else None
-    labels = samples.get("y") if isinstance(samples, dict) else None
-    if not isinstance(inputs, list):
-        raise UseError(f"{path} is not LEAF JSON: a user has no list `x`")
-    if not isinstance(labels, list) or len(labels) != len(inputs):
-        raise UseError(f"{path} is not LEAF JSON: a user's `x` and `y` differ in length")
-    return zip(inputs, labels, strict=True)
+    for user, samples in data.items():
+        lists = samples if isinstance(samples, dict) else {}
+        inputs, labels = lists.get("x"), lists.get("y")
+        if not isinstance(inputs, list):
+            raise UseError(f"{path} is not LEAF JSON: a user has no list `x`")
+        if not isinstance(labels, list) or len(labels) != len(inputs):
+            raise UseError(f"{path} is not LEAF JSON: a user's `x` and `y` differ in length")
+        for x, y in zip(inputs, labels, strict=True):
+            yield record_of(user, _text(x, y), held_out)
 
 
 def _text(x: Any, y: Any) -> Any:

@@ -48,31 +48,27 @@ import mmap
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import parsedate_to_datetime
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bs4 import BeautifulSoup
-
-from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record
+from userdp.data.records import Drop
 from userdp.data.sources.base import (
-    FileSource,
-    Source,
+    GZIP_MAGIC,
+    At,
+    DocumentSource,
+    Entry,
     SourceOptions,
     beginning,
-    content_of,
     expand,
     holds,
-    is_gzip,
-    words,
+    named,
 )
-from userdp.data.sources.rows import is_from, parse_day
+from userdp.data.sources.rows import is_from, parse_day, record_of_owners
 from userdp.errors import UseError
 
 _NGRAM = 20
@@ -106,19 +102,26 @@ _FRAME = re.compile(rb"^>(>*From )|^\r?\n\Z", re.MULTILINE)
 """What writers of mbox add to a message: a mark of quotation, and an empty line at the end."""
 
 
-def build_mbox(paths: list[str], options: SourceOptions) -> MailSource:
-    """The source for files, folders and patterns of mbox."""
-    return _Mbox(paths=expand(paths, suffixes=SUFFIXES, what="mbox files"), options=options)
+def open_mail(paths: list[str], options: SourceOptions, *, kind: str) -> DocumentSource:
+    """The source for ``paths``: files of mbox, or folders with one message per file.
 
-
-def build_maildir(paths: list[str], options: SourceOptions) -> MailSource:
-    """The source for folders with one message per file."""
-    if not paths:
-        raise UseError("no input: name a folder of mail", hint="give a PATH")
-    for name in paths:
-        if not Path(name).is_dir():
-            raise UseError(f"{name} is not a folder of mail", hint="one message per file, below it")
-    return _Maildir(paths=tuple(Path(name) for name in paths), options=options)
+    Of the options, ``receivers`` makes one record per receiver instead of one per message;
+    ``drop_forwarded`` drops what says it is forwarded, in its subject (``Fw:``) or body
+    (``---- Forwarded by``); ``drop_repeats`` drops what has a 20-gram of words twice; messages of
+    the day ``held_out_from`` and later are held out.
+    """
+    parse_day(options.held_out_from)
+    if kind == "mbox":
+        read, files = _read_mbox, expand(paths, suffixes=SUFFIXES, what="mbox files")
+    else:
+        read, files = (
+            _read_message,
+            tuple(chain.from_iterable(map(_files_of, named(paths, "mail")))),
+        )
+    return DocumentSource(
+        kind=kind, paths=files, options=options, read=read, several_owners=True,
+        told=("receivers", "drop_forwarded", "drop_repeats", "held_out_from"),
+    )  # fmt: skip
 
 
 def is_mbox(path: Path) -> bool:
@@ -133,77 +136,49 @@ def is_maildir(path: Path) -> bool:
     return path.is_dir() and (path / "cur").is_dir() and (path / "new").is_dir()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MailSource(Source):
-    """Messages as records.
+def _read_message(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+    return _entries(path.read_bytes(), options)
 
-    Args:
-        paths: where they lie.
-        options: ``receivers`` makes one record per receiver instead of one per message;
-            ``drop_forwarded`` drops what says it is forwarded, in its subject (``Fw:``) or body
-            (``---- Forwarded by``); ``drop_repeats`` drops what has a 20-gram of words twice;
-            messages of the day ``held_out_from`` and later are held out.
+
+def _entries(content: bytes, options: SourceOptions) -> Iterator[Entry]:
+    """The records of one message, or why there is none.
+
+    A message without a sender's address is dropped, and each message attached to it.
     """
+    try:
+        message = email.message_from_bytes(content)
+        senders = _addresses(message, "From") or _addresses(message, "Sender")
+        receivers = _addresses(message, "To", "Cc", "Bcc")
+        body, attached = _body(message)
+        subject, date = _header(message, "Subject"), _header(message, "Date")
+    except (MessageError, ValueError, LookupError, RecursionError, TypeError):
+        yield Drop.UNREADABLE
+        return
+    yield from [Drop.ATTACHED] * attached
+    held_out = _is_from(date, options)
+    problem = _problem(subject, body, options)
+    each = [[one] for one in receivers] or [[]]
+    for to in each if options.receivers else [receivers]:
+        if not senders:
+            yield Drop.NO_USER
+        elif options.receivers and not to:
+            yield Drop.NO_RECEIVER
+        else:
+            head = f"Date: {date}\nFrom: {senders[0]}\nTo: {', '.join(to)}\n"
+            text = f"{head}Subject: {subject}\n\n{body}".encode(errors="replace")
+            names = dict.fromkeys([senders[0], *to])
+            owners = tuple(one.encode(errors="replace") for one in names)
+            yield record_of_owners(owners, problem or text, held_out)
 
-    paths: tuple[Path, ...]
-    options: SourceOptions
 
-    several_owners = True
-
-    def __post_init__(self) -> None:
-        parse_day(self.options.held_out_from)
-
-    def rules(self) -> dict[str, Any]:
-        """How messages become records, for `Source.facts`."""
-        names = ("receivers", "drop_forwarded", "drop_repeats", "held_out_from")
-        return {name: getattr(self.options, name) for name in names}
-
-    def parse(self, content: bytes, order: int) -> Iterator[Record | Drop]:
-        """The records of one message, or why there is none; those of one message share ``order``.
-
-        A message without a sender's address is dropped, and each message attached to it.
-        """
-        try:
-            message = email.message_from_bytes(content)
-            senders = _addresses(message, "From") or _addresses(message, "Sender")
-            receivers = _addresses(message, "To", "Cc", "Bcc")
-            body, attached = _body(message)
-            subject = _header(message, "Subject")
-            date = _header(message, "Date")
-        except (MessageError, ValueError, LookupError, RecursionError, TypeError):
-            yield Drop.UNREADABLE
-            return
-        yield from [Drop.ATTACHED] * attached
-        problem = self._problem(subject, body)
-        day = parse_day(self.options.held_out_from)
-        held_out = False if day is None else _is_from(date, day)
-        if isinstance(held_out, Drop):
-            problem, held_out = problem or held_out, False
-        each = [[one] for one in receivers] or [[]]
-        for named in each if self.options.receivers else [receivers]:
-            if not senders:
-                yield Drop.NO_USER
-            elif self.options.receivers and not named:
-                yield Drop.NO_RECEIVER
-            else:
-                head = f"Date: {date}\nFrom: {senders[0]}\nTo: {', '.join(named)}\n"
-                text = f"{head}Subject: {subject}\n\n{body}".encode(errors="replace")
-                names = dict.fromkeys([senders[0], *named])
-                owners = tuple(one.encode(errors="replace") for one in names)
-                if problem is not None:
-                    yield Record(owners[0], b"", order, owners=owners, unusable=problem)
-                else:
-                    several = owners if len(owners) > 1 else ()
-                    yield Record(owners[0], text, order, held_out, owners=several)
-
-    def _problem(self, subject: str, body: str) -> Drop | None:
-        if not body.strip():
-            return Drop.EMPTY_TEXT
-        if self.options.drop_forwarded and _is_forwarded(subject, body):
-            return Drop.FORWARDED
-        if self.options.drop_repeats and _repeats_ngram(body):
-            return Drop.REPEATED_NGRAM
-        return None
+def _problem(subject: str, body: str, options: SourceOptions) -> Drop | None:
+    if not body.strip():
+        return Drop.EMPTY_TEXT
+    if options.drop_forwarded and _is_forwarded(subject, body):
+        return Drop.FORWARDED
+    if options.drop_repeats and _repeats_ngram(body):
+        return Drop.REPEATED_NGRAM
+    return None
 
 
 def _is_forwarded(subject: str, body: str) -> bool:
@@ -226,12 +201,12 @@ def _repeats_ngram(text: str, size: int = _NGRAM) -> bool:
     return len(set(grams)) < len(grams)
 
 
-def _is_from(date: str, day: Any) -> bool | Drop:
+def _is_from(date: str, options: SourceOptions) -> bool | Drop:
+    day = parse_day(options.held_out_from)
     try:
-        moment = parsedate_to_datetime(date)
+        return day is not None and is_from(parsedate_to_datetime(date), day)
     except (ValueError, TypeError, IndexError):
         return Drop.NO_DATE
-    return is_from(moment, day)
 
 
 def _addresses(message: Message, *names: str) -> list[str]:
@@ -280,6 +255,8 @@ def _body(message: Message) -> tuple[str, int]:
     for kind in ("text/plain", "text/html"):
         texts = [_decoded(part) for part in parts if part.get_content_type() == kind]
         if kind == "text/html":
+            from bs4 import BeautifulSoup
+
             texts = [BeautifulSoup(text, "html.parser").get_text() for text in texts]
         text = "\n".join(texts).replace("\r\n", "\n")
         if text.strip():  # some programs send an empty plain part beside the one that says it
@@ -300,39 +277,9 @@ def _decoded(part: Message) -> str:
     return payload.decode("latin-1")  # old mail names no charset; every byte is a letter then
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Mbox(MailSource, FileSource):
-    """Messages of mbox files."""
-
-    kind = "mbox"
-
-    def facts(self) -> dict[str, Any]:
-        """The number of files and bytes, and the rules."""
-        return {**FileSource.facts(self), **self.rules()}
-
-    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The records of all messages; see `Source.entries`."""
-        order = count()
-        for path, _ in self.each_file(progress):
-            for message in _messages(_content(path), path):
-                yield from self.parse(message, next(order))
-
-
-def _content(path: Path) -> mmap.mmap | bytes:
-    """The bytes of a file, over a memory map; those of gzip in memory."""
-    try:
-        with path.open("rb") as file:
-            if is_gzip(path):
-                return gzip.decompress(file.read())
-            if not path.stat().st_size:
-                return b""
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, EOFError) as error:
-        raise UseError(f"{path} cannot be read: {words(error)}") from error
-
-
-def _messages(box: mmap.mmap | bytes, path: Path) -> Iterator[bytes]:
-    """Each message without the line that begins it; text before the first is one more."""
+def _read_mbox(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+    """The records of each message; text before the first is one more."""
+    box = _content(path)
     if not len(box):
         return
     first = _past_breaks(box, 0)
@@ -347,7 +294,17 @@ def _messages(box: mmap.mmap | bytes, path: Path) -> Iterator[bytes]:
     spans = _by_length(box, begins)
     ends = zip(begins.values(), [*begins, len(box)][1:], strict=True)
     for start, end in spans or ends:
-        yield box[start:end] if spans else _FRAME.sub(rb"\1", box[start:end])
+        message = box[start:end] if spans else _FRAME.sub(rb"\1", box[start:end])
+        yield from _entries(message, options)
+        at(end)
+
+
+def _content(path: Path) -> mmap.mmap | bytes:
+    """The bytes of a file, over a memory map; those of gzip in memory."""
+    with path.open("rb") as file:
+        if file.peek(2)[:2] == GZIP_MAGIC:
+            return gzip.decompress(file.read())
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.peek(1) else b""
 
 
 def _by_length(box: mmap.mmap | bytes, begins: dict[int, int]) -> list[tuple[int, int]]:
@@ -371,24 +328,9 @@ def _past_breaks(box: mmap.mmap | bytes, at: int) -> int:
     return at if breaks is None else max(at, breaks.end())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Maildir(MailSource):
-    """Messages of folders."""
-
-    kind = "maildir"
-
-    def facts(self) -> dict[str, Any]:
-        """The number of folders, and the rules."""
-        return {"folders": len(self.paths), **self.rules()}
-
-    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The records of all messages; see `Source.entries`."""
-        for order, file in enumerate(chain.from_iterable(map(_files_of, self.paths))):
-            yield from self.parse(content_of(file, self.paths), order)
-            progress.at(order + 1)
-
-
-def _files_of(folder: Path) -> Iterator[Path]:
+def _files_of(folder: str) -> Iterator[Path]:
+    if not Path(folder).is_dir():
+        raise UseError(f"{folder} is not a folder of mail", hint="one message per file, below it")
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(
             name

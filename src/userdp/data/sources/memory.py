@@ -15,9 +15,9 @@ memory; no code of a data set is run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.conversations import conversation_parser, is_conversation
+from userdp.data.sources.base import SourceOptions, named
+from userdp.data.sources.conversations import ConversationParser, is_conversation
 from userdp.data.sources.parquet import batch_rows, wanted_columns
 from userdp.data.sources.rows import GENERATED, Row, plain_parser
 from userdp.data.sources.table import TableSource, provenance
@@ -34,6 +34,7 @@ from userdp.errors import UseError, kind_of
 from userdp.extras import library
 
 _BATCH = 2**13
+_FRAMES = ("polars.DataFrame", "polars.LazyFrame")
 _MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
 
 
@@ -53,14 +54,23 @@ class MemoryTable(TableSource):
         """The fields, and where the tables are from."""
         return {"fields": list(self.parser.fields), **self.origin}
 
-    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
+    def rows(self, progress: Progress) -> Iterator[Row | Drop]:
         """The rows; see `TableSource.rows`."""
-        done = 0
-        for table in self.tables:
-            for rows in _batches(table, self.parser.fields):
-                yield rows
-                done += len(rows)
+        for done, row in enumerate(chain.from_iterable(map(self._rows_of, self.tables))):
+            if done % _BATCH == 0:
                 progress.at(done)
+            yield row
+
+    def _rows_of(self, table: Any) -> Iterator[Row | Drop]:
+        fields = self.parser.fields
+        for part in _parts(table, fields):
+            if isinstance(part, pa.Table):
+                names = wanted_columns(part.schema, fields, where="the table")
+                for batch in part.select(names).to_batches(max_chunksize=_BATCH):
+                    yield from batch_rows(batch)
+            else:
+                rows = iter(part)
+                yield from (dict(r) if isinstance(r, Mapping) else Drop.NOT_AN_OBJECT for r in rows)
 
 
 def table_source(table: Any, options: SourceOptions, *, kind: str | None = None) -> MemoryTable:
@@ -88,17 +98,18 @@ def table_source(table: Any, options: SourceOptions, *, kind: str | None = None)
             f"one table is prepared at a time, and this is a mapping of several: {splits}",
             hint="name one of them, such as dataset['train']",
         )
-    if not isinstance(table, Iterable) and _kind(table) not in _COLUMNS:
+    if not isinstance(table, Iterable) and _name(table) not in _FRAMES:
         raise UseError(
             f"a {type(table).__name__} is no table",
             hint="give a data set, a data frame, rows that are dicts, or the paths of files",
         )
     columns = {str(name) for name in column_names(table)}
     if kind == "conversations" or is_conversation(columns, options):
-        parser = conversation_parser(options)
+        parser = ConversationParser(options=options)
         return MemoryTable(kind="conversations", parser=parser, loss_mask=True, tables=(table,))
-    parser = plain_parser(options)
-    return MemoryTable(kind="memory", parser=parser, several_owners=True, tables=(table,))
+    return MemoryTable(
+        kind="memory", parser=plain_parser(options), several_owners=True, tables=(table,)
+    )
 
 
 def is_saved(path: Path) -> bool:
@@ -106,15 +117,13 @@ def is_saved(path: Path) -> bool:
     return path.is_dir() and any((path / name).is_file() for name in _MARKS)
 
 
-def build(paths: list[str], options: SourceOptions) -> MemoryTable:
+def open_hub(paths: list[str], options: SourceOptions) -> MemoryTable:
     """The source of kind "hf" for data sets of the hub, by name, or in folders.
 
     Names on the hub are public, and told; folders are not.
     """
-    if not paths:
-        raise UseError("no input: name a data set of the hub, or a folder", hint="give a PATH")
     split = options.dataset_split
-    tables = tuple(_opened(name, split) for name in paths)
+    tables = tuple(_opened(name, split) for name in named(paths, "data sets of the hub"))
     first = table_source(tables[0], options)
     hub = [name for name in paths if not Path(name).exists()]
     return replace(
@@ -146,11 +155,6 @@ def _opened(name: str, split: str) -> Any:
     return data[split] if isinstance(data, dict) else data
 
 
-def _is_transformed(table: Any) -> bool:
-    """Whether it is a `datasets.Dataset` with a transform, such as a redaction, of its rows."""
-    return _kind(table) == "datasets.Dataset" and table.format["type"] == "custom"
-
-
 def column_names(table: Any) -> list[Any]:
     """The names of its columns; none of rows that only come one by one."""
     if _is_transformed(table):
@@ -162,50 +166,40 @@ def column_names(table: Any) -> list[Any]:
     return list(table[0]) if isinstance(table, list) and table and table[0] else []
 
 
-def _batches(table: Any, fields: tuple[str, ...]) -> Iterator[list[Row | Drop]]:
-    if _is_transformed(table) or _kind(table) not in _COLUMNS:
-        yield from _rows_of_dicts(table)
-        return
-    for part in _COLUMNS[_kind(table)](table, fields):
-        if not isinstance(part, pa.Table):
-            yield from _rows_of_dicts(part)
-            continue
-        names = wanted_columns(part.schema, fields, where="the table")
-        yield from map(batch_rows, part.select(names).to_batches(max_chunksize=_BATCH))
+def _parts(table: Any, fields: tuple[str, ...]) -> Iterable[Any]:
+    """A table as Arrow tables, by what it is; no library is imported for its own sake.
+
+    Anything else, and what no Arrow column can hold, as rows.
+    """
+    name = _name(table)
+    if name == "datasets.Dataset" and not _is_transformed(table):
+        columns = None if table.format["output_all_columns"] else table.format["columns"]
+        parts = table.with_format("arrow", columns=columns).iter(batch_size=_BATCH)
+        return (pa.table(part) if isinstance(part, dict) else part for part in parts)
+    if name == "pandas.DataFrame":
+        return [_of_pandas(table, fields)]
+    if name == "polars.LazyFrame":
+        table = table.collect()
+    if name in _FRAMES:
+        table = table.to_arrow()
+    return [table]
 
 
-def _rows_of_dicts(table: Iterable[Any]) -> Iterator[list[Row | Drop]]:
-    rows = iter(table)
-    while block := list(islice(rows, _BATCH)):
-        yield [dict(row) if isinstance(row, Mapping) else Drop.NOT_AN_OBJECT for row in block]
-
-
-def _of_pandas(frame: Any, fields: tuple[str, ...]) -> Iterator[Any]:
+def _of_pandas(frame: Any, fields: tuple[str, ...]) -> Any:
     """The columns that are read; row by row where they hold what no Arrow column can."""
     own = frame[[name for name in dict.fromkeys((*fields, GENERATED)) if name in frame.columns]]
     names = own if len(own.columns) else frame  # of which `wanted_columns` says what is missing
     try:
-        yield pa.Table.from_pandas(names, preserve_index=False)
+        return pa.Table.from_pandas(names, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         wanted_columns(pa.schema([(str(n), pa.null()) for n in names.columns]), fields, where="it")
-        yield names.to_dict("records")
+        return names.to_dict("records")
 
 
-def _kind(table: Any) -> str:
+def _is_transformed(table: Any) -> bool:
+    """Whether it is a `datasets.Dataset` with a transform, such as a redaction, of its rows."""
+    return _name(table) == "datasets.Dataset" and table.format["type"] == "custom"
+
+
+def _name(table: Any) -> str:
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
-
-
-def _of_dataset(table: Any, fields: tuple[str, ...]) -> Any:
-    columns = None if table.format["output_all_columns"] else table.format["columns"]
-    tables = table.with_format("arrow", columns=columns).iter(batch_size=_BATCH)
-    return (pa.table(part) if isinstance(part, dict) else part for part in tables)
-
-
-_COLUMNS: dict[str, Callable[[Any, tuple[str, ...]], Iterable[Any]]] = {
-    "datasets.Dataset": _of_dataset,
-    "pandas.DataFrame": _of_pandas,
-    "polars.DataFrame": lambda table, fields: [table.to_arrow()],
-    "polars.LazyFrame": lambda table, fields: [table.collect().to_arrow()],
-    "pyarrow.Table": lambda table, fields: [table],
-}
-"""What has columns, by its name, as Arrow tables; no library is imported for its own sake."""

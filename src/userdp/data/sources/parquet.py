@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from userdp.data.records import Drop, values_of
-from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.base import At, SourceOptions
 from userdp.data.sources.rows import GENERATED, Row, told
-from userdp.errors import UseError, kind_of
+from userdp.errors import UseError
 
 WHAT = "Parquet files"
 SUFFIXES = (".parquet", ".pq")
@@ -29,23 +29,13 @@ _BATCH = 2**13
 
 
 def rows(
-    path: Path, fields: Collection[str], options: SourceOptions
-) -> Iterator[tuple[list[Row | Drop], int]]:
-    """The rows of a file in blocks; only the columns that matter are read.
-
-    Returns:
-        With each block 0: how many bytes are read by then is not known.
-    """
-    try:
-        with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
-            columns = wanted_columns(file.schema_arrow, fields, where=str(path))
-            for batch in file.iter_batches(_BATCH, columns=columns):
-                yield batch_rows(batch), 0
-    except (pa.ArrowException, OSError) as error:
-        raise UseError(
-            f"{path} cannot be read to its end: {kind_of(error)}",
-            hint="is it a whole Parquet file?",
-        ) from error
+    path: Path, fields: Collection[str], options: SourceOptions, at: At
+) -> Iterator[Row | Drop]:
+    """The rows of a file; only the columns that matter are read."""
+    with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+        columns = wanted_columns(file.schema_arrow, fields, where=str(path))
+        for batch in file.iter_batches(_BATCH, columns=columns):
+            yield from batch_rows(batch)
 
 
 def names(path: Path) -> list[str]:

@@ -29,7 +29,7 @@ class Parser(Protocol):
     def required(self) -> tuple[tuple[str, ...], ...]:
         """Groups of fields; of each group, some row must have one."""
 
-    def parse(self, row: Row, order: int) -> Record | Drop:
+    def parse(self, row: Row) -> Record | Drop:
         """The record of a row, or why there is none."""
 
 
@@ -61,58 +61,50 @@ class PlainParser:
         """Each of them."""
         return tuple((name,) for name in self.fields)
 
-    def parse(self, row: Row, order: int) -> Record | Drop:
-        """The record of a row; one of several owners whose text is unusable keeps its place."""
-        owners = owners_of(row.get(self.user), self.user_of)
-        if not isinstance(owners, tuple):
-            return owners
-        text = text_of(row.get(self.text))
+    def parse(self, row: Row) -> Record | Drop:
+        """The record of a row; or why there is none; see `Parser.parse`."""
         held_out: bool | Drop = False
         if self.held_out_from is not None and self.date is not None:
             held_out = is_from(row.get(self.date), self.held_out_from)
-        return record_of_owners(owners, text, order, held_out)
+        owners = owners_of(row.get(self.user), self.user_of)
+        return record_of_owners(owners, text_of(row.get(self.text)), held_out)
 
 
 def record_of_owners(
-    owners: tuple[bytes, ...],
+    owners: tuple[bytes, ...] | Drop,
     text: bytes | Drop,
-    order: int,
     held_out: bool | Drop = False,
     pieces: tuple[tuple[int, int], ...] | None = None,
 ) -> Record | Drop:
-    """The record of these users; if it is unusable, it keeps its place where there are several."""
-    several = owners if len(owners) > 1 else ()
-    drop = text if isinstance(text, Drop) else held_out
-    if not isinstance(drop, Drop):
-        assert isinstance(text, bytes)
-        return Record(owners[0], text, order, drop, pieces, several)
-    return Record(owners[0], b"", order, owners=several, unusable=drop) if several else drop
-
-
-def record_of(user: Any, text: Any, order: int, held_out: bool | Drop = False) -> Record | Drop:
-    """The record of one user's text, or why it is none."""
-    owners = owners_of(user)
+    """The record of these users, also an unusable one: it has its place in the graph of owners."""
     if isinstance(owners, Drop):
         return owners
-    return record_of_owners(owners, text_of(text), order, held_out)
+    several = owners if len(owners) > 1 else ()
+    for part in (text, held_out):
+        if isinstance(part, Drop):
+            return Record(owners[0], b"", owners=several, unusable=part)
+    assert isinstance(text, bytes)
+    assert not isinstance(held_out, Drop)
+    return Record(owners[0], text, 0, held_out, pieces, several)
+
+
+def record_of(user: Any, text: Any, held_out: bool | Drop = False) -> Record | Drop:
+    """The record of one user's text, or why it is none."""
+    return record_of_owners(owners_of(user), text_of(text), held_out)
 
 
 def owners_of(
     value: Any, user_of: Callable[[str], bytes | Drop] | None = None
 ) -> tuple[bytes, ...] | Drop:
     """The users that a field's value names, each once, in its order."""
-    if not isinstance(value, list):
-        user = Drop.NO_USER_FIELD if value is None else _user(value, user_of)
-        return (user,) if isinstance(user, bytes) else user
-    if not value:
-        return Drop.NO_USER_FIELD
     owners: dict[bytes, None] = {}
-    for one in value:
+    alone = [] if value is None else [value]
+    for one in value if isinstance(value, list) else alone:
         user = _user(one, user_of)
         if isinstance(user, Drop):
             return user
         owners[user] = None
-    return tuple(owners)
+    return tuple(owners) or Drop.NO_USER_FIELD
 
 
 def _user(value: Any, user_of: Callable[[str], bytes | Drop] | None) -> bytes | Drop:

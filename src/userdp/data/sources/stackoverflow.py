@@ -14,28 +14,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record
-from userdp.data.sources.base import Source, SourceOptions, beginning, expand
-from userdp.data.sources.rows import owners_of, record_of
-from userdp.errors import UseError, kind_of
+from userdp.data.records import Drop
+from userdp.data.sources.base import At, Entry, SourceOptions, beginning
+from userdp.data.sources.rows import owners_of, record_of_owners, text_of
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS = (
     "SELECT client_id, split_name, serialized_example_proto FROM examples "
     "WHERE split_name IN ('train', 'test') ORDER BY rowid"
 )
-_REPORT_EVERY = 1024
-
-
-def build(paths: list[str], options: SourceOptions) -> _StackOverflow:
-    """The source for SQLite files ``paths``."""
-    return _StackOverflow(paths=expand(paths, suffixes=(".sqlite",), what="SQLite files"))
 
 
 def matches(path: Path) -> bool:
@@ -43,50 +34,23 @@ def matches(path: Path) -> bool:
     return beginning(path).startswith(_MAGIC)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _StackOverflow(Source):
+def read(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
     """The posts of the training and test splits, by client."""
-
-    paths: tuple[Path, ...]
-
-    kind = "stackoverflow"
-
-    def facts(self) -> dict[str, Any]:
-        """The number of files."""
-        return {"files": len(self.paths), "layout": "tff"}
-
-    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        """The posts; see `Source.entries`."""
-        rows = chain.from_iterable(map(_rows, self.paths))
-        for order, (client, split, example) in enumerate(rows):
-            yield _record(client, split, example, order)
-            if order % _REPORT_EVERY == 0:
-                progress.at(order)
-
-
-def _rows(path: Path) -> Iterator[tuple[Any, Any, Any]]:
-    database = None
-    try:
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as database:
         database.text_factory = bytes
-        yield from database.execute(_ROWS)
-    except (sqlite3.Error, UnicodeError) as error:  # damaged names are no UTF-8
-        raise UseError(
-            f"{path} cannot be read as Stack Overflow's SQLite file: {kind_of(error)}",
-            hint="expected the table `examples` of TensorFlow Federated's data set",
-        ) from error
-    finally:
-        if database is not None:
-            database.close()
+        done = 0
+        for client, split, example in database.execute(_ROWS):
+            yield record_of_owners(owners_of(client), _text(example), split == b"test")
+            done += len(example or b"")
+            at(done)
 
 
-def _record(client: Any, split: bytes, example: Any, order: int) -> Record | Drop:
+def _text(example: Any) -> bytes | Drop:
     try:
-        tokens = _parse_example(bytes(example)).get("tokens")
+        return text_of(_parse_example(bytes(example)).get("tokens"))
     except (ValueError, TypeError):
-        owners = owners_of(client)
-        return owners if isinstance(owners, Drop) else Drop.UNREADABLE
-    return record_of(client, tokens, order, split == b"test")
+        return Drop.UNREADABLE
 
 
 def _parse_example(message: bytes) -> dict[str, bytes]:

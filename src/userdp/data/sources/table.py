@@ -10,18 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from userdp.codec import decode
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.records import Drop, Record, Tally
+from userdp.data.records import Drop, Tally
 from userdp.data.sources import csv, jsonl, parquet
-from userdp.data.sources.base import FileSource, Source, SourceOptions, expand, is_named
-from userdp.data.sources.rows import GENERATED, Parser, PlainParser, Row, plain_parser, told
+from userdp.data.sources.base import (
+    At,
+    Entry,
+    FileSource,
+    Source,
+    SourceOptions,
+    expand,
+    is_named,
+)
+from userdp.data.sources.rows import GENERATED, Parser, Row, plain_parser, told
 from userdp.errors import UseError
 from userdp.files import read_json
 
@@ -35,7 +42,7 @@ WRITERS = "text_written_by"
 _NO_ROWS = (Drop.BLANK_LINE, Drop.INVALID_JSON, Drop.NOT_AN_OBJECT)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TableSource(Source):
     """Records from the rows of a table; a kind of table says how `rows` are read.
 
@@ -50,39 +57,26 @@ class TableSource(Source):
     several_owners: bool = False
     loss_mask: bool = False
 
-    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
-        """Each row as field to value, or why it is none, in lists of bounded size."""
+    def rows(self, progress: Progress) -> Iterator[Row | Drop]:
+        """Each row as field to value, or why it is none."""
         raise NotImplementedError
 
     def first_fields(self) -> Iterator[Collection[str]]:
         """The names of the fields of the first rows."""
-        block = next(self.rows(NoProgress()), [])
-        return (row.keys() for row in block[:_ROWS_LOOKED_AT] if not isinstance(row, Drop))
+        first = islice(self.rows(NoProgress()), _ROWS_LOOKED_AT)
+        return (row.keys() for row in first if not isinstance(row, Drop))
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The records of all rows; see `Source.records`. ``tally`` is of this source only."""
-        yield from self.part(tally, progress)
-        self.require_fields(tally)
-
-    def part(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """What `records` gives, for a table that may be a part of one."""
+    def entries(self, progress: Progress) -> Iterator[Entry]:
+        """The records of all rows; see `Source.entries`."""
         parse = self.parser.parse
-        for rows in self.rows(progress):
-            first = tally.records_read
-            tally.read(len(rows))
-            for order, row in enumerate(rows, first):
-                if isinstance(row, Drop):
-                    tally.drop(row)
-                    continue
-                if model := row.get(GENERATED):
-                    tally.wrote(model.decode() if isinstance(model, bytes) else str(model))
-                record = parse(row, order)
-                if isinstance(record, Drop):
-                    tally.drop(record)
-                else:
-                    yield record
+        for row in self.rows(progress):
+            entry = row if isinstance(row, Drop) else parse(row)
+            if not isinstance(row, Drop) and (model := row.get(GENERATED)):
+                model = model.decode() if isinstance(model, bytes) else str(model)
+                entry = entry if isinstance(entry, Drop) else entry._replace(written_by=model)
+            yield entry
 
-    def require_fields(self, tally: Tally) -> None:
+    def check(self, tally: Tally) -> None:
         """`UseError` if no row came of what was read, or none had a field that is required."""
         drops = tally.drops
         rows = tally.records_read - sum(drops[one] for one in _NO_ROWS)
@@ -104,19 +98,19 @@ class TableSource(Source):
                 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class FileTable(TableSource, FileSource):
     """Tables in files, one after another; all rows are read by the same parser.
 
     Args:
         paths: of the files.
-        forms: of each file, how its rows are read: of `FORMS`.
         options: see there.
+        form: how the rows of each file are read: of `FORMS`; None: by each file's name.
     """
 
     paths: tuple[Path, ...]
-    forms: tuple[str, ...]
     options: SourceOptions
+    form: str | None = None
 
     def facts(self) -> dict[str, Any]:
         """The fields, the number of files and bytes, and what is said of where the text is from."""
@@ -125,26 +119,28 @@ class FileTable(TableSource, FileSource):
 
     def each(self) -> Iterator[FileTable]:
         """Each file by itself, which another process may read."""
-        for path, form in zip(self.paths, self.forms, strict=True):
-            yield replace(self, paths=(path,), forms=(form,))
+        return (replace(self, paths=(path,)) for path in self.paths)
 
     def first_fields(self) -> Iterator[Collection[str]]:
         """The columns of the first file, or the fields of its first rows."""
-        names = parquet.names(self.paths[0]) if self.forms[0] == "parquet" else None
-        return TableSource.first_fields(self) if names is None else iter([names])
+        first = replace(self, paths=self.paths[:1])
+        names = None
+        if (self.form or _form_of(self.paths[0])) == "parquet":
+            names = parquet.names(self.paths[0])
+        return TableSource.first_fields(first) if names is None else iter([names])
 
-    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
+    def rows(self, progress: Progress) -> Iterator[Row | Drop]:
         """The rows of all files; see `TableSource.rows`."""
-        fields = self.parser.fields
-        for form, (path, before) in zip(self.forms, self.each_file(progress), strict=True):
-            for rows, read in FORMS[form].rows(path, fields, self.options):
-                yield rows
-                progress.at(before + read)
 
-    def signature(self) -> str | None:
+        def read(path: Path, at: At) -> Iterator[Row | Drop]:
+            form = FORMS[self.form or _form_of(path)]
+            rows: Iterator[Row | Drop] = form.rows(path, self.parser.fields, self.options, at)
+            return rows
+
+        return self.each_file(read, progress)
+
+    def signature(self) -> str:
         """See `Source.signature`."""
-        if not isinstance(self.parser, PlainParser) or self.parser.user_of is not None:
-            return None  # a function or a template, which no text names
         facts = [(path.absolute(), path.stat()) for path in self.paths]
         files = [(str(path), s.st_size, s.st_mtime_ns, s.st_ino) for path, s in facts]
         return repr((replace(self, paths=()), files))
@@ -167,23 +163,16 @@ def open_tables(
     """
     read = list(FORMS.values()) if form is None else [FORMS[form]]
     suffixes = (*(suffix for one in read for suffix in one.SUFFIXES), *more)
-    what = " or ".join(one.WHAT for one in read)
-    files = expand(paths, suffixes=suffixes, what=what)
-    forms = tuple(form or _form_of(path) for path in files)
+    files = expand(paths, suffixes=suffixes, what=" or ".join(one.WHAT for one in read))
+    kinds = sorted({form or _form_of(path) for path in files})
     return FileTable(
-        kind="+".join(sorted(set(forms))),
+        kind="+".join(kinds),
         paths=files,
-        forms=forms,
+        form=form,
         options=options,
         parser=plain_parser(options),
-        several_owners=set(forms) != {"csv"},  # whose cells hold no lists
+        several_owners=kinds != ["csv"],  # whose cells hold no lists
     )
-
-
-is_jsonl = jsonl.matches
-build_jsonl = partial(open_tables, form="jsonl")
-build_csv = partial(open_tables, form="csv")
-build_parquet = partial(open_tables, form="parquet")
 
 
 def _form_of(path: Path) -> str:

@@ -112,14 +112,11 @@ class _TokenParser:
         """All but the mask of padding."""
         return tuple((name,) for name in self.fields if name != MASK)
 
-    def parse(self, row: Row, order: int) -> Record | Drop:
+    def parse(self, row: Row) -> Record | Drop:
         """The record of a row; see `Parser.parse`."""
-        owners = owners_of(row.get(self.user))
-        if isinstance(owners, Drop):
-            return owners
         content = self._content(row)
         text, pieces = (content, None) if isinstance(content, Drop) else content
-        return record_of_owners(owners, text, order, pieces=pieces)
+        return record_of_owners(owners_of(row.get(self.user)), text, pieces=pieces)
 
     def _content(self, row: Row) -> tuple[bytes, tuple[tuple[int, int], ...] | None] | Drop:
         ids = _whole_numbers(row.get(IDS))

@@ -13,9 +13,11 @@ carries; no network is used.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache, partial
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions
@@ -24,14 +26,12 @@ from userdp.data.sources.table import FileTable, open_tables
 from userdp.extras import library
 
 
-def _build(paths: list[str], options: SourceOptions, *, kind: str) -> FileTable:
+def open_web(paths: list[str], options: SourceOptions, *, kind: str) -> FileTable:
+    """The source for files, folders and patterns ``paths`` of kind "c4" or "ccnews"."""
     named = replace(options, user=options.url)
     # C4 names its files *.json.gz though they are JSON Lines.
     table = open_tables(paths, named, more=(".json", ".json.gz"))
     return replace(table, kind=kind, parser=replace(plain_parser(named), user_of=BaseDomain()))
-
-
-build_c4, build_ccnews = partial(_build, kind="c4"), partial(_build, kind="ccnews")
 
 
 def is_c4(path: Path) -> bool:
@@ -40,6 +40,7 @@ def is_c4(path: Path) -> bool:
     return any(file.name.startswith("c4-") and ".json" in file.name for file in names)
 
 
+@dataclass(frozen=True)
 class BaseDomain:
     """URL to registered domain.
 
@@ -48,25 +49,25 @@ class BaseDomain:
     (b'bbc.co.uk', <Drop.NO_DOMAIN: 'URL without a registered domain'>)
     """
 
-    def __init__(self) -> None:
-        tldextract = library("tldextract", extra="web", what="telling the domain of a URL")
-        self._extract = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
-        self._known = lru_cache(maxsize=2**16)(self._of)
-
     def __call__(self, url: str) -> bytes | Drop:
         """The domain, or why there is none."""
-        return self._known(url)
+        return _domain(url)
 
-    def __reduce__(self) -> tuple[type[BaseDomain], tuple[()]]:
-        """Pickled as nothing: another process has a cache of its own."""
-        return BaseDomain, ()
 
-    def _of(self, url: str) -> bytes | Drop:
-        try:
-            parts = self._extract(url)
-            if not (parts.domain and parts.suffix):
-                return Drop.NO_DOMAIN
-            # Hosts ignore case, and are written in letters or in punycode: one spelling of each.
-            return f"{parts.domain}.{parts.suffix}".lower().encode("idna").decode("idna").encode()
-        except (UnicodeError, ValueError):
+@lru_cache(maxsize=2**16)
+def _domain(url: str) -> bytes | Drop:
+    try:
+        parts = _extractor()(url)
+        if not (parts.domain and parts.suffix):
             return Drop.NO_DOMAIN
+        # Hosts ignore case, and are written in letters or in punycode: one spelling of each.
+        return f"{parts.domain}.{parts.suffix}".lower().encode("idna").decode("idna").encode()
+    except (UnicodeError, ValueError):
+        return Drop.NO_DOMAIN
+
+
+@lru_cache
+def _extractor() -> Callable[[str], Any]:
+    tldextract = library("tldextract", extra="web", what="telling the domain of a URL")
+    extract: Callable[[str], Any] = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
+    return extract

@@ -1,0 +1,67 @@
+"""Documents: a folder of books, and a ZIP of text files by folder.
+
+**folder.** Each file is one user, its text one record::
+
+    books/austen/emma.txt
+    books/melville/moby-dick.txt
+    notes.md
+
+Files ending in ``.txt``, ``.text``, ``.md`` and the like, looked for deeply, in the order of their
+names; the user is the file's path within the folder (BookSum: one book, one unit, as in Chua et
+al. 2024, Section 3). UTF-8; a file that is not is dropped and counted.
+
+**zip.** The topmost folders are the users, each file is a record, as of
+``cd texts; zip -r ../texts.zip *``::
+
+    ana/2024/diary.txt
+    ben/notes.md
+
+Files are read in the order of their names; hidden ones, and those that do not end as documents do,
+are left out. A file outside all folders is nobody's, and counted.
+"""
+
+from __future__ import annotations
+
+import codecs
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from userdp.data.sources.base import At, DocumentSource, Entry, SourceOptions, expand, named
+from userdp.data.sources.rows import record_of
+
+SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
+
+
+def open_folder(paths: list[str], options: SourceOptions) -> DocumentSource:
+    """The source for folders and files ``paths``."""
+    units: dict[Path, str] = {}
+    for path in map(Path, named(paths, "documents")):
+        for file in expand([str(path)], suffixes=SUFFIXES, what="documents"):
+            unit = file.relative_to(path) if path.is_dir() else Path(file.name)
+            units.setdefault(file, unit.as_posix())
+    if len(set(units.values())) < len(units):  # of several folders with the same names inside
+        units = {file: file.as_posix() for file in units}
+    read = partial(_document, units)
+    return DocumentSource(kind="folder", paths=tuple(units), options=options, read=read)
+
+
+def _document(
+    units: dict[Path, str], path: Path, options: SourceOptions, at: At
+) -> Iterator[Entry]:
+    yield record_of(units[path], path.read_bytes().removeprefix(codecs.BOM_UTF8))
+
+
+def read_archive(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+    """A record for each document in a ZIP."""
+    with zipfile.ZipFile(path) as archive:
+        for name in sorted(filter(_is_document, archive.namelist())):
+            top, slash, _ = name.partition("/")
+            text = archive.read(name).removeprefix(codecs.BOM_UTF8)
+            yield record_of(top if slash else "", text)
+
+
+def _is_document(name: str) -> bool:
+    hidden = any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+    return name.lower().endswith(SUFFIXES) and not hidden
