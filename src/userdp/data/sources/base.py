@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import gzip
 import io
-import sqlite3
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from userdp.errors import UseError, kind_of
 GZIP_MAGIC = b"\x1f\x8b"
 _LOOK = 4096
 _READ_ERRORS = (
-    OSError, EOFError, zlib.error, zipfile.BadZipFile, sqlite3.Error, pa.ArrowException,
+    OSError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowException,
 )  # fmt: skip
 Entry = Record | Drop
 At = Callable[[int], None]
@@ -298,9 +297,8 @@ def told_of(path: Path) -> Iterator[None]:
         yield
     except UseError:
         raise
-    # Of a ZIP with a password the library raises a bare `RuntimeError`; names in a damaged
-    # database are no UTF-8.
-    except (*_READ_ERRORS, RuntimeError, UnicodeError) as error:
+    # Of a ZIP with a password the library raises a bare `RuntimeError`.
+    except (*_READ_ERRORS, RuntimeError) as error:
         raise UseError(
             f"{path} cannot be read to its end: {_words(error)}; the records after that "
             "would be missing without a count",

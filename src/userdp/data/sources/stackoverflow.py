@@ -21,6 +21,7 @@ from typing import Any
 from userdp.data.records import Drop
 from userdp.data.sources.base import At, Entry, SourceOptions, beginning
 from userdp.data.sources.rows import owners_of, record_of_owners, text_of
+from userdp.errors import UseError, kind_of
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS = (
@@ -36,14 +37,19 @@ def matches(path: Path) -> bool:
 
 def read(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
     """The posts of the training and test splits, by client."""
-    address = f"{path.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True)) as database:
-        database.text_factory = bytes
-        done = 0
-        for client, split, example in database.execute(_ROWS):
-            yield record_of_owners(owners_of(client), _text(example), split == b"test")
-            done += len(example or b"")
-            at(done)
+    address, done = f"{path.absolute().as_uri()}?mode=ro", 0
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            database.text_factory = bytes
+            for client, split, example in database.execute(_ROWS):
+                yield record_of_owners(owners_of(client), _text(example), split == b"test")
+                done += len(example) if isinstance(example, bytes) else 0
+                at(done)
+    except (sqlite3.Error, UnicodeError) as error:  # damaged names are no UTF-8
+        raise UseError(
+            f"{path} cannot be read as Stack Overflow's SQLite file: {kind_of(error)}",
+            hint="expected the table `examples` of TensorFlow Federated's data set",
+        ) from error
 
 
 def _text(example: Any) -> bytes | Drop:
