@@ -18,7 +18,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 
-WORDS = (
+WORDS = [
     "alpha",
     "beta",
     "gamma",
@@ -31,7 +31,7 @@ WORDS = (
     "é",
     "日本",
     "🙂",
-)
+]
 REAL_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 

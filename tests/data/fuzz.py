@@ -200,6 +200,9 @@ KINDS: dict[str, tuple[Callable[[random.Random, Path], Path], tuple[str, ...]]] 
 }
 
 
+ALL_KINDS = sorted({kind for _, kinds in KINDS.values() for kind in kinds} | {"git", "hf"})
+
+
 def damage(draw: random.Random, path: Path) -> None:
     """Cut a file short, flip bits, or put bytes in."""
     content = bytearray(path.read_bytes())
@@ -230,7 +233,7 @@ def outcome(seed: int, folder: Path) -> str:
     path = maker(draw, incoming)
     if path.is_file() and draw.random() < 0.4:
         damage(draw, path)
-    kind = draw.choice([None, *kinds]) if draw.random() < 0.95 else draw.choice(sorted(ALL_KINDS))
+    kind = draw.choice([None, *kinds]) if draw.random() < 0.95 else draw.choice(ALL_KINDS)
     options = SourceOptions(
         receivers=draw.random() < 0.5, drop_forwarded=draw.random() < 0.5,
         drop_repeats=draw.random() < 0.5,
@@ -261,10 +264,6 @@ def outcome(seed: int, folder: Path) -> str:
     assert totals["records_stored"] > 0
     assert verify_store(place / "store").ok
     return result
-
-
-ALL_KINDS = ("jsonl", "csv", "parquet", "mbox", "maildir", "git", "leaf", "stackoverflow", "folder",
-             "conversations", "hf")  # fmt: skip
 
 
 def fixtures_source(folder: Path) -> Any:

@@ -47,22 +47,13 @@ def longest_copies(
     places = _window_places(offsets, least)
     if not len(places):
         return np.zeros(len(texts), dtype=np.int64)
-    hashes = _window_hashes(flat, least)[places]
-    order = np.argsort(hashes, kind="stable")
-    hashes, places = hashes[order], places[order]
-    repeated = np.zeros(len(flat), dtype=bool)
+    hashes = np.unique(_window_hashes(flat, least)[places])
+    found: set[bytes] = set()
     for tokens, starts in _blocks(split, least, progress):
-        if not len(starts):
-            continue
-        here, one_of_each = np.unique(_window_hashes(tokens, least)[starts], return_index=True)
-        first = np.searchsorted(hashes, here, side="left")
-        last = np.searchsorted(hashes, here, side="right")
-        for hit in np.flatnonzero(first < last):
-            place = starts[one_of_each[hit]]
-            window = tokens[place : place + least]
-            for one in places[first[hit] : last[hit]]:
-                if not repeated[one] and np.array_equal(flat[one : one + least], window):
-                    repeated[one] = True
+        hits = starts[np.isin(_window_hashes(tokens, least)[starts], hashes)]
+        found |= {tokens[hit : hit + least].tobytes() for hit in hits}
+    repeated = np.zeros(len(flat), dtype=bool)
+    repeated[places] = [flat[at : at + least].tobytes() in found for at in places]
     return np.array(
         [_longest_run(repeated[a:b], least) for a, b in pairwise(offsets)],
         dtype=np.int64,

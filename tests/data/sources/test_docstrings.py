@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import pytest
 
+from tests.data.sources import fixtures
 from userdp.data.progress import NoProgress
-from userdp.data.records import Drop, Record, Tally
+from userdp.data.records import Drop, Tally
 from userdp.data.sources import SourceOptions, open_source
 from userdp.errors import UseError
 
@@ -61,11 +63,7 @@ def package(tmp_path, monkeypatch) -> str:
     return "userdp_example_pkg"
 
 
-def read(*packages: str, max_users: int | None = None) -> tuple[list[Record], Tally]:
-    tally = Tally()
-    options = SourceOptions(max_users=max_users)
-    source = open_source(list(packages), kind="docstrings", options=options)
-    return list(source.records(tally, NoProgress())), tally
+read = partial(fixtures.read, kind="docstrings")
 
 
 def test_modules_classes_and_functions_are_read_in_the_order_of_lines(package):

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import random
 
 import pytest
-from hypothesis import strategies as st
 
 from tests.data.corpora import write_jsonl
-from userdp.data.progress import NoProgress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources import KINDS, SourceOptions, open_source
+from tests.data.sources.fixtures import read
+from userdp.data.records import Drop, Record
+from userdp.data.sources import KINDS, open_source
 from userdp.errors import UseError
 
 GOOD = [{"user": f"u{n % 3}", "text": f"record {n}"} for n in range(50)]
-
-
-def read(*paths, **options) -> tuple[list[Record], Tally]:
-    tally = Tally()
-    source = open_source([str(path) for path in paths], options=SourceOptions(**options))
-    return list(source.records(tally, NoProgress())), tally
 
 
 def refused(match: str, *paths, **options) -> UseError:
@@ -104,8 +96,6 @@ def test_a_binary_file_is_refused(tmp_path):
 def test_a_file_without_a_single_object_is_refused(tmp_path):
     (tmp_path / "prose.jsonl").write_text("Once upon a time\nthere was no JSON.\n")
     refused("no line is a JSON object", tmp_path / "prose.jsonl")
-    (tmp_path / "array.jsonl").write_text(json.dumps(GOOD, indent=1))
-    refused("one JSON array", tmp_path / "array.jsonl")
 
 
 def test_max_users_is_refused_for_private_text(tmp_path):
@@ -120,13 +110,6 @@ def test_a_kind_that_cannot_be_told_is_asked_for(tmp_path):
         open_source([str(tmp_path / "a.csv")], kind="xml")
     with pytest.raises(UseError, match="no input"):
         open_source([])
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=4,
-)
 
 
 def test_records_of_several_users_are_not_taken_for_leaf(tmp_path):
