@@ -34,6 +34,8 @@ from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
 
 _STDLIB = "stdlib"
+_NOT_STDLIB = {"site-packages", "dist-packages", "lib2to3", "ensurepip", "lib-dynload"}
+"""What lies beside Python's own library, or is a copy of other text."""
 _DEFAULT_PACKAGES = ("numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib")
 """Packages that userdp depends on anyway."""
 
@@ -101,7 +103,7 @@ class Docstrings(Source):
         """Dotted module name to file, of all packages."""
         files: dict[str, Path] = {}
         for package in self.packages:
-            modules = _stdlib_files() if package == _STDLIB else _package_files(package)
+            modules = _files_of(package)
             if not modules:
                 raise UseError(
                     f"no installed package is named {package!r}, or it has no Python files",
@@ -144,45 +146,29 @@ def _topics(tree: ast.Module) -> list[str]:
     ]
 
 
-def _stdlib_files() -> dict[str, Path]:
-    root = Path(sysconfig.get_paths()["stdlib"])
-    skipped = {"site-packages", "dist-packages", "lib2to3", "ensurepip", "lib-dynload"}
-    return {
-        name: file
-        for top in sorted(root.iterdir())
-        if top.name not in skipped
-        for name, file in _modules(top, root)
-    }
-
-
-def _package_files(name: str) -> dict[str, Path]:
-    """Modules of a distribution by its record of files, else of a top-level package."""
+def _files_of(package: str) -> dict[str, Path]:
+    """Module to file: by a distribution's record of files, else of a top-level package."""
+    if package == _STDLIB:
+        root = Path(sysconfig.get_paths()["stdlib"])
+        return _modules(root, [top for top in root.iterdir() if top.name not in _NOT_STDLIB])
     try:
-        listed = metadata.distribution(name).files or []
+        listed = metadata.files(package) or []
     except (metadata.PackageNotFoundError, ValueError):
         listed = []
-    modules = {
-        module: Path(str(file.locate()))
-        for file in listed
-        if file.suffix == ".py" and (module := _module_name(Path(*file.parts))) is not None
-    }
+    files = {Path(*one.parts): Path(str(one.locate())) for one in listed if one.suffix == ".py"}
+    modules = {name: file for path, file in files.items() if (name := _module_name(path))}
     if modules:
-        return {module: file for module, file in modules.items() if file.is_file()}
-    spec = PathFinder.find_spec(name, sys.path) if name.isidentifier() else None
-    folders = spec.submodule_search_locations if spec is not None else None
-    return {
-        module: file
-        for folder in folders or []
-        for module, file in _modules(Path(folder), Path(folder).parent)
-    }
+        return {name: file for name, file in modules.items() if file.is_file()}
+    spec = PathFinder.find_spec(package, sys.path) if package.isidentifier() else None
+    for folder in (spec and spec.submodule_search_locations) or []:
+        modules |= _modules(Path(folder).parent, [Path(folder)])
+    return modules
 
 
-def _modules(top: Path, root: Path) -> Iterator[tuple[str, Path]]:
-    files = [top] if top.suffix == ".py" else sorted(top.rglob("*.py")) if top.is_dir() else []
-    for file in files:
-        name = _module_name(file.relative_to(root))
-        if name is not None:
-            yield name, file
+def _modules(root: Path, tops: list[Path]) -> dict[str, Path]:
+    """The modules of files and folders that lie in ``root``."""
+    files = [file for top in tops for file in ([top] if top.suffix == ".py" else top.rglob("*.py"))]
+    return {name: file for file in files if (name := _module_name(file.relative_to(root)))}
 
 
 def _module_name(path: Path) -> str | None:
