@@ -73,3 +73,10 @@ def test_what_is_told_of_a_stores_records_is_a_look_at_it(corpus, tmp_path):
     store = prepared({b"u0": [text(0)]}, tmp_path / "store", held_out_users=0).path
     assert dedup(corpus, "--out", str(corpus / "clean.jsonl"), "--store", str(store)) == 0
     assert [what for _, what in StoreLedger(store).history().looks] == ["dedup"]
+
+
+def test_with_overwrite_a_file_that_is_there_is_replaced(corpus):
+    out = corpus / "clean.jsonl"
+    out.write_bytes(b"a thesis\n")
+    assert dedup(corpus, "--out", str(out), "--overwrite") == 0
+    assert out.read_bytes() != b"a thesis\n"

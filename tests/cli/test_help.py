@@ -1,16 +1,20 @@
 """The help of every command: made from its function, there at once, and ending in a line to run."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from userdp.cli import output
 from userdp.cli.app import run
 from userdp.cli.commands import COMMANDS, NAMES, completions, options_of
 from userdp.commands.train import sections
 
 LOADED = """
 import sys
+from userdp.cli import output
 from userdp.cli.app import run
 run(sys.argv[1:])
 slow = {"torch", "transformers", "scipy", "numpy", "matplotlib", "pyarrow", "jinja2", "rich"}
@@ -81,3 +85,11 @@ def test_a_shell_completes_commands_options_and_values(capsys, monkeypatch, line
     monkeypatch.setenv("COMP_LINE", line)
     assert run(["--complete"]) == 0
     assert capsys.readouterr().out.split() == completions(line) == words
+
+
+def test_whatever_is_said_in_words_is_said_of_a_command():
+    """A macro that belongs to no command would never be seen."""
+    source = (Path(output.__file__).parent / "words.j2").read_text(encoding="utf-8")
+    said = set(re.findall(r"macro (\w+)\(it, told\)", source))
+    assert said <= {name.split()[-1] for name in NAMES}
+    assert said >= {"account", "train", "evaluate", "audit", "forget"}

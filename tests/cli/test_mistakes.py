@@ -93,14 +93,6 @@ def looked_at(before: dict[str, bytes], after: dict[str, bytes]) -> None:
     assert after.pop("store/ledger.json") != before.pop("store/ledger.json")
 
 
-def test_there_are_many_and_no_two_alike():
-    assert len(MISTAKES) >= 80
-    assert len({mistake["command"] for mistake in MISTAKES}) == len(MISTAKES)
-    for mistake in MISTAKES:
-        assert mistake.keys() - {"looks"} == {"command", "status", "names"}, mistake["command"]
-        assert mistake["names"], "a mistake that names nothing is not tested"
-
-
 @pytest.mark.parametrize("number", range(0, len(MISTAKES), 20))
 def test_with_json_the_error_is_one_object_on_stdout(place, monkeypatch, capsys, number):
     monkeypatch.chdir(place)

@@ -1,11 +1,8 @@
 """`userdp plan` from outside: what it writes is what trains, and every constant has a source."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,9 +10,7 @@ import pytest
 from tests.data.corpora import ListSource, interleaved
 from tests.ledgers import query
 from tests.plans_room.conftest import synthetic_norms
-from tests.training.processes import start
-from tests.training.toy import attempts, cycles
-from userdp.claims import claim
+from tests.training.toy import cycles
 from userdp.cli.app import run as userdp
 from userdp.data.prepare import prepare_store
 from userdp.data.tokenize import StoreTokenizer
@@ -24,7 +19,6 @@ from userdp.ledger.lines import Answer, OpenBudget
 from userdp.ledger.store import new_id
 from userdp.plans import Plan
 from userdp.plans.origin import Provenance
-from userdp.reporting.facts import read_runs
 
 BUNDLED = Path(sys.modules["userdp"].__file__).parent / "assets/base-model/tokenizer.json"
 
@@ -66,47 +60,6 @@ def plan(store: Path, *options: str, **changes: str | None) -> int:
         for part in (f"--{key.replace('_', '-')}", value)
     ]
     return userdp(["plan", str(store), *flags, "--overwrite", *options])
-
-
-@pytest.mark.slow
-def test_the_plan_trains_unchanged_through_kills_and_costs_what_it_says(
-    store, norms, tmp_path, capsys
-):
-    """B = 64, T = 50 on the bundled model: `kill -9` in the middle, resumed to the end."""
-    assert plan(store, "--json") == 0
-    printed = json.loads(capsys.readouterr().out)
-    frozen = Plan.load(tmp_path / "plan.json")
-    promised = printed["prediction"]["epsilon"]
-    assert frozen.guarantee().epsilon == promised <= 4.0
-    run = tmp_path / "run"
-    command = ["train", str(store), "--out", str(run), "--plan", str(tmp_path / "plan.json")]
-    command += ["--model", "bundled", "--set", "learning.checkpoint_every=10"]
-    process = start(command)
-    killed_at = 0
-    for goal in (8, 30):
-        while process.exitcode is None and not (
-            (run / "ledger.jsonl").exists() and attempts(run) >= goal
-        ):
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        killed_at = attempts(run)
-        assert goal <= killed_at < 50
-        found = claim(run / "ledger.jsonl")
-        assert found.steps == killed_at
-        assert found.guarantee.epsilon == promised, "whatever ended it, its whole plan is claimed"
-        assert found.so_far.epsilon < promised
-        assert claim(store).guarantee.epsilon == promised  # reserved as a whole
-        process = start([*command, "--resume"])
-    process.join()
-    assert process.exitcode == 0
-    assert attempts(run) == 50
-    for path in (run / "ledger.jsonl", store):
-        assert claim(path).guarantee == frozen.guarantee()
-        assert claim(path).guarantee.epsilon == promised
-    (facts,) = read_runs([run])
-    assert facts.basis == printed["basis"]
-    assert facts.plan == frozen
 
 
 def test_a_dp_answer_that_is_not_taken_is_paid_and_one_that_cannot_be_is_refused(
