@@ -253,7 +253,7 @@ def _meant(command: str, word: str) -> str | None:
 
 def completions(line: str) -> list[str]:
     """The words that may stand at the end of an unfinished line: commands, options, values."""
-    *before, word = line.split(" ")[1:]
+    *before, word = line.split(" ")[1:] or [""]
     command = command_of(before)
     if command is None:
         begun = " ".join([*before, word])
