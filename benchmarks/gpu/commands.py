@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.gpu.setting import Result, Setting
 from benchmarks.gpu.training import run_plan, write_store
-from userdp.auditing.audit_run import audit_run
+from userdp.auditing.audit_run import Attacks, audit_run
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.sweeping.request import TuningMode, build_request, grid
@@ -108,7 +108,8 @@ def _selftest(place: Place, device: str) -> Numbers:
 
 
 def _audit(place: Place, device: str) -> Numbers:
-    found = audit_run(place.run, place.store, references=2, repeat=False, device=device)
+    attacks = Attacks(references=2, repeat=False)
+    found = audit_run(place.run, place.store, attacks, device=device)
     return {"AUC": found["inference"]["auc"]}
 
 

@@ -24,7 +24,7 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import toy_model, trained
 from userdp.auditing import canaries
-from userdp.auditing.audit_run import audit_run, contradictions, price_of_steps
+from userdp.auditing.audit_run import Attacks, audit_run, contradictions, price_of_steps
 from userdp.auditing.canaries import copy_with, make_canaries
 from userdp.auditing.observer import Directions
 from userdp.claims import claim
@@ -178,7 +178,7 @@ def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path
     assert 0 <= kept["references"]["auc_low"] <= kept["references"]["auc_high"] <= 1
     assert StoreLedger(store.path).charges() == before
     with broken(shuffled):
-        found = audit_run(run, store, inference=False, canaries=16)
+        found = audit_run(run, store, Attacks(inference=False, canaries=16))
     assert not found["passed"]
     assert "steps: participation" in found["flagged"]
     other = toy.audit_store(tmp_path / "other", 30)
@@ -197,10 +197,10 @@ def test_a_loops_run_is_attacked_and_not_repeated(store, tmp_path):
     looks = StoreLedger(store.path).history()
     for options in ({}, {"repeat": False, "references": 2}):
         with pytest.raises(UseError, match="a loop of its own") as caught:
-            audit_run(run, store, **options)
+            audit_run(run, store, Attacks(**options))
         assert "--no-repeat" in caught.value.hint
     assert StoreLedger(store.path).history() == looks, "nothing was read"
-    assert audit_run(run, store, repeat=False)["inference"] is not None
+    assert audit_run(run, store, Attacks(repeat=False))["inference"] is not None
 
 
 def test_an_extra_run_is_held_against_the_price_of_its_steps_alone(tmp_path):

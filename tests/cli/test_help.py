@@ -14,7 +14,6 @@ from userdp.commands.train import sections
 
 LOADED = """
 import sys
-from userdp.cli import output
 from userdp.cli.app import run
 run(sys.argv[1:])
 slow = {"torch", "transformers", "scipy", "numpy", "matplotlib", "pyarrow", "jinja2", "rich"}

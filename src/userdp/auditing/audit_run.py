@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,52 @@ from userdp.ledger import RunRecord, StoreLedger
 from userdp.training.config import PlainPlan, train_config
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.run_models import base_of, released_models
+from userdp.vocabulary import require_count
 
 FOLDER, RESULT = "audit", "audit.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attacks:
+    """What an audit does.
+
+    Args:
+        canaries: how many users to make up for the extra run; more can prove a larger epsilon.
+        inference: attack the released model.
+        repeat: make the extra run; only of a private run.
+        references: make the attack also against so many reference runs (an even number): runs like
+            this one on halves of all people, each of which costs as much. It is the sharper attack.
+            Those that are finished are kept.
+        confidence: of the lower bound by canaries.
+    """
+
+    canaries: int = 128
+    inference: bool = True
+    repeat: bool = True
+    references: int = 0
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not self.inference and (self.references or not self.repeat):
+            raise UseError(
+                "--no-inference leaves out the attack that --references sharpen, and with "
+                "--no-repeat nothing is left to audit"
+            )
+        if self.references < 0 or self.references % 2:
+            raise UseError(
+                f"references must be an even number, got {self.references}: each person is in one "
+                "run of every pair"
+            )
+        require_count("canaries", self.canaries, at_least=8, at_most=100_000)
+        if not 0.5 <= self.confidence < 1:
+            raise UseError(f"confidence must be from 0.5 to less than 1, got {self.confidence}")
 
 
 def audit_run(
     run: Path,
     store: UserStore,
+    attacks: Attacks,
     *,
-    inference: bool = True,
-    references: int = 0,
-    repeat: bool = True,
-    canaries: int = 128,
-    confidence: float = 0.95,
     device: str = AUTO,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -45,12 +78,7 @@ def audit_run(
     Args:
         run: a run's folder, finished.
         store: the one it was trained on.
-        inference: the user-inference attack on the released model.
-        references: runs like this one that the attack is also made against, see
-            `userdp.auditing.references`; even. Those that are finished are kept.
-        repeat: the extra run with canaries and white-box checks; only for a private run.
-        canaries: of the extra run.
-        confidence: of the canaries' bound.
+        attacks: what is done.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many steps of the extra run are done.
 
@@ -74,17 +102,12 @@ def audit_run(
     whole = claim(record)
     claimed, held = whole.guarantee, price_of_steps(whole)
     plan = record.plan
-    repeat = repeat and plan is not None
-    if not inference and not repeat:
+    references, repeat = attacks.references, attacks.repeat and plan is not None
+    if not attacks.inference and not repeat:
         raise UseError(
             "nothing is left to audit: a run without privacy claims nothing that a repetition "
             "could contradict",
             hint="leave --no-inference out",
-        )
-    if references < 0 or references % 2:
-        raise UseError(
-            f"references must be an even number, got {references}: each person is in one run of "
-            "every pair"
         )
     if (repeat or references or plan is None) and not folder.train.exists():
         raise UseError(
@@ -92,9 +115,9 @@ def audit_run(
             "is no extra run, and no reference run like it",
             hint="audit only the released model: --no-repeat, without --references",
         )
-    if not inference:
+    if not attacks.inference:
         base_of(folder, store)  # refuses a run whose base is another model by now
-    models = released_models(folder, store, with_base=True) if inference else {}
+    models = released_models(folder, store, with_base=True) if attacks.inference else {}
     options = folder.read_train()
     StoreLedger(store.path).look("audit")
     clean_folder(run / FOLDER)
@@ -109,26 +132,26 @@ def audit_run(
         device=device,
         progress=progress or NoProgress(),
     )
-    attacks: dict[str, Any] = {"inference": None, "references": None}
+    found: dict[str, Any] = {"inference": None, "references": None}
     if models:
         model, base = (models[of].float().to(computes) for of in ("model", "base"))
         fresh = fresh_text(store)
-        attacks["inference"] = encode(user_inference(model, base, fresh))
+        found["inference"] = encode(user_inference(model, base, fresh))
         if references:
             beside = replace(like, place=like.place / "references")
             own = fresh.means(model, per_token=True)
             told = fresh.roc(own - reference_scores(beside, fresh, count=references))
-            attacks["references"] = {"runs": references, **encode(told)}
+            found["references"] = {"runs": references, **encode(told)}
     again = None
     if repeat and plan is not None:
-        again = extra_run(like, plan, canaries=canaries, confidence=confidence)
+        again = extra_run(like, plan, canaries=attacks.canaries, confidence=attacks.confidence)
     flagged = contradictions(again, held) if again else []
     result = {
         "claimed_epsilon": claimed.epsilon,
         "delta": claimed.delta,
         "unit": str(claimed.unit),
         "adjacency": str(claimed.adjacency),
-        **attacks,
+        **found,
         "extra_run": again and encode(again),
         "epsilon_lower": again and again.epsilon_lower,
         "flagged": flagged,

@@ -6,16 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from userdp.auditing.audit_run import audit_run
+from userdp.auditing.audit_run import Attacks, audit_run
 from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
 from userdp.data.progress import Progress
-from userdp.errors import UseError
 from userdp.interrupts import told
-from userdp.vocabulary import require_count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,13 +46,9 @@ def audit(
     run: Place,
     *,
     store: str | os.PathLike[str],
-    canaries: int = 128,
-    inference: bool = True,
-    repeat: bool = True,
-    references: int = 0,
-    confidence: float = 0.95,
     device: str = "auto",
     progress: Progress | None = None,
+    **attacks: Annotated[Any, Attacks],
 ) -> Audited:
     """Attack a run and give an empirical lower bound on its epsilon; operator-only.
 
@@ -72,38 +66,15 @@ def audit(
     Args:
         run: a finished run, or its folder.
         store: the store that it was trained on.
-        canaries: how many users to make up; more can prove a larger epsilon.
-        inference: attack the released model.
-        repeat: make the extra run.
-        references: make the attack also against so many reference runs (an even number): runs like
-            this one on halves of all people, each of which costs as much. It is the sharper attack.
-        confidence: of the lower bound by canaries.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+        attacks: fields of `userdp.auditing.audit_run.Attacks`, such as ``canaries``.
 
     Raises:
         UseError: an argument is out of range.
     """
-    if not inference and (references or not repeat):
-        raise UseError(
-            "--no-inference leaves out the attack that --references sharpen, and with --no-repeat "
-            "nothing is left to audit"
-        )
-    require_count("--canaries", canaries, at_least=8, at_most=100_000)
-    if not 0.5 <= confidence < 1:
-        raise UseError(f"--confidence must be from 0.5 to less than 1, got {confidence}")
-    path = folder_of(run)
+    chosen, path = Attacks(**attacks), folder_of(run)
     left = "before its end: reference runs that are finished are kept, and nothing was charged"
     with told(left, resume=False, always=True), shown(progress) as bar:
-        values = audit_run(
-            path,
-            opened(Path(store)),
-            inference=inference,
-            references=references,
-            repeat=repeat,
-            canaries=canaries,
-            confidence=confidence,
-            device=device,
-            progress=bar,
-        )
+        values = audit_run(path, opened(Path(store)), chosen, device=device, progress=bar)
     return Audited(run=path, values=values)
