@@ -206,11 +206,11 @@ class TrainConfig:
     no_exact_log: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "micro_batch", "checkpoint_every"):
+        counts = ("layers", "width", "heads", "micro_batch", "checkpoint_every", "evaluate_users")
+        for name in counts:
             require_count(name, getattr(self, name))
         for name in ("seed", "warmup_steps", "evaluate_every"):
             require_count(name, getattr(self, name), at_least=0)
-        require_count("evaluate_users", self.evaluate_users)
         require_positive("learning_rate", self.learning_rate)
         require_positive("checkpoint_seconds", self.checkpoint_seconds)
         require_positive("bias_correction_floor", self.bias_correction_floor, at_most=1)
