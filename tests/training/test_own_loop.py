@@ -98,7 +98,7 @@ def test_invariant_13_twin_the_bundled_model_in_place_of_an_unknown_base_is_caug
     """What an older version did: a run without train.toml had the default configuration's model."""
     run = tmp_path / "run"
     trained(loaded(base), store, run)
-    (run / "train.toml").write_text("[train]\n")
+    (run / "train.toml").write_text("[train.learning]\n")
     with pytest.raises(UseError, match=r"'bundled'|tokens"):
         released_models(RunFolder(run), store, with_base=True)
     (run / "train.toml").unlink()
