@@ -59,7 +59,7 @@ def worst_miss(case: tuple[float, float, float], *, as_if_flat: bool, finer: boo
             log_upper_sum(step, split.domain, np.array([1.0 + order]), weight)[0]
             for weight in (
                 replace(weight, rate=0.0) if as_if_flat else weight
-                for weight in (split.not_chi(), split.chi)
+                for weight in (split.not_chi, split.chi)
             )
         ]
         end = float(step.x[split.domain][-1])

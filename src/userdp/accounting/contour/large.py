@@ -35,6 +35,7 @@ from userdp.accounting.contour.side import (
     Split,
     Splits,
     Step,
+    Weight,
     log_kappa,
     log_moment,
     log_upper_share,
@@ -78,7 +79,7 @@ def shortened(side: Side, splits: Splits, b: float) -> tuple[Splits, float] | No
     parts, leak = [], 0.0
     for step, split in zip(side.steps, splits, strict=True):
         x = step.x[split.domain]
-        g = b * step.ell[split.domain] - 0.5 * x * x + split.log_not_chi
+        g = b * step.ell[split.domain] - 0.5 * x * x + split.not_chi.log
         main = int(np.searchsorted(x, split.place + 3.0 / split.rate))
         fallen = np.flatnonzero(g[main:] < float(g[: max(main, 1)].max()) - _DEEP)
         if not fallen.size:
@@ -96,12 +97,12 @@ def _stop(step: Step, more: float) -> int:
 def _small_mass(step: Step, split: Split, stop: int) -> float:
     """An upper sum of (1 - chi) Q on the domain beyond its first ``stop`` points, one step."""
     beyond = slice(stop - 1, split.domain.stop)
-    return numerator_mass(step, beyond, remove=True, log_weight=split.log_not_chi[stop - 1 :])
+    return numerator_mass(step, beyond, remove=True, log_weight=split.not_chi.log[stop - 1 :])
 
 
 def log_small(side: Side, splits: Splits, a: Floats) -> Floats:
     """log of an upper bound of prod M_0(a)^T at the orders ``a``."""
-    return log_moment(side, a, [s.domain for s in splits], [s.not_chi() for s in splits])
+    return log_moment(side, a, [s.domain for s in splits], [s.not_chi for s in splits])
 
 
 def log_large(side: Side, splits: Splits, a: Floats) -> Floats:
@@ -187,7 +188,7 @@ def _rest(
         ell = step.ell[split.domain]
         stop = min(int(np.searchsorted(ell, loss_at_most)) + 1, ell.size)
         domains.append(slice(0, stop))
-        weights.append(split.not_chi(stop))
+        weights.append(Weight(split.not_chi.log[:stop], split.rate))
         leak += step.count * _small_mass(step, split, stop)
     a = _REST_ORDERS / epsilon
     return Chernoff(a, log_moment(side, a, domains, weights) + log_kappa(a)), leak

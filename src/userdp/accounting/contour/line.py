@@ -126,27 +126,22 @@ def _domain(step: Step, b: float) -> slice:
     """The part of the step's x-range that carries the tilted mass; at least ``step.inner``.
 
     On the side where mass was dropped the tilted integrand may rise again (docs, Section 4), so
-    the domain ends at its first fall there, or where it is lowest.
+    the domain ends at its first fall there, or where it is lowest. That side is the right one, and
+    the left one for add, which is seen in a mirror.
     """
-    g = b * step.ell - 0.5 * step.x * step.x
-    inner = g[step.inner]
-    top = float(inner.max())
-    good = np.flatnonzero(inner > top - _DEAD) + step.inner.start
-    if step.inner.start > 0:  # add: the dangerous side is the left
-        right = min(int(good[-1]) + 1, step.x.size - 1)
-        outer = g[: step.inner.start + 1]
-        low = np.flatnonzero(outer < top - _DEAD)
-        left = int(low[-1]) if low.size else int(outer.argmin())
-        if good[0] > step.inner.start:
-            left = int(good[0]) - 1
-    else:
-        left = max(int(good[0]) - 1, 0)
-        outer = g[step.inner.stop - 1 :]
-        low = np.flatnonzero(outer < top - _DEAD)
-        right = step.inner.stop - 1 + (int(low[0]) if low.size else int(outer.argmin()))
-        if good[-1] < step.inner.stop - 1:
-            right = int(good[-1]) + 1
-    return slice(left, right + 1)
+    g, inner, size = b * step.ell - 0.5 * step.x * step.x, step.inner, step.x.size
+    mirrored = inner.start > 0
+    if mirrored:
+        g, inner = g[::-1], slice(size - inner.stop, size - inner.start)
+    dead = float(g[inner].max()) - _DEAD
+    good = np.flatnonzero(g[inner] > dead) + inner.start
+    left = max(int(good[0]) - 1, 0)
+    outer = g[inner.stop - 1 :]
+    low = np.flatnonzero(outer < dead)
+    right = inner.stop - 1 + (int(low[0]) if low.size else int(outer.argmin()))
+    if good[-1] < inner.stop - 1:
+        right = int(good[-1]) + 1
+    return slice(size - 1 - right, size - left) if mirrored else slice(left, right + 1)
 
 
 def sums_agree(shifted: Complexes, real: Complexes, exponent: float, defect: float) -> bool:

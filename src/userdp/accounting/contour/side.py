@@ -470,22 +470,16 @@ TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the strip
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One step's weight chi: ``place`` x_s, ``rate`` kappa; its logs on the grid in ``domain``."""
+    """One step's weight chi: ``place`` x_s, ``rate`` kappa; its values on the grid in ``domain``.
+
+    ``chi`` is the weight of the large part, ``not_chi`` of the small one.
+    """
 
     place: float
     rate: float
     domain: slice
-    log_chi: Floats
-    log_not_chi: Floats
-
-    @property
-    def chi(self) -> Weight:
-        """Of the large part."""
-        return Weight(self.log_chi, self.rate)
-
-    def not_chi(self, stop: int | None = None) -> Weight:
-        """Of the small part, on the first ``stop`` points."""
-        return Weight(self.log_not_chi[:stop], self.rate)
+    chi: Weight
+    not_chi: Weight
 
 
 Splits = tuple[Split, ...]
@@ -497,4 +491,5 @@ def split_at(step: Step, place: float, rate: float, stop: int) -> Split:
     erfc(-t)/2 = Phi(t sqrt 2), whose logarithm does not underflow.
     """
     t = math.sqrt(2) * rate * (step.x[:stop] - place)
-    return Split(place, rate, slice(0, stop), log_ndtr(t), log_ndtr(-t))
+    chi, not_chi = Weight(log_ndtr(t), rate), Weight(log_ndtr(-t), rate)
+    return Split(place, rate, slice(0, stop), chi, not_chi)
