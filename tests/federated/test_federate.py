@@ -94,7 +94,7 @@ def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
             ),
             (["PLAY", *DECLARED, "--epsilon", "nan", "--batch-size", "5"], "--epsilon must be"),
             (["PLAY", *DECLARED, "--algorithm", "sgd"], "sgd"),
-            (["PLAY", "--resume"], "there is no federation"),
+            (["PLAY", "--resume"], "cannot read a federation plan"),
             (["PLAY", *DECLARED, "--device", "cuda", "--runtime", "simulation"], "in-process"),
         ],
         fast=4,

@@ -72,6 +72,14 @@ def test_what_an_audit_showed_is_said(make_run: MakeRun, changes, said) -> None:
     assert ('role="alert"' in page) is ("shown" not in said)
 
 
+@pytest.mark.parametrize("damage", [{"extra_run": {"bound": {}}}, {"inference": {"auc": 1}}])
+def test_a_damaged_audit_is_refused(make_run: MakeRun, damage) -> None:
+    run = make_run()
+    audit_file(run, **damage)
+    with pytest.raises(UseError, match="damaged"):
+        read_operator(run)
+
+
 def test_the_audits_own_result_is_what_the_report_reads() -> None:
     """The names that the report reads are those that an audit writes."""
     bounds = pytest.importorskip("userdp.auditing.guesses").CanaryBound.__slots__

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from userdp.errors import UseError, kind_of
 from userdp.files import read_json
 from userdp.ledger.folder import RunFolder, read_lines
 from userdp.reporting.drawing import MOST_SERIES, Plot, Series, image
@@ -23,6 +24,7 @@ HELD_OUT_USERS = "held-out-users"
 _LOSS = "loss (nats per token)"
 _CANARIES = "canaries in one more run (Steinke et al. 2023)"
 _STEPS = "noise and draws of its steps, watched"
+_ROC = ("auc", "auc_low", "auc_high", "tpr_at_low_fpr", "low_fpr")
 
 Line = Mapping[str, Any]
 """A line of ``operator.jsonl`` or a part of ``audit.json``; a number that is not finite is None."""
@@ -106,17 +108,27 @@ def _audit(folder: RunFolder) -> dict[str, Any]:
     if not path.exists():
         return {}
     told = read_json(path, what="an audit", finite=False)
-    extra, others = told["extra_run"] or {}, told["references"] or {}
-    bounds = {_CANARIES: extra["bound"], _STEPS: extra["steps"]} if extra else {}
-    rocs = {"the base model": told["inference"], f"{others.get('runs')} reference runs": others}
-    return {
-        "bounds": {
-            how: {**_finite(one), "epsilon_lower": float(one["epsilon_lower"])}
-            for how, one in bounds.items()
-        },
-        "attacks": {against: roc for against, roc in rocs.items() if roc},
-        "flagged": tuple(told["flagged"]),
-    }
+    try:
+        extra, others = told["extra_run"] or {}, told.get("references") or {}
+        bounds = {_CANARIES: extra["bound"], _STEPS: extra["steps"]} if extra else {}
+        rocs = {"the base model": told["inference"], f"{others.get('runs')} reference runs": others}
+        return {
+            "bounds": {
+                how: {**_finite(one), "epsilon_lower": float(one["epsilon_lower"])}
+                for how, one in bounds.items()
+            },
+            "attacks": {
+                against: {**{name: float(roc[name]) for name in _ROC}, "curve": roc.get("curve")}
+                for against, roc in rocs.items()
+                if roc
+            },
+            "flagged": tuple(map(str, told["flagged"])),
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UseError(
+            f"{path} is damaged: {kind_of(error)}",
+            hint="audit again: userdp audit RUN --store STORE; or make a public report",
+        ) from error
 
 
 def _finite(line: Line) -> Line:
