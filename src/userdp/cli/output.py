@@ -137,14 +137,16 @@ def _simpler(part: Any, caption: str = "") -> Iterator[Table | str]:
         yield from (f"{words}." for words in told if words is not None)
         yield from filter(None, [parts_of_claim(part)])
     elif isinstance(part, Mapping):
-        inner = {key: one for key, one in part.items() if _is_nested(one)}
-        rows = [(_heading(key), _cell(key, part[key])) for key in part if key not in inner]
+        there = {key: one for key, one in part.items() if one is not None}
+        inner = {key: one for key, one in there.items() if _is_nested(one)}
+        rows = [(_heading(key), _cell(key, there[key])) for key in there if key not in inner]
         if rows:
             yield Table(rows=rows, caption=caption)
         for key, one in inner.items():
             yield from _simpler(one, _heading(key))
     else:
-        keys = dict.fromkeys(key for row in part for key in row if not _is_nested(row[key]))
+        cells = (cell for row in part for cell in row.items())
+        keys = dict.fromkeys(key for key, one in cells if one is not None and not _is_nested(one))
         readers = {_heading(key): lambda row, key=key: _cell(key, row.get(key)) for key in keys}
         yield table_of(part, readers, caption=caption)
 

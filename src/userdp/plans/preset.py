@@ -162,8 +162,8 @@ def require_signal(plan: Plan, *, most_noise: float = MOST_NOISE, runs: int = 1)
         f"within epsilon = {epsilon_up(plan.budget.target_epsilon or math.inf)} (delta = "
         f"{delta_up(plan.budget.target_delta)}) for training, {plan.steps} steps of "
         f"{plan.denominator:.5g} {units} need σ = {plan.noise.multiplier:.4g}: the noise on each "
-        f"coordinate of a step's mean is {noise:.2g} of the clip norm, more than {most_noise:g}. "
+        f"coordinate of a step's mean is {noise:.3g} of the clip norm, more than {most_noise:g}. "
         "The people would be charged, and next to nothing would be learned",
         hint=f"epsilon {epsilon_up(enough * 1.001, 3)} for training would do with these numbers; "
-        "or raise --budget or --cohort-size, lower --steps, or hold a store of more people",
+        "or raise --cohort-size (of plan, --budget), lower --steps, or hold a store of more people",
     )
