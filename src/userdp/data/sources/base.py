@@ -141,13 +141,15 @@ class Source:
             if isinstance(entry, Drop):
                 tally.drop(entry)
                 continue
-            tally.of_several += len(entry.owners) > 1
+            if len(entry.owners) > 1:
+                tally.of_several += 1
             if entry.unusable is not None and not all_owned:
                 tally.drop(entry.unusable)
                 continue
             if entry.written_by:
                 tally.wrote(entry.written_by)
-            yield entry._replace(order=order)
+            # As `entry._replace(order=order)`, in a third of its time.
+            yield Record._make((*entry[:2], order, *entry[3:]))
 
     def check(self, tally: Tally) -> None:
         """`UseError` if what was read shows that the source as a whole is not what was meant."""

@@ -80,11 +80,10 @@ def record_of_owners(
     if isinstance(owners, Drop):
         return owners
     several = owners if len(owners) > 1 else ()
-    for part in (text, held_out):
-        if isinstance(part, Drop):
-            return Record(owners[0], b"", owners=several, unusable=part)
-    assert isinstance(text, bytes)
-    assert not isinstance(held_out, Drop)
+    if isinstance(text, Drop):
+        return Record(owners[0], b"", owners=several, unusable=text)
+    if isinstance(held_out, Drop):
+        return Record(owners[0], b"", owners=several, unusable=held_out)
     return Record(owners[0], text, 0, held_out, pieces, several)
 
 
