@@ -133,8 +133,8 @@ def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp
     assert claim(out / "winner" / "ledger.jsonl").guarantee == price
     assert claim(store.path).guarantee == price
     assert kinds(store) == [
-        *("store", "sweep", "selection", "slots"),
-        *("trial", "open", "settle", "score") * 2,
+        *("store", "tuning", "selection", "slots"),
+        *("trial", "open", "settle", "release", "score") * 2,
         "release",
     ]
     ledger = store.path / "ledger.jsonl"
@@ -184,7 +184,7 @@ def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
     result = sweep(store, tmp_path / "sweep", asked)
     assert result.winner is None
     assert result.to_dict()["winner"] is None
-    assert kinds(store) == ["store", "sweep", "selection", "slots"]
+    assert kinds(store) == ["store", "tuning", "selection", "slots"]
     assert slots(store) == {}
 
 

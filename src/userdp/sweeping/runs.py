@@ -344,8 +344,10 @@ class _Sweep:
 
 
 def _draw(tuning: PrivateSelection, constants: list[str]) -> dict[str, str]:
-    """The trials of a private selection, from the operating system's randomness."""
-    return {
-        new_id(): constants[secrets.randbelow(len(constants))]
-        for _ in range(tuning.repetitions.draw())
-    }
+    """The trials of a private selection, from the operating system's randomness.
+
+    In the order of their random ids, in which a ledger gives them back: a resumed tuning counts
+    them alike.
+    """
+    slots = [new_id() for _ in range(tuning.repetitions.draw())]
+    return {slot: constants[secrets.randbelow(len(constants))] for slot in sorted(slots)}
