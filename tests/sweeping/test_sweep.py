@@ -134,7 +134,7 @@ def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp
     assert claim(store.path).guarantee == price
     assert kinds(store) == [
         *("store", "tuning", "selection", "slots"),
-        *("trial", "open", "settle", "release", "score") * 2,
+        *("trial", "open", "release", "settle", "score") * 2,
         "release",
     ]
     ledger = store.path / "ledger.jsonl"
