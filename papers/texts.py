@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from papers.drawing import Figure, Row, draw_table, panels, save
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
 from userdp.data.scores import read_scores
-from userdp.data.selection import build_selector, select_once
+from userdp.data.selection import Selector, select_once
 from userdp.data.splits import Split
 from userdp.data.statistics import describe, describe_counts
 from userdp.data.store import UserStore
@@ -195,9 +195,9 @@ def chua_table_7(
             examples = chosen.map(users, ranks)
             part = _selected(split.lengths(users, examples), store, scores[first[users] + examples])
             table.append({"dataset": name, "selection": str(strategy), **part})
-        chunks = build_selector(
-            split, group_size, strategy=Strategy.RANDOM_CHUNK, seq_len=store.meta.seq_len
-        ).select(np.arange(len(split.counts)), np.random.default_rng(0))
+        chunks = Selector(split, group_size, Strategy.RANDOM_CHUNK, store.meta.seq_len).select(
+            np.arange(len(split.counts)), np.random.default_rng(0)
+        )
         part = _selected(chunks.rows.lengths, store, None)
         table.append({"dataset": name, "selection": str(Strategy.RANDOM_CHUNK), **part})
     return table

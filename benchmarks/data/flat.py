@@ -14,7 +14,7 @@ from benchmarks.data.stores import sampler_of, write_store
 
 
 def flat(folder: Path, steps: int) -> dict[str, Any]:
-    from userdp.data.ahead import ahead
+    from userdp.data.examples import ahead
 
     split = write_store(folder / "flat", np.full(2000, 10), 32).split("train")
     sampler = sampler_of(split.counts, 64)

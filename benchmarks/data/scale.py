@@ -19,10 +19,9 @@ from benchmarks.data.stores import SEQ_LEN
 
 def prepare_child(path: str, out: str) -> None:
     """Prepare one corpus and print what it took; runs in its own process."""
-    from userdp.data.examples import _Examples
+    from userdp.data import prepare as stages
     from userdp.data.grouping import Grouping
     from userdp.data.prepare import prepare_store
-    from userdp.data.segments import SegmentWriter
     from userdp.data.sources import open_source
     from userdp.data.tokenize import StoreTokenizer
     from userdp.data.writer import StoreWriter
@@ -31,9 +30,9 @@ def prepare_child(path: str, out: str) -> None:
     for kind, method, stage in (
         (Grouping, "add", "reading"),
         (Grouping, "sort", "sorting"),
-        (_Examples, "cut", "tokenizing and cutting"),
-        (_Examples, "add", "splitting"),
-        (SegmentWriter, "write", "writing"),
+        (stages, "tokenized", "tokenizing"),
+        (stages, "write_examples", "cutting and splitting"),
+        (StoreWriter, "write", "writing"),
         (StoreWriter, "finish", "finishing"),
     ):
         setattr(kind, method, clock.wrap(stage, getattr(kind, method)))

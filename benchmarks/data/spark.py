@@ -49,7 +49,7 @@ def spark_child(path: str, out: str, engine: str) -> None:
 
         setattr(SparkJob, name, stage)
 
-    for name in ("__enter__", "read", "write", "__exit__"):
+    for name in ("__enter__", "read", "_run", "__exit__"):
         timed(name)
     began = time.perf_counter()
     meta = prepare_store(
@@ -69,7 +69,7 @@ def spark_child(path: str, out: str, engine: str) -> None:
                 "driver_peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
                 "java_peak_rss_gb": spark["java_peak_rss_gb"],
                 "content_sha256": meta.content_sha256,
-                "segments": meta.segments,
+                "segments": len(meta.segments),
             }
         )
     )

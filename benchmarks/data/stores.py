@@ -26,17 +26,16 @@ def write_store(path: Path, counts: NDArray[np.int64], length: int) -> Any:
     draw = np.random.default_rng(0)
     block = draw.integers(0, 4096, int(counts.max()) * length).astype(np.uint16)
     with StoreWriter.create(path, tokenizer=StoreTokenizer.load(), seq_len=length) as writer:
-        import userdp.data.segments as segments
+        from userdp.data import writer as written
 
         # The content hash is not what is timed here.
-        hashing, segments.prolong = segments.prolong, lambda chain, *_: chain
+        hashing, written.prolong = written.prolong, lambda chain, *_: chain
         try:
             for user, count in enumerate(counts.tolist()):
-                writer.user(b"%09d" % user)
                 lengths = np.full(count, length, dtype=np.int64)
-                writer.write(Split.TRAIN, block[: count * length], lengths)
+                writer.write(b"%09d" % user, Split.TRAIN, block[: count * length], lengths)
         finally:
-            segments.prolong = hashing
+            written.prolong = hashing
         writer.finish(source={}, tally=Tally())
     return UserStore.open(path)
 

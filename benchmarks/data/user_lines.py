@@ -42,7 +42,7 @@ def group_child(path: str, out: str) -> None:
 
 def write_groups(blocks: Iterator[Any], sink: Any) -> None:
     """``["user", ["text", ...]]`` per line, from blocks of records ordered by user."""
-    from userdp.data.ahead import ahead
+    from userdp.data.examples import ahead
 
     last: list[bytes] = []
 

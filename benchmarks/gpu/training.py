@@ -94,7 +94,6 @@ def write_store(out: Path, *, held_out: bool = False) -> None:
             (tokens,) = tokenizer.encode([path.read_text()])
             examples = min(8, len(tokens) // LENGTH)
             cut = np.array(tokens[: examples * LENGTH], dtype=tokenizer.dtype)
-            writer.user(name)
             parts = {Split.TRAIN: examples}
             if held_out:
                 parts = (
@@ -105,9 +104,8 @@ def write_store(out: Path, *, held_out: bool = False) -> None:
             for split, count in parts.items():
                 part, cut = np.split(cut, [count * LENGTH])
                 lengths = np.full(count, LENGTH, dtype=np.int64)
-                writer.write(
-                    split, part, lengths, records=int(split is not Split.HELD_OUT_EXAMPLES)
-                )
+                kept = int(split is not Split.HELD_OUT_EXAMPLES)
+                writer.write(name, split, part, lengths, records=kept)
             tally.read()
             tally.store()
         source = {"kind": "modules", "public": True}

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from userdp.data.prepare import prepare_store
 from userdp.data.progress import Progress
 from userdp.data.records import Record
-from userdp.data.selection import fixed_selection
+from userdp.data.selection import select_once
 from userdp.data.sources.base import Source
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -109,13 +111,24 @@ def view(
             examples = [rows.row(r).tobytes() for r in range(count)]
             seen[ids[split.rows[index]]][str(name)] = examples
     train = store.split(Split.TRAIN)
-    counts, selection = fixed_selection(train, group_size)
+    counts, selection = select_once(train, group_size)
     for index, count in enumerate(counts.tolist()):
         if ids[train.rows[index]] not in seen:
             continue
         chosen = selection.map([index] * count, range(count)).tolist()
         seen[ids[train.rows[index]]]["selection"] = chosen
     return seen
+
+
+def examples_of(store: UserStore, user: bytes) -> list[list[int]]:
+    """The tokens of each example of a user, whatever its split."""
+    row, found = store.user_ids().index(user), []
+    for part in map(store.split, Split):
+        for index in np.flatnonzero(part.rows == row):
+            count = part.counts[index]
+            rows = part.gather([index] * count, range(count))
+            found += [rows.row(number).tolist() for number in range(count)]
+    return found
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:

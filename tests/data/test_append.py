@@ -55,7 +55,7 @@ def test_a_store_appended_to_is_the_store_prepared_at_once(tmp_path):
     assert view(parts) == view(whole)
     assert meta.totals == whole.meta.totals
     assert meta.content_sha256 == whole.meta.content_sha256
-    assert (meta.store_id, meta.generation) != (old.store_id, old.generation)
+    assert (meta.store_id, meta.index) != (old.store_id, old.index)
     assert verify_store(parts.path).ok
 
 
@@ -65,7 +65,7 @@ def test_records_split_by_number_among_the_new_ones_alone_would_be_caught(tmp_pa
     first, second = halves(texts)
     whole = prepared(texts, tmp_path / "whole")
     parts = prepared(first, tmp_path / "parts")
-    monkeypatch.setattr("userdp.data.segments.SegmentWriter.records_before", lambda self, user: 0)
+    monkeypatch.setattr("userdp.data.writer.StoreWriter.records_of", lambda self, user: 0)
     append(parts.path, second)
     assert view(UserStore.open(parts.path)) != view(whole)
 
@@ -84,7 +84,7 @@ def test_appending_rewrites_no_token_file_and_old_readers_go_on(tmp_path):
         before = now
     assert view(store) == seen
     assert len(list((store.path / layout.INDEX).iterdir())) == 1
-    assert UserStore.open(store.path).meta.generation == 3
+    assert len(UserStore.open(store.path).meta.states) == 4
 
 
 def test_drops_and_sources_add_up(tmp_path):
@@ -130,8 +130,7 @@ KILLS = textwrap.dedent(
     out = Path(sys.argv[1])
     def add(user):
         with StoreWriter.append(out) as new:
-            new.user(user)
-            new.write(Split.TRAIN, np.arange(4), np.array([4]), records=1)
+            new.write(user, Split.TRAIN, np.arange(4), np.array([4]), records=1)
             new.finish(source={}, tally=Tally())
 
     base = prepared(corpus(4), out.with_name("base"))
@@ -141,10 +140,10 @@ KILLS = textwrap.dedent(
 
     for _ in every_kill(out, make=make, work=lambda: add(b"new")):
         store = UserStore.open(out)
-        sound = verify_store(out).ok and store.users == 4 + store.meta.generation
+        sound = verify_store(out).ok and store.users == 3 + len(store.meta.states)
         add(b"newer")
         sound = sound and verify_store(out).ok
-        print(store.meta.generation, sound, sep=";")
+        print(len(store.meta.states) - 1, sound, sep=";")
     """
 )
 

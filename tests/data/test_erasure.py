@@ -7,21 +7,20 @@ import json
 import numpy as np
 import pytest
 
-from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
+from tests.data.corpora import ListSource, corpus, examples_of, interleaved, prepared, view
 from userdp.data import meta as layout
-from userdp.data.erasure import erase_user
 from userdp.data.files import locked
+from userdp.data.generation import Segment
 from userdp.data.meta import StateKind, joined_at
 from userdp.data.ownership import Owners
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.records import Record, Tally
 from userdp.data.scores import digest_of_scores, read_scores, write_scores
-from userdp.data.segments import SegmentFiles
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
-from userdp.data.writer import StoreWriter
+from userdp.data.writer import StoreWriter, erase_user
 from userdp.errors import UseError
 
 STATE = "0" * 32
@@ -75,11 +74,8 @@ def test_an_erasure_that_keeps_a_segment_leaves_the_text_and_is_caught(tmp_path,
     marker = store.split(Split.TRAIN).gather([5], [0]).tokens.tobytes()
     assert any(marker in data for data in bytes_of(store.path).values())
 
-    def whole(self, segment, begins, counts):
-        self.append(segment.tokens, np.diff(segment.offsets), segment.targets)
-
     with monkeypatch.context() as broken:
-        broken.setattr(SegmentFiles, "copy", whole)
+        broken.setattr(Segment, "only", lambda self, begins, counts: self)
         erase(store.path, b"marked")
     assert any(marker in data for data in bytes_of(store.path).values())
     assert "do not hold each of its examples once" in verify_store(store.path).problems[0]
@@ -137,11 +133,15 @@ def test_a_loss_mask_is_compacted_with_the_tokens(tmp_path):
         words = StoreTokenizer.load()
         with StoreWriter.create(tmp_path / name, tokenizer=words, seq_len=8, loss_mask=True) as new:
             for user, size in people.items():
-                new.user(user)
                 marks = np.arange(4, dtype=np.uint8) % 2
                 for _ in range(size):
                     new.write(
-                        Split.TRAIN, np.arange(4) + size, np.array([4]), targets=marks, records=1
+                        user,
+                        Split.TRAIN,
+                        np.arange(4) + size,
+                        np.array([4]),
+                        targets=marks,
+                        records=1,
                     )
             new.finish(source={}, tally=Tally())
         stores.append(tmp_path / name)
@@ -156,15 +156,15 @@ def test_scores_lose_the_persons_rows_and_keep_their_name(tmp_path):
     file, old = tmp_path / "scores.arrow", tmp_path / "old.arrow"
     counts = store.split(Split.TRAIN).counts
     values = np.arange(counts.sum(), dtype=np.float32)
-    write_scores(file, store, iter([values]))
-    write_scores(old, store, iter([values]))
+    write_scores(file, store, values)
+    write_scores(old, store, values)
     append_records(ListSource(interleaved({b"late": ["one more text"]})), store.path)
     store = UserStore.open(store.path)
     row = store.user_ids().index(user)
     counts = store.split(Split.TRAIN).counts
     values = np.arange(counts.sum(), dtype=np.float32)
     file.unlink()
-    write_scores(file, store, iter([values]))
+    write_scores(file, store, values)
     named = digest_of_scores(file)
     erase(store.path, user, scores=[file, old, tmp_path / "moved.arrow"])
     ends = np.cumsum(counts)
@@ -216,7 +216,7 @@ def test_an_erasure_that_was_killed_before_it_counts_is_none_and_can_be_had_agai
     store = prepared(corpus(5), tmp_path / "store")
     weights, before = run_folder(tmp_path) / "model", view(store)
     with monkeypatch.context() as patch:
-        patch.setattr("userdp.data.erasure.write_generation", killed)
+        patch.setattr("userdp.data.writer._write_generation", killed)
         with pytest.raises(KeyboardInterrupt):
             erase(store.path, b"user001", remove=[weights])
     assert view(UserStore.open(store.path)) == before
@@ -224,8 +224,8 @@ def test_an_erasure_that_was_killed_before_it_counts_is_none_and_can_be_had_agai
     meta = erase(store.path, b"user001", remove=[weights])
     assert meta.totals["users"] == 4
     assert verify_store(store.path).ok
-    names = {entry.name for entry in (store.path / layout.SEGMENTS).iterdir()}
-    assert names == {meta.segment_folder(number) for number in range(meta.segments)}
+    names = {f"{layout.SEGMENTS}/{one.name}" for one in (store.path / layout.SEGMENTS).iterdir()}
+    assert names == set(meta.segments)
 
 
 def test_greedy_ownership_is_not_decided_anew(tmp_path):
@@ -242,10 +242,10 @@ def test_greedy_ownership_is_not_decided_anew(tmp_path):
     )  # fmt: skip
     store = UserStore.open(tmp_path / "s", fixed_graph=True)
     assert store.user_ids() == [b"ann", b"cid"], "ann's other records were over her bound"
-    kept = next(store.examples_of(1)).tolist()
+    kept = examples_of(store, b"cid")
     with locked(store.path):
         meta = erase_user(store.path, 0, state=STATE, remove=(), scores=())
     now = UserStore.open(store.path, fixed_graph=True)
-    assert [now.user_ids(), next(now.examples_of(0)).tolist()] == [[b"cid"], kept]
+    assert [now.user_ids(), examples_of(now, b"cid")] == [[b"cid"], kept]
     assert meta.ownership == store.meta.ownership
     assert verify_store(store.path).ok

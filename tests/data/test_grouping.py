@@ -66,9 +66,9 @@ def test_text_beyond_the_memory_limit_goes_to_disk(tmp_path):
     assert got == sorted(expected)
 
 
-def test_a_spool_larger_than_memory_is_read_alike(tmp_path, monkeypatch):
+def test_records_are_fetched_in_parts_alike(tmp_path, monkeypatch):
     records = [Record(b"%d" % (n % 5), b"text %d" % n * 50, n, n % 3 == 0) for n in range(3000)]
-    monkeypatch.setattr(grouping_module, "_MAPPED_MOST", 10_000)
+    monkeypatch.setattr(grouping_module, "_FETCH", 100)
     monkeypatch.setattr(grouping_module, "BLOCK_BYTES", 5000)
     got = records_of(grouped(tmp_path, records))
     assert got == sorted(records, key=lambda record: (record.user, record.order))

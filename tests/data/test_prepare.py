@@ -221,33 +221,33 @@ def test_invariant_11_preprocessing_is_per_user(tmp_path):
     assert others_that_change(tmp_path) == set()
 
 
+def beginning(monkeypatch, first) -> None:
+    """Call ``first`` before each store's examples are written."""
+    write = prepare_module.write_examples
+    monkeypatch.setattr(
+        prepare_module, "write_examples", lambda *a, **o: (first(), write(*a, **o))[1]
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.pitfall(number=40)
 def test_invariant_11_catches_users_split_by_their_index(tmp_path, monkeypatch):
-    class ByIndex(prepare_module.Examples):
-        users = 0
+    def by_index(user, fraction):
+        return seen.setdefault(user, len(seen)) % 5 == 0
 
-        def _begin(self, user):
-            super()._begin(user)
-            self.users += 1
-            self._held_out_user = self.users % 5 == 0
-
-    monkeypatch.setattr(prepare_module, "Examples", ByIndex)
+    seen: dict[bytes, int] = {}
+    beginning(monkeypatch, seen.clear)
+    monkeypatch.setattr(examples_module, "is_held_out_user", by_index)
     assert others_that_change(tmp_path)
 
 
 @pytest.mark.slow
 def test_invariant_11_catches_records_split_by_one_generator_for_everybody(tmp_path, monkeypatch):
-    class OneGenerator(prepare_module.Examples):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            draw.seed(0)
-
     def drawn(user, first, count, *, fraction):
         return np.array([draw.random() < fraction and first + n > 0 for n in range(count)])
 
     draw = random.Random(0)
-    monkeypatch.setattr(prepare_module, "Examples", OneGenerator)
+    beginning(monkeypatch, lambda: draw.seed(0))
     monkeypatch.setattr(examples_module, "held_out_records", drawn)
     assert others_that_change(tmp_path)
 
@@ -264,7 +264,7 @@ def test_invariant_11_catches_deduplication_across_users(tmp_path):
 
 
 def test_invariant_11_catches_a_selection_keyed_by_the_users_index(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "fixed_selection", by_index)
+    monkeypatch.setattr(corpora, "select_once", by_index)
     assert others_that_change(tmp_path)
 
 

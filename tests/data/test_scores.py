@@ -5,23 +5,24 @@ import pytest
 
 from tests.modes import made_with, open_to_others
 from tests.training.toy import toy_store
+from userdp.data import scores as module
+from userdp.data.files import write_table
 from userdp.data.scores import read_scores, write_scores
-from userdp.data.splits import Split
 
 
 def written(store, folder, monkeypatch, umask):
     """What others may open while the scores are being written, and afterwards."""
-    counts = store.split(Split.TRAIN).counts
-    seen = []
+    seen: set[str] = set()
 
-    def blocks():
-        for count in counts:
-            seen.append(open_to_others(folder))
-            yield np.full(count, 2.5, dtype=np.float32)
+    def looking(*arguments):
+        seen.update(open_to_others(folder))
+        write_table(*arguments)
 
+    monkeypatch.setattr(module, "write_table", looking)
     with made_with(umask, monkeypatch):
-        write_scores(folder / "scores.arrow", store, blocks())
-    return set().union(*seen, open_to_others(folder))
+        scores = np.full(store.split("train").counts.sum(), 2.5, dtype=np.float32)
+        write_scores(folder / "scores.arrow", store, scores)
+    return seen | open_to_others(folder)
 
 
 @pytest.fixture

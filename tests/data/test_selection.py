@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from userdp.data.hashing import user_hash
-from userdp.data.selection import fixed_selection, permute
+from userdp.data.selection import permute, select_once
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def users(counts: list[int], first: int = 0) -> Users:
 
 
 def chosen(split: Users, group_size: int) -> list[list[int]]:
-    counts, selection = fixed_selection(split, group_size)
+    counts, selection = select_once(split, group_size)
     return [selection.map([u] * n, range(n)).tolist() for u, n in enumerate(counts.tolist())]
 
 
@@ -56,7 +56,7 @@ def test_over_users_each_example_is_as_likely_to_be_chosen(size):
 
 def test_over_users_each_subset_is_as_likely():
     split = users([6] * 20_000)
-    _, selection = fixed_selection(split, 3)
+    _, selection = select_once(split, 3)
     who = np.repeat(np.arange(20_000), 3)
     picks = selection.map(who, np.tile(np.arange(3), 20_000)).reshape(-1, 3)
     subsets = np.bincount((2**picks).sum(axis=1), minlength=64)
@@ -70,7 +70,7 @@ def test_the_chi_square_test_rejects_a_selection_of_the_first_examples():
 
 
 def one_each(split: Users) -> list[list[int]]:
-    _, selection = fixed_selection(split, 1)
+    _, selection = select_once(split, 1)
     n = len(split.counts)
     return [[e] for e in selection.map(np.arange(n), np.zeros(n, dtype=np.int64)).tolist()]
 
@@ -91,7 +91,7 @@ GOLDEN = [[6, 7, 0, 1], [303, 837, 46, 347]]
 
 @pytest.mark.parametrize(("user", "rank"), [(-1, 0), (2, 0), (0, -1), (0, 4)])
 def test_a_rank_out_of_range_is_refused(user, rank):
-    _, selection = fixed_selection(users([10, 2]), 4)
+    _, selection = select_once(users([10, 2]), 4)
     with pytest.raises(IndexError):
         selection.map([user], [rank])
 
@@ -99,4 +99,4 @@ def test_a_rank_out_of_range_is_refused(user, rank):
 @pytest.mark.parametrize("group_size", [0, -1, float("nan"), 2.5])
 def test_a_group_size_out_of_range_is_refused(group_size):
     with pytest.raises(ValueError, match="group_size"):
-        fixed_selection(users([3]), group_size)
+        select_once(users([3]), group_size)

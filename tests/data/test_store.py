@@ -32,7 +32,6 @@ def write(path, seed: int, segment_tokens: int, pieces: int = 3) -> tuple[UserSt
         path, tokenizer=StoreTokenizer.load(), seq_len=9, segment_tokens=segment_tokens
     ) as writer:
         for user in range(12):
-            writer.user(f"u{user:02d}".encode())
             splits = (
                 [Split.HELD_OUT_USERS] if user % 4 == 3 else [Split.TRAIN, Split.HELD_OUT_EXAMPLES]
             )
@@ -41,7 +40,7 @@ def write(path, seed: int, segment_tokens: int, pieces: int = 3) -> tuple[UserSt
                 for _ in range(draw.integers(1, pieces + 1)):
                     lengths = draw.integers(2, 10, size=draw.integers(1, 6))
                     tokens = draw.integers(0, 4096, size=lengths.sum())
-                    writer.write(split, tokens, lengths)
+                    writer.write(f"u{user:02d}".encode(), split, tokens, lengths)
                     mine += [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
                 went[str(split)].append(mine)
         writer.finish(source={}, tally=Tally())
@@ -160,7 +159,7 @@ def test_what_is_not_a_store_of_this_version_is_refused_with_one_clear_error(tmp
     refused(tmp_path / "file", "not a user store")
     store = prepared(corpus(2), tmp_path / "store")
     meta = json.loads((store.path / layout.META).read_text())
-    for version in (1, 2, 4, 0, None, "1"):
+    for version in (1, 3, 5, None, "4"):
         text = json.dumps({**meta, "format_version": version})
         (store.path / layout.META).write_text(text)
         refused(store.path, f"format version {version!r}")
@@ -174,7 +173,7 @@ def test_what_is_not_a_store_of_this_version_is_refused_with_one_clear_error(tmp
 
 
 @pytest.mark.parametrize(
-    "name", [INDEX / layout.SPANS, INDEX / layout.USERS, "segments/00000/tokens.arrow"]
+    "name", [INDEX / layout.SPANS, INDEX / layout.USERS, "segments/00000-00000.arrow"]
 )
 def test_a_damaged_store_is_refused(tmp_path, name):
     store = prepared(corpus(2), tmp_path / "store")

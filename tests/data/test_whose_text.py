@@ -12,6 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import userdp
+from tests.data.corpora import examples_of
 from tests.data.sources.fixtures import mail, write_repository
 from userdp.cli.app import run
 from userdp.errors import UseError
@@ -29,9 +30,9 @@ def texts(store) -> dict[str, list[str]]:
         user.decode(): sorted(
             tokenizer.decode(list(map(int, tokens))).partition("\n\n")[2].strip()
             or tokenizer.decode(list(map(int, tokens))).strip()
-            for tokens in store.examples_of(row)
+            for tokens in examples_of(store, user)
         )
-        for row, user in enumerate(store.user_ids())
+        for user in store.user_ids()
     }
 
 

@@ -33,16 +33,16 @@ KILLS = textwrap.dedent(
     tokenizer = StoreTokenizer.load()
 
     class Careless(StoreWriter):
-        def user(self, user):
-            shutil.rmtree(self.place / "segments" / "00000", ignore_errors=True)
-            super().user(user)
+        def write(self, *arguments):
+            shutil.rmtree(self.place / "segments", ignore_errors=True)
+            (self.place / "segments").mkdir(exist_ok=True)
+            super().write(*arguments)
 
     def write(token, writer=StoreWriter):
         options = {"overwrite": True, "segment_tokens": 2}
         with writer.create(out, tokenizer=tokenizer, seq_len=4, **options) as new:
             for user in (b"a", b"b"):
-                new.user(user)
-                new.write(Split.TRAIN, np.full(4, token), np.array([4]))
+                new.write(user, Split.TRAIN, np.full(4, token), np.array([4]))
             new.finish(source={}, tally=Tally())
 
     def state():

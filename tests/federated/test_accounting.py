@@ -14,7 +14,7 @@ from papers.published import FLAWS, Reduction, flaws_of, paper_noise
 from tests.federated.plans import PRIVATE, constants, plan
 from userdp.accounting import binomial_steps
 from userdp.codec import decode, encode
-from userdp.data.selection import fixed_selection
+from userdp.data.selection import select_once
 from userdp.errors import UseError
 from userdp.federated.algorithms import ALGORITHMS, silo_mechanism
 from userdp.federated.plan import FederationPlan
@@ -91,7 +91,7 @@ def test_nothing_is_claimed_of_one_item_among_several(algorithm):
         one = SimpleNamespace(
             counts=np.array([count]), user_hashes=np.array([[7, 9]], dtype=np.uint64)
         )
-        return set(fixed_selection(one, 4)[1].map([0] * 4, range(4)).tolist())
+        return set(select_once(one, 4)[1].map([0] * 4, range(4)).tolist())
 
     assert kept(12) - kept(11) - {11}
 

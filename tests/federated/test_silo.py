@@ -13,7 +13,7 @@ from tests.federated.plans import FACTS, PRIVATE
 from tests.federated.toys import COUNTS, WIDTH, ZERO, broken, items, silo, store_of, toy_plan
 from tests.speed import fast_then_slow
 from userdp.data.records import Record
-from userdp.data.selection import fixed_selection
+from userdp.data.selection import select_once
 from userdp.data.splits import Split
 from userdp.errors import FailureError
 from userdp.federated import silo as silo_module
@@ -112,7 +112,7 @@ def test_a_subjects_items_over_the_cap_never_train(tmp_path):
     made = toy_plan(1e-9, sampling_probability=1.0)
     here = silo(tmp_path, made, data)
     split = here.store.split(Split.TRAIN)
-    counts, kept = fixed_selection(split, 3)
+    counts, kept = select_once(split, 3)
     users = np.repeat(np.arange(3), counts)
     chosen = kept.map(users, np.concatenate([np.arange(count) for count in counts]))
     rows = split.gather(users, chosen).tokens.reshape(-1, WIDTH).astype(float) - 5

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 from tests.plans import uls_plan
 from userdp.claims.lineage import Lineage
 from userdp.data.meta import FORMAT_VERSION, State, StateKind, StoreMeta, read_meta
 from userdp.data.splits import Split
+from userdp.data.verify import seal
 from userdp.plans import StepRecord
 from userdp.training.config import PrivateOptions
 from userdp.training.opening import Training, open_run
@@ -41,19 +43,23 @@ META = StoreMeta(
         "records_stored": 0,
         "splits": {str(split): _NOTHING for split in Split},
     },
-    generation=0,
-    segments=0,
+    tokenizer="tokenizer.json",
+    index="",
+    segments=(),
+    blocks_sha256="",
     loss_mask=False,
     ownership={"rule": "single", "adjacency": "add-or-remove"},
-    files={},
     states=(State(id="people", kind=StateKind.PREPARED, segments=0),),
-).to_dict()
+)
 
 
 def empty_store(path):
     """What stands for a store: a folder with the facts that a run is opened by."""
-    path.mkdir(parents=True)
-    (path / "meta.json").write_text(json.dumps(META))
+    index = "index/00000"
+    (path / index).mkdir(parents=True)
+    (path / index / "users.arrow").write_text("nobody")
+    meta = replace(META, index=index, blocks_sha256=seal(path, META, index))
+    (path / "meta.json").write_text(json.dumps(meta.to_dict()))
     (path / "tokenizer.json").write_text("{}")
     return SimpleNamespace(path=path, meta=read_meta(path))
 

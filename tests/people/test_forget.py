@@ -10,7 +10,7 @@ import pytest
 
 import userdp
 from tests.claims.lives import PLAN, begin
-from tests.data.corpora import ListSource, interleaved
+from tests.data.corpora import ListSource, examples_of, interleaved
 from tests.plans import plan_of_size
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
@@ -63,7 +63,7 @@ def life(made, tmp_path):
 
 def marks(store):
     """What a person's text looks like in files."""
-    tokens = np.concatenate(list(store.examples_of(store.user_ids().index(USER.encode()))))[:7]
+    tokens = np.concatenate(examples_of(store, USER.encode())).astype(store.meta.token_dtype)[:7]
     kinds = ("<u2", "<u4", "<i8")
     return [USER.encode(), TEXT.encode(), *(tokens.astype(kind).tobytes() for kind in kinds)]
 
@@ -79,7 +79,7 @@ def holding(folder, sought):
 def scores_of(life):
     """A file of scores of the store, which knows of it."""
     store, path = UserStore.open(life / "store"), life / "s.arrow"
-    write_scores(path, store, iter([np.zeros(store.split(Split.TRAIN).counts.sum(), np.float32)]))
+    write_scores(path, store, np.zeros(store.split(Split.TRAIN).counts.sum(), np.float32))
     remember(store.path, Place.SCORES, path)
     return path
 

@@ -15,7 +15,7 @@ KILLS = textwrap.dedent(
     from pathlib import Path
     import numpy as np
     from tests.kills import every_kill
-    from tests.data.corpora import ListSource, corpus, interleaved, prepared
+    from tests.data.corpora import ListSource, corpus, examples_of, interleaved, prepared
     from userdp.data.files import Place, remember
     from userdp.data.prepare import append_records
     from userdp.data.scores import write_scores
@@ -39,7 +39,7 @@ KILLS = textwrap.dedent(
                        store.path)
         store = UserStore.open(store.path)
         examples = store.split("train").counts.sum()
-        write_scores(life / "s.arrow", store, iter([np.zeros(examples, np.float32)]))
+        write_scores(life / "s.arrow", store, np.zeros(examples, np.float32))
         remember(store.path, Place.SCORES, life / "s.arrow")
         charged = Reserve(run_id="plain", plan=None, state=store.meta.state.id)
         StoreLedger(store.path).append(charged)
@@ -53,8 +53,8 @@ KILLS = textwrap.dedent(
         return store
 
     def marks(store):
-        first = next(store.examples_of(store.user_ids().index(USER.encode())))[:10]
-        return [USER.encode(), TEXT.encode(), first.tobytes()]
+        first = examples_of(store, USER.encode())[0][:10]
+        return [USER.encode(), TEXT.encode(), np.array(first, np.uint16).tobytes()]
 
     def holding(folder):
         files = [path for path in folder.rglob("*") if path.is_file()]

@@ -148,9 +148,10 @@ def write_copy(store: UserStore, people: People, out: Path) -> UserStore:
         loss_mask=meta.loss_mask,
     ) as writer:
         for name, rows in people:
-            writer.user(name)
             targets = None if rows.targets is None else rows.targets.astype(np.uint8)
-            writer.write(Split.TRAIN, rows.tokens, rows.lengths, targets=targets, records=len(rows))
+            writer.write(
+                name, Split.TRAIN, rows.tokens, rows.lengths, targets=targets, records=len(rows)
+            )
             tally.read(len(rows))
             tally.store(len(rows))
         if not tally.records_stored:

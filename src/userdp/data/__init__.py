@@ -2,9 +2,9 @@
 
 The way of the data: a *source* (`sources/`) yields records and counts what it drops;
 `grouping` brings each user's records together in bounded memory; `tokenize` turns them into
-tokens, `cutting` into examples; `splits` holds users and records out by a per-user hash; `writer`
-writes the store whose layout `format` describes; `store` reads it; `selection` caps a user's
-examples.
+tokens, `examples` into examples; `splits` holds users and records out by a per-user hash; `writer`
+writes the store whose layout `meta` describes, one `generation` after another; `store` reads it;
+`selection` caps a user's examples.
 
 The names below are for users of the library; they are imported when they are asked for. Other
 modules of userdp import from the files themselves.

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, pairwise
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.data.ahead import ahead
+from userdp.data.files import ends_of, numbers, pieces
 from userdp.data.hashing import user_hash
-from userdp.data.meta import MIN_SEQ_LEN, StoreMeta
+from userdp.data.meta import MIN_SEQ_LEN
 from userdp.data.records import (
-    BLOCK,
     TARGET,
     Drop,
     ExampleDrop,
@@ -25,7 +23,6 @@ from userdp.data.records import (
     run_starts,
     values_of,
 )
-from userdp.data.segments import SegmentWriter
 from userdp.data.splits import (
     FIRST_PART_LOOK,
     Split,
@@ -35,234 +32,152 @@ from userdp.data.splits import (
     is_held_out_user,
 )
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.writer import StoreWriter
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """What becomes of a user's records; the same in every process that writes a part of a store.
+def tokenized(block: pa.RecordBatch, tokenizer: StoreTokenizer, *, loss_mask: bool) -> Any:
+    """A block of records with their tokens in place of their texts.
+
+    Guarantee: each record's tokens depend on its own text and the tokenizer.
 
     Args:
-        meta: of the store that is added to, which may be empty.
+        block: records, see `userdp.data.records.BLOCK`.
         tokenizer: of the store.
+        loss_mask: whether records have pieces, some of which the loss counts.
+
+    Returns:
+        A record batch: ``user`` and ``held_out`` as they were; ``tokens``, a list for each record;
+        with a loss mask ``targets``, parallel to them.
+    """
+    columns = {name: block[name] for name in ("user", "held_out")}
+    if loss_mask:
+        tokens, sizes, targets = _tokens_of_pieces(block, tokenizer)
+        flat = {"tokens": tokens, "targets": targets}
+    else:
+        texts = values_of(block["text"].cast(pa.large_string()))
+        tokens, sizes = tokenizer.encode_flat(texts)
+        flat = {"tokens": tokens}
+    ends = pa.array(ends_of(sizes))
+    for name, values in flat.items():
+        columns[name] = pa.LargeListArray.from_arrays(ends, pa.array(values))
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def write_examples(
+    blocks: Iterable[pa.RecordBatch],
+    writer: StoreWriter,
+    tally: Tally,
+    *,
+    rule: SplitRule,
+    one_per_record: bool,
+    at: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Write the examples of all records.
+
+    Guarantee (invariant 11): what becomes of a record depends on its user's records, the tokenizer
+    and a per-user hash. Memory is bounded by some blocks and a segment.
+
+    Args:
+        blocks: `tokenized`; each user's records one after another, in their order.
+        writer: of the store.
+        tally: the books.
         rule: how a training user's records are split.
         one_per_record: keep each record's first example alone (see `ownership`).
-        known: the folder of the index that is added to; None for a new store.
+        at: is told how many records are done.
     """
-
-    meta: StoreMeta
-    tokenizer: StoreTokenizer
-    rule: SplitRule
-    one_per_record: bool
-    known: Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Consecutive records, cut into examples.
-
-    Args:
-        sizes: int64 (records,), tokens of each record before it was cut.
-        per_record: int64 (records,), examples of each; 0 of one that cannot be stored.
-        held_out: bool (records,), by the source's own split.
-        lengths: int64 (examples,), tokens of each example.
-        tokens: flat, of all examples.
-        targets: uint8, parallel to the tokens; None without a loss mask.
-    """
-
-    sizes: NDArray[np.int64]
-    per_record: NDArray[np.int64]
-    held_out: NDArray[np.bool_]
-    lengths: NDArray[np.int64]
-    tokens: NDArray[Any]
-    targets: NDArray[np.uint8] | None
-
-    def parts(self, bounds: list[int]) -> Iterator[Cut]:
-        """The records between any two neighbours of ``bounds``; nothing is copied."""
-        ends = np.append(0, np.cumsum(self.per_record))[bounds]
-        token_ends = np.append(0, np.cumsum(self.lengths))[ends].tolist()
-        places = (pairwise(at) for at in (bounds, ends.tolist(), token_ends))
-        for record, example, token in zip(*places, strict=True):
-            records, tokens = slice(*record), slice(*token)
-            yield Cut(
-                self.sizes[records],
-                self.per_record[records],
-                self.held_out[records],
-                self.lengths[slice(*example)],
-                self.tokens[tokens],
-                None if self.targets is None else self.targets[tokens],
-            )
-
-    def of_records(self, chosen: NDArray[np.bool_]) -> Cut:
-        """The examples of some of the records; the others have none."""
-        return self if chosen.all() else self.only(np.repeat(chosen, self.per_record))
-
-    def only(self, examples: NDArray[np.bool_]) -> Cut:
-        """Some of the examples."""
-        tokens = np.repeat(examples, self.lengths)
-        record = np.repeat(np.arange(len(self.sizes)), self.per_record)
-        return Cut(
-            self.sizes,
-            np.bincount(record[examples], minlength=len(self.sizes)),
-            self.held_out,
-            self.lengths[examples],
-            self.tokens[tokens],
-            None if self.targets is None else self.targets[tokens],
-        )
+    meta = writer.meta
+    fraction = meta.held_out_examples if rule is SplitRule.HASH else 0.0
+    if rule is SplitRule.FIRST_PART:
+        blocks = _first_parts(blocks, writer.records_of, tally)
+    done = 0
+    for block in blocks:
+        columns = {name: block[name].flatten() for name in block.schema.names[2:]}
+        flat = {name: numbers(column) for name, column in columns.items()}
+        sizes = numbers(block["tokens"].value_lengths())
+        record, begins, lengths = cut_records(sizes, meta.seq_len)
+        kept = _kept(record, begins, lengths, flat.get("targets"), one_per_record, tally)
+        record, begins, lengths = record[kept], begins[kept], lengths[kept]
+        usable = np.bincount(record, minlength=len(sizes)) > 0
+        whole, cut = sizes > 1, (sizes > 1) & (sizes % meta.seq_len == 1)
+        tally.drop(Drop.TOO_SHORT, int((~whole).sum()))
+        tally.drop(Drop.NO_ANSWER, int((whole & ~usable).sum()))
+        tally.drop_examples(ExampleDrop.TOO_SHORT, int(cut.sum()))
+        tally.store(int(usable.sum()))
+        held_out = block["held_out"].to_numpy(zero_copy_only=False).copy()
+        runs = run_starts(block["user"])
+        bounds = [*runs.tolist(), len(sizes)]
+        examples = np.searchsorted(record, bounds).tolist()
+        users = values_of(block["user"].take(pa.array(runs)))
+        places = zip(users, pairwise(bounds), pairwise(examples), strict=True)
+        for user, (first, last), (low, high) in places:
+            own = usable[first:last]
+            if low == high:
+                continue
+            key, count = user_hash(user), int(own.sum())
+            out = held_out[first:last]
+            out[own] |= held_out_records(key, writer.records_of(user), count, fraction=fraction)
+            part = record[low:high] - first
+            # Training examples first, so that they lie together.
+            splits = {Split.TRAIN: ~out, Split.HELD_OUT_EXAMPLES: out}
+            if is_held_out_user(key, meta.held_out_users):
+                splits = {Split.HELD_OUT_USERS: np.ones_like(out)}
+            for split, chosen in splits.items():
+                here = chosen[part]
+                where = begins[low:high][here], lengths[low:high][here]
+                values = {name: pieces(column, *where) for name, column in flat.items()}
+                records = int((chosen & own).sum())
+                writer.write(
+                    user, split, values["tokens"], where[1],
+                    targets=values.get("targets"), records=records,
+                )  # fmt: skip
+        done += len(block)
+        at(done)
 
 
 def cut_records(
-    tokens: NDArray[Any],
-    sizes: NDArray[np.int64],
-    *,
-    seq_len: int,
-    held_out: NDArray[np.bool_],
-    targets: NDArray[np.uint8] | None = None,
-) -> Cut:
+    sizes: NDArray[np.int64], seq_len: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Cut records into examples: all but a record's last have ``seq_len`` tokens.
 
     A last one of a single token has no target and is left out.
 
     Args:
-        tokens: of all records, one after another.
-        sizes: int64 (records,), tokens of each.
+        sizes: int64 (records,), tokens of each record, which lie one after another.
         seq_len: most tokens of an example.
-        held_out: as in `Cut`.
-        targets: as in `Cut`.
+
+    Returns:
+        Of each example its record, where its tokens begin among all, and how many they are.
     """
-    whole, rest = np.divmod(sizes, seq_len)
-    last = rest >= MIN_SEQ_LEN
-    per_record = whole + last
-    lengths = np.full(int(per_record.sum()), seq_len, dtype=np.int64)
-    lengths[np.cumsum(per_record)[last] - 1] = rest[last]
-    kept = np.ones(len(tokens), dtype=bool)
-    kept[np.cumsum(sizes)[rest == 1] - 1] = False
-    if not kept.all():
-        tokens, targets = tokens[kept], None if targets is None else targets[kept]
-    return Cut(sizes, per_record, held_out, lengths, tokens, targets)
+    per_record = (sizes + seq_len - MIN_SEQ_LEN) // seq_len
+    record = np.repeat(np.arange(len(sizes)), per_record)
+    number = np.arange(len(record)) - ends_of(per_record)[record]
+    lengths = np.minimum(sizes[record] - number * seq_len, seq_len)
+    return record, ends_of(sizes)[record] + number * seq_len, lengths
 
 
-def write_examples(
-    blocks: Iterable[pa.RecordBatch],
-    writer: SegmentWriter,
-    recipe: Recipe,
+def _kept(
+    record: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    targets: NDArray[np.uint8] | None,
+    one_per_record: bool,
     tally: Tally,
-    at: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Write the examples of all records of some users.
-
-    Guarantee (invariant 11): what becomes of a record depends on its user's records, the tokenizer
-    and a per-user hash. Memory is bounded by some blocks.
-
-    Args:
-        blocks: by (user bytes, place).
-        writer: of the store, or of a part of one; it has a loss mask if records have pieces.
-        recipe: see there.
-        tally: the books.
-        at: is told how many records are done.
-    """
-    if recipe.rule is SplitRule.FIRST_PART:
-        blocks = _first_parts(blocks, writer.records_before, tally)
-    examples = _Examples(writer, recipe, tally)
-    done = 0
-    # One block is tokenized while the one before it is cut and written.
-    for block, cut in ahead(examples.cut, blocks):
-        examples.add(block["user"], cut)
-        done += len(block)
-        at(done)
-    examples.flush()
-
-
-class _Examples:
-    """Takes cut records that come ordered by user, and writes each user's examples."""
-
-    def __init__(self, writer: SegmentWriter, recipe: Recipe, tally: Tally) -> None:
-        self._writer, self._recipe, self._tally = writer, recipe, tally
-        self._fraction = recipe.meta.held_out_examples if recipe.rule is SplitRule.HASH else 0.0
-        self._user = b""  # nobody: an id is never empty
-        self._held_back: list[Cut] = []
-
-    def cut(self, block: pa.RecordBatch) -> Cut:
-        """Tokenize the records of a block, and cut them; needs nothing of what is being written."""
-        recipe = self._recipe
-        targets: NDArray[np.uint8] | None = None
-        if recipe.meta.loss_mask:
-            tokens, sizes, targets = _tokens_of_pieces(block, recipe.tokenizer)
-        else:
-            texts = values_of(block["text"].cast(pa.large_string()))
-            tokens, sizes = recipe.tokenizer.encode_flat(texts)
-        held_out = block["held_out"].to_numpy(zero_copy_only=False)
-        seq_len = recipe.meta.seq_len
-        return cut_records(tokens, sizes, seq_len=seq_len, held_out=held_out, targets=targets)
-
-    def add(self, users: pa.LargeBinaryArray, cut: Cut) -> None:
-        """Take the next records in."""
-        starts = run_starts(users)
-        names = values_of(users.take(pa.array(starts)))
-        bounds = [*starts.tolist(), len(users)]
-        for user, part in zip(names, self._counted(cut).parts(bounds), strict=True):
-            if user != self._user:
-                self.flush()
-                self._begin(user)
-            self._store(part)
-
-    def flush(self) -> None:
-        """Write what is left of the last user: last, so that training examples lie together."""
-        for cut in self._held_back:
-            self._write(Split.HELD_OUT_EXAMPLES, cut)
-        self._held_back.clear()
-
-    def _counted(self, cut: Cut) -> Cut:
-        """What is stored of cut records; what is not is counted."""
-        tally, sizes = self._tally, cut.sizes
-        drop = tally.drop_examples
-        whole = sizes > 1
-        drop(ExampleDrop.TOO_SHORT, int((whole & (sizes % self._recipe.meta.seq_len == 1)).sum()))
-        if self._recipe.one_per_record:
-            first = np.zeros(len(cut.lengths), dtype=bool)
-            own = cut.per_record[cut.per_record > 0]
-            first[np.cumsum(own) - own] = True
-            drop(ExampleDrop.ONE_PER_RECORD, int((~first).sum()))
-            cut = cut.only(first)
-        if cut.targets is not None and len(cut.lengths):
-            starts = np.cumsum(cut.lengths) - cut.lengths
-            counted = cut.targets.astype(np.int64)
-            counted[starts] = 0  # nothing precedes a first token, from which to predict it
-            learns = np.add.reduceat(counted, starts) > 0
-            drop(ExampleDrop.NO_TARGET, int((~learns).sum()))
-            cut = cut.only(learns)
-        tally.drop(Drop.TOO_SHORT, int((~whole).sum()))
-        tally.drop(Drop.NO_ANSWER, int((whole & (cut.per_record == 0)).sum()))
-        return cut
-
-    def _begin(self, user: bytes) -> None:
-        self._user, self._begun, self._hash = user, False, user_hash(user)
-        self._held_out_user = is_held_out_user(self._hash, self._recipe.meta.held_out_users)
-        self._stored = self._writer.records_before(user)
-
-    def _store(self, cut: Cut) -> None:
-        """Write records of the present user."""
-        usable = cut.per_record > 0
-        records = int(usable.sum())
-        if not records:
-            return
-        if not self._begun:
-            self._writer.user(self._user)
-            self._begun = True
-        first, self._stored = self._stored, self._stored + records
-        self._tally.store(records)
-        if self._held_out_user:
-            self._write(Split.HELD_OUT_USERS, cut)
-            return
-        held_out = cut.held_out.copy()
-        held_out[usable] |= held_out_records(self._hash, first, records, fraction=self._fraction)
-        if not held_out[usable].all():
-            self._write(Split.TRAIN, cut.of_records(~held_out))
-        if held_out[usable].any():
-            self._held_back.append(cut.of_records(held_out))
-
-    def _write(self, split: Split, cut: Cut) -> None:
-        records = int((cut.per_record > 0).sum())
-        self._writer.write(split, cut.tokens, cut.lengths, targets=cut.targets, records=records)
+) -> NDArray[np.bool_]:
+    """Which examples are stored: bool (examples,); the others are counted."""
+    kept = np.ones(len(record), dtype=bool)
+    if one_per_record:
+        kept[1:] = record[1:] != record[:-1]
+        tally.drop_examples(ExampleDrop.ONE_PER_RECORD, int((~kept).sum()))
+    if targets is not None and len(record):
+        # Nothing precedes a first token, from which to predict it.
+        counted = ends_of(targets.astype(np.int64))
+        learns = counted[begins + lengths] > counted[begins + 1]
+        tally.drop_examples(ExampleDrop.NO_TARGET, int((kept & ~learns).sum()))
+        kept &= learns
+    return kept
 
 
 def _first_parts(
@@ -274,18 +189,20 @@ def _first_parts(
     `FIRST_PART_LOOK` records of a user wait for the next block, until their number is known.
 
     Args:
-        blocks: by (user bytes, place).
+        blocks: each user's records one after another.
         before: how many records of a user the store holds already.
         tally: counts users of one record.
     """
-    rest = BLOCK.empty_table().to_batches()
-    settled = b""  # the user whose first part has gone by
+    rest: list[pa.RecordBatch] = []
+    settled = b""  # the user whose first part has gone by; nobody: an id is never empty
     for block in chain(blocks, [None]):
-        rows = pa.Table.from_batches([*rest, *([] if block is None else [block])], BLOCK)
-        rows = rows.combine_chunks()
-        users = rows["user"].chunk(0) if len(rows) else pa.array([], pa.large_binary())
-        held_out, kept = rows["held_out"].to_numpy().copy(), np.ones(len(rows), dtype=bool)
-        done = len(rows)
+        waiting = rest if block is None else [*rest, block]
+        if not waiting:
+            return
+        (rows,) = pa.Table.from_batches(waiting).combine_chunks().to_batches() or waiting[:1]
+        users, done = rows["user"], len(rows)
+        held_out = rows["held_out"].to_numpy(zero_copy_only=False).copy()
+        kept = np.ones(len(rows), dtype=bool)
         for begin, end in pairwise([*run_starts(users).tolist(), len(rows)]):
             user, count = users[begin].as_py(), end - begin
             if user == settled:
@@ -301,9 +218,9 @@ def _first_parts(
                 tally.drop(Drop.SINGLETON)
             else:
                 held_out[begin : begin + first_part(count)] = True
-        rest = rows.slice(done).to_batches()
-        rows = rows.set_column(BLOCK.get_field_index("held_out"), "held_out", pa.array(held_out))
-        yield from rows.slice(0, done).filter(kept[:done]).combine_chunks().to_batches()
+        rest = [rows.slice(done)]
+        rows = rows.set_column(1, "held_out", pa.array(held_out))
+        yield rows.slice(0, done).filter(pa.array(kept[:done]))
 
 
 def _tokens_of_pieces(
@@ -325,3 +242,22 @@ def _tokens_of_pieces(
         sizes.append(len(new))
     tokens = np.array(ids, dtype=tokenizer.dtype)
     return tokens, np.array(sizes, dtype=np.int64), np.array(marks, dtype=np.uint8)
+
+
+def ahead(
+    function: Callable[[_Item], _Result], items: Iterable[_Item]
+) -> Iterator[tuple[_Item, _Result]]:
+    """Each item with ``function`` of it, in order; one is computed ahead of whoever takes them.
+
+    ``items`` is advanced in the caller's thread, ``function`` runs in another one. An error of
+    ``function`` comes out where its item stands, one of ``items`` at once.
+    """
+    before: tuple[_Item, Future[_Result]] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
+        for item in items:
+            begun = item, pool.submit(function, item)
+            if before is not None:
+                yield before[0], before[1].result()
+            before = begun
+        if before is not None:
+            yield before[0], before[1].result()

@@ -15,9 +15,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,26 +30,34 @@ from userdp.files import append_line, sweep, sync
 from userdp.strict_json import parse
 
 
-def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> None:
-    """One Arrow IPC file of one record batch, synced; it must not exist yet."""
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        with pa.ipc.new_file(file, batch.schema) as sink:
-            sink.write_batch(batch)
+def write_table(
+    sink: IO[bytes], columns: Mapping[str, pa.Array], facts: Mapping[bytes, bytes] | None = None
+) -> None:
+    """One Arrow IPC file of one record batch; ``facts`` are about all of it."""
+    batch = pa.RecordBatch.from_pydict(columns, metadata=facts)
+    with pa.ipc.new_file(sink, batch.schema) as file:
+        file.write_batch(batch)
+
+
+def write_arrow(path: Path, columns: Mapping[str, pa.Array], mode: int = 0o644) -> None:
+    """`write_table` into a new file, synced."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(path, flags, mode), "wb") as file:
+        write_table(file, columns)
         file.flush()
         os.fsync(file.fileno())
 
 
-def read_table(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
-    """A file that `write_arrow` wrote, as a table over a memory map: nothing is copied.
+def read_arrow(path: Path, schema: pa.Schema, *, whole: bool = True) -> pa.RecordBatch:
+    """What `write_table` wrote, over a memory map: nothing is copied.
 
     Guarantee: it has exactly these columns, within the bytes of the file: Arrow itself believes
     what a file says of its lengths, and reads beyond the end of one that was cut short.
 
     Args:
         path: of the file.
-        kinds: the type of each column, in their order.
+        schema: the names and types of its columns.
+        whole: look at the length of every text and list too, at a cost that follows their number.
 
     Raises:
         OSError: there is no such file, or the disk refused.
@@ -58,46 +65,43 @@ def read_table(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
     """
     try:
         with pa.memory_map(str(path)) as file:
-            table = pa.ipc.open_file(file).read_all()
-        table.validate(full=True)
+            batch = pa.ipc.open_file(file).get_batch(0)
+        batch.validate(full=whole)
     # Arrow's own errors are of the system's kinds too, but for the number that those have.
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise UseError(f"{path.name} is no file of Arrow: {kind_of(error)}") from error
-    if table.schema != pa.schema(kinds):
+    if batch.schema != schema:
         raise UseError(f"{path.name} has other columns than a store's has")
-    return table
+    return batch
 
 
-def read_columns(path: Path, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
-    """The columns of a file that `write_arrow` wrote, as NumPy arrays over a memory map.
-
-    Args:
-        path: of the file.
-        kinds: NumPy's name for the type of each column.
-
-    Raises:
-        OSError: there is no such file.
-        UseError: it is damaged.
-    """
-    types = {name: pa.from_numpy_dtype(np.dtype(kind)) for name, kind in kinds.items()}
-    table = read_table(path, types)
-    return {name: _mapped(table.column(name), kind) for name, kind in kinds.items()}
-
-
-def _mapped(column: pa.ChunkedArray, kind: str) -> NDArray[Any]:
-    """The column's one piece, where it lies: pyarrow's `to_numpy` would import pandas (2 s)."""
+def numbers(column: pa.Array) -> NDArray[Any]:
+    """Arrow's numbers where they lie: its own `to_numpy` would import pandas (2 s)."""
+    kind = np.dtype(column.type.to_pandas_dtype())
     if not len(column):
-        return np.empty(0, dtype=kind)
-    piece = column.chunk(0)
-    begin, end = piece.offset, piece.offset + len(piece)
-    return np.frombuffer(piece.buffers()[1], dtype=kind)[begin:end]
+        return np.zeros(0, kind)
+    return np.frombuffer(column.buffers()[1], kind)[column.offset : column.offset + len(column)]
 
 
-def index_folder(store: Path, meta: StoreMeta) -> Path:
-    """Where the index of a store's generation lies."""
-    return store / layout.INDEX / layout.segment_name(meta.generation)
+def pieces(
+    values: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[Any]:
+    """``values[begins[i] : begins[i] + lengths[i]]`` for each i, one after another."""
+    if not len(begins):
+        return values[:0]
+    ends = begins + lengths
+    # Neighbours, such as all of a user's examples, are copied in one go.
+    first = np.flatnonzero(np.append(True, begins[1:] != ends[:-1]))
+    last = np.append(first[1:], len(begins)) - 1
+    places = zip(begins[first].tolist(), ends[last].tolist(), strict=True)
+    return np.concatenate([values[begin:end] for begin, end in places])
+
+
+def ends_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where consecutive parts begin and end: int64 (parts + 1,), from 0 on."""
+    return np.append(0, np.cumsum(lengths, dtype=np.int64))
 
 
 def records_folder(place: Path) -> Path:
@@ -127,11 +131,11 @@ def finish_erasure(folder: Path, meta: StoreMeta) -> None:
 
 
 def _unnamed(folder: Path, meta: StoreMeta) -> list[Path]:
-    segments = folder / layout.SEGMENTS
-    named = {segments / meta.segment_folder(number) for number in range(meta.segments)}
-    named |= {index_folder(folder, meta), folder / meta.tokenizer}
-    there = (segments.iterdir(), (folder / layout.INDEX).iterdir(), folder.glob("tokenizer.json*"))
-    return [entry for entry in chain.from_iterable(there) if entry not in named]
+    there = (layout.SEGMENTS, layout.INDEX, f"{layout.TOKENIZER}*")
+    patterns = [name if name.endswith("*") else f"{name}/*" for name in there]
+    named = {meta.index, meta.tokenizer, *meta.segments}
+    entries = [entry for pattern in patterns for entry in folder.glob(pattern)]
+    return [entry for entry in entries if str(entry.relative_to(folder)) not in named]
 
 
 @contextmanager
@@ -141,22 +145,16 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         UseError: another process has it.
     """
-    lock = require_lock(folder)
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-def require_lock(folder: Path) -> int:
-    """The descriptor that holds a folder's lock until it is closed; see `locked`."""
     lock = lock_of(folder)
     if lock is None:
         raise UseError(
             f"another process appends to the store at {folder}, or erases somebody from it",
             hint="wait until it is done",
         )
-    return lock
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def lock_of(folder: Path) -> int | None:
@@ -197,28 +195,15 @@ def places_of(store: Path, place: Place) -> list[str]:
     Raises:
         UseError: a line is damaged.
     """
+    file = store / layout.PLACES
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    if lines and not lines[-1].endswith(b"}"):
+        lines.pop()  # a crash cut it short, before anything was made there
     try:
-        lines = (store / layout.PLACES).read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    found: list[str] = []
-    for line in lines:
-        kind, path = _noted(store, line)
-        if kind == place and path not in found:
-            found.append(path)
-    return found
-
-
-def _noted(store: Path, line: bytes) -> tuple[str, str]:
-    """Kind and path of what a line notes; an empty kind where it notes nothing."""
-    try:
-        values = decode(dict[str, str], parse(line), what="a line")
-        return values["kind"], values["path"]
+        noted = [decode(dict[str, str], parse(line), what="a line") for line in lines]
+        return list(dict.fromkeys(one["path"] for one in noted if one["kind"] == place))
     except (ValueError, KeyError) as error:
-        if not line.endswith(b"}"):  # a crash cut it short, before anything was made there
-            return "", ""
         raise UseError(
-            f"{store / layout.PLACES} is damaged: an erasure would not find all that was made of "
-            "a person's text",
+            f"{file} is damaged: an erasure would not find all that was made of a person's text",
             hint="put back the file that was there",
         ) from error

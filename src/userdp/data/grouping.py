@@ -7,7 +7,6 @@ does not (measured with DuckDB 2.0: 400 MB of 1 kB texts fail under a limit of 2
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from userdp.data.files import ends_of
 from userdp.data.records import BLOCK, BLOCK_BYTES, bounds_by_size, offsets_of
 from userdp.errors import FailureError, UseError, kind_of
 
@@ -36,10 +36,10 @@ _ROWS = pa.schema(
     ]
 )
 _SORT = 'SELECT * FROM records ORDER BY "user", place'
-_FETCH = 2**15
+_FETCH = 2**14
+"""Rows for which the spool is mapped at once: mapped pages count as ours (RSS), though the system
+may take them back, and Linux maps 64 kB around each text, so these are 1 GB at most."""
 _RECORDS_AT_ONCE = 2**12
-_MAPPED_MOST, _MAPPED_AT_ONCE = 2**30, 2**16
-"""Bytes of the spool that are kept mapped; and those that Linux maps around one that is read."""
 
 
 class GroupingEngine(StrEnum):
@@ -128,23 +128,22 @@ class Grouping:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All records by (user bytes, place), in blocks."""
-        spool = _Spool(self._spool)
         with pa.OSFile(str(self._sorted)) as file:
-            for whole in pa.ipc.open_stream(file):
-                start, size, extra = (
-                    whole[name].to_numpy() for name in ("start", "size", "pieces")
-                )
+            for rows in pa.ipc.open_stream(file):
+                with pa.memory_map(str(self._spool)) as spool:
+                    texts = pa.Array.from_buffers(
+                        pa.uint8(), spool.size(), [None, spool.read_buffer()]
+                    )
+                start, size, extra = (rows[n].to_numpy() for n in ("start", "size", "pieces"))
                 for begin, end in bounds_by_size(size, records=_RECORDS_AT_ONCE, size=BLOCK_BYTES):
                     at = slice(begin, end)
-                    rows = whole.slice(begin, end - begin)
+                    own = rows.slice(begin, end - begin)
                     columns = {
-                        **{name: rows[name] for name in ("user", "place", "held_out")},
-                        "text": spool.values(start[at], size[at]),
-                        "pieces": spool.values(start[at] + size[at], extra[at]),
+                        **{name: own[name] for name in ("user", "place", "held_out")},
+                        "text": _values(texts, start[at], size[at]),
+                        "pieces": _values(texts, start[at] + size[at], extra[at]),
                     }
-                    yield pa.RecordBatch.from_arrays(
-                        [columns[name] for name in BLOCK.names], schema=BLOCK
-                    )
+                    yield pa.RecordBatch.from_pydict(columns).select(BLOCK.names)
 
 
 def _row_batch(block: pa.RecordBatch, end: int) -> tuple[pa.RecordBatch, memoryview]:
@@ -161,37 +160,15 @@ def _row_batch(block: pa.RecordBatch, end: int) -> tuple[pa.RecordBatch, memoryv
     return pa.RecordBatch.from_arrays(columns, schema=_ROWS), content
 
 
-class _Spool:
-    """The texts, mapped into memory; what was read is let go of now and then.
-
-    Mapped pages count as ours (RSS) though the system may take them back; so no more than
-    `_MAPPED_MOST` of them are kept mapped.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._size, self._read = path.stat().st_size, 0
-        if self._size:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-            buffer: Any = pa.py_buffer(self._map)
-            self._bytes = pa.Array.from_buffers(pa.uint8(), self._size, [None, buffer])
-        else:
-            self._bytes = pa.array([], pa.uint8())
-
-    def values(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.LargeBinaryArray:
-        """A copy of the bytes from each start on."""
-        offsets = np.append(0, np.cumsum(sizes))
-        if not offsets[-1]:
-            return pa.array([b""] * len(sizes), pa.large_binary())
-        self._read += len(starts) * _MAPPED_AT_ONCE + int(offsets[-1])
-        if self._read > _MAPPED_MOST and self._size > _MAPPED_MOST:
-            self._map.madvise(mmap.MADV_DONTNEED)
-            self._read = 0
-        views = [pa.array(starts), pa.array(sizes), self._bytes]
-        flat = pa.LargeListViewArray.from_arrays(*views).flatten()
-        values = flat.buffers()[1].slice(flat.offset, len(flat))
-        buffers = [None, pa.py_buffer(offsets), values]
-        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)
+def _values(
+    texts: pa.Array, starts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> pa.LargeBinaryArray:
+    """A copy of the bytes from each start on."""
+    flat = pa.LargeListViewArray.from_arrays(pa.array(starts), pa.array(sizes), texts).flatten()
+    values = flat.buffers()[1]
+    content = pa.py_buffer(b"") if values is None else values.slice(flat.offset, len(flat))
+    buffers = [None, pa.py_buffer(ends_of(sizes)), content]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)
 
 
 def _told(error: Exception) -> BaseException:

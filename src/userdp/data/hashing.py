@@ -34,8 +34,7 @@ def uniform(user: bytes, purpose: bytes, index: int = 0) -> float:
         purpose: at most 16 bytes; different purposes give independent numbers.
         index: e.g. the number of a record among its user's, >= 0.
     """
-    digest = blake2b(user + index.to_bytes(8, "little"), digest_size=8, person=purpose).digest()
-    return (int.from_bytes(digest, "little") >> 11) / 2.0**53
+    return float(uniforms(user, purpose, [index])[0])
 
 
 def uniforms(user: bytes, purpose: bytes, indices: Iterable[int]) -> NDArray[np.float64]:

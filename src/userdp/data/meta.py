@@ -3,25 +3,23 @@
 A store is a folder::
 
     STORE/
-      meta.json               `StoreMeta`: version, totals, drops, hashes, checksums, sources;
-                              it names the generation of the index that counts
+      meta.json               `StoreMeta`: version, totals, drops, hashes, sources; it names the
+                              generation that counts: its index, its segments, its tokenizer
       tokenizer.json          the tokenizer, byte for byte as it was given (``tokenizer.json.N``
                               where generation N brought another one)
-      index/00000/            one folder per generation; the last two are kept
+      index/00000/            one folder per generation
         users.arrow           hash: fixed-size binary(16); records: int64, stored records;
-                              chains: fixed-size binary(96), see `userdp.data.index`.
+                              chains: fixed-size binary(96), see `userdp.data.generation`.
                               Row u is user u, in order of id bytes
         user-ids.arrow        id: binary; row u is user u. Apart, mode 0600: a store works without
         spans.arrow           the span index: split uint8, user int64, segment int32, start int64,
                               length int64
-      segments/00000/tokens.arrow    token: uint16 (vocabulary up to 65,536) or uint32, flat
-      segments/00000/offsets.arrow   offset: int64, (examples + 1,); example e of the segment is
-                                     tokens[offset[e]:offset[e + 1]]
-      segments/00000/targets.arrow   target: uint8, parallel to the tokens: 1 where the loss counts
-                                     that token. Only where ``meta.loss_mask`` is true; without it
-                                     every token but an example's first is a target
-      …/blocks.arrow          in each of these folders: digest, fixed-size binary(16), of every
-                              256 KiB of its other files; see `userdp.data.verify`
+        blocks.arrow          digests of all files above and of all segments; `userdp.data.verify`
+      segments/00000-00000.arrow   the first segment that generation 0 wrote; a row is an example:
+                              tokens: list of uint16 (vocabulary up to 65,536) or uint32;
+                              targets: list of uint8, 1 where the loss counts that token. Only where
+                              ``meta.loss_mask`` is true; without it every token but an example's
+                              first is a target
       ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
                               written by `userdp.ledger`, stays when the store is overwritten
       ledger.json             0600: where that ledger is, how far it was written, and when
@@ -38,9 +36,9 @@ generation of the index (small next to what is there), then swaps ``meta.json`` 
 token files are not rewritten, and who has the store open goes on reading the old generation.
 
 **Erasure.** The next generation leaves the person out: of the index, and of the segments that held
-text of theirs, which are written anew (``segments/00003.1`` in place of ``segments/00003``;
-`StoreMeta.revisions`). Once ``meta.json`` names it, what it does not name is deleted. The store is
-then, to its content hash, the one that would have been prepared without them.
+text of theirs, which are written anew and take the places of the old ones in `StoreMeta.segments`.
+Once ``meta.json`` names it, what it does not name is deleted. The store is then, to its content
+hash, the one that would have been prepared without them.
 
 **Order.** Users by the bytes of their ids; a user's records as in the source; a user's held-out
 examples lie after the training ones.
@@ -58,7 +56,7 @@ public name of a store is ``store_id``, a random number. The folder has mode 070
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -69,7 +67,7 @@ from userdp.errors import UseError
 from userdp.strict_json import parse
 
 FORMAT_NAME = "userdp-store"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 META = "meta.json"
 TOKENIZER = "tokenizer.json"
@@ -79,28 +77,16 @@ SPANS = "spans.arrow"
 BLOCKS = "blocks.arrow"
 INDEX = "index"
 SEGMENTS = "segments"
-TOKENS = "tokens.arrow"
-OFFSETS = "offsets.arrow"
-TARGETS = "targets.arrow"
 LEDGER, LEDGER_PLACE, LEDGER_RUNS = "ledger.jsonl", "ledger.json", "runs"
 PLACES = "places.jsonl"
 
 SPLIT_CODES = {Split.TRAIN: 0, Split.HELD_OUT_USERS: 1, Split.HELD_OUT_EXAMPLES: 2}
 
-SEGMENT_TOKENS = 2**28
-"""A new segment begins once one holds this many tokens (0.5 or 1 GB)."""
+SEGMENT_TOKENS = 2**25
+"""A segment is written once it holds this many tokens (64 or 128 MB), which wait in memory."""
 
 MIN_SEQ_LEN = 2
 MAX_SEQ_LEN = 2**20
-
-
-def segment_name(segment: int, revision: int = 0) -> str:
-    """The folder of a segment under ``segments/``, or of a generation under ``index/``.
-
-    >>> segment_name(3), segment_name(3, 1)
-    ('00003', '00003.1')
-    """
-    return f"{segment:05d}.{revision}" if revision else f"{segment:05d}"
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -131,8 +117,8 @@ class State:
     Args:
         id: 32 hex digits.
         kind: how it came about.
-        segments: of the store from then on. Appending adds segments and compaction keeps their
-            numbers, so that the first segment with text of a user tells when they joined.
+        segments: how many the store had from then on. Appending adds segments and an erasure keeps
+            their places, so that the first segment with text of a user tells when they joined.
     """
 
     id: str
@@ -162,22 +148,22 @@ class StoreMeta:
         vocab_size: greatest token id of the tokenizer, plus one.
         token_dtype: "uint16" or "uint32".
         end_of_text_id: the token that ends each record, or None if the tokenizer has none.
-        tokenizer_sha256: of tokenizer.json's bytes.
+        tokenizer_sha256: of the tokenizer's bytes.
         content_sha256: of users, splits and tokens, however they lie in files.
         sources: what each source says of itself (its kind, the split, package versions), that of
             the first `prepare` first.
         held_out_users, held_out_examples: the fractions asked for.
         drops: records dropped, by reason.
         example_drops: examples dropped from stored records, by reason.
-        generation: of the index; 0 when prepared, one more with each change.
-        segments: how many there are.
-        revisions: how often erasures rewrote a segment, by its number; it is left out if never.
+        tokenizer: the name of its file.
+        index: the folder of the generation's index.
+        segments: the files of the segments.
+        blocks_sha256: of the index's blocks.arrow, which holds digests of all other files.
         states: what the store held after each change, the last of which is now.
         loss_mask: whether the loss counts marked tokens alone (conversations).
         ownership: how records of several users were given to one: ``rule`` ("single",
             "first-owner" or "greedy"), the ``adjacency`` that a claim over this store must name,
             and under "greedy" the ``records_per_user`` that bounds each user's part.
-        files: each file's ``bytes`` and ``sha256``, by its path in the store.
         totals: records_read, records_stored, users, near_colliding_users (see `near_ids`),
             examples, tokens, and per split ``{"users", "examples", "tokens"}`` under "splits".
     """
@@ -196,27 +182,18 @@ class StoreMeta:
     drops: dict[str, int]
     example_drops: dict[str, int]
     totals: dict[str, Any]
-    generation: int
-    segments: int
+    tokenizer: str
+    index: str
+    segments: tuple[str, ...]
+    blocks_sha256: str
     loss_mask: bool
     ownership: dict[str, Any]
-    files: dict[str, dict[str, Any]]
-    revisions: dict[str, int] = field(default_factory=dict)
     states: tuple[State, ...] = ()
 
     @property
     def state(self) -> State:
         """What the store holds now."""
         return self.states[-1]
-
-    @property
-    def tokenizer(self) -> str:
-        """The name of the tokenizer's file in the store."""
-        return next((name for name in self.files if name.startswith(TOKENIZER)), TOKENIZER)
-
-    def segment_folder(self, number: int) -> str:
-        """The name of a segment's folder."""
-        return segment_name(number, self.revisions.get(str(number), 0))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""

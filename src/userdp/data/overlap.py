@@ -23,6 +23,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,34 +113,30 @@ class PrivateTexts:
 
     def __init__(self, texts: Iterable[str], rules: OverlapRules) -> None:
         self.rules = rules
-        self._sketch = library("datasketch", extra="dedup", what="finding near-duplicates")
-        self._index = self._sketch.MinHashLSH(
-            # Below the threshold, so that the verifying stage decides and few are missed.
-            threshold=0.9 * rules.similarity,
-            num_perm=rules.permutations,
-        )
-        self._grams: dict[int, frozenset[bytes]] = {}
+        sketch = library("datasketch", extra="dedup", what="finding near-duplicates")
+        self._signature = partial(sketch.MinHash, num_perm=rules.permutations, seed=1)
+        # Below the threshold, so that the verifying stage decides and few are missed.
+        threshold = 0.9 * rules.similarity
+        self._index = sketch.MinHashLSH(threshold=threshold, num_perm=rules.permutations)
+        self._grams: list[frozenset[bytes]] = []
         for number, text in enumerate(texts):
-            grams = ngrams(text, rules.words)
-            self._grams[number] = grams
-            self._index.insert(number, self._signature(grams))
+            grams, signature = self._signed(text)
+            self._grams.append(grams)
+            self._index.insert(number, signature)
 
     def __len__(self) -> int:
         return len(self._grams)
 
     def ask(self, text: str) -> tuple[bool, bool]:
         """Whether ``text`` is a candidate, and whether it is a near-duplicate indeed."""
-        grams = ngrams(text, self.rules.words)
-        candidates = self._index.query(self._signature(grams))
-        verified = any(
-            jaccard(grams, self._grams[number]) >= self.rules.similarity for number in candidates
-        )
-        return bool(candidates), verified
+        grams, signature = self._signed(text)
+        likeness = [jaccard(grams, self._grams[one]) for one in self._index.query(signature)]
+        return bool(likeness), max(likeness, default=0.0) >= self.rules.similarity
 
-    def _signature(self, grams: frozenset[bytes]) -> Any:
-        signature = self._sketch.MinHash(num_perm=self.rules.permutations, seed=1)
+    def _signed(self, text: str) -> tuple[frozenset[bytes], Any]:
+        grams, signature = ngrams(text, self.rules.words), self._signature()
         signature.update_batch(list(grams))
-        return signature
+        return grams, signature
 
 
 def ngrams(text: str, words: int) -> frozenset[bytes]:
@@ -149,12 +146,9 @@ def ngrams(text: str, words: int) -> frozenset[bytes]:
     (2, True)
     """
     tokens = text.lower().split()
-    starts = range(max(1, len(tokens) - words + 1))
-    return frozenset(
-        hashlib.blake2b(" ".join(tokens[s : s + words]).encode("utf-8", "replace"), digest_size=8)
-        .digest()
-        for s in starts
-    )  # fmt: skip
+    grams = (tokens[at : at + words] for at in range(max(1, len(tokens) - words + 1)))
+    content = (" ".join(gram).encode("utf-8", "replace") for gram in grams)
+    return frozenset(hashlib.blake2b(one, digest_size=8).digest() for one in content)
 
 
 def jaccard(one: frozenset[bytes], other: frozenset[bytes]) -> float:
@@ -183,7 +177,7 @@ def remove_overlap(
         counts: are counted on as documents are read.
     """
     public, counts = public or PublicCorpus(), counts or OverlapCounts()
-    domain_of = _domains() if public.domains else None
+    domain_of = _domains() if public.domains else lambda url: b""
     for document in documents:
         counts.documents += 1
         text, url = document.get(public.text), document.get(public.url)
@@ -195,9 +189,7 @@ def remove_overlap(
         if duplicate:
             continue
         counts.after_duplicates += 1
-        if isinstance(url, str) and (
-            url in public.urls or (domain_of is not None and domain_of(url) in public.domains)
-        ):
+        if isinstance(url, str) and (url in public.urls or domain_of(url) in public.domains):
             continue
         counts.after_sites += 1
         yield document

@@ -7,15 +7,15 @@ where this one was killed. What the store will be does not depend on that.
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from userdp.data.examples import Recipe, write_examples
+from userdp.data.examples import ahead, tokenized, write_examples
 from userdp.data.files import locked, records_folder
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
 from userdp.data.meta import StoreMeta
@@ -28,14 +28,12 @@ from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
 from userdp.errors import FailureError, UseError, kind_of
-from userdp.files import write_json
+from userdp.files import sync, write_json
 from userdp.strict_json import parse
 from userdp.version import __version__
 from userdp.vocabulary import require_count
 
 _STATE = "state.json"
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""Sorted records are not synced, so they count only until the machine starts again."""
 
 
 def prepare_store(
@@ -163,44 +161,42 @@ def _fill(
     """All stages, from a source into a writer; ``bound`` is k of ``Owners.GREEDY``, or None."""
     tally, rule, engine = Tally(), SplitRule(split), GroupingEngine(engine)
     progress = progress or NoProgress()
-    recipe = Recipe(
-        meta=writer.meta,
-        tokenizer=writer.tokenizer,
-        rule=rule,
-        one_per_record=bound is not None,
-        known=writer.known,
-    )
     held_out = writer.meta.held_out_users
-    key = _key(source, bound=bound, held_out_users=held_out, engine=engine)
+    key = _key(source, bound, held_out, str(engine))
+    tokens = partial(tokenized, tokenizer=writer.tokenizer, loss_mask=writer.meta.loss_mask)
 
-    def blocks() -> Iterator[Any]:
+    def records() -> Iterator[Any]:
         progress.stage("reading", source.size)
-        records = settled(source, tally, progress, bound=bound, held_out_users=held_out)
-        return in_blocks(records)
+        return in_blocks(settled(source, tally, progress, bound=bound, held_out_users=held_out))
 
-    with _kept_records(writer.place, key, tally) as (folder, is_sorted, keep):
+    with ExitStack() as stack:
+        kept = _kept_records(writer.place, key, tally)
+        folder, is_sorted, keep = stack.enter_context(kept)
         if engine is GroupingEngine.SPARK:
             from userdp.data.spark import SparkJob
 
-            with SparkJob(folder, memory_limit=memory_limit, progress=progress) as job:
-                if not is_sorted:
-                    if isinstance(source, FileTable) and bound is None:
-                        job.read(source, tally)
-                    else:
-                        job.add(blocks())
-                    keep(job.files)
-                for part, counts in job.write(recipe):
-                    writer.adopt(part)
-                    tally.add(counts)
+            job = SparkJob(folder, memory_limit=memory_limit, progress=progress)
+            stack.enter_context(job)
+            if not is_sorted:
+                if isinstance(source, FileTable) and bound is None:
+                    job.read(source, tally)
+                else:
+                    job.add(records())
+                keep(job.files)
+            blocks = job.tokens(writer.tokenizer, loss_mask=writer.meta.loss_mask)
         else:
             grouping = Grouping(folder, memory_limit=memory_limit)
             if not is_sorted:
-                grouping.add(blocks())
+                grouping.add(records())
                 progress.stage("grouping", None)
                 grouping.sort()
                 keep(grouping.files)
-            progress.stage("tokenizing", tally.kept)
-            write_examples(grouping.batches(), writer, recipe, tally, progress.at)
+            # One block is tokenized while the one before it is cut and written.
+            blocks = (block for _, block in ahead(tokens, grouping.batches()))
+        progress.stage("tokenizing", tally.kept)
+        write_examples(
+            blocks, writer, tally, rule=rule, one_per_record=bound is not None, at=progress.at
+        )
         if tally.records_stored == 0:
             raise UseError(_nothing(tally), hint="check --user, --text and PATH")
         ownership = first_owner_facts() if tally.of_several else None
@@ -228,49 +224,44 @@ def _kept_records(
     place.mkdir(mode=0o700, exist_ok=True)
     folder, state = place / "files", place / _STATE
 
+    def sizes(files: Iterable[Path]) -> dict[str, int]:
+        return {str(file.relative_to(folder)): file.stat().st_size for file in files}
+
     def keep(files: Sequence[Path]) -> None:
+        for file in files:
+            sync(file)
         if key is not None:
-            sizes = {str(file.relative_to(folder)): file.stat().st_size for file in files}
-            write_json(state, {"key": key, "sizes": sizes, "tally": tally.facts()})
+            write_json(state, {"key": key, "sizes": sizes(files), "tally": tally.facts()})
 
     with locked(place):
-        kept = _kept(place, key)
+        kept: Any = None
+        with suppress(OSError, ValueError):
+            kept = parse(state.read_bytes())
+            there = sizes(folder / name for name in kept["sizes"])
+            kept = kept if (kept["key"], kept["sizes"]) == (key, there) else None
         if kept is None:
-            state.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
+            state.unlink(missing_ok=True)
             folder.mkdir()
         else:
             tally.add(kept["tally"])
-        interrupted = False
+        stays = False
         try:
             yield folder, kept is not None, keep
         except KeyboardInterrupt:
-            interrupted = state.exists()
+            stays = state.exists()
             raise
         finally:
-            if not interrupted:
+            if not stays:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _kept(place: Path, key: str | None) -> dict[str, Any] | None:
-    """What `_kept_records` noted in ``place``, if it is of this key and its files are there."""
-    try:
-        state: dict[str, Any] = parse((place / _STATE).read_bytes())
-        sizes = {name: (place / "files" / name).stat().st_size for name in state["sizes"]}
-    except (OSError, ValueError):
-        return None
-    return state if state["key"] == key and state["sizes"] == sizes else None
-
-
-def _key(
-    source: Source, *, bound: int | None, held_out_users: float, engine: GroupingEngine
-) -> str | None:
+def _key(source: Source, *facts: object) -> str | None:
     """What sorted records depend on; None where that cannot be told."""
     signature = source.signature()
-    if signature is None or not _BOOT.exists():
+    if signature is None:
         return None
-    whole = [__version__, _BOOT.read_text(), signature, bound, held_out_users, str(engine)]
-    return sha256(json.dumps(whole).encode()).hexdigest()
+    return sha256(repr((__version__, signature, *facts)).encode()).hexdigest()
 
 
 def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:

@@ -9,7 +9,7 @@ Operator-only: scores are exact functions of private records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,12 +17,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.data.files import read_table
+from userdp.data.files import numbers, read_arrow, write_table
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError, kind_of
 from userdp.files import OPERATOR_FILE, digest_of_file, whole_file
 
+_SCORES = pa.schema([("score", pa.float32())])
 _CONTENT, _SPLIT, _LINEAGE = b"content_sha256", b"split", b"lineage"
 _FIRST = b"written_as"
 """In a file that lost an erased person's rows: the digest of the file that was written first."""
@@ -31,38 +32,33 @@ _FIRST = b"written_as"
 def write_scores(
     path: Path,
     store: UserStore,
-    blocks: Iterator[NDArray[np.float32]],
+    scores: NDArray[np.float32],
     split: Split = Split.TRAIN,
     *,
     lineage: str = "",
-) -> int:
-    """Write the scores of a split, block after block; return how many they were.
+) -> None:
+    """Write the scores of a split.
 
     Args:
         path: of the new file; mode 0600; written whole or not at all.
         store: whose examples they are.
-        blocks: float32, together one number per example of ``split`` in its order. NaN where a
-            score could not be computed.
+        scores: float32, one number per example of ``split`` in its order. NaN where a score could
+            not be computed.
         split: which.
         lineage: what the model descends from that computed them, as JSON (`userdp.claims.lineage`).
 
     Raises:
         UseError: there are more or fewer scores than examples.
     """
-    facts = {_CONTENT: store.meta.content_sha256.encode(), _SPLIT: str(split).encode()}
-    facts[_LINEAGE] = lineage.encode()
-    schema = pa.schema([("score", pa.float32())], metadata=facts)
-    written = 0
+    if len(scores) != int(store.split(split).counts.sum()):
+        raise UseError(f"another number of scores came for the examples of {split}")
+    facts = {_CONTENT: store.meta.content_sha256, _SPLIT: str(split), _LINEAGE: lineage}
+    _write(path, scores, {key: value.encode() for key, value in facts.items()})
+
+
+def _write(path: Path, scores: NDArray[np.float32], facts: Mapping[bytes, bytes]) -> None:
     with whole_file(path, mode=OPERATOR_FILE) as sink:
-        with pa.ipc.new_file(sink, schema) as file:
-            for block in blocks:
-                column = pa.array(block, pa.float32())
-                file.write_batch(pa.record_batch([column], schema=schema))
-                written += len(block)
-        examples = int(store.split(split).counts.sum())
-        if written != examples:
-            raise UseError(f"another number of scores came for the examples of {split}")
-    return written
+        write_table(sink, {"score": pa.array(scores, pa.float32())}, facts)
 
 
 def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDArray[np.float32]:
@@ -73,17 +69,14 @@ def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDA
             text would choose the wrong examples.
     """
     try:
-        table = _table(path)
+        scores, facts = _read(path)
     except OSError as error:
         raise UseError(f"cannot read the scores in {path}: {error.strerror}") from error
-    facts = table.schema.metadata or {}
-    expected = {_CONTENT: store.meta.content_sha256.encode(), _SPLIT: str(split).encode()}
-    if {key: facts.get(key) for key in expected} != expected:
+    if (facts[_CONTENT].decode(), facts[_SPLIT].decode()) != (store.meta.content_sha256, split):
         raise UseError(
             f"the scores in {path} are not those of split {split} of the store at {store.path}",
             hint="compute them again for this store",
         )
-    scores: NDArray[np.float32] = table.column("score").to_numpy()
     return scores
 
 
@@ -105,32 +98,30 @@ def leave_out_rows(path: Path, rows: Mapping[str, Sequence[int]], *, was: str, n
     if not path.exists():
         return
     try:
-        table = _table(path)
+        scores, facts = _read(path)
     except UseError:  # whatever it holds, the scan after the erasure tells of it
         return
-    facts = dict(table.schema.metadata or {})
-    if facts.get(_CONTENT) == now.encode():
+    if facts[_CONTENT] == now.encode():
         return
-    if facts.get(_CONTENT) != was.encode():
+    if facts[_CONTENT] != was.encode():
         path.unlink()
         return
     first, count = rows[facts[_SPLIT].decode()]
-    kept = np.delete(table.column("score").to_numpy(), np.s_[first : first + count])
-    facts |= {_CONTENT: now.encode(), _FIRST: digest_of_scores(path).encode()}
-    schema = pa.schema([("score", pa.float32())], metadata=facts)
-    with whole_file(path, mode=OPERATOR_FILE) as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch([pa.array(kept, pa.float32())], schema=schema))
+    kept = np.delete(scores, np.s_[first : first + count])
+    named = digest_of_scores(path).encode()
+    _write(path, kept, {**facts, _CONTENT: now.encode(), _FIRST: named})
 
 
-def _table(path: Path) -> pa.Table:
-    """What a file of scores holds; see `read_table`."""
+def _read(path: Path) -> tuple[NDArray[np.float32], dict[bytes, bytes]]:
+    """What a file of scores holds, and says of itself; see `read_arrow`."""
     try:
-        table = read_table(path, {"score": pa.float32()})
+        rows = read_arrow(path, _SCORES)
     except UseError as error:
         raise UseError(f"{path} is not a file of scores: {error.message}") from error
-    if (table.schema.metadata or {}).get(_SPLIT) not in [str(split).encode() for split in Split]:
-        raise UseError(f"{path} is not a file of scores: it names no split")
-    return table
+    facts = dict(rows.schema.metadata or {})
+    if not {_CONTENT, _SPLIT, _LINEAGE} <= facts.keys():
+        raise UseError(f"{path} is not a file of scores: it names no store")
+    return numbers(rows["score"]), facts
 
 
 def digest_of_scores(path: Path) -> str:
@@ -139,9 +130,8 @@ def digest_of_scores(path: Path) -> str:
     So a run that selects by scores goes on after an erasure with the rows that are left.
     """
     with suppress(UseError, OSError):  # not a file of scores: whoever reads it says so
-        facts = _table(path).schema.metadata
-        if _FIRST in facts:
-            return str(facts[_FIRST].decode())
+        if first := _read(path)[1].get(_FIRST):
+            return first.decode()
     return digest_of_file(path)
 
 
@@ -152,7 +142,6 @@ def lineage_of_scores(path: Path) -> str:
         UseError: the file is none of scores.
     """
     try:
-        metadata = _table(path).schema.metadata
+        return _read(path)[1][_LINEAGE].decode()
     except OSError as error:
         raise UseError(f"{path} is not a file of scores: {kind_of(error)}") from error
-    return bytes(metadata.get(_LINEAGE, b"")).decode()

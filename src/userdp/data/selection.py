@@ -38,6 +38,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from userdp.data.files import ends_of
 from userdp.data.hashing import mix64
 from userdp.data.store import StoreSplit, TokenRows, require_places
 from userdp.data.strategy import Strategy
@@ -61,7 +62,7 @@ class Counted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedSelection:
-    """At most ``group_size`` examples per user, the same at every step. See `fixed_selection`.
+    """At most ``group_size`` examples per user, the same at every step. See `select_once`.
 
     Args:
         group_size: G.
@@ -107,22 +108,6 @@ class FixedSelection:
         return examples
 
 
-def fixed_selection(split: Counted, group_size: int) -> tuple[NDArray[np.int64], FixedSelection]:
-    """The capped counts of a split, and the map from (user, rank) to the example's index.
-
-    Args:
-        split: counts and user hashes.
-        group_size: G, at least 1; users with fewer examples keep all, in their order.
-
-    Returns:
-        int64 (users,) of min(n_u, G), for a sampler; and the `FixedSelection` whose ``map`` turns
-        what the sampler draws into arguments of `StoreSplit.gather`.
-    """
-    cap = require_count("group_size", group_size)
-    counts = np.minimum(split.counts, cap)
-    return counts, FixedSelection(cap, counts, split.counts, split.user_hashes)
-
-
 def permute(
     positions: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
@@ -163,19 +148,8 @@ class SelectedRows:
     offsets: NDArray[np.int64]
 
 
-class Selector(Protocol):
-    """Per step, for user-level sampling."""
-
-    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
-        """The rows of ``users``: int64 (cohort,), each in [0, len(counts)); none twice.
-
-        Guarantee: the rows of a user depend on that user and on ``generator`` alone; each user
-        gives at most G rows. Cost follows the rows.
-        """
-
-
 def select_once(
-    split: StoreSplit,
+    split: Counted,
     group_size: int,
     *,
     strategy: Strategy = Strategy.RANDOM,
@@ -184,13 +158,14 @@ def select_once(
     """The selection of example-level sampling: the capped counts, and the map from rank to example.
 
     Args:
-        split: of the store.
-        group_size: G, at least 1.
+        split: of the store; ``RANDOM`` needs counts and user hashes only.
+        group_size: G, at least 1; under ``RANDOM`` users with fewer examples keep all, in order.
         strategy: all but ``RANDOM_CHUNK`` and ``RESAMPLED``, which have no fixed examples.
         scores: float32 (examples,), for the perplexity strategies; see `userdp.data.scores`.
 
     Returns:
-        As `fixed_selection`: int64 (users,) of min(n_u, G) for a sampler; and the map.
+        int64 (users,) of min(n_u, G), for a sampler; and the `FixedSelection` whose ``map`` turns
+        what the sampler draws into arguments of `StoreSplit.gather`.
 
     Source: Charles et al. 2024, Algorithm 1 (the cap); Chua et al. 2024, Section 4.1.
     """
@@ -200,106 +175,59 @@ def select_once(
             "each user's examples once",
             hint="use it with user-level sampling",
         )
-    counts, selection = fixed_selection(split, group_size)
-    if strategy is Strategy.RANDOM:
-        return counts, selection
-    ranked = _ranked(split, counts, strategy, _require_scores(split, strategy, scores))
-    return counts, replace(selection, ranked=ranked, starts=np.cumsum(counts) - counts)
+    cap = require_count("group_size", group_size)
+    counts = np.minimum(split.counts, cap)
+    selection = FixedSelection(cap, counts, split.counts, split.user_hashes)
+    if strategy is not Strategy.RANDOM:
+        assert isinstance(split, StoreSplit)
+        ranked = _ranked(split, counts, strategy, _require_scores(split, strategy, scores))
+        selection = replace(selection, ranked=ranked, starts=np.cumsum(counts) - counts)
+    return counts, selection
 
 
-def build_selector(
-    split: StoreSplit,
-    group_size: int,
-    *,
-    strategy: Strategy = Strategy.RANDOM,
-    seq_len: int | None = None,
-    scores: NDArray[np.float32] | None = None,
-) -> Selector:
-    """The selector of user-level sampling.
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Draws rows of users anew at each step, for user-level sampling.
 
     Args:
         split: of the store.
         group_size: G, at least 1.
-        strategy: which.
-        seq_len: tokens of a chunk, for ``RANDOM_CHUNK``; the store's ``meta.seq_len``.
-        scores: float32 (examples,), for the perplexity strategies.
-    """
-    cap = require_count("group_size", group_size)
-    if strategy is Strategy.RANDOM_CHUNK:
-        if seq_len is None:
-            raise UseError("random chunks need seq_len", hint="the store's own is meta.seq_len")
-        return _ChunkSelector(split, cap, require_count("seq_len", seq_len, at_least=2))
-    if strategy in (Strategy.RANDOM, Strategy.RESAMPLED):
-        return _DrawnSelector(split, cap, strategy is Strategy.RESAMPLED)
-    _, ranked = select_once(split, cap, strategy=strategy, scores=scores)
-    return _RankedSelector(split, ranked)
-
-
-@dataclass(frozen=True, slots=True)
-class _DrawnSelector:
-    """Examples drawn anew each step. See `Selector`."""
-
-    split: StoreSplit
-    group_size: int
-    fill_up: bool = False
-
-    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
-        """Uniform without replacement; filled up with replacement where asked."""
-        drawn = np.asarray(users, dtype=np.int64)
-        parts = [self._of(int(count), generator) for count in self.split.counts[drawn]]
-        sizes = np.array([len(part) for part in parts], dtype=np.int64)
-        examples = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-        return SelectedRows(self.split.gather(np.repeat(drawn, sizes), examples), _offsets(sizes))
-
-    def _of(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        if count > self.group_size:
-            return generator.choice(count, self.group_size, replace=False, shuffle=False)
-        own = np.arange(count)
-        if not self.fill_up:
-            return own
-        return np.append(own, generator.integers(0, count, self.group_size - count))
-
-
-@dataclass(frozen=True, slots=True)
-class _RankedSelector:
-    """The same examples of a user at each step. See `Selector`."""
-
-    split: StoreSplit
-    selection: FixedSelection
-
-    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
-        """The best by rank; draws nothing."""
-        drawn = np.asarray(users, dtype=np.int64)
-        sizes = self.selection.counts[drawn]
-        user, offsets = np.repeat(drawn, sizes), _offsets(sizes)
-        ranks = np.arange(len(user)) - np.repeat(offsets[:-1], sizes)
-        return SelectedRows(self.split.gather(user, self.selection.map(user, ranks)), offsets)
-
-
-@dataclass(frozen=True, slots=True)
-class _ChunkSelector:
-    """Random chunks of all of a user's tokens. See `Selector`.
-
-    A user of at most ``seq_len`` tokens gives one row with all of them, since every chunk of it
-    would be the same. Else a chunk begins anywhere that leaves it whole.
+        strategy: ``RANDOM_CHUNK`` or ``RESAMPLED``.
+        seq_len: tokens of a chunk; the store's ``meta.seq_len``.
     """
 
     split: StoreSplit
     group_size: int
+    strategy: Strategy
     seq_len: int
 
     def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
-        """``group_size`` chunks of each user, at independent places."""
+        """The rows of ``users``: int64 (cohort,), each in [0, len(counts)); none twice.
+
+        ``RESAMPLED``: uniform without replacement, filled up with replacement. ``RANDOM_CHUNK``: at
+        independent places that leave a chunk whole; a user of at most ``seq_len`` tokens gives one
+        row with all of them, since every chunk of it would be the same.
+
+        Guarantee: the rows of a user depend on that user and on ``generator`` alone; each user
+        gives at most G rows. Cost follows the rows.
+        """
         drawn = np.asarray(users, dtype=np.int64)
-        spare = np.maximum(self.split.token_counts[drawn] - self.seq_len, 0)
-        sizes = np.where(spare == 0, 1, self.group_size)
-        starts = generator.integers(0, np.repeat(spare, sizes) + 1)
-        rows = self.split.gather_tokens(np.repeat(drawn, sizes), starts, self.seq_len)
-        return SelectedRows(rows, _offsets(sizes))
+        if self.strategy is Strategy.RANDOM_CHUNK:
+            spare = np.maximum(self.split.token_counts[drawn] - self.seq_len, 0)
+            sizes = np.where(spare == 0, 1, self.group_size)
+            begins = generator.integers(0, np.repeat(spare, sizes) + 1)
+            rows = self.split.gather_tokens(np.repeat(drawn, sizes), begins, self.seq_len)
+        else:
+            sizes = np.full(len(drawn), self.group_size)
+            parts = [self._resampled(int(n), generator) for n in self.split.counts[drawn]]
+            examples = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+            rows = self.split.gather(np.repeat(drawn, sizes), examples)
+        return SelectedRows(rows, ends_of(sizes))
 
-
-def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    def _resampled(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        if count > self.group_size:
+            return generator.choice(count, self.group_size, replace=False, shuffle=False)
+        return np.append(np.arange(count), generator.integers(0, count, self.group_size - count))
 
 
 def _require_scores(

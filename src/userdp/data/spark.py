@@ -1,10 +1,8 @@
-"""Prepare a store with Apache Spark: what one process does otherwise, on many machines.
+"""Bring each user's records together with Apache Spark: what DuckDB does, on many machines.
 
 Two jobs. The first reads the source, a file per task, into working files of records. The second
-brings each user's records together, and one task per partition of users tokenizes, cuts, hashes and
-writes them as a part of the store: a folder with the segments and the index of some users, which
-`SegmentWriter.adopt` takes over. This process reads neither text nor tokens: it adds up books, and
-takes the parts' indices over.
+brings each user's records together, and one task per partition of users tokenizes them into working
+files. This process reads no text: it adds up books, and writes the tokens by the one writer.
 
 An attempt of a task writes under a name of its own, and only what a successful one gives back is
 used; nothing of a job counts until `StoreWriter.finish`. A task that fails, or whose process is
@@ -31,10 +29,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from userdp.data import meta as layout
-from userdp.data.examples import Recipe, write_examples
+from userdp.data.examples import tokenized
 from userdp.data.grouping import MEMORY_LIMIT, size_in_bytes
-from userdp.data.index import Known
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import (
     BLOCK,
@@ -44,8 +40,8 @@ from userdp.data.records import (
     in_blocks,
     offsets_of,
 )
-from userdp.data.segments import SegmentWriter
 from userdp.data.sources.table import FileTable
+from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import FailureError, UseError, UserdpError, kind_of
 from userdp.extras import library
 
@@ -72,17 +68,17 @@ _Batches = Iterator[pa.RecordBatch]
 
 
 class SparkJob(AbstractContextManager["SparkJob"]):
-    """Records in, parts of a store out; Spark runs while the block does.
+    """Records in, tokens out by user; Spark runs while the block does.
 
     Spark runs where ``SPARK_CONF_DIR`` or ``PYSPARK_SUBMIT_ARGS`` say, else in local mode. On a
     cluster ``folder`` and the source's files must lie where all its machines see them.
 
-    Memory of this process is that of the parts' indices. That of Spark is ``memory_limit`` in local
+    That of this process holds a block of tokens. That of Spark is ``memory_limit`` in local
     mode (at least 512 MB, below which it does not start), or what its configuration says; besides,
     each core has a Python process that holds some blocks of records.
 
     Args:
-        folder: for the working files, some twice the size of the text compressed, and Spark's
+        folder: for the working files, some thrice the size of the text compressed, and Spark's
             spill; whoever made it removes it.
         memory_limit: of Spark's driver, e.g. "1GB".
         progress: is told in which stage the job is; Spark's own page shows how far.
@@ -122,15 +118,13 @@ class SparkJob(AbstractContextManager["SparkJob"]):
 
     @property
     def files(self) -> list[Path]:
-        """What `write` reads, once `read` or `add` is done."""
+        """What `tokens` reads, once `read` or `add` is done."""
         return sorted(self._records.iterdir())
 
     def add(self, blocks: _Batches) -> None:
         """Take in records that only this process can read, one after another."""
-        try:
-            _write_records(self._records, blocks)
-        except pa.ArrowException as error:
-            raise failure(error) from error
+        with told(pa.ArrowException):
+            _write_blocks(self._records, blocks)
 
     def read(self, table: FileTable, tally: Tally) -> None:
         """Take in the records of a table, a file a task.
@@ -156,15 +150,11 @@ class SparkJob(AbstractContextManager["SparkJob"]):
             if file.name not in written:  # of an attempt that failed
                 file.unlink()
 
-    def write(self, recipe: Recipe) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Bring users' records together, and write them as parts of a store.
-
-        Yields:
-            Each part's folder, and the `Tally.facts` of its users' records.
-        """
+    def tokens(self, tokenizer: StoreTokenizer, *, loss_mask: bool) -> _Batches:
+        """Bring users' records together: what `tokenized` makes of them, user after user."""
         if not self.files:
             return
-        folder = self._folder / "parts"
+        folder = self._folder / "tokens"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         path = _PATTERN.sub(r"\\\1", str(self._records))
@@ -173,22 +163,24 @@ class SparkJob(AbstractContextManager["SparkJob"]):
             parts = records.repartition(self._parts(), *_BY)
             ordered = parts.sortWithinPartitions(*_ORDER)
         self._progress.stage("tokenizing", None)
-        for book in self._run(ordered, _writing(folder, recipe)):
+        books = self._run(ordered, _tokenizing(folder, tokenizer, loss_mask))
+        for book in books:
             _raise(book)
-            yield folder / book["folder"], book["tally"]
+        for name in (name for book in books for name in book["files"]):
+            with pq.ParquetFile(folder / name) as file:
+                for group in range(file.num_row_groups):
+                    yield from file.read_row_group(group).combine_chunks().to_batches()
 
     def _parts(self) -> int:
-        """How many parts the store is written in."""
+        """How many partitions users are dealt out to."""
         size = sum(file.stat().st_size for file in self.files)
-        wanted = max(-(-size // _PART_BYTES), _PARTS_PER_CORE * self._cores())
+        cores = int(self._spark.sparkContext.defaultParallelism)
+        wanted = max(-(-size // _PART_BYTES), _PARTS_PER_CORE * cores)
         return max(1, min(wanted, -(-size // _LEAST_PART_BYTES)))
-
-    def _cores(self) -> int:
-        return int(self._spark.sparkContext.defaultParallelism)
 
     def _run(self, rows: DataFrame, task: Callable[[_Batches], _Batches]) -> list[dict[str, Any]]:
         """The results of ``task`` over the partitions of ``rows``, in their order."""
-        with quiet(), told():
+        with told():
             return [json.loads(row[0]) for row in rows.mapInArrow(task, _RESULT).collect()]
 
 
@@ -201,7 +193,7 @@ def _reading(files: Sequence[FileTable], folder: Path) -> Callable[[_Batches], _
                 tally, written, error = Tally(), list[str](), None
                 records = files[number].part(tally, NoProgress())
                 try:
-                    written = _write_records(folder, in_blocks(records, first=number * _MOST_ROWS))
+                    written = _write_blocks(folder, in_blocks(records, first=number * _MOST_ROWS))
                 except UserdpError as refused:
                     error = refused
                 yield _result(error, files=written, tally=tally.facts())
@@ -209,33 +201,23 @@ def _reading(files: Sequence[FileTable], folder: Path) -> Callable[[_Batches], _
     return task
 
 
-def _writing(folder: Path, recipe: Recipe) -> Callable[[_Batches], _Batches]:
-    """What writes a partition of ordered records as a part into ``folder``."""
+def _tokenizing(
+    folder: Path, tokenizer: StoreTokenizer, loss_mask: bool
+) -> Callable[[_Batches], _Batches]:
+    """What tokenizes a partition of ordered records into ``folder``."""
 
     def task(batches: _Batches) -> _Batches:
-        from pyspark import TaskContext
-
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a task for each core
-        context = TaskContext.get()
-        assert context is not None
-        part = folder / f"{context.partitionId():06d}-{secrets.token_hex(4)}"
-        (part / layout.SEGMENTS).mkdir(parents=True)
-        writer = SegmentWriter(part, recipe.meta, Known(recipe.known))
-        tally, error = Tally(), None
+        blocks = (tokenized(one, tokenizer, loss_mask=loss_mask) for one in _in_blocks(batches))
         try:
-            write_examples(_in_blocks(batches), writer, recipe, tally)
-            writer.close()
-            writer.written().write(part / layout.INDEX)
+            yield _result(None, files=_write_blocks(folder, blocks))
         except UserdpError as refused:
-            error = refused
-        finally:
-            writer.abandon()
-        yield _result(error, folder=part.name, tally=tally.facts())
+            yield _result(refused, files=[])
 
     return task
 
 
-def _write_records(folder: Path, blocks: _Batches) -> list[str]:
+def _write_blocks(folder: Path, blocks: _Batches) -> list[str]:
     """Write ``blocks`` into files of ``folder`` that nobody else writes; their names."""
     names: list[str] = []
     size = 0
@@ -244,7 +226,7 @@ def _write_records(folder: Path, blocks: _Batches) -> list[str]:
         if writer is None:
             names.append(f"{secrets.token_hex(8)}.parquet")
             place = folder / names[-1]
-            writer = pq.ParquetWriter(place, BLOCK, compression="zstd", use_dictionary=[])
+            writer = pq.ParquetWriter(place, block.schema, compression="zstd", use_dictionary=[])
         writer.write_batch(block)  # a row group each, of which Spark reads one at a time
         size += block.nbytes
         if size > _FILE_BYTES:
@@ -340,7 +322,9 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _own_python(), quiet(), told():
+    if not _is_configured():  # executors on this machine run the Python that runs now
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with told():
         own = builder.getOrCreate()
     try:
         yield _with_ours(own)
@@ -352,31 +336,25 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without the warning of pyspark about pandas, which it imports and we do not use."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*pandas", FutureWarning)
-        yield
+def told(*more: type[Exception]) -> Iterator[None]:
+    """`FailureError` where Spark, its Java side or the way to it fails; or by ``more`` alone.
 
-
-@contextmanager
-def told() -> Iterator[None]:
-    """`FailureError` where Spark, its Java side or the way to it fails."""
+    Without the warning of pyspark about pandas, which it imports and we do not use.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    try:
-        yield
-    except (PySparkException, Py4JError, OSError) as error:
-        raise failure(error) from error
-
-
-def failure(error: Any) -> FailureError:
-    """What an error of Spark is called here."""
-    return FailureError(
-        f"preparing with Spark failed: {kind_of(error)}",
-        hint="is the disk full, or --memory-limit too small? Working files lie beside the store",
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*pandas", FutureWarning)
+        kinds = more or (PySparkException, Py4JError, OSError)
+        try:
+            yield
+        except kinds as error:
+            raise FailureError(
+                f"preparing with Spark failed: {kind_of(error)}",
+                hint="is the disk full, or --memory-limit too small? Working files lie beside the "
+                "store",
+            ) from error
 
 
 def _with_ours(active: SparkSession) -> SparkSession:
@@ -384,19 +362,6 @@ def _with_ours(active: SparkSession) -> SparkSession:
     for name, value in _OURS.items():
         own.conf.set(name, value)
     return own
-
-
-@contextmanager
-def _own_python() -> Iterator[None]:
-    """Executors on this machine run the Python that runs now, unless somebody said another."""
-    if _is_configured() or "PYSPARK_PYTHON" in os.environ:
-        yield
-        return
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    try:
-        yield
-    finally:
-        del os.environ["PYSPARK_PYTHON"]
 
 
 def _is_configured() -> bool:

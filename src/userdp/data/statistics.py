@@ -47,37 +47,28 @@ class SplitStatistics:
 class StoreStatistics:
     """A store in numbers; operator-only.
 
-    ``near_colliding_users`` is as `near_ids.near_colliding` counts.
+    Args:
+        totals: records, users, examples, tokens, and ``near_colliding_users`` as
+            `near_ids.near_colliding` counts; drops, ``seq_len`` and ``vocab_size``.
+        splits: by name.
     """
 
-    records_read: int
-    records_stored: int
-    drops: dict[str, int]
-    example_drops: dict[str, int]
-    users: int
-    near_colliding_users: int
-    examples: int
-    tokens: int
-    seq_len: int
-    vocab_size: int
+    totals: dict[str, Any]
     splits: dict[str, SplitStatistics]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        return {"operator_only": True, **asdict(self)}
+        splits = {name: asdict(split) for name, split in self.splits.items()}
+        return {"operator_only": True, **self.totals, "splits": splits}
 
 
 def describe(store: UserStore) -> StoreStatistics:
     """The exact counts of ``store``. Reads the span index, no tokens."""
     meta = store.meta
-    totals = {name: value for name, value in meta.totals.items() if name != "splits"}
+    told = ("drops", "example_drops", "seq_len", "vocab_size")
     tokens = meta.totals["splits"]
     return StoreStatistics(
-        **totals,
-        drops=meta.drops,
-        example_drops=meta.example_drops,
-        seq_len=meta.seq_len,
-        vocab_size=meta.vocab_size,
+        totals={**meta.totals, **{name: getattr(meta, name) for name in told}},
         splits={
             str(name): describe_counts(store.split(name).counts, tokens=tokens[name]["tokens"])
             for name in Split

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.data import meta as layout
-from userdp.data.files import finish_erasure, index_folder, read_columns
-from userdp.data.index import SPAN_KINDS, Index, read_hashes, read_ids
+from userdp.data.files import ends_of, finish_erasure, pieces
+from userdp.data.generation import Index, Segment, read_hashes, read_ids, read_spans
 from userdp.data.meta import StoreMeta, read_meta
-from userdp.data.segments import Segment
 from userdp.data.splits import Split
 from userdp.errors import UseError
 
@@ -62,10 +60,10 @@ class UserStore:
     def __init__(self, path: Path, meta: StoreMeta) -> None:
         self.path = path
         self.meta = meta
-        self._segments = [Segment.open(path, meta, number) for number in range(meta.segments)]
-        self._index = index_folder(path, meta)
+        self._segments = [Segment.open(path, meta, number) for number in range(len(meta.segments))]
+        self._index = path / meta.index
         self._hashes = read_hashes(self._index)
-        self._spans = read_columns(self._index / layout.SPANS, SPAN_KINDS)
+        self._spans = read_spans(self._index)
         ids = self._index / layout.USER_IDS
         # A later append may remove the file.
         self._ids = read_ids(self._index, users=len(self._hashes)) if ids.exists() else None
@@ -104,7 +102,7 @@ class UserStore:
             return cls(folder, meta)
         except (OSError, UseError) as error:
             now = read_meta(folder)
-            if now.generation != meta.generation:  # changed since we read it
+            if now.index != meta.index:  # changed since we read it
                 return cls.open(folder, fixed_graph=fixed_graph)
             raise UseError(
                 f"the store at {folder} is damaged: {error}",
@@ -148,15 +146,6 @@ class UserStore:
         """The columns of the span index, for verifying."""
         return self._spans
 
-    def examples_of(self, row: int) -> Iterator[NDArray[Any]]:
-        """The tokens of each example of the user at ``row``, whatever its split. Operator-only."""
-        spans = self._spans
-        for place in np.flatnonzero(spans["user"] == row).tolist():
-            segment = self._segments[spans["segment"][place]]
-            start = int(spans["start"][place])
-            for example in range(start, start + int(spans["length"][place])):
-                yield segment.tokens[segment.offsets[example] : segment.offsets[example + 1]]
-
     def segment_examples(self) -> list[int]:
         """Examples of each segment."""
         return [len(segment.offsets) - 1 for segment in self._segments]
@@ -199,7 +188,7 @@ class StoreSplit:
         self._segments = segments
         self._span_segment: NDArray[np.int32] = spans["segment"]
         self._span_start: NDArray[np.int64] = spans["start"]
-        self._span_first = _starts(spans["length"])
+        self._span_first = ends_of(spans["length"])
         user = spans["user"]
         first_span = np.flatnonzero(np.diff(user, prepend=-1))
         self.rows: NDArray[np.int64] = user[first_span]
@@ -248,33 +237,24 @@ class StoreSplit:
         user, start = require_places(users, starts, self.token_counts, what="start")
         first, span_begin, _ = self._token_spans()
         bounds = self._user_spans
-        end = first[bounds[user + 1]]
-        place = first[bounds[user]] + start
-        end = np.minimum(place + length, end)
-        rows = np.arange(len(user))
-        nothing = np.zeros(0, dtype=np.int64)
-        parts = [(nothing, nothing, nothing, nothing)]
-        while rows.size:  # as often as the row of most spans crosses a border
-            span = np.searchsorted(first, place[rows], side="right") - 1
-            here = np.minimum(end[rows], first[span + 1]) - place[rows]
-            parts.append((rows, span, place[rows] - first[span], here))
-            place[rows] += here
-            rows = rows[place[rows] < end[rows]]
-        order = np.argsort(np.concatenate([part[0] for part in parts]), kind="stable")
-        row, span, inside, here = (
-            np.concatenate(column)[order] for column in zip(*parts, strict=True)
-        )
-        segment = self._span_segment[span]
-        pieces = self._copy(segment, span_begin[span] + inside, here)
-        offsets = _starts(np.bincount(row, weights=here, minlength=len(user)).astype(np.int64))
-        return TokenRows(pieces.tokens, offsets, pieces.targets)
+        begin = first[bounds[user]] + start
+        end = np.minimum(begin + length, first[bounds[user + 1]])
+        # The spans that each row crosses, and what it takes of each.
+        low = np.searchsorted(first, begin, side="right") - 1
+        crossed = np.searchsorted(first, end, side="left") - low
+        row = np.repeat(np.arange(len(user)), crossed)
+        span = np.arange(len(row)) + np.repeat(low - ends_of(crossed)[:-1], crossed)
+        inside = np.maximum(begin[row], first[span])
+        taken = np.minimum(end[row], first[span + 1]) - inside
+        rows = self._copy(self._span_segment[span], span_begin[span] + inside - first[span], taken)
+        return replace(rows, offsets=ends_of(end - begin))
 
     def _token_spans(self) -> tuple[NDArray[np.int64], ...]:
         """Where each span's tokens begin among the split's, and in their segment; users' counts."""
         if self._spans_in_tokens is None:
             count = np.diff(self._span_first)
             begins, sizes = self._extents(self._span_segment, self._span_start, count)
-            first = _starts(sizes)
+            first = ends_of(sizes)
             self._spans_in_tokens = first, begins, np.diff(first[self._user_spans])
         return self._spans_in_tokens
 
@@ -296,40 +276,23 @@ class StoreSplit:
         return begins, lengths
 
     def _copy(
-        self,
-        segment: NDArray[np.int32],
-        begins: NDArray[np.int64],
-        lengths: NDArray[np.int64],
+        self, segment: NDArray[np.int32], begins: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> TokenRows:
         """The tokens of pieces of segments, one after another."""
-        tokens, targets = (
-            self._column(name, segment, begins, lengths) for name in ("tokens", "targets")
-        )
-        return TokenRows(
-            np.empty(0, np.uint16) if tokens is None else tokens,
-            _starts(lengths),
-            None if targets is None else targets.view(np.bool_),
-        )
+        first = np.flatnonzero(np.diff(segment, prepend=-1)).tolist()
+        runs = [
+            (self._segments[segment[begin]], slice(begin, end))
+            for begin, end in pairwise([*first, len(segment)])
+        ]
 
-    def _column(
-        self,
-        name: str,
-        segment: NDArray[np.int32],
-        begins: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-    ) -> NDArray[Any] | None:
-        """What `_copy` gives of one column of the segments; None where they have none."""
-        held = [getattr(one, name) for one in self._segments]
-        if not held or held[0] is None:
-            return None
-        values = np.empty(int(lengths.sum()), held[0].dtype)
-        for number in np.unique(segment).tolist():
-            here = segment == number
-            part = _pieces(held[number], begins[here], lengths[here])
-            if len(part) == len(values):
-                return part
-            values[np.repeat(here, lengths)] = part
-        return values
+        def column(name: str) -> NDArray[Any]:
+            nothing = [getattr(one, name)[:0] for one in self._segments[:1]] or [np.empty(0, "u2")]
+            parts = [pieces(getattr(one, name), begins[at], lengths[at]) for one, at in runs]
+            return np.concatenate(parts or nothing)
+
+        masked = bool(self._segments) and self._segments[0].targets is not None
+        targets = column("targets").view(np.bool_) if masked else None
+        return TokenRows(column("tokens"), ends_of(lengths), targets)
 
     def lengths(self, users: ArrayLike, examples: ArrayLike) -> NDArray[np.int64]:
         """int64 (rows,): tokens of each example; reads no tokens. Arguments as in `gather`."""
@@ -372,26 +335,3 @@ def require_places(
     if not np.all((place >= 0) & (place < counts[user])):
         raise IndexError(f"a {what} is outside its user's [0, count)")
     return user, place
-
-
-def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each of consecutive parts begins, and the end: int64 (parts + 1,)."""
-    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=starts[1:])
-    return starts
-
-
-def _pieces(
-    values: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[Any]:
-    """A copy of values[begins[r]:begins[r] + lengths[r]] for each r, one after another.
-
-    Arrow copies piece by piece: no index of every token is made.
-    """
-    if len(begins) > 1:  # neighbours, such as all of a user's examples, are copied in one go
-        first = np.flatnonzero(begins[1:] != (begins + lengths)[:-1]) + 1
-        first = np.concatenate([[0], first])
-        lengths = np.add.reduceat(lengths, first)
-        begins = begins[first]
-    views = pa.LargeListViewArray.from_arrays(pa.array(begins), pa.array(lengths), pa.array(values))
-    return np.array(views.flatten().to_numpy(zero_copy_only=True))

@@ -1,40 +1,43 @@
 """The check of a store's health: quick, before every charge, or of every byte.
 
 Quick: the sizes of all files, and blocks of them drawn at random; less than half a second for a
-store of any size, since people must not pay for a model of damaged text. Whole: every file by its
-SHA-256, the index against the segments, and the content hash by reading all tokens by the index,
-which catches an index that was altered together with its checksum.
+store of any size, since people must not pay for a model of damaged text. Whole: every block of
+every file, the index against the segments, and the content hash by reading all tokens by the index,
+which catches an index that was altered together with its digests.
 
-``blocks.arrow`` lies in each folder of a segment or a generation, and holds the first
-`DIGEST_BYTES` of the SHA-256 of every `BLOCK` bytes of its other files, in order of names.
+``blocks.arrow`` of a generation holds the SHA-256 of every `BLOCK` bytes of its index and of all
+segments; ``meta.json`` holds that of ``blocks.arrow``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from userdp.data import meta as layout
-from userdp.data.files import read_table, write_arrow
-from userdp.data.index import NO_EXAMPLES, Index, prolong
+from userdp.data.files import read_arrow, write_arrow
+from userdp.data.generation import NO_EXAMPLES, prolong
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError, kind_of
 from userdp.files import digest_of_file
 
 BLOCK = 2**18
-DIGEST_BYTES = 16
-_DIGEST = pa.binary(DIGEST_BYTES)
+_BLOCKS = pa.schema(
+    [
+        ("file", pa.string()),
+        ("start", pa.int64()),
+        ("size", pa.int64()),
+        ("sha256", pa.binary(32)),
+    ]
+)
 MOST_BLOCKS = 128
 """32 MiB: a smaller store is read whole. Damage to a share f of all blocks is found with
 probability 1 - (1 - f)^128: 0.998 for a twentieth."""
@@ -58,27 +61,35 @@ class Verification:
         return not self.problems
 
 
-def seal(store: Path, folder: str) -> dict[str, dict[str, Any]]:
-    """Digest the files of a new folder of a store, and write their blocks' digests beside them.
+def seal(folder: Path, meta: StoreMeta, index: str) -> str:
+    """Write ``blocks.arrow`` of a new generation, and return its SHA-256.
 
-    Returns:
-        Size and SHA-256 of each, for ``meta.json``, by its path in the store.
+    Args:
+        folder: of the store.
+        meta: names the segments, and the index of the generation before.
+        index: the folder of the new index, whose other files are written.
     """
-    facts: dict[str, dict[str, Any]] = {}
-    digests = bytearray()
-    for path in sorted((store / folder).iterdir()):
-        whole = hashlib.sha256()
-        with path.open("rb") as file:
+    known = _blocks_of(folder, meta) if meta.index else []
+    segments = set(meta.segments)
+    blocks = [block for block in known if block[0] in segments]
+    segments -= {name for name, *_ in blocks}
+    new = sorted({*segments, *(f"{index}/{file.name}" for file in (folder / index).iterdir())})
+    for name in new:
+        with (folder / name).open("rb") as file:
+            at = 0
             while block := file.read(BLOCK):
-                whole.update(block)
-                digests += _digest(block)
-            facts[f"{folder}/{path.name}"] = {"bytes": file.tell(), "sha256": whole.hexdigest()}
-    place = store / folder / layout.BLOCKS
-    count = len(digests) // DIGEST_BYTES
-    rows = pa.Array.from_buffers(_DIGEST, count, [None, pa.py_buffer(bytes(digests))])
-    write_arrow(place, {"digest": rows})
-    own = {"bytes": place.stat().st_size, "sha256": digest_of_file(place)}
-    return {**facts, f"{folder}/{layout.BLOCKS}": own}
+                blocks.append((name, at, len(block), hashlib.sha256(block).digest()))
+                at += len(block)
+    columns = list(zip(*blocks, strict=True))
+    place = folder / index / layout.BLOCKS
+    arrays = [pa.array(values, one.type) for values, one in zip(columns, _BLOCKS, strict=True)]
+    write_arrow(place, dict(zip(_BLOCKS.names, arrays, strict=True)))
+    return digest_of_file(place)
+
+
+def _blocks_of(folder: Path, meta: StoreMeta) -> list[tuple[str, int, int, bytes]]:
+    rows = read_arrow(folder / meta.index / layout.BLOCKS, _BLOCKS)
+    return list(zip(*(rows[name].to_pylist() for name in _BLOCKS.names), strict=True))
 
 
 def verify_store(
@@ -104,7 +115,7 @@ def verify_store(
                 problems += _of_content(store, shown)
         except UseError as error:
             problems.append(error.message)
-    return Verification(files=len(meta.files), problems=tuple(problems))
+    return Verification(files=5 + len(meta.segments), problems=tuple(problems))
 
 
 def require_intact(
@@ -116,11 +127,11 @@ def require_intact(
         UseError: something is not what was written, or another store lies there now.
     """
     path, meta = store.path, store.meta
-    # Where somebody was erased, or people were appended twice, since the store was opened, files
-    # that it was opened with are gone by right, perhaps while they were looked at: then those are
-    # asked for that lie there now. The bytes of people's text are among them as they were.
+    # Where somebody was erased, or people were appended, since the store was opened, files that it
+    # was opened with are gone by right, perhaps while they were looked at: then those are asked for
+    # that lie there now. The bytes of people's text are among them as they were.
     while True:
-        wrong = _wrong(path, meta, quick=quick, progress=progress or NoProgress())
+        wrong = next(_differences(path, meta, quick=quick, progress=progress or NoProgress()), None)
         now = read_meta(path)
         if now.states[: len(meta.states)] != meta.states:
             raise UseError(
@@ -130,7 +141,7 @@ def require_intact(
             )
         if wrong is None:
             return
-        if now.generation == meta.generation:
+        if now.index == meta.index:
             raise UseError(
                 f"the store at {path} is not what was written: {wrong}. People would be charged "
                 "for a model of damaged text, so nothing was charged",
@@ -140,64 +151,49 @@ def require_intact(
         meta = now
 
 
-def _wrong(path: Path, meta: StoreMeta, *, quick: bool, progress: Progress) -> str | None:
-    try:
-        return next(_differences(path, meta, quick=quick, progress=progress), None)
-    except UseError as error:
-        return error.message
-    except OSError as error:
-        return kind_of(error)
-
-
 def _differences(path: Path, meta: StoreMeta, *, quick: bool, progress: Progress) -> Iterator[str]:
-    """What of a store's files is not as ``meta`` says."""
-    here = {}
-    for name, facts in sorted(meta.files.items()):
-        file = path / name
-        if not file.is_file():
+    """What of a store's files is not as it was written: each file once."""
+    sealed = {
+        meta.tokenizer: meta.tokenizer_sha256,
+        f"{meta.index}/{layout.BLOCKS}": meta.blocks_sha256,
+    }
+    try:
+        for name, expected in sealed.items():
+            if digest_of_file(path / name) != expected:
+                yield f"{name} has other content than was written (its SHA-256 differs)"
+        blocks = _blocks_of(path, meta)
+    except (OSError, UseError) as error:
+        yield error.message if isinstance(error, UseError) else f"a file: {kind_of(error)}"
+        return
+    wrong = set()
+    for name, size in {name: start + size for name, start, size, _ in blocks}.items():
+        if not (path / name).is_file():
+            wrong.add(name)
             if not name.endswith(layout.USER_IDS):  # a store works without them
                 yield f"{name} is missing"
-        elif (size := file.stat().st_size) != facts["bytes"]:
-            yield f"{name} has {size} bytes, and had {facts['bytes']}"
-        else:
-            here[name] = facts
+        elif (now := (path / name).stat().st_size) != size:
+            wrong.add(name)
+            yield f"{name} has {now} bytes, and had {size}"
     if quick:
-        yield from _other_blocks(path, meta, here)
-        return
-    progress.stage("checksums", sum(facts["bytes"] for facts in here.values()))
+        blocks = SystemRandom().sample(blocks, min(len(blocks), MOST_BLOCKS))
+    progress.stage("checksums", sum(size for _, _, size, _ in blocks))
     read = 0
-    for name, facts in here.items():
-        if digest_of_file(path / name) != facts["sha256"]:
-            yield f"{name} has other content than was written (its SHA-256 differs)"
-        read += facts["bytes"]
+    for name, start, size, digest in blocks:
+        try:
+            if name not in wrong and _digest(path / name, start, size) != digest:
+                wrong.add(name)
+                yield f"{name} has other content than was written (its SHA-256 differs)"
+        except OSError as error:
+            wrong.add(name)
+            yield f"{name}: {kind_of(error)}"
+        read += size
         progress.at(read)
 
 
-def _other_blocks(path: Path, meta: StoreMeta, here: dict[str, Any]) -> Iterator[str]:
-    """Files with a block, of those drawn, that is not what was written."""
-    if digest_of_file(path / meta.tokenizer) != meta.tokenizer_sha256:
-        yield f"{meta.tokenizer} has other content"
-    places: list[tuple[str, int, int]] = []  # a file, a block of it, and that block's digest
-    digests: Counter[Path] = Counter()  # of each folder, in the order in which `seal` took them
-    for name, facts in sorted(meta.files.items()):
-        folder = Path(name).parent
-        if name.endswith(layout.BLOCKS) or f"{folder}/{layout.BLOCKS}" not in here:
-            continue
-        blocks = -(-facts["bytes"] // BLOCK)
-        places += [(name, block, digests[folder] + block) for block in range(blocks)]
-        digests[folder] += blocks
-    for name, block, digest in SystemRandom().sample(places, min(len(places), MOST_BLOCKS)):
-        if name not in here:
-            continue
-        sealed = read_table((path / name).with_name(layout.BLOCKS), {"digest": _DIGEST})["digest"]
-        with (path / name).open("rb") as file:
-            file.seek(block * BLOCK)
-            if _digest(file.read(BLOCK)) != sealed[digest].as_py():
-                yield f"{name} has other content"
-
-
-def _digest(block: bytes) -> bytes:
-    return hashlib.sha256(block).digest()[:DIGEST_BYTES]
+def _digest(path: Path, start: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return hashlib.sha256(file.read(size)).digest()
 
 
 def _of_index(store: UserStore) -> Iterator[str]:
@@ -218,25 +214,20 @@ def _of_index(store: UserStore) -> Iterator[str]:
 
 
 def _of_content(store: UserStore, progress: Progress) -> Iterator[str]:
-    index = store.index()
-    chains = [bytearray(NO_EXAMPLES * len(Split)) for _ in index.ids]
-    progress.stage("content", sum(len(store.split(split).counts) for split in Split))
+    """The content hash must be that of the tokens, read by the index."""
+    index, parts = store.index(), [store.split(split) for split in layout.SPLIT_CODES]
+    chains = [[NO_EXAMPLES] * len(parts) for _ in index.ids]
+    progress.stage("content", sum(len(part.counts) for part in parts))
     done = 0
-    for split, code in layout.SPLIT_CODES.items():
-        part = store.split(split)
-        place = slice(len(NO_EXAMPLES) * code, len(NO_EXAMPLES) * (code + 1))
-        users = zip(part.rows.tolist(), part.counts.tolist(), strict=True)
-        for user, (row, count) in enumerate(users):
-            chain = NO_EXAMPLES
+    for code, part in enumerate(parts):
+        for user, (row, count) in enumerate(zip(part.rows, part.counts, strict=True)):
             for first in range(0, count, 4096):
                 examples = np.arange(first, min(first + 4096, count))
                 rows = part.gather(np.full(len(examples), user), examples)
                 targets = None if rows.targets is None else rows.targets.view(np.uint8)
-                chain = prolong(chain, rows.tokens, rows.lengths, targets)
-            chains[row][place] = chain
+                chains[row][code] = prolong(chains[row][code], rows.tokens, rows.lengths, targets)
             done += 1
             progress.at(done)
-    read = Index(index.ids, index.records, [bytes(chain) for chain in chains], index.spans)
-    meta = store.meta
-    if read.content_hash(seq_len=meta.seq_len, loss_mask=meta.loss_mask) != meta.content_sha256:
+    read = replace(index, chains=[b"".join(own) for own in chains])
+    if read.content_hash(store.meta) != store.meta.content_sha256:
         yield "users and tokens are not those that were written (the content hash differs)"

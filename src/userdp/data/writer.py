@@ -1,6 +1,8 @@
-"""Write a user store: all of it, or nothing. A new store is an append to an empty one.
+"""Change a user store: all of it, or nothing. One writer for new stores, appends and erasures.
 
-A new store is written into a hidden folder ``.NAME.partial-…`` beside its place, and renamed. One
+Every change writes what is new beside what is there, syncs it, and lets it count by one rename of
+``meta.json``; a new store is written in a hidden folder ``.NAME.partial-…`` and renamed as a whole.
+What the store does not name any more is deleted then, or after a kill by the next change. A store
 that replaces another is the next generation in the same folder, of which nobody is in the one
 before; so its privacy ledger stays where it is.
 """
@@ -11,20 +13,23 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from userdp.data import meta as layout
-from userdp.data.files import clear, index_folder, lock_of, records_folder, require_lock
-from userdp.data.index import EMPTY, Index, Known, merged
+from userdp.data.files import clear, ends_of, lock_of, locked, records_folder
+from userdp.data.generation import CHAIN_BYTES, NOTHING, SPANS, Index, Segment, prolong
 from userdp.data.meta import State, StateKind, StoreMeta, is_store, read_meta
 from userdp.data.near_ids import near_colliding
 from userdp.data.records import Tally
-from userdp.data.segments import Segment, SegmentWriter
+from userdp.data.scores import leave_out_rows
+from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import seal
@@ -32,18 +37,18 @@ from userdp.errors import UseError
 from userdp.files import in_the_way, sync, write_file, write_json
 
 
-class StoreWriter(SegmentWriter):
-    """Writes users one after another, in order of their ids' bytes; see `create` and `append`.
+class StoreWriter:
+    """Writes the examples of one user after another; see `create` and `append`.
 
     A context manager. The new store, or the new generation of the old one, appears in one rename
     when `finish` is done. Leaving the block before that leaves no store, or the old one.
 
     Attributes:
         place: of the store.
+        folder: where it is written: its place, or a hidden one beside that.
         meta: of the store that is added to, empty for a new one; after `finish`, of what was
             written.
         tokenizer: of the store.
-        known: the folder of the index that is added to; None for a new store.
     """
 
     @classmethod
@@ -68,39 +73,61 @@ class StoreWriter(SegmentWriter):
             loss_mask: whether each write brings targets.
             overwrite: replace the store that lies at ``out``; its privacy ledger stays, since the
                 people stay charged for what was released.
-            segment_tokens: a new segment begins once one holds this many.
+            segment_tokens: a segment is written once it holds this many.
 
         Raises:
             UseError: something lies at ``out`` and ``overwrite`` is false, it is not a store, or
                 another process changes it.
         """
-        place = out.absolute()
+        place = folder = out.absolute()
         _remove_abandoned(place)
         _require_free(place, overwrite=overwrite)
-        folder = place
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            folder = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
-            folder.mkdir(mode=0o700)
-        lock = require_lock(folder)
-        try:
+        with ExitStack() as undo:
+            if not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                folder = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
+                folder.mkdir(mode=0o700)
+                undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            undo.enter_context(locked(folder))
             with suppress(UseError):  # nothing is there yet, or a store of another version
                 clear(folder, read_meta(folder))
-            meta = _of_nobody(folder, tokenizer, seq_len, fractions, loss_mask)
-            if not (folder / meta.tokenizer).exists():
-                write_file(folder / meta.tokenizer, tokenizer.content)
-        except BaseException:  # the disk is full
-            if folder != place:
-                shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-            raise
-        return cls(folder, lock, meta, tokenizer, place, known=None, segment_tokens=segment_tokens)
+            name, number = layout.TOKENIZER, _next_generation(folder)
+            there = folder / name
+            if there.exists() and there.read_bytes() != tokenizer.content:
+                name = f"{name}.{number}"
+            if not (folder / name).exists():
+                write_file(folder / name, tokenizer.content)
+            meta = StoreMeta(
+                format_version=layout.FORMAT_VERSION,
+                store_id="",
+                seq_len=seq_len,
+                vocab_size=tokenizer.vocab_size,
+                token_dtype=tokenizer.dtype,
+                end_of_text_id=tokenizer.end_of_text_id,
+                tokenizer_sha256=tokenizer.sha256,
+                content_sha256="",
+                sources=[],
+                held_out_users=fractions[0],
+                held_out_examples=fractions[1],
+                drops={},
+                example_drops={},
+                totals={"records_read": 0},
+                tokenizer=name,
+                index="",
+                segments=(),
+                blocks_sha256="",
+                loss_mask=loss_mask,
+                ownership={"rule": "single", "adjacency": "add-or-remove"},
+            )
+            nobody = {one.name: np.zeros(0, one.type.to_pandas_dtype()) for one in SPANS}
+            index = Index([], [], [], nobody)
+            return cls(place, folder, meta, tokenizer, index, segment_tokens, undo.pop_all())
 
     @classmethod
     def append(cls, store: Path, *, segment_tokens: int = layout.SEGMENT_TOKENS) -> Self:
         """The writer of more users, or more of the same users, into the store at ``store``.
 
-        Token files are never rewritten, and readers that have the store open keep the generation
+        Segments are never rewritten, and readers that have the store open keep the generation
         that they opened. One appender at a time: the store's folder is locked. The store gets a
         new ``store_id`` and content hash, as it is other data: a run that began before refuses to
         resume on it.
@@ -115,42 +142,88 @@ class StoreWriter(SegmentWriter):
         """
         folder = store.absolute()
         read_meta(folder)
-        lock = require_lock(folder)
-        try:
+        with ExitStack() as undo:
+            undo.enter_context(locked(folder))
             opened = UserStore.open(folder, fixed_graph=True)
-            opened.user_ids()
-            meta = opened.meta
+            meta, index = opened.meta, opened.index()
             clear(folder, meta)
             words = StoreTokenizer.load(opened.tokenizer_path).with_end(meta.end_of_text_id)
-            known = index_folder(folder, meta).resolve()
-            return cls(
-                folder, lock, meta, words, folder, known=known, segment_tokens=segment_tokens
-            )
-        except BaseException:
-            os.close(lock)
-            raise
+            return cls(folder, folder, meta, words, index, segment_tokens, undo.pop_all())
 
     def __init__(
         self,
+        place: Path,
         folder: Path,
-        lock: int,
         meta: StoreMeta,
         tokenizer: StoreTokenizer,
-        place: Path,
-        *,
-        known: Path | None,
+        index: Index,
         segment_tokens: int,
+        undo: ExitStack,
     ) -> None:
-        self.place, self.tokenizer, self.known = place, tokenizer, known
-        self._lock = lock
-        super().__init__(
-            folder, meta, Known(known), first_segment=meta.segments, segment_tokens=segment_tokens
-        )
+        self.place, self.folder, self.meta, self.tokenizer = place, folder, meta, tokenizer
+        self._index, self._undo, self._segment_tokens = index, undo, segment_tokens
+        self._number = _next_generation(folder)
+        (folder / layout.SEGMENTS).mkdir(exist_ok=True)
+        self._row = {user: row for row, user in enumerate(index.ids)}
+        self._records, self._chains = list(index.records), list(map(bytearray, index.chains))
+        self._spans: list[list[int]] = []
+        self._segments: list[str] = []
+        self._waiting: list[tuple[Any, ...]] = []  # tokens, lengths, targets of the next segment
+        self._tokens = self._examples = 0  # of it
+
+    def records_of(self, user: bytes) -> int:
+        """Stored records of ``user`` so far, those that the store held before included."""
+        row = self._row.get(user)
+        return 0 if row is None else self._records[row]
+
+    def write(
+        self,
+        user: bytes,
+        split: Split,
+        tokens: NDArray[Any],
+        lengths: NDArray[np.int64],
+        *,
+        targets: NDArray[np.uint8] | None = None,
+        records: int = 0,
+    ) -> None:
+        """Append examples to ``split`` of ``user``.
+
+        Args:
+            user: its id.
+            split: one call per split and user is best: each may cost a span.
+            tokens: flat, ids below the vocabulary size.
+            lengths: int64 (examples,), of each example; their sum is ``len(tokens)``.
+            targets: uint8, parallel to the tokens; if and only if the store has a loss mask.
+            records: how many stored records these are.
+        """
+        if not len(lengths):
+            return
+        assert lengths.sum() == len(tokens), "lengths add up to the tokens"
+        assert (targets is not None) is self.meta.loss_mask, "targets come with a loss mask alone"
+        if self._tokens >= self._segment_tokens:
+            self._close_segment()
+        row = self._row.setdefault(user, len(self._row))
+        if row == len(self._records):
+            self._records.append(0)
+            self._chains.append(bytearray(NOTHING))
+        self._records[row] += records
+        code = layout.SPLIT_CODES[split]
+        part = slice(CHAIN_BYTES * code, CHAIN_BYTES * (code + 1))
+        chain = self._chains[row]
+        chain[part] = prolong(bytes(chain[part]), tokens, lengths, targets)
+        here = [code, row, len(self.meta.segments) + len(self._segments)]
+        if self._spans and self._spans[-1][:3] == here:  # as these lie behind it
+            self._spans[-1][4] += len(lengths)
+        else:
+            self._spans.append([*here, self._examples, len(lengths)])
+        self._waiting.append((tokens.astype(self.meta.token_dtype), lengths, targets))
+        self._tokens += len(tokens)
+        self._examples += len(lengths)
 
     def finish(
         self, *, source: dict[str, Any], tally: Tally, ownership: dict[str, Any] | None = None
     ) -> StoreMeta:
-        """Write the new generation of the index, sync, and let it count.
+        """Write the new generation, sync, and let it count.
 
         Args:
             source: what the source says of itself.
@@ -158,24 +231,30 @@ class StoreWriter(SegmentWriter):
             ownership: replaces the store's (see `StoreMeta`); None: it stays.
         """
         tally.balance()
-        self.close()
+        self._close_segment()
         old, store_id = self.meta, secrets.token_hex(16)
+        new = np.array(self._spans, dtype=np.int64).reshape(-1, len(SPANS)).T
+        spans = {
+            name: np.append(before, column.astype(before.dtype))
+            for (name, before), column in zip(self._index.spans.items(), new, strict=True)
+        }
+        chains = [bytes(one) for one in self._chains]
+        segments = (*old.segments, *self._segments)
         kind = StateKind.APPENDED if old.states else StateKind.PREPARED
-        index = merged(EMPTY if self.known is None else Index.read(self.known), self.written())
+        state = State(id=store_id, kind=kind, segments=len(segments))
         meta = replace(
             old,
             store_id=store_id,
             sources=[*old.sources, source],
             drops=dict(sorted((Counter(old.drops) + tally.drops).items())),
             example_drops=dict(sorted((Counter(old.example_drops) + tally.example_drops).items())),
-            segments=self.segments,
-            revisions={n: r for n, r in old.revisions.items() if int(n) < self.segments},
+            segments=segments,
             ownership=ownership or old.ownership,
-            states=(*old.states, State(id=store_id, kind=kind, segments=self.segments)),
+            states=(*old.states, state),
         )
-        new = [meta.segment_folder(number) for number in range(old.segments, self.segments)]
-        self.meta = write_generation(
-            self.folder, meta, index, segments=new, records_read=tally.records_read
+        index = Index(list(self._row), self._records, chains, spans).ordered()
+        self.meta = _write_generation(
+            self.folder, self._number, meta, index, records_read=tally.records_read
         )
         if self.folder != self.place:
             _require_free(self.place, overwrite=False)
@@ -187,17 +266,87 @@ class StoreWriter(SegmentWriter):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.abandon()
-        if self.folder != self.place:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        with self._undo, suppress(UseError):  # a store of another version, or none yet
+            clear(self.folder, read_meta(self.folder))
+
+    def _close_segment(self) -> None:
+        if not self._waiting:
+            return
+        name = _segment_name(self._number, len(self._segments))
+        tokens, lengths, targets = zip(*self._waiting, strict=True)
+        marks = np.concatenate(targets) if self.meta.loss_mask else None
+        offsets = ends_of(np.concatenate(lengths))
+        Segment(np.concatenate(tokens), offsets, marks).write(self.folder / name)
+        self._segments.append(name)
+        self._waiting.clear()
+        self._tokens = self._examples = 0
+
+
+def erase_user(
+    folder: Path, row: int, *, state: str, remove: Sequence[Path], scores: Sequence[Path]
+) -> StoreMeta:
+    """Take the user at ``row`` out of the store and off the disk; return the store's new facts.
+
+    What was made of their text elsewhere goes first, and can be removed twice. Then the generation
+    without them is written, and one rename lets it count.
+
+    Guarantee: when this returns, the store is, to its content hash, the one that would have been
+    prepared from the records of all others. Killed at any moment, it leaves the store with the
+    user, or without; what it does not name any more is then deleted by the next `UserStore.open`.
+
+    Call it under the store's lock (`userdp.data.files.locked`).
+
+    Args:
+        folder: of the store.
+        row: of the user in the whole store.
+        state: the id of the store's new state; random.
+        remove: folders of runs made of people's text that are to go: weights, and what an audit
+            kept.
+        scores: files of scores of this store, which lose the user's rows.
+    """
+    meta = read_meta(folder)
+    number, index = _next_generation(folder), Index.read(folder / meta.index)
+    others = index.without(row)
+    for place in remove:
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
         else:
-            with suppress(UseError):  # a store of another version, which was to be replaced
-                clear(self.folder, read_meta(self.folder))
-        os.close(self._lock)
+            place.unlink(missing_ok=True)
+    rows, now = _rows_of_scores(index, row), others.content_hash(meta)
+    for place in scores:
+        leave_out_rows(place, rows, was=meta.content_sha256, now=now)
+    segments, begins = list(meta.segments), others.spans["start"].copy()
+    own = np.unique(index.spans["segment"][index.spans["user"] == row]).tolist()
+    for new, old in enumerate(own):
+        here = np.flatnonzero(others.spans["segment"] == old)
+        here = here[np.argsort(begins[here], kind="stable")]
+        lengths = others.spans["length"][here]
+        segments[old] = _segment_name(number, new)
+        left = Segment.open(folder, meta, old).only(begins[here], lengths)
+        left.write(folder / segments[old])
+        begins[here] = ends_of(lengths)[:-1]
+    erased = State(id=state, kind=StateKind.ERASED, segments=len(segments))
+    return _write_generation(
+        folder,
+        number,
+        replace(meta, segments=tuple(segments), states=(*meta.states, erased)),
+        replace(others, spans={**others.spans, "start": begins}),
+        records_read=-index.records[row],
+    )
 
 
-def write_generation(
-    folder: Path, meta: StoreMeta, index: Index, *, segments: list[str], records_read: int
+def _rows_of_scores(index: Index, row: int) -> dict[str, list[int]]:
+    """Where a user's examples stand among those of each split, and how many they are."""
+    spans = index.spans
+    found = {}
+    for split, code in layout.SPLIT_CODES.items():
+        lengths, user = (spans[name][spans["split"] == code] for name in ("length", "user"))
+        found[str(split)] = [int(lengths[user < row].sum()), int(lengths[user == row].sum())]
+    return found
+
+
+def _write_generation(
+    folder: Path, number: int, meta: StoreMeta, index: Index, *, records_read: int
 ) -> StoreMeta:
     """Write the next generation of a store, let it count, and delete what it does not name.
 
@@ -205,40 +354,32 @@ def write_generation(
 
     Args:
         folder: of the store, which is locked.
-        meta: its facts, as they were in generation, content hash, totals and files.
+        number: of the generation.
+        meta: its facts; ``index`` and totals are those of the generation before.
         index: of the new generation.
-        segments: the folders of ``meta`` that are new.
         records_read: since the generation before; less than 0 for records that were taken out.
     """
-    generation = meta.generation + 1
-    place = f"{layout.INDEX}/{layout.segment_name(generation)}"
-    shutil.rmtree(folder / place, ignore_errors=True)  # of a change that was killed
+    place = f"{layout.INDEX}/{number:05d}"
     index.write(folder / place)
-    new_folders = [f"{layout.SEGMENTS}/{name}" for name in segments]
-    named = {f"{layout.SEGMENTS}/{meta.segment_folder(n)}" for n in range(meta.segments)}
-    kept = {".", *(named - {*new_folders})}
-    files = {name: sums for name, sums in meta.files.items() if str(Path(name).parent) in kept}
-    for one in (*new_folders, place):
-        files |= seal(folder, one)
-    new = replace(
+    meta = replace(
         meta,
-        generation=generation,
-        content_sha256=index.content_hash(seq_len=meta.seq_len, loss_mask=meta.loss_mask),
-        files=files,
+        index=place,
+        content_sha256=index.content_hash(meta),
+        totals=_totals(folder, meta, index, records_read),
+        blocks_sha256=seal(folder, meta, place),
     )
-    new = replace(new, totals=_totals(folder, new, index, records_read))
     for changed, _, _ in os.walk(folder):
         sync(Path(changed))
-    write_json(folder / layout.META, new.to_dict())
-    clear(folder, new)
-    return new
+    write_json(folder / layout.META, meta.to_dict())
+    clear(folder, meta)
+    return meta
 
 
 def _totals(folder: Path, meta: StoreMeta, index: Index, records_read: int) -> dict[str, Any]:
     """`StoreMeta.totals` of a new generation; ``meta`` holds those of the one before."""
     spans = index.spans
     tokens = np.zeros(len(spans["user"]), dtype=np.int64)
-    for number in range(meta.segments):
+    for number in range(len(meta.segments)):
         here = np.flatnonzero(spans["segment"] == number)
         offsets = Segment.open(folder, meta, number).offsets
         first = spans["start"][here]
@@ -272,6 +413,16 @@ def remove_leftovers(store: Path) -> None:
     shutil.rmtree(records_folder(store.absolute()), ignore_errors=True)
 
 
+def _next_generation(folder: Path) -> int:
+    """The number of a generation of which nothing is in a store's folder yet."""
+    there = [*folder.glob(f"{layout.INDEX}/[0-9]*"), *folder.glob(f"{layout.SEGMENTS}/[0-9]*")]
+    return 1 + max((int(one.name[:5]) for one in there), default=-1)
+
+
+def _segment_name(generation: int, number: int) -> str:
+    return f"{layout.SEGMENTS}/{generation:05d}-{number:05d}.arrow"
+
+
 def _require_free(out: Path, *, overwrite: bool) -> None:
     """`UseError` if a store may not be put at ``out``."""
     if not out.exists() and not out.is_symlink():
@@ -292,52 +443,3 @@ def _remove_abandoned(place: Path) -> None:
         if lock is not None:  # else a living process has it
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
-
-
-def _of_nobody(
-    folder: Path,
-    tokenizer: StoreTokenizer,
-    seq_len: int,
-    fractions: tuple[float, float],
-    loss_mask: bool,
-) -> StoreMeta:
-    """The facts about a store of nobody, which a new store is an append to.
-
-    No file that it will name is there yet: generation and revisions go on from what ``folder``
-    holds, and a tokenizer that differs from the one there has another name.
-    """
-    names: dict[str, list[str]] = {}
-    for name in (layout.SEGMENTS, layout.INDEX):
-        (folder / name).mkdir(exist_ok=True)
-        names[name] = sorted(one.name for one in (folder / name).iterdir())
-    generation = max((int(one) for one in names[layout.INDEX]), default=-1)
-    file = layout.TOKENIZER
-    if (folder / file).exists() and (folder / file).read_bytes() != tokenizer.content:
-        file = f"{layout.TOKENIZER}.{generation + 1}"
-    revisions: dict[str, int] = {}
-    for one in names[layout.SEGMENTS]:
-        number, _, revision = one.partition(".")
-        number = str(int(number))
-        revisions[number] = max(revisions.get(number, 0), int(revision or 0) + 1)
-    return StoreMeta(
-        format_version=layout.FORMAT_VERSION,
-        store_id="",
-        seq_len=seq_len,
-        vocab_size=tokenizer.vocab_size,
-        token_dtype=tokenizer.dtype,
-        end_of_text_id=tokenizer.end_of_text_id,
-        tokenizer_sha256=tokenizer.sha256,
-        content_sha256="",
-        sources=[],
-        held_out_users=fractions[0],
-        held_out_examples=fractions[1],
-        drops={},
-        example_drops={},
-        totals={"records_read": 0},
-        generation=generation,
-        segments=0,
-        loss_mask=loss_mask,
-        ownership={"rule": "single", "adjacency": "add-or-remove"},
-        files={file: {"bytes": len(tokenizer.content), "sha256": tokenizer.sha256}},
-        revisions=revisions,
-    )

@@ -190,7 +190,7 @@ def intakes(store: UserStore, history: History) -> Iterator[Intake]:
     segments, counts = np.unique(first, return_counts=True)
     users = np.zeros(len(store.meta.states), dtype=np.int64)
     for segment, count in zip(segments.tolist(), counts.tolist(), strict=True):
-        if segment < store.meta.segments:  # else of users whose records were all too short
+        if segment < len(store.meta.segments):  # else of users whose records were all too short
             users[joined_at(store.meta.states, segment)] += count
     for number, state in enumerate(store.meta.states):
         if state.kind is not StateKind.ERASED:

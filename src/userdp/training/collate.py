@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.scores import digest_of_scores, read_scores
-from userdp.data.selection import FixedSelection, Selector, build_selector, select_once
+from userdp.data.selection import FixedSelection, Selector, select_once
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.data.strategy import Strategy
@@ -106,9 +106,7 @@ class Collator:
         self.counts = self._split.counts
         by_user = plan.sampling.by_user
         if by_user and strategy.per_step_only:
-            self._selector = build_selector(
-                self._split, self._group_size, strategy=strategy, seq_len=self._width
-            )
+            self._selector = Selector(self._split, self._group_size, strategy, self._width)
             seed = options.unsafe_seeds.draws
             self._generator = secret_generator(None if seed is None else seed + 1)
             self.counts = np.ones_like(self.counts)

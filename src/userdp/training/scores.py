@@ -89,7 +89,7 @@ def score_store(
     known = (targets > 0) & np.isfinite(losses)
     scores = np.where(known, np.exp(np.minimum(losses, _LARGEST)), np.nan).astype(np.float32)
     remember(store.path, Place.SCORES, out)
-    written = write_scores(out, store, iter([scores]), split, lineage=canonical(lineage))
+    write_scores(out, store, scores, split, lineage=canonical(lineage))
     finite = scores[known].astype(np.float64)
     quantiles = {str(q): float(np.quantile(finite, q)) for q in (0.25, 0.5, 0.75) if len(finite)}
-    return {"examples": written, "unscored": int((~known).sum()), "quantiles": quantiles}
+    return {"examples": len(scores), "unscored": int((~known).sum()), "quantiles": quantiles}

@@ -71,13 +71,13 @@ def is_spark(pid: int) -> bool:
     return b"SparkSubmit" in command and b"launcher.Main" not in command
 
 
-def writes_a_part(pid: int) -> bool:
-    """Whether a process has a file of an attempt at a part open."""
+def writes_tokens(pid: int) -> bool:
+    """Whether a process has a file of an attempt at a task open."""
     try:
         files = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]  # noqa: PTH115 (what it links to may be gone)
     except OSError:
         return False
-    return any("/parts/" in file and "/tokens.arrow" in file for file in files)
+    return any("/files/tokens/" in file for file in files)
 
 
 def is_running(pid: int) -> bool:
@@ -106,7 +106,7 @@ def test_a_task_whose_process_is_killed_is_tried_again(tmp_path, again):
     """By SIGKILL, in the middle of a part. Twin: a Spark that tries once ends, with no store."""
     source, store = write_corpus(tmp_path, 600), tmp_path / "store"
     process = started(source, store, {} if again else NO_RETRY)
-    worker = first(process, writes_a_part)
+    worker = first(process, writes_tokens)
     os.kill(worker, signal.SIGKILL)
     _, errors = process.communicate(timeout=WAIT)
     if not again:
@@ -131,7 +131,7 @@ def test_a_killed_driver_leaves_no_store(tmp_path, killed):
     """By SIGKILL, in the middle of a part; then DuckDB makes the store and removes what is left."""
     source, store = write_corpus(tmp_path, 600), tmp_path / "store"
     process = started(source, store, {})
-    first(process, writes_a_part)
+    first(process, writes_tokens)
     everything = under(process.pid)
     java = next(filter(is_spark, everything))
     os.kill(process.pid if killed == "userdp" else java, signal.SIGKILL)
@@ -158,12 +158,12 @@ def test_a_killed_run_goes_on_with_what_is_read(session, small, tmp_path, monkey
         words = StoreTokenizer.load()
         return prepare_store(source, out, tokenizer=words, engine="spark").content_sha256
 
-    def interrupted(self, recipe):
+    def interrupted(self, tokenizer, **options):
         raise KeyboardInterrupt
 
     expected = made(tmp_path / "at once")
     with monkeypatch.context() as kill:
-        kill.setattr(SparkJob, "write", interrupted)
+        kill.setattr(SparkJob, "tokens", interrupted)
         with pytest.raises(KeyboardInterrupt):
             made(tmp_path / "store")
     assert not (tmp_path / "store").exists()

@@ -21,7 +21,7 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
 from userdp.errors import FailureError, UseError
 
-LAYOUT = ("store_id", "segments", "files", "states")
+LAYOUT = ("store_id", "segments", "blocks_sha256", "states")
 """What two stores of the same content may differ in."""
 
 UNUSABLE = [
@@ -80,7 +80,7 @@ def test_every_record_is_stored_or_counted_as_in_one_process(session, small, tmp
     meta = both(open_source([str(mixed(tmp_path))]), tmp_path, split=rule)
     assert meta["ownership"]["rule"] == "first-owner"
     assert len(meta["drops"]) >= 8
-    assert UserStore.open(tmp_path / "spark").meta.segments > 2
+    assert UserStore.open(tmp_path / "spark").meta.totals["users"] > 50
 
 
 @pytest.mark.slow
@@ -184,11 +184,7 @@ def test_twin_records_that_come_otherwise_give_another_store(
     source = open_source([str(mixed(tmp_path))])
     expected = made(source, tmp_path / "duckdb", "duckdb")["content_sha256"]
     monkeypatch.setattr(job, *broken)
-    try:
-        other = made(source, tmp_path / "spark", "spark")["content_sha256"]
-    except FailureError:  # users apart: a part asserts that they come in order
-        other = None
-    assert other != expected
+    assert made(source, tmp_path / "spark", "spark")["content_sha256"] != expected
 
 
 @pytest.mark.slow
