@@ -48,7 +48,7 @@ def flipped(text: bytes) -> bytes:
 def damage(store: Path, copy: Path, change: Callable[[bytes], bytes]) -> None:
     """A copy of a store, whose tokens are not what was written."""
     shutil.copytree(store, copy)
-    tokens = next((copy / "segments").rglob("tokens.arrow"))
+    tokens = next((copy / "segments").rglob("*.arrow"))
     tokens.write_bytes(change(tokens.read_bytes()))
 
 
