@@ -226,7 +226,10 @@ def read_meta(path: Path) -> StoreMeta:
             hint="prepare it again from its source, or use the userdp that wrote it",
         )
     try:
-        return decode(StoreMeta, {k: v for k, v in raw.items() if k != "format"}, what=META)
+        meta = decode(StoreMeta, {k: v for k, v in raw.items() if k != "format"}, what=META)
+        if not meta.states or set(meta.totals.get("splits", ())) != set(Split):
+            raise UseError(f"{META} lacks states or splits")
+        return meta
     except UseError as error:
         raise UseError(
             f"the store at {path} is damaged: {error.message}",
