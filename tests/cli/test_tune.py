@@ -99,5 +99,5 @@ def test_a_budget_stands_in_place_of_a_plan(place, tmp_path, capsys):
     assert userdp([*command, *budget, "--l2-clip-norm", "0.1", "0.2", *NEW]) == 0
     result = json.loads(capsys.readouterr().out)
     assert 7.9 < result["epsilon"] <= 8
-    assert result["settings"]["learning_rate"] == 0.0015
+    assert result["settings"]["learning_rate"] == 0.002
     forget(place / "store")
