@@ -195,10 +195,10 @@ def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, monkeypatch) -> Non
 @pytest.mark.parametrize(
     ("measured", "says"),
     [
-        (RELEASE, "needs the declared number of users"),
+        (RELEASE, "needs a population and an epsilon"),
         ([*RELEASE, "epsilon=1", "seed=3"], "no seed"),
         ([*RELEASE, "epsilon=-1"], "epsilon"),
-        (["source=public", "epsilon=1"], "no other source takes them"),
+        (["source=public", "epsilon=1"], "other sources take none"),
         (["source=nobody"], "measure.source must be one of"),
     ],
 )

@@ -80,7 +80,7 @@ def require_fit_for_steps(of: Training, plan: Plan, how: Mapping[str, Any]) -> N
     if (reason := why_alone(alone)) is not None:
         warn(
             f"users cannot share a pass of this model: {reason}. Each is computed alone, which "
-            "takes several times as long (a dry run measures a step). The claim is the same. Way "
+            "takes about 4 times as long (a dry run measures it). The claim is the same. Way "
             "out: freeze these layers, train adapters on others, take a larger group size, so that "
             "each user fills passes, or accept it by engine reference",
             stacklevel=4,  # where `make_private` is called
