@@ -82,3 +82,13 @@ def test_invariant_13_adapters_of_an_earlier_run_bring_its_price(base, tmp_path,
     run.train()
     assert run.claim.guarantee.epsilon == pytest.approx(2 * uls_plan().guarantee().epsilon)
     assert not [one for one in told(run.claim) if one[0].endswith("origin")]
+
+
+@pytest.mark.slow
+def test_invariant_13_adapters_that_were_there_before_are_a_condition(base, tmp_path):
+    data = table("text")
+    adapter = yesterday(base, data, tmp_path)
+    model = peft.PeftModel.from_pretrained(loaded(base), adapter, is_trainable=True)
+    run = private(tmp_path, data, model=model)
+    run.train()
+    assert told(run.claim) == [(FROM, "no ledger knows them")]

@@ -155,3 +155,17 @@ def test_twin_a_trainer_that_tells_its_loss_is_noticed(tmp_path, monkeypatch, ca
     run.train()
     assert any("loss" in line for line in run.state.log_history)
     assert "'loss'" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_twin_the_loss_that_a_trainer_averages_over_tokens_would_be_noticed(tmp_path):
+    """`transformers` divides by the tokens of the whole batch: another update, by far."""
+    after, plain = step_of(tmp_path)
+    table = tokenized(toy_tokenizer(tmp_path / "t"))
+    losses = []
+    for row in table:
+        ids = torch.tensor(row["input_ids"])
+        losses.append(cross_entropy(plain(input_ids=ids[None]).logits[0, :-1], ids[1:]))
+    torch.stack(losses).mean().backward()
+    update(plain)
+    assert not torch.allclose(after, flat(plain), atol=1e-4)

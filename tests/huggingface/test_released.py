@@ -10,7 +10,7 @@ import userdp
 from tests.huggingface.toy import TEMPLATE, trainer
 from userdp.claims.verify import verify_model, verify_run
 from userdp.claims.weights import digest_of
-from userdp.errors import UseError
+from userdp.errors import FailureError, UseError
 
 pytestmark = pytest.mark.slow
 
@@ -71,3 +71,11 @@ def test_invariant_13_weights_that_learned_elsewhere_do_not_resume_without_a_che
     move(one.model)
     with pytest.raises(UseError, match="not the one"):
         one.train(resume_from_checkpoint=True)
+
+
+def test_invariant_13_a_checkpoint_with_other_weights_is_refused(tmp_path):
+    stopped(tmp_path, 3)
+    path = tmp_path / "out" / "checkpoint-2" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(FailureError, match="not what this run wrote"):
+        trainer(tmp_path).train(resume_from_checkpoint=True)

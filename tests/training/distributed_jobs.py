@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.memory import Memory, MemoryLoss
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.toy import CONFIG, private_run
 from userdp.clip import AdaptiveClipping
@@ -294,3 +295,20 @@ def released(store: Path, out: Path, sharded: bool, stop_at: int | None, lora: b
     finally:
         PrivateRun._step = step
     return "done"
+
+
+def trained_where_memory_runs_out(
+    store: Path, out: Path, short: int | None
+) -> tuple[torch.Tensor, int]:
+    """The weights after 20 steps, and halvings; process ``short`` has memory for one example."""
+    memory = Memory()
+    seeds = {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}
+    options = {"engine": "reference", "micro_batch": 4, "loss": MemoryLoss(memory)}
+    model, run = open_run(store, out, plan_of("uls"), **seeds, **options)
+    halvings = 0
+    with run:
+        memory.most = 1 if current_world().rank == short else memory.most
+        for step in run:
+            run._of.optimizer.step()
+            halvings += step.operator["halvings"]
+    return weights_of(model), halvings

@@ -13,6 +13,7 @@ from tests.training.toy import (
     attempts,
     cycles,
     gradient,
+    lines,
     run_all,
     sgd,
     toy_model,
@@ -314,3 +315,18 @@ def test_invariant_7_two_runs_of_one_plan_draw_other_cohorts(store, tmp_path):
         with make_private(model, sgd(model), store, plan, out=tmp_path / name) as private:
             seen.append([tuple(private.mechanism.sampler.draw().users.tolist()) for _ in range(3)])
     assert seen[0] != seen[1]
+
+
+@pytest.mark.slow
+@pytest.mark.pitfall(number=25)
+def test_invariant_7_repetition_exists_only_under_unsafe_seeds(store, tmp_path):
+    def final(name, **seeds):
+        model = toy_model(store)
+        run_all(model, store, uls_plan(), tmp_path / name, **seeds)
+        return weights(model)
+
+    seeds = {"unsafe_seeds": UnsafeSeeds(draws=3, noise=4)}
+    assert torch.equal(final("a", **seeds), final("b", **seeds))
+    assert not torch.equal(final("c"), final("d"))
+    assert lines(tmp_path / "a" / "ledger.jsonl")[0]["facts"]["unsafe_seeds"] is True
+    assert "unsafe_seeds" not in lines(tmp_path / "c" / "ledger.jsonl")[0]["facts"]

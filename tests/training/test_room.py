@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,9 @@ import torch
 
 from tests.memory import Memory, MemoryLoss
 from tests.plans import uls_plan
+from tests.training import distributed_jobs as jobs
 from tests.training.toy import attempts, private_run, sgd, toy_model, toy_store, weights
+from tests.training.worlds import run_world
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units
@@ -140,3 +143,23 @@ def test_one_example_that_does_not_fit_is_refused_before_anything_is_charged(
     assert "nothing was charged" in error.value.message
     assert len(StoreLedger(store.path).charges()) == before
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_invariant_9_one_process_that_halves_its_passes_keeps_step_with_the_others(
+    store: UserStore, tmp_path: Path
+) -> None:
+    """Who has room waits; all have the weights of processes that all have room."""
+    found = []
+    for number, short in enumerate([None, 0, 1]):
+        folder = tmp_path / str(number)
+        shutil.copytree(store.path, folder / "store")
+        job = jobs.trained_where_memory_runs_out
+        each = run_world(2, job, folder / "world", folder / "store", folder / "run", short)
+        assert attempts(folder / "run") == jobs.STEPS
+        for own, halvings in each:
+            assert torch.equal(own, each[0][0])
+            assert (halvings > 0) == (short is not None)
+        found.append(each[0][0])
+    for one in found[1:]:
+        torch.testing.assert_close(one, found[0], rtol=0, atol=1e-6)

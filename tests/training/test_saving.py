@@ -15,7 +15,7 @@ from tests.gradients.campaign.models import HeadOnSelected
 from tests.ledgers import forget
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import sgd, toy_model, trained, weights
+from tests.training.toy import private_run, run_all, sgd, toy_model, trained, weights
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.verify import require_released_files, verify_export, verify_run
@@ -23,6 +23,7 @@ from userdp.claims.weights import digest_of
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.training.origin import digest_of_weights
+from userdp.training.private import make_private
 from userdp.training.releasing import release, save_model
 from userdp.training.run_models import require_released
 
@@ -193,3 +194,22 @@ def test_adapters_that_cannot_be_merged_are_released_alone(store, alone, tmp_pat
     save_file({name: one + 1 for name, one in load_file(weights).items()}, weights)
     with pytest.raises(UseError, match="not those that the run released"):
         require_released_files(RunRecord.read(alone))
+
+
+@pytest.mark.slow
+def test_invariant_13_a_resumed_run_without_steps_saves_no_other_runs_model(store, tmp_path):
+    other, model = toy_model(store), toy_model(store)
+    optimizer = sgd(model)
+    private = make_private(model, optimizer, store, uls_plan(steps=2), out=tmp_path / "run")
+    for _ in private:
+        optimizer.step()
+    private.close()
+    run_all(other, store.path, uls_plan(), tmp_path / "other")
+    options = {"out": tmp_path / "run", "resume": True}
+    with private_run(model, sgd(model), store, uls_plan(steps=2), **options) as resumed:
+        model.load_state_dict(other.state_dict())
+        for save in (resumed.save, resumed.finish, resumed.save):
+            with pytest.raises(UseError, match="released by another run"):
+                save()
+        resumed.close()
+    assert not RunFolder(tmp_path / "run").finished
