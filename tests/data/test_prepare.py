@@ -321,7 +321,7 @@ def test_real_text_is_stored_whole(tmp_path, name, users):
     read = sum(map(len, expected.values()))
     assert meta.totals["records_read"] == read
     assert meta.totals["records_stored"] + sum(meta.drops.values()) == read
-    assert describe(store).users == users
+    assert describe(store).totals["users"] == users
     some = random.Random(0).sample(sorted(expected), 25)
     seen = view(store, users={user.encode() for user in some})
     for user in some:

@@ -140,7 +140,7 @@ def test_a_killed_driver_leaves_no_store(tmp_path, killed):
     assert not store.exists()
     if killed == "Spark":
         assert "preparing with Spark failed" in " ".join(errors.split())
-        assert "Traceback" not in errors
+        assert "/userdp/" not in errors  # a thread of pyspark's own may print its traceback
     deadline = time.monotonic() + WAIT
     while any(map(is_running, everything)):  # all that Spark started ends with its driver
         assert time.monotonic() < deadline
