@@ -159,18 +159,21 @@ class StoreTokenizer:
         ends, kinds = (np.array(column) for column in zip(*pieces, strict=True))
         with _without_words():
             whole = self.markup_encoder.encode(text, add_special_tokens=False)
-        first, last = np.array(whole.offsets, dtype=np.int64).reshape(-1, 2).T
+        # Each property of an encoding is a copy of all of it.
+        whole_ids, offsets, names = whole.ids, whole.offsets, whole.tokens
+        first, last = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
         begin = np.searchsorted(ends, np.minimum(first, len(text) - 1), side="right")
         end = np.searchsorted(ends, np.maximum(last - 1, first).clip(max=len(text) - 1), "right")
         special = {
             i for i, one in self.markup_encoder.get_added_tokens_decoder().items() if one.special
         }
         plain = ~(kinds[begin] & kinds[end] & MARKUP).astype(bool)
-        suspects = [
-            number for number in np.flatnonzero(plain).tolist() if whole.ids[number] in special
-        ]
-        if not any(_spelt(text, whole, number) for number in suspects):
-            return whole.ids, ((kinds[begin] | kinds[end]) & TARGET).tolist()
+        suspects = plain & np.isin(whole_ids, list(special))
+        if not any(
+            _spelt(text[slice(*offsets[number])], names[number])
+            for number in np.flatnonzero(suspects).tolist()
+        ):
+            return whole_ids, ((kinds[begin] | kinds[end]) & TARGET).tolist()
         ids: list[int] = []
         marks: list[int] = []
         at = 0
@@ -220,10 +223,9 @@ class StoreTokenizer:
         return [encoding.ids for encoding in encodings]
 
 
-def _spelt(text: str, encoding: Any, number: int) -> bool:
+def _spelt(text: str, token: str) -> bool:
     """Whether the text spells a token by its name; the token of what is unknown stands for more."""
-    first, last = encoding.offsets[number]
-    return bool(text[first:last].strip().casefold() == encoding.tokens[number].casefold())
+    return text.strip().casefold() == token.casefold()
 
 
 def _unpickled(

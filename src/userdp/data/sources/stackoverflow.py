@@ -53,9 +53,11 @@ def read(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
 
 
 def _text(example: Any) -> bytes | Drop:
+    if not isinstance(example, bytes):  # SQLite's columns hold any type; of a number n come n zeros
+        return Drop.UNREADABLE
     try:
-        return text_of(_parse_example(bytes(example)).get("tokens"))
-    except (ValueError, TypeError):
+        return text_of(_parse_example(example).get("tokens"))
+    except ValueError:
         return Drop.UNREADABLE
 
 
