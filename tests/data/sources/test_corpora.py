@@ -145,8 +145,9 @@ def test_stack_overflow_is_split_by_its_own_dates(tmp_path):
     assert [(r.user, r.held_out) for r in records] == [(b"1", False), (b"1", True), (b"4", False)]
     assert records[2].text.decode() == "é" * 200
     assert tally.drops == {str(Drop.INVALID_UTF8): 1}
-    with sqlite3.connect(tmp_path / "stackoverflow.sqlite") as database:  # of a number n, no n zeros
+    with sqlite3.connect(tmp_path / "stackoverflow.sqlite") as database:
         database.execute("UPDATE examples SET serialized_example_proto = 1 << 40")
+    # `bytes` of a number n makes n zeros.
     assert read(tmp_path / "stackoverflow.sqlite")[1].drops == {str(Drop.UNREADABLE): 4}
     (tmp_path / "other.sqlite").write_bytes(b"SQLite format 3\0" + bytes(100))
     with pytest.raises(UseError, match="SQLite"):
