@@ -92,6 +92,12 @@ def test_a_run_without_an_exact_log_gives_its_steps_back(filtered, tmp_path, tel
     assert left["lines"][0]["state"] == "settled early"
     assert tell("verify", run)[0] == 0
     assert tell("train", filtered.path, "--out", run, "--resume")[0] == 2, "it is closed"
+    capsys.readouterr()
+    for command in (("export", run, "--out", tmp_path / "shared"), ("generate", run)):
+        status, printed = said(capsys, *command)
+        assert status == 2
+        assert "settled before its end: it has no model" in " ".join(printed.split())
+        assert "--resume" not in printed
     status, printed = said(capsys, "store", "settle", run)
     assert status == 0, "asked again, the same is said"
     assert "share given back" in printed

@@ -18,6 +18,7 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.preset import preset
 from userdp.plans.resolved import PlanFields, resolve
+from userdp.training.config import TrainConfig, train_config
 from userdp.training.private import make_private
 
 PLAN = shlex.split(
@@ -73,6 +74,8 @@ def test_the_printed_epsilon_is_that_of_the_ledger(store, tmp_path, capsys, samp
     assert result["sampling"] == sampling
     assert result["steps"] == 3
     assert Path(result["model"]).is_dir()
+    learned = RunFolder(tmp_path / "run").read_train()["learning"]
+    assert learned["learning_rate"] == preset(epsilon=4, population=100).learning_rate
 
 
 def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):
@@ -93,12 +96,12 @@ def test_a_run_folder_in_use_is_a_failure_of_status_1(store, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("most_bytes", "what"), [(100, ""), (1500, ".jsonl"), (20_000, "checkpoint")]
+    ("most_bytes", "what"), [(100, ""), (1100, ".jsonl"), (20_000, "checkpoint")]
 )
 def test_a_full_disk_is_a_failure_of_status_1_and_the_run_goes_on_when_there_is_space(
     store, tmp_path, most_bytes, what
 ):
-    """At 100 bytes nothing begins; at 1,500 the logs fill up, at 20,000 a checkpoint."""
+    """At 100 bytes nothing begins; at 1,100 the ledger is full, at 20,000 the first checkpoint."""
     plan = changed(steps="12")
     command = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan, *MODEL]
     process = start(command, most_bytes=most_bytes, stderr=tmp_path / "stderr")
@@ -146,6 +149,14 @@ def test_what_is_given_stands_in_place_of_the_presets_choice(store, tmp_path, ca
     assert RunFolder(tmp_path / "run").read_train()["learning"]["learning_rate"] == 0.001
     said = capsys.readouterr().err
     assert "The preset chose group size 1, clip norm 0.1, without a look" in said
+
+
+def test_adapters_have_a_default_rate_of_their_own():
+    adapters = preset(epsilon=4, population=100, low_rank=True).learning_rate
+    assert adapters == 0.008
+    assert TrainConfig(lora_rank=2).learning_rate == adapters
+    assert train_config({"lora_rank": 2}).learning_rate == adapters
+    assert TrainConfig(lora_rank=2, learning_rate=0.1).learning_rate == 0.1
 
 
 def test_what_was_declared_by_the_preset_is_that_run(store, tmp_path, capsys):

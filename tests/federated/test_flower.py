@@ -11,13 +11,14 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from tests.federated.plans import NUMBERS, plan
+from tests.federated.plans import FACTS, NUMBERS, plan
 from tests.federated.toys import images
 from userdp.errors import FailureError, UseError
 from userdp.federated import flower
 from userdp.federated import rounds as rounds_module
 from userdp.federated.flower import ARRAYS, CONFIG, REFUSALS, client_app, serve
 from userdp.federated.models import build_model, weights_of
+from userdp.federated.plan import LanguageModel
 from userdp.federated.rounds import aggregate, load_weights, read_rounds
 from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation, run_in_process
@@ -232,7 +233,8 @@ def test_in_this_process_the_same_steps_are_charged(tmp_path):
 @pytest.mark.slow
 def test_flowers_simulation_engine_runs_the_plan(tmp_path):
     pytest.importorskip("ray")
-    made = plan()
+    # Ray's processes know no models but userdp's own.
+    made = plan(model=LanguageModel(model="new", layers=1, width=8, heads=2, seq_len=65, **FACTS))
     folder = federation(tmp_path, made)
     flower.simulate(folder, made)
     assert claim_of(folder).complete

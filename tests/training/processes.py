@@ -56,6 +56,7 @@ def start(
 def _main(arguments: list[str], most_bytes: int | None, stderr: Path | None) -> None:
     import torch
 
+    sys.dont_write_bytecode = True  # a limit on files would leave half of a module for everybody
     torch.set_num_threads(1)
     # As in a terminal: whatever a shell starts in the background ignores it, and so its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)

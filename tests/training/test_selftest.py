@@ -41,13 +41,15 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(
-    ("bundled", "rank"), fast_then_slow([(False, None), (True, None), (True, 2)])
+    ("model", "rank"),
+    fast_then_slow([("small", None), ("new", None), ("bundled", None), ("bundled", 2)]),
 )
-def test_every_engine_passes(small: str, bundled: bool, rank: int | None) -> None:
+def test_every_engine_passes(small: str, model: str, rank: int | None) -> None:
     if rank is not None:
         pytest.importorskip("peft")
     before = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    result = run_selftest(replace(CONFIG, model="bundled" if bundled else small, lora_rank=rank))
+    named = small if model == "small" else model
+    result = run_selftest(replace(CONFIG, model=named, lora_rank=rank))
     after = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     assert result["passed"], [row for row in result["checks"] if not row["passed"]]
     assert result["invariants"] == dict.fromkeys(["3", "5"], True)

@@ -147,11 +147,7 @@ def _released(run: RunRecord) -> Facts:
             hint="export a private run; of a tuning its winner",
         )
     if not facts.finished or not folder.released.is_dir():
-        raise UseError(
-            f"the run at {folder.path} has released no model yet: there is nothing to export",
-            hint="go on with it: userdp train STORE --out RUN --resume; a loop of your own calls "
-            "private.save()",
-        )
+        raise run.without_model
     if problems := run_differs(run):
         raise UseError(
             f"what lies in {folder.path} is not what the run released: {problems[0]}",

@@ -115,9 +115,8 @@ def tune(
         learned = TrainConfig(**given["learning"]) if config is None else config
         if not plans and epsilon is not None and population is not None:
             budget = PlanFields(epsilon=epsilon, population=population, delta=delta)
-            made, by_preset = resolve(None, budget, low_rank=learned.lora_rank is not None)
+            made, _ = resolve(None, budget, low_rank=learned.lora_rank is not None)
             plans, epsilon = [made], None  # the plan's own
-            learning_rate = learning_rate or (by_preset.learning_rate,) if by_preset else ()
         elif not plans or population is not None or delta is not None:
             raise UseError(
                 "a tuning needs a plan, or the budget of one",

@@ -36,7 +36,17 @@ from userdp import files
 from userdp.codec import decode
 from userdp.errors import UseError, in_short, kind_of
 from userdp.ledger import journal
-from userdp.ledger.lines import RUN, Attempt, Begin, Chosen, Finish, Lost, OpenRun, ReleaseLoss
+from userdp.ledger.lines import (
+    RUN,
+    Attempt,
+    Begin,
+    Chosen,
+    Finish,
+    Lost,
+    OpenRun,
+    ReleaseLoss,
+    SettleRun,
+)
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
 from userdp.strict_json import parse
@@ -273,6 +283,21 @@ class RunRecord:
     def chosen(self) -> Chosen | None:
         """What was found last of the runs that it may have been chosen among."""
         return next(reversed(self._of(Chosen)), None)
+
+    @property
+    def without_model(self) -> UseError:
+        """The refusal of what needs a model, where the run has released none."""
+        if self.has(SettleRun):
+            return UseError(
+                f"the run at {self.folder.path} was settled before its end: it has no model to "
+                "release",
+                hint="train again in another --out, with a plan and a budget of its own",
+            )
+        return UseError(
+            f"the run at {self.folder.path} has released no model yet",
+            hint="go on with it: userdp train STORE --out RUN --resume; a loop of your own calls "
+            "private.save()",
+        )
 
     def has(self, kind: type) -> bool:
         """Whether there is a line of a kind."""

@@ -30,7 +30,6 @@ _GRADIENTS = 16
 _GROUP_SIZES = {150: 1, 50: 2, 0: 4}
 """G by the least ε √population."""
 _CLIP_NORM = 0.1
-_LEARNING_RATES = {"full fine-tuning": 2e-3, "LoRA": 8e-3}
 
 MOST_NOISE = 0.1
 """The most noise per coordinate of a step's mean, in parts of the clip norm.
@@ -62,8 +61,7 @@ class Preset:
         l2_clip_norm: C, 0.1. Gradients of language models are longer (2 to 9 in all models
             measured), so that each user counts alike whatever the model's scale; the optimizer
             divides C out again.
-        learning_rate: 0.002, constant, without warm-up or decay; for adapters 0.008. Adam divides
-            the noise out, so that the rate does not follow σ / M.
+        learning_rate: constant, without warm-up or decay, see `learning_rate_for`.
     """
 
     epsilon: float
@@ -96,6 +94,14 @@ class Preset:
             f"{epsilon_up(self.epsilon)}, a declared population of {self.population:,} and "
             f"{self.kind} only."
         )
+
+
+def learning_rate_for(*, low_rank: bool) -> float:
+    """The learning rate where none is given: 0.002, of adapters 0.008.
+
+    Of any plan: Adam divides the noise out, so that the rate does not follow σ / M.
+    """
+    return 8e-3 if low_rank else 2e-3
 
 
 def preset(
@@ -137,7 +143,7 @@ def preset(
         cohort_size=min(most, max(least, gradients // group_size), half),
         steps=_STEPS,
         l2_clip_norm=_CLIP_NORM,
-        learning_rate=_LEARNING_RATES[kind],
+        learning_rate=learning_rate_for(low_rank=low_rank),
     )
 
 

@@ -64,7 +64,8 @@ class Checkpoints:
         self._folder, self._run_id = folder, run_id
         self._model, self._optimizer, self._average = model, optimizer, average
         self._steps, self._seconds, self._clock = steps, seconds, clock
-        self._next = clock() + seconds
+        # The first is due after the first step: a disk too small is told before more is charged.
+        self._next = clock()
 
     def due(self, step: int) -> bool:
         """Whether one is due after this step."""

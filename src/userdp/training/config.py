@@ -11,6 +11,7 @@ from typing import Any
 from userdp.codec import decode, digest, encode
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
+from userdp.plans.preset import learning_rate_for
 from userdp.vocabulary import require_count, require_positive
 
 
@@ -145,7 +146,7 @@ class TrainConfig:
         seed: of a new model's and the adapters' initial weights; sampling and noise never use it.
         optimizer: the optimizer; adam-bc is AdamW less the noise's share of the second moment.
         bias_correction_floor: of adam-bc: least second moment, in parts of the noise variance.
-        learning_rate: its peak, after the warm-up.
+        learning_rate: its peak, after the warm-up; by default 0.002, with lora_rank 0.008.
         warmup_steps: the learning rate rises linearly over so many steps.
         schedule: of the learning rate after the warm-up.
         weight_decay: decoupled; 0 turns it off.
@@ -183,7 +184,7 @@ class TrainConfig:
     seed: int = 0
     optimizer: OptimizerName = OptimizerName.ADAMW
     bias_correction_floor: float = 0.1
-    learning_rate: float = 1e-3
+    learning_rate: float = None  # type: ignore[assignment]  # a number once it is made
     warmup_steps: int = 0
     schedule: Schedule = Schedule.CONSTANT
     weight_decay: float = 0.0
@@ -211,6 +212,10 @@ class TrainConfig:
             require_count(name, getattr(self, name))
         for name in ("seed", "warmup_steps", "evaluate_every"):
             require_count(name, getattr(self, name), at_least=0)
+        given: Any = self.learning_rate
+        if given is None:
+            rate = learning_rate_for(low_rank=self.lora_rank is not None)
+            object.__setattr__(self, "learning_rate", rate)
         require_positive("learning_rate", self.learning_rate)
         require_positive("checkpoint_seconds", self.checkpoint_seconds)
         require_positive("bias_correction_floor", self.bias_correction_floor, at_most=1)
@@ -251,7 +256,8 @@ def train_config(values: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UseError: a field is unknown or of the wrong kind, for instance of another version.
     """
-    return decode(TrainConfig, {**encode(TrainConfig()), **values}, what="the configuration")
+    usual = encode(TrainConfig(lora_rank=values.get("lora_rank")))
+    return decode(TrainConfig, {**usual, **values}, what="the configuration")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -112,10 +112,7 @@ def require_released(folder: RunFolder) -> Path:
             hint=f"load them over the base: peft.PeftModel.from_pretrained(base, {folder.adapter})",
         )
     if not folder.model.is_dir():
-        raise UseError(
-            f"the run at {folder.path} has released no model yet",
-            hint="resume it (userdp train --resume); a loop of your own calls private.save()",
-        )
+        raise RunRecord.read(folder.path).without_model
     if not (folder.model / "config.json").exists():
         raise UseError(
             f"the run at {folder.path} released a module that is no model of transformers",

@@ -49,10 +49,12 @@ from userdp.training.devices import AUTO, choose_device
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, owners, owners_to_all, source_for
 from userdp.training.lora import add_adapters
-from userdp.training.models import read_model
+from userdp.training.models import NEW, new_model, read_model
 from userdp.vocabulary import require_count
 
 _MOST_TOKENS, _SHORT = 128, 2
+_NEW_TOKENS = 4096
+"""In the vocabulary of a new model, which no store names here."""
 _CLOSE = 2e-3
 """Relative: float32 rounds a gradient to 1e-5 and better, and batches aim 1e-3 below C."""
 _AT_MOST = 1 + 1e-12
@@ -84,7 +86,7 @@ class SelftestConfig:
     """What to test.
 
     Args:
-        model: "bundled", a folder, or a name on the hub.
+        model: "bundled", "new" (of the usual size), a folder, or a name on the hub.
         group_size: examples of a unit.
         units: units in the cohort; at least 2.
         lora_rank: adapters of this rank in place of all weights.
@@ -119,7 +121,12 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     """
     world = current_world()
     device = choose_device(config.device, processes=world.size)
-    model = add_adapters(read_model(config.model), TrainConfig(lora_rank=config.lora_rank))
+    learned = TrainConfig(lora_rank=config.lora_rank)
+    if config.model == NEW:
+        model = new_model(learned, vocab_size=_NEW_TOKENS, seq_len=_MOST_TOKENS)
+    else:
+        model = read_model(config.model)
+    model = add_adapters(model, learned)
     _move_adapters(model.to(device))
     units = made_up_units(model, units=config.units, group_size=config.group_size)
     scene, rows = Scene(model, units), []
