@@ -98,7 +98,7 @@ def table_source(table: Any, options: SourceOptions, *, kind: str | None = None)
             f"one table is prepared at a time, and this is a mapping of several: {splits}",
             hint="name one of them, such as dataset['train']",
         )
-    if not isinstance(table, Iterable) and _name(table) not in _FRAMES:
+    if not isinstance(table, Iterable | pa.Table) and _name(table) not in _FRAMES:
         raise UseError(
             f"a {type(table).__name__} is no table",
             hint="give a data set, a data frame, rows that are dicts, or the paths of files",
