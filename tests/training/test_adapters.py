@@ -15,6 +15,7 @@ from userdp.gradients import trainable_parameters
 from userdp.training import origin as origin_module
 from userdp.training.config import PlainPlan
 from userdp.training.opening import Training
+from userdp.training.origin import lineage_of_weights
 from userdp.training.plain import PlainRun
 
 PLAN = uls_plan(steps=1)
@@ -113,7 +114,8 @@ def plain(base, store, out):
     model = adapted(base)
     optimizer = sgd(model)
     plan = PlainPlan(steps=2, batch_size=4)
-    training = Training(model=model, optimizer=optimizer, store=store, plan=plan, out=out)
+    of = {"model": model, "optimizer": optimizer, "store": store, "plan": plan, "out": out}
+    training = Training(**of, base=lineage_of_weights(model, store))
     with PlainRun(training, seed=0).open() as run:
         for _ in run:
             optimizer.step()

@@ -97,16 +97,13 @@ def test_a_loop_of_ones_own_hears_it_between_two_steps_and_saves(store, tmp_path
     assert attempts(run) == 6
 
 
-def checkpoints_at(folder, clock, **options):
-    model = torch.nn.Linear(2, 2)
-    return Checkpoints(
-        folder, "ab12", model, sgd(model), WeightAverage(model, None), clock=clock, **options
-    )
-
-
 def test_checkpoints_come_by_steps_or_by_the_clock(tmp_path):
-    now = 0.0
-    times = checkpoints_at(tmp_path, lambda: now, steps=50, seconds=60.0)
+    now, model = 0.0, torch.nn.Linear(2, 2)
+    average = WeightAverage(model, None)
+    times = Checkpoints(tmp_path, "ab12", model, sgd(model), average, clock=lambda: now)
+    assert times.due(1)
+    times.save(1)
+    assert not times.due(2)
     assert times.due(50)
     assert not times.due(51)
     now = 60.0

@@ -24,8 +24,10 @@ from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
 from userdp.strict_json import parse, text_of
 from userdp.training.averaging import WeightAverage
+from userdp.training.config import TrainConfig
 from userdp.training.distributed import current_world
 
+_USUAL = TrainConfig()
 _KEPT = 2
 _FACTS = "facts"
 _SHARE = 20
@@ -44,8 +46,8 @@ class Checkpoints:
         model: its trainable parameters are kept.
         optimizer: and its state.
         average: and its state.
-        steps: between two checkpoints, at most.
-        seconds: between two checkpoints, at most; more where writing one takes long.
+        config: how many steps and seconds there are between two checkpoints at most; more seconds
+            where writing one takes long.
         clock: seconds, as `time.monotonic`.
     """
 
@@ -56,20 +58,19 @@ class Checkpoints:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         average: WeightAverage,
+        config: TrainConfig = _USUAL,
         *,
-        steps: int = 50,
-        seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._run_id = folder, run_id
         self._model, self._optimizer, self._average = model, optimizer, average
-        self._steps, self._seconds, self._clock = steps, seconds, clock
+        self._config, self._clock = config, clock
         # The first is due after the first step: a disk too small is told before more is charged.
         self._next = clock()
 
     def due(self, step: int) -> bool:
         """Whether one is due after this step."""
-        return step % self._steps == 0 or self._clock() >= self._next
+        return step % self._config.checkpoint_every == 0 or self._clock() >= self._next
 
     def save(self, step: int, *, writes: bool = True) -> None:
         """Write one, whole or not at all, and keep the last two.
@@ -105,7 +106,7 @@ class Checkpoints:
             for old in self._all()[:-_KEPT]:
                 old.unlink()
         end = self._clock()
-        self._next = end + max(self._seconds, _SHARE * (end - begin))
+        self._next = end + max(self._config.checkpoint_seconds, _SHARE * (end - begin))
 
     def restore(self, *, most_steps: int | None) -> int | None:
         """Put the latest one into the model, sharded or not, its optimizer and its average.

@@ -134,7 +134,7 @@ def _measured(run: PrivateRun, of: Training) -> tuple[float, int]:
     try:
         with room_for(f"a pass of {most} rows", hint=hint):
             made = made_up_units(model, units, rows, meta.seq_len, masked=masked)
-            seconds = seconds_of(lambda: mechanism.clip(made), model) / units
+            seconds = seconds_of(lambda: mechanism.clip(made)) / units
             one = made_up_units(model, 1, min(most, units * rows), meta.seq_len, masked=masked)
             kept = bytes_of_a_pass(model, loss, one)
     finally:

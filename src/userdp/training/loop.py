@@ -157,15 +157,7 @@ def _take_steps(
 
     # Where an interrupted run goes on.
     run_id = world.on_rank_zero(lambda: folder.run_id)
-    checkpoints = Checkpoints(
-        folder.checkpoints,
-        run_id,
-        model,
-        optimizer,
-        average,
-        steps=config.checkpoint_every,
-        seconds=config.checkpoint_seconds,
-    )
+    checkpoints = Checkpoints(folder.checkpoints, run_id, model, optimizer, average, config)
     charged = run.done if isinstance(run, PrivateRun) else None
     restored = checkpoints.restore(most_steps=charged)
     if restored is None and charged and not run.remaining:

@@ -117,7 +117,6 @@ def read_model(
     store: UserStore | None = None,
     dropout: float = 0.0,
     dtype: torch.dtype = torch.float32,
-    revision: str | None = None,
 ) -> nn.Module:
     """A causal language model from a folder or the hub, with the weights that its files hold.
 
@@ -128,7 +127,6 @@ def read_model(
         store: whose tokens it is to read; it is refused where it would misread them.
         dropout: set in every part of the model that has one.
         dtype: of the weights.
-        revision: on the hub.
 
     Raises:
         UseError: there is no such model, or weights of it are missing or of another shape:
@@ -137,9 +135,7 @@ def read_model(
     transformers.logging.disable_progress_bar()
     place = resolve(name)
     try:
-        shape = transformers.AutoConfig.from_pretrained(
-            place, revision=revision, trust_remote_code=False
-        )
+        shape = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
         _set_dropout(shape, dropout)
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             place,
@@ -148,7 +144,6 @@ def read_model(
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with what is missing
-            revision=revision,
             trust_remote_code=False,
         )
     except (OSError, ValueError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -44,17 +44,23 @@ def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] | None = 
         model: as it stands.
         only: whether a tensor of that name counts; all of them by default.
     """
-    return weights_digest(one for _, one in _tensors(model, only))
+    held = model.state_dict().items()
+    return weights_digest(
+        _fingerprint(tensor)
+        for name, tensor in held
+        if isinstance(tensor, Tensor) and tensor.dtype in _NAMES and (only is None or only(name))
+    )
 
 
-def digest_of_adapters(model: nn.Module) -> str | None:
-    """The digest of the adapters of a model of `peft`: that of their saved folder, where it has
-    one kind of them; None of any other model.
+def digest_of_part(model: nn.Module, *, base: bool) -> str:
+    """The digest of a model without the adapters of `peft`, or of its adapters alone.
+
+    Adapters of one kind have the digest of their saved folder. Where a model has none, theirs is
+    that of no tensors, which no run has released.
     """
     inner = uncompiled(model)
-    if not is_adapted(inner):
-        return None
-    return digest_of_weights(inner, only=lambda name: not is_of_base(inner, name))
+    adapted = is_adapted(inner)
+    return digest_of_weights(inner, only=lambda n: (not adapted or is_of_base(inner, n)) is base)
 
 
 class KnownWeights:
@@ -92,7 +98,7 @@ class KnownWeights:
         """
         if self._known:
             return
-        weights, adapters = digest_of_weights(self._model), digest_of_adapters(self._model)
+        weights, adapters = digest_of_weights(self._model), digest_of_part(self._model, base=False)
         if self.first not in (None, weights):
             raise UseError(
                 "these are not the weights that the run was begun with, and it has taken no step: "
@@ -101,7 +107,7 @@ class KnownWeights:
             )
         if self.first is not None:
             require_unstepped(optimizer)
-        elif released([one for one in (weights, adapters) if one is not None]):
+        elif released([weights, adapters]):
             raise UseError(
                 "these weights were released by another run over the same people: going on from "
                 "them would release what that run has learned, at the price of this one",
@@ -138,14 +144,12 @@ def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = No
     inner: Any = uncompiled(model)
     noted = _noted(inner) if name is None else name
     # No process holds all weights of a sharded model, and this one asks by itself.
-    tensors = {} if any(map(is_sharded, model.parameters())) else dict(_tensors(inner))
-    digest = weights_digest(tensors.values()) if tensors else None
+    digest = None if any(map(is_sharded, model.parameters())) else digest_of_weights(inner)
     released = {one.weights: one.lineage for one in StoreLedger(store.path).history().released}
     # A run of a model of peft that saved nothing has settled with base and adapters together.
     if digest is None or digest in released or not is_adapted(inner):
         return _among(store, noted, digest, loaded=name is not None)
-    of_base = weights_digest(one for name, one in tensors.items() if is_of_base(inner, name))
-    held = weights_digest(one for name, one in tensors.items() if not is_of_base(inner, name))
+    of_base, held = (digest_of_part(inner, base=base) for base in (True, False))
     base = _among(store, _noted(inner.get_base_model()), of_base, loaded=False)
     if held in released:
         known = lineage_from(released[held], what="the lineage of adapters")
@@ -320,12 +324,7 @@ def _noted(model: nn.Module) -> str:
     return str(getattr(model, "name_or_path", "") or "")
 
 
-def _tensors(
-    model: nn.Module, only: Callable[[str], bool] | None = None
-) -> Iterator[tuple[str, tuple[str, tuple[int, ...], bytes]]]:
-    """Each tensor's name; and its dtype, its shape and the digest of its bytes."""
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, Tensor) and tensor.dtype in _NAMES and (only is None or only(name)):
-            values = local(tensor.detach()).cpu().contiguous().view(-1).view(torch.uint8).numpy()
-            digest = hashlib.sha256(values.data).digest()
-            yield name, (_NAMES[tensor.dtype], tuple(tensor.shape), digest)
+def _fingerprint(tensor: Tensor) -> tuple[str, tuple[int, ...], bytes]:
+    """Its dtype, its shape and the digest of its bytes."""
+    values = local(tensor.detach()).cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return _NAMES[tensor.dtype], tuple(tensor.shape), hashlib.sha256(values.data).digest()

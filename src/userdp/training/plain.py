@@ -30,7 +30,7 @@ from userdp.training.distributed import current_world
 from userdp.training.losses import losses_of, rows_of
 from userdp.training.opening import Training, open_run
 from userdp.training.optimizers import require_same_parameters
-from userdp.training.origin import digest_of_weights, lineage_of_weights
+from userdp.training.origin import digest_of_weights
 from userdp.training.releasing import release, save_model
 from userdp.training.steps import Step
 
@@ -44,7 +44,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
     Use what `open` answers as a context manager; call `save`, or `finish`, after the last step.
 
     Args:
-        of: the training, by a `PlainPlan`.
+        of: the training, by a `PlainPlan`; its ``base`` is known.
         seed: of the order of the examples.
         clip_norm: of a step's mean gradient, so that no step runs away; None leaves it as it is.
 
@@ -83,7 +83,6 @@ class PlainRun(AbstractContextManager["PlainRun"]):
             options=PrivateOptions(exact_log=True),
             identity={"training length": canonical(self.plan), **of.identity},
             train={"plain": encode(self.plan), **(of.train or {})},
-            base=lineage_of_weights(of.model, of.store) if of.base is None else of.base,
         )
         self._run = open_run(told)
         return self

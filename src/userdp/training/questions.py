@@ -8,13 +8,13 @@ charged.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.benchmark import Timer
 
 from userdp.errors import FailureError, UseError, warn
 from userdp.gradients import Engine, Loss, Units, get_engine, trainable_parameters
@@ -30,9 +30,6 @@ from userdp.out_of_memory import ran_out_of_memory
 from userdp.plans import Plan
 from userdp.training.distributed import current_world
 from userdp.training.opening import Training
-
-_LONG = 2.0
-"""Seconds of a pass beyond which one measurement must do."""
 
 
 def require_fit_for_steps(of: Training, plan: Plan, how: Mapping[str, Any]) -> None:
@@ -107,20 +104,10 @@ def made_up_units(model: nn.Module, units: int, rows: int, seq_len: int, *, mask
 
 
 @secret_randomness()
-def seconds_of(run: Callable[[], object], model: nn.Module) -> float:
-    """The shortest of a few runs; the first one warms up what is allocated and compiled."""
-    device = device_of(model)
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
-    best = float("inf")
-    for _ in range(3):
-        begin = clock()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, clock() - begin)
-        if best > _LONG:
-            break
-    return best
+def seconds_of(run: Callable[[], object]) -> float:
+    """How long ``run`` takes by the clock, once what it allocates and compiles is there."""
+    threads = torch.get_num_threads()
+    return Timer("run()", globals={"run": run}, num_threads=threads).timeit(1).median
 
 
 @secret_randomness()

@@ -21,10 +21,9 @@ from userdp.extras import library
 from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder, RunRecord
 from userdp.training.config import train_config
-from userdp.training.lora import is_of_base
 from userdp.training.models import load_model, read_model
-from userdp.training.origin import digest_of_weights
-from userdp.training.releasing import is_adapted, uncompiled
+from userdp.training.origin import digest_of_part, digest_of_weights
+from userdp.training.releasing import uncompiled
 
 
 def began_with(model: nn.Module) -> dict[str, str | None]:
@@ -32,19 +31,15 @@ def began_with(model: nn.Module) -> dict[str, str | None]:
 
     Returns:
         ``model``, the folder or the hub's name that it says it was loaded from, empty where it was
-        made in memory; ``revision`` on the hub, if it says one; ``base``, the digest of its weights
-        without adapters, None of a sharded model, of which no process holds them all; ``dtype`` of
-        the first of them.
+        made in memory; ``base``, the digest of its weights without adapters, None of a sharded
+        model, of which no process holds them all; ``dtype`` of the first of them.
     """
     inner: Any = uncompiled(model)
     noted = str(getattr(inner, "name_or_path", "") or "")
-    revision = getattr(getattr(inner, "config", None), "_commit_hash", None)
-    only = (lambda name: is_of_base(inner, name)) if is_adapted(inner) else None
     floating = (p.dtype for p in inner.parameters() if p.dtype.is_floating_point)
     return {
         "model": str(Path(noted).resolve()) if noted and Path(noted).is_dir() else noted,
-        "revision": revision if isinstance(revision, str) else None,
-        "base": None if sharded_parts(model) else digest_of_weights(inner, only=only),
+        "base": None if sharded_parts(model) else digest_of_part(inner, base=True),
         "dtype": str(next(floating, torch.float32)).removeprefix("torch."),
     }
 
@@ -68,8 +63,7 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
                 f"in memory or sharded, or {folder.resume.name}, its operator's, is not here",
                 hint="leave the base out (--no-base); a model that from_pretrained loads is known",
             )
-        dtype = getattr(torch, began["dtype"])
-        model = read_model(name, store=store, dtype=dtype, revision=began["revision"])
+        model = read_model(name, store=store, dtype=getattr(torch, began["dtype"]))
     # Of new weights the ledger has no digest: they follow the seed.
     if weights not in (None, digest_of_weights(model)):
         raise UseError(
