@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller, begin, train_from
+from tests.claims.lives import LEARNING, PLAIN, PLAN, SHAPE, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
 from tests.plans import changed_plan
 from tests.plans_room.conftest import synthetic_norms
@@ -325,22 +325,10 @@ class Life:
 
     def plain(self, store: str, *more: object) -> None:
         run = self.new("plain")
-        options = ("--set", "plain.steps=2", "--set", "plain.batch_size=4", "--model", "new")
-        options += (
-            "--set",
-            f"learning.seed={self.number}",
-        )  # else two of them on like stores are one model
-        shape = (
-            "--set",
-            "learning.layers=1",
-            "--set",
-            "learning.width=16",
-            "--set",
-            "learning.heads=2",
-        )
-        self.tell.done(
-            "train", self.folder / store, "--out", self.folder / run, *options, *shape, *more
-        )
+        # Without a seed of its own, two of them on like stores are one model.
+        seed = ("--set", f"learning.seed={self.number}")
+        options = (*PLAIN, *seed, *SHAPE, *more)
+        self.tell.done("train", self.folder / store, "--out", self.folder / run, *options)
         self.truth.plain(run, store)
 
     def evaluate(self, store: str) -> None:
@@ -478,15 +466,7 @@ class Life:
         run, plan = self.new("run"), self.folder / self.new("plan")
         changed_plan(PLAN, steps=200).save(plan)
         options = ("--plan", plan, "--out", self.folder / run, "--model", "new")
-        shape = (
-            "--set",
-            "learning.layers=1",
-            "--set",
-            "learning.width=16",
-            "--set",
-            "learning.heads=2",
-        )
-        process = start(list(map(str, ("train", self.folder / store, *options, *shape))))
+        process = start(list(map(str, ("train", self.folder / store, *options, *SHAPE))))
         ledger = self.folder / run / "ledger.jsonl"
         while not (ledger.exists() and ledger.read_bytes().count(b'"attempt"') >= 2):
             assert process.exitcode is None

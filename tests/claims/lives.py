@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.plans import changed_plan, uls_plan
+from tests.plans import uls_plan
 from tests.training.toy import CONFIG
 from userdp.cli.app import run as userdp
 from userdp.data.progress import NoProgress
@@ -30,6 +30,7 @@ PLAN = uls_plan(cohort_size=10, group_size=2, steps=6, l2_clip_norm=1.0, noise_m
 
 SHAPE = ("--set", "learning.layers=1", "--set", "learning.width=16", "--set", "learning.heads=2")
 LEARNING = ("--learning-rate", "0.01")
+PLAIN = ("--set", "plain.steps=2", "--set", "plain.batch_size=4", "--model", "new")
 
 
 class Teller:
@@ -61,18 +62,6 @@ class Teller:
         status, values = self("report", run, "--summary", sheet, "--overwrite")
         told = values["runs"][0] if status == 0 else {"epsilon": math.inf, "delta": 0.0}
         return min(self.epsilon(run), (float(told["epsilon"]), told["delta"]))
-
-
-def truth(delta: float, *, steps: int, plan: Plan = PLAN) -> float:
-    """ε at ``delta`` of ``steps`` noisy steps of ``plan`` on the same people, whoever ran them.
-
-    All steps are alike, so that their number alone decides, and no composition theorem does
-    better: the accountant is tight. An ε below this is false; more may be printed.
-    """
-    if not 0 < delta < 1:
-        return 0.0  # nothing finite was printed: any ε is below infinity
-    mechanism = changed_plan(plan, steps=steps).mechanism
-    return float(mechanism.epsilon(delta).lower)
 
 
 class StopAfter(NoProgress):

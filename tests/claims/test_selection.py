@@ -89,3 +89,13 @@ def test_the_winners_folder_does_not_tell_which_trial_it_was(selection):
     winner = selection.out / "winner"
     times = {round(path.stat().st_mtime) for path in (winner, *winner.rglob("*"))}
     assert not times & {LONG_AGO + HOUR, LONG_AGO + 2 * HOUR}
+
+
+@pytest.mark.slow
+@pytest.mark.pitfall(number=38)
+def test_the_loss_of_a_losing_trial_is_not_released(selection):
+    """The trial's weights were never charged, so that a number read off them has no price."""
+    for number in (1, 2):
+        trial = selection.out / f"trial-{number:03d}"
+        options = ("--store", selection.store.path, "--epsilon", 1, "--no-base")
+        assert Teller()("evaluate", trial, *options)[0] != 0

@@ -29,7 +29,6 @@ SMALLER = {
     "--steps 500": "--steps 3",
     "--delta 1e-6": "--delta 1e-5",
 }
-SMALL = ()
 
 
 def commands(page: str, heading: str) -> list[list[str]]:
@@ -46,24 +45,7 @@ def commands(page: str, heading: str) -> list[list[str]]:
 def letters(path: Path) -> None:
     """The mailbox of sixty people."""
     draw = random.Random(0)
-    words = [
-        "the",
-        "a",
-        "mail",
-        "of",
-        "you",
-        "we",
-        "to",
-        "plan",
-        "meeting",
-        "at",
-        "noon",
-        "ship",
-        "data",
-        "team",
-        "review",
-        "today",
-    ]
+    words = ["the", "a", "mail", "of", "you", "we", "to", "plan", "meeting", "at", "noon"]
     path.write_text(
         "".join(
             json.dumps({"sender": f"u{user}", "body": " ".join(draw.choices(words, k=80))}) + "\n"
@@ -148,7 +130,7 @@ def test_what_readme_and_docs_say_prints_claims_that_are_right_by_hand(tmp_path,
     # docs/tuning.md: one of two learning rates, chosen at the price of choosing.
     book.tell.done(
         "tune", "store", "--out", "sweep", "--plan", "run/plan.json", "--learning-rate", 0.001,
-        0.003, "--tuning", "private-selection", "--mean-trials", 2, "--epsilon", 6, *SMALL,
+        0.003, "--tuning", "private-selection", "--mean-trials", 2, "--epsilon", 6,
     )  # fmt: skip
     book.paid["selection"] = 6.0
     won = book.tell.done("account", "--ledger", "sweep/winner")
@@ -160,17 +142,9 @@ def test_what_readme_and_docs_say_prints_claims_that_are_right_by_hand(tmp_path,
     # Text that a model wrote, prepared as a store of its own: whoever trains on it has learned
     # all that the model had. (The store is of nobody else, so its own price is of other people.)
     book.tell.done("generate", "next", "--records", 40, "--max-tokens", 24, "--out", "made.jsonl")
-    book.tell.done(
-        "prepare",
-        "made.jsonl",
-        "--user",
-        "generated_by",
-        "--out",
-        "made",
-        "--held-out-users",
-        0,
-    )
-    book.tell.done("train", "made", "--out", "again", "--plan", "run/plan.json", *SMALL)
+    user = ("--user", "generated_by", "--held-out-users", 0)
+    book.tell.done("prepare", "made.jsonl", *user, "--out", "made")
+    book.tell.done("train", "made", "--out", "again", "--plan", "run/plan.json")
     book.paid["again"] = book.paid["run"]
     learned = ["run", "loss", "stats", "norms", "next", "again"]
     book.same(at / "again", learned, conditional=True, fixed=False)

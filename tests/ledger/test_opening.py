@@ -48,22 +48,17 @@ def test_a_run_goes_on_as_often_as_it_is_interrupted(run, store):
 
 
 @pytest.mark.pitfall(number=35)
-def test_invariant_12_a_copy_is_refused_after_the_other_went_on(run, store, tmp_path):
-    copy = copied(run, tmp_path / "copy")
-    go_on(run, store)
-    before = contents(copy)
+@pytest.mark.parametrize("first", ["run", "copy"])
+def test_invariant_12_a_copy_is_refused_after_the_other_went_on(run, store, tmp_path, first):
+    one, other = run, copied(run, tmp_path / "copy")
+    if first == "copy":
+        one, other = other, one
+    go_on(one, store)
+    before = contents(other)
     with pytest.raises(UseError, match=ELSEWHERE):
-        go_on(copy, store)
-    assert contents(copy) == before, "what a copy holds may not become what the store knows"
-    go_on(run, store)
-
-
-def test_invariant_12_where_the_copy_went_on_the_first_is_refused(run, store, tmp_path):
-    copy = copied(run, tmp_path / "copy")
-    go_on(copy, store)
-    with pytest.raises(UseError, match=ELSEWHERE):
-        go_on(run, store)
-    go_on(copy, store)
+        go_on(other, store)
+    assert contents(other) == before, "what a copy holds may not become what the store knows"
+    go_on(one, store)
 
 
 def test_invariant_12_twin_an_opening_that_is_not_written_in_the_store_lets_a_copy_go_on(
@@ -74,14 +69,6 @@ def test_invariant_12_twin_an_opening_that_is_not_written_in_the_store_lets_a_co
         patch.setattr(Open, "is_new", lambda self, history: False)
         go_on(run, store)
     go_on(copy, store)
-
-
-def test_invariant_12_a_folder_that_was_put_back_is_refused(run, store, tmp_path):
-    backup = copied(run, tmp_path / "backup")
-    go_on(run, store)
-    copied(backup, run)
-    with pytest.raises(UseError, match=ELSEWHERE):
-        go_on(run, store)
 
 
 @pytest.mark.parametrize("back_to", ["the opening before", "before the run"])
@@ -98,20 +85,22 @@ def test_invariant_12_a_stores_ledger_that_was_put_back_is_refused(store, tmp_pa
         go_on(run, store)
 
 
+def finish(opening, weights=None):
+    """Take all the steps of an open run, and end it."""
+    while opening.ledger.remaining:
+        opening.ledger.attempt(StepRecord.of_plan(PLAN))
+    opening.finish(weights)
+    opening.close()
+
+
 def test_a_copy_of_before_the_end_of_a_finished_run_is_refused(run, store, tmp_path):
     copy = copied(run, tmp_path / "copy")
     opening = opened(run, store)
     latest = copied(run, tmp_path / "latest")
-    while opening.ledger.remaining:
-        opening.ledger.attempt(StepRecord.of_plan(PLAN))
-    opening.finish()
-    opening.close()
-    with pytest.raises(UseError, match="was finished"):
-        go_on(latest, store)
-    with pytest.raises(UseError, match="was finished"):
-        go_on(copy, store)
-    with pytest.raises(UseError, match="is finished"):
-        go_on(run, store)
+    finish(opening)
+    for folder, words in ((latest, "was finished"), (copy, "was finished"), (run, "is finished")):
+        with pytest.raises(UseError, match=words):
+            go_on(folder, store)
 
 
 def test_invariant_12_a_copy_is_not_opened_while_the_first_is_open(run, store, tmp_path):
@@ -217,13 +206,15 @@ def test_invariant_12_a_step_that_a_kill_cut_off_is_not_offered_again(run, store
     assert go_on(run, store, 9) == PLAN.steps - 2
 
 
+@pytest.mark.parametrize("ledger", [True, False], ids=["both", "the folder only"])
 def test_invariant_12_a_folder_and_a_ledger_that_were_put_back_together_are_refused(
-    run, store, tmp_path
+    run, store, tmp_path, ledger
 ):
     backup, kept = copied(run, tmp_path / "backup"), kept_of(store)
     go_on(run, store, 2)
     copied(backup, run)
-    put_back(store, kept)
+    if ledger:
+        put_back(store, kept)
     with pytest.raises(UseError, match=ELSEWHERE):
         go_on(run, store)
 
@@ -237,9 +228,12 @@ def test_invariant_12_a_stores_ledger_that_lost_its_last_lines_is_refused(run, s
         StoreLedger(store.path)
 
 
-def test_invariant_9_what_a_run_needs_to_go_on_is_the_operators(run):
+def test_invariant_9_what_a_run_needs_to_go_on_is_the_operators(run, store):
     """It holds a digest of everybody's text, by which a guess could be tested."""
-    assert (run / "resume.json").stat().st_mode & 0o777 == 0o600
+    (counter,) = (store.path / "runs").iterdir()
+    places = [run / "resume.json", store.path / "ledger.json", counter, counter.parent]
+    modes = [path.stat().st_mode & 0o777 for path in places]
+    assert modes == [0o600, 0o600, 0o600, 0o700]
 
 
 def test_a_counter_that_was_deleted_or_damaged_is_refused(run, store):
@@ -254,12 +248,9 @@ def test_a_counter_that_was_deleted_or_damaged_is_refused(run, store):
         go_on(run, store)
     counter.write_bytes(kept)
     go_on(run, store)
-
-
-def test_what_lies_beside_the_ledger_is_the_operators(run, store):
-    (counter,) = (store.path / "runs").iterdir()
-    modes = [path.stat().st_mode & 0o777 for path in (counter.parent, counter)]
-    assert modes == [0o700, 0o600]
+    counter.unlink()
+    assert go_on(run, store, 99, charge_again=True) == PLAN.steps - 2, "a deleted one is paid for"
+    assert claim(run).guarantee.epsilon == 2 * PLAN.guarantee().epsilon
 
 
 # A further charge.
@@ -295,21 +286,10 @@ def test_each_charge_of_a_run_ends_by_itself(run, store, tmp_path):
     """Weights that came of a copy are known to the store as those of the first are."""
     copy = copied(run, tmp_path / "copy")
     for folder, options in ((run, {}), (copy, {"charge_again": True})):
-        opening = opened(folder, store, **options)
-        while opening.ledger.remaining:
-            opening.ledger.attempt(StepRecord.of_plan(PLAN))
-        opening.finish(f"weights of {folder.name}")
-        opening.close()
+        finish(opened(folder, store, **options), f"weights of {folder.name}")
     history = StoreLedger(store.path).history()
     assert [one.weights for one in history.released] == ["weights of run", "weights of copy"]
     assert claim(store.path).complete
-
-
-def test_a_deleted_counter_is_paid_for(run, store):
-    (counter,) = (store.path / "runs").iterdir()
-    counter.unlink()
-    assert go_on(run, store, 99, charge_again=True) == PLAN.steps - 1
-    assert claim(run).guarantee.epsilon == 2 * PLAN.guarantee().epsilon
 
 
 def test_a_further_charge_that_the_budget_refuses_leaves_the_run_as_it_was(store, tmp_path):

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.ledgers import reserve
+from tests.ledgers import begun, reserve
 from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.claims.parts import ConditionKind
@@ -31,19 +31,18 @@ def kinds(store):
     return {condition.kind for condition in claim(store).conditions}
 
 
-@pytest.mark.parametrize("how", ["deleted", "emptied"])
-def test_invariant_12_a_ledger_that_is_gone_is_noticed(store, how):
-    if how == "deleted":
-        (store / "ledger.jsonl").unlink()
-    else:
-        (store / "ledger.jsonl").write_bytes(b"")
-    with pytest.raises(UseError, match=r"is gone|was put back"):
+@pytest.mark.parametrize("kept", [None, b"", "the first lines"])
+def test_invariant_12_a_ledger_that_is_gone_or_lost_its_last_lines_is_noticed(store, kept):
+    ledger = store / "ledger.jsonl"
+    if kept == "the first lines":
+        kept = ledger.read_bytes()
         charged(store)
-    with pytest.raises(UseError, match=r"is gone|was put back"):
-        StoreLedger(store).history()
-    with pytest.raises(UseError):
-        claim(store)
-    assert not list(store.glob("runs/*"))
+    runs = sorted(store.glob("runs/*"))
+    ledger.unlink() if kept is None else ledger.write_bytes(kept)
+    for asks in (charged, claim, lambda store: StoreLedger(store).history()):
+        with pytest.raises(UseError, match=r"is gone|put back to an earlier state"):
+            asks(store)
+    assert sorted(store.glob("runs/*")) == runs
 
 
 def test_invariant_12_twin_where_the_place_is_not_kept_a_deleted_ledger_is_begun_again(
@@ -55,23 +54,58 @@ def test_invariant_12_twin_where_the_place_is_not_kept_a_deleted_ledger_is_begun
     assert charged(tmp_path).guarantee == uls_plan().guarantee(), "one of two runs"
 
 
-def test_a_copied_store_says_that_it_counts_on_no_other_copy(store, tmp_path):
-    shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
-    charged(tmp_path / "copy")
-    assert kinds(tmp_path / "copy") == {ConditionKind.COPY}
-    charged(tmp_path / "copy", "three")
-    assert [e["kind"] for e in read_entries(tmp_path / "copy" / "ledger.jsonl")].count(
-        "copied"
-    ) == 1
+def whole(store, place):
+    return shutil.copytree(store, place, copy_function=shutil.copy2)
+
+
+def without_its_place(store, place):
+    place.mkdir()
+    shutil.copy2(store / "ledger.jsonl", place)
+    return place
+
+
+def declared_again(store, place):
+    """To which nothing is added."""
+    for copy in (lambda: store, lambda: whole(store, place)):
+        StoreLedger(copy()).append(Declare(constants="constants"))
+    return place
+
+
+@pytest.mark.parametrize("copy", [whole, without_its_place, declared_again])
+def test_invariant_12_a_copied_store_says_that_it_counts_on_no_other_copy(store, tmp_path, copy):
+    ledger = copy(store, tmp_path / "copy") / "ledger.jsonl"
+    before = ledger.read_bytes()
+    known = kinds(ledger.parent)
+    assert known == (set() if copy is without_its_place else {ConditionKind.COPY})
+    assert ledger.read_bytes() == before, "it is known before anything is written to it"
+    for name in ("two", "three"):
+        charged(ledger.parent, name)
+        assert kinds(ledger.parent) == {ConditionKind.COPY}
+    assert [entry["kind"] for entry in read_entries(ledger)].count("copied") == 1
     charged(store)
     assert kinds(store) == set(), "nothing tells the first that it was copied"
 
 
-def test_a_copied_store_is_known_as_one_before_anything_is_written_to_it(store, tmp_path):
-    shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
-    before = (tmp_path / "copy" / "ledger.jsonl").read_bytes()
-    assert kinds(tmp_path / "copy") == {ConditionKind.COPY}
-    assert (tmp_path / "copy" / "ledger.jsonl").read_bytes() == before
+def move(store):
+    return store.rename(store.with_name("moved"))
+
+
+def chmod(store):
+    (store / "ledger.jsonl").chmod(0o640)
+    return store
+
+
+def link(store):
+    store.with_name("link").hardlink_to(store / "ledger.jsonl")
+    return store
+
+
+@pytest.mark.parametrize("change", [move, chmod, link])
+def test_what_makes_no_other_file_is_no_copy(store, change):
+    store = change(store)
+    assert kinds(store) == set()
+    assert charged(store).conditions == ()
+    assert len(claim(store).parts) == 2
 
 
 def test_invariant_12_a_store_that_was_put_back_whole_knows_that_steps_were_taken_since(
@@ -88,27 +122,6 @@ def test_invariant_12_a_store_that_was_put_back_whole_knows_that_steps_were_take
     for asks in (claim, lambda store: reserve(StoreLedger(store), "two", uls_plan())):
         with pytest.raises(UseError, match="knows nothing of"):
             asks(tmp_path)
-
-
-def test_a_ledger_that_was_copied_without_its_place_is_one_too(store, tmp_path):
-    (tmp_path / "copy").mkdir()
-    shutil.copy2(store / "ledger.jsonl", tmp_path / "copy")
-    charged(tmp_path / "copy")
-    assert kinds(tmp_path / "copy") == {ConditionKind.COPY}
-
-
-def test_a_copy_to_which_nothing_is_added_stays_one(store, tmp_path):
-    StoreLedger(store).append(Declare(constants="constants"))
-    shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
-    StoreLedger(tmp_path / "copy").append(Declare(constants="constants"))
-    charged(tmp_path / "copy")
-    assert kinds(tmp_path / "copy") == {ConditionKind.COPY}
-
-
-def test_a_store_that_was_moved_keeps_quiet(store, tmp_path):
-    store.rename(tmp_path / "moved")
-    assert charged(tmp_path / "moved").conditions == ()
-    assert len(claim(tmp_path / "moved").parts) == 2
 
 
 def test_invariant_12_twin_whoever_does_not_look_at_the_file_takes_a_copy_for_the_first(
@@ -140,20 +153,16 @@ def test_a_kill_while_a_ledger_is_begun_makes_it_no_copy(tmp_path, monkeypatch, 
     assert charged(tmp_path).conditions == ()
 
 
-def test_the_place_is_the_operators(store):
-    assert (store / place.PLACE).stat().st_mode & 0o777 == 0o600
-
-
 # One ledger for several stores.
 
 
 def test_invariant_12_stores_of_the_same_people_are_charged_in_one_ledger(tmp_path):
     ledger, stores = tmp_path / "people" / "ledger.jsonl", [tmp_path / "a", tmp_path / "b"]
-    for store in stores:
+    for store, run in zip(stores, ("one", "two"), strict=True):  # the second joins with charges
         store.mkdir()
         StoreLedger.share(store, ledger)
-    charged(stores[0], "one")
-    total = charged(stores[1], "two")
+        total = charged(store, run)
+    assert len({StoreLedger(store).place.id for store in stores}) == 1
     assert [part.id for part in total.parts] == ["one", "two"]
     assert total.guarantee == claim(stores[0]).guarantee == claim(ledger).guarantee
     assert total.conditions == ()
@@ -211,18 +220,6 @@ def test_invariant_12_a_shared_ledger_that_is_a_copy_is_told(shared):
     assert kinds(other) == {ConditionKind.COPY}
 
 
-def test_a_store_that_joins_a_ledger_with_charges_is_charged_there_without_a_condition(tmp_path):
-    ledger, stores = tmp_path / "people" / "ledger.jsonl", [tmp_path / "a", tmp_path / "b"]
-    for number, store in enumerate(stores):
-        store.mkdir()
-        StoreLedger.share(store, ledger)
-        charged(store, f"run-{number}")
-    assert len({StoreLedger(store).place.id for store in stores}) == 1
-    for store in stores:
-        assert [part.id for part in claim(store).parts] == ["run-0", "run-1"]
-        assert claim(store).conditions == ()
-
-
 def test_what_a_kill_left_of_the_last_note_goes_when_the_ledger_is_next_looked_at(store):
     left = store / f".partial-{place.PLACE}-0123abcd"
     left.write_text("half")
@@ -242,25 +239,6 @@ def test_the_id_of_a_charge_is_no_path(tmp_path, charge):
     assert place.counter("ab12-c_d").parent == place.runs
 
 
-@pytest.mark.parametrize("change", ["chmod", "link"])
-def test_what_makes_no_other_file_is_no_copy(store, tmp_path, change):
-    ledger = store / "ledger.jsonl"
-    if change == "chmod":
-        ledger.chmod(0o640)
-    else:
-        (tmp_path / "link").hardlink_to(ledger)
-    assert kinds(store) == set()
-
-
-def test_invariant_12_a_ledger_that_lost_its_last_lines_is_refused(store):
-    before = (store / "ledger.jsonl").read_bytes()
-    charged(store)
-    (store / "ledger.jsonl").write_bytes(before)
-    for asks in (claim, charged):
-        with pytest.raises(UseError, match="put back to an earlier state"):
-            asks(store)
-
-
 def test_a_disk_that_refused_a_line_makes_no_copy(store, monkeypatch):
     def refused(*arguments):
         raise OSError(28, "No space left on device")
@@ -271,3 +249,9 @@ def test_a_disk_that_refused_a_line_makes_no_copy(store, monkeypatch):
             charged(store)
     assert kinds(store) == set()
     assert len(charged(store).parts) == 2
+
+
+def test_a_run_ledger_is_no_store_ledger(tmp_path):
+    begun(tmp_path / "ledger.jsonl", uls_plan()).close()
+    with pytest.raises(UseError, match="is no ledger of a store"):
+        StoreLedger(tmp_path).charges()

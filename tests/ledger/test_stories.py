@@ -1,0 +1,378 @@
+"""What a store's ledger refuses, what its claim rests on, and what a run inherits: as stories."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.ledger.stories import (
+    FILTER,
+    LAW,
+    MEASURED,
+    PLAN,
+    PRICE,
+    SELECTION,
+    inherits,
+    parts,
+    run,
+    told,
+    write,
+)
+from tests.ledgers import reserve, settle
+from userdp.claims import claim
+from userdp.claims import claims as claims_module
+from userdp.claims.claims import store_claim
+from userdp.claims.lineage import Lineage, inherited
+from userdp.claims.parts import Condition, ConditionKind, Steps
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.ledger.history import History
+from userdp.ledger.lines import Open, Release, Score, Slots, Total, Trial
+
+
+@pytest.fixture
+def ledger(tmp_path) -> StoreLedger:
+    return StoreLedger(tmp_path)
+
+
+REFUSED = {
+    **{f"{before}; filter": r"after a\s+look bounds nothing"
+       for before in ("look stats", "run one", "ask", "tuning a", "total", "filter")},
+    "series; filter": "bounds nothing",
+    "filter; series": "second way to pay",
+    **{f"{before}; total": "bounds nothing"
+       for before in ("run one", "look stats", "total; run one; run two")},
+    "filter; plain": "worth nothing",
+    "filter; run one; graph": "different adjacencies",
+    "total; run one; graph": "different adjacencies",
+    "run one; run one": "already charged",
+    "select; select": "already charged",
+    "run one; settle two": "no reservation",
+    "run one; settle one 99": "cannot settle",
+    "select; slots other": r"nothing was charged in .* as other",
+    "ask; release s": "nothing here paid for it",
+    "tuning a b; tuning a c": "base model is not the one",
+    "series; run a; run b again a; run c; run d again a": "a run more than was declared",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", REFUSED)
+def test_what_may_not_follow_is_refused_and_leaves_nothing(ledger, story):
+    before, last = story.rsplit("; ", 1)
+    write(ledger, before)
+    kept = ledger.path.read_bytes()
+    with pytest.raises(UseError, match=REFUSED[story]):
+        write(ledger, last)
+    assert ledger.path.read_bytes() == kept
+
+
+BEYOND = {
+    "total 2.2; run one; run two": ["run three", "plain", "ask r 1", "select"],
+    "total 10.5; " + "; ".join(f"run {n}" for n in range(10)): ["run ten"],  # of δ
+    "total 2.2; series; run a; run b; run c": ["run d"],
+}
+
+
+@pytest.mark.parametrize("story", BEYOND)
+def test_invariant_12_what_would_exceed_the_total_is_not_charged(ledger, story):
+    write(ledger, story)
+    kept = ledger.path.read_bytes()
+    for step in BEYOND[story]:
+        with pytest.raises(UseError, match="beyond the total"):
+            write(ledger, step)
+    assert ledger.path.read_bytes() == kept
+    assert claim(ledger.path).standing == "guarantee"
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (math.nan, 1e-5), (1.0, 1.5)])
+def test_a_total_that_means_nothing_is_refused(ledger, epsilon, delta):
+    with pytest.raises(UseError):
+        ledger.append(Total(epsilon=epsilon, delta=delta))
+    assert not ledger.path.exists()
+
+
+@pytest.mark.pitfall(number=46)
+def test_broken_twin_without_a_total_prices_are_only_what_was_spent_so_far(ledger):
+    write(ledger, "run one; run two")
+    assert claim(ledger.path).standing == "spent so far"
+
+
+def test_the_delta_of_a_fixed_total_is_known_to_whoever_plans_a_run(tmp_path):
+    for story, delta in (("look stats", 0), ("filter", FILTER.delta), ("total", 10 * PRICE.delta)):
+        (tmp_path / story).mkdir()
+        ledger = StoreLedger(tmp_path / story)
+        write(ledger, story)
+        assert ledger.history().total_delta == delta
+
+
+# What the claim of a store rests on.
+
+CONDITIONS = {
+    # An ε and a kind of an answer are constants too.
+    "look stats; run one": "stats",
+    "look stats; ask": "stats",
+    "look stats; select": "stats",
+    "run one; look stats": "",
+    "ask; look stats": "",
+    "run one logged": "",
+    "run one logged; ask": "train",
+    "look stats; ask; look evaluate; run one": "evaluate, stats",
+    # Constants that were declared before a look were not chosen by it; a second run is a choice.
+    "declare a; look stats; run one of a": "",
+    "declare a; look stats; run one of a; run two again one of a": "stats",
+    # In a filter, whether a declared run takes place must follow from releases alone.
+    "filter; declare a; look stats; run one of a": "stats",
+    "filter; run one; look stats; run two logged; run three": "stats, train",
+    **{f"{fixed}; run one; look stats{then}": "stats" if then else ""
+       for fixed in ("total", "filter", "series") for then in ("", "; run two")},
+    "series; run one logged; run two": "train",
+    # What a loop of somebody's own may have seen while it was open, also by a further charge.
+    "run loop steered; look stats": "stats",
+    "run loop steered; look stats; settle loop; look evaluate": "stats",
+    "run a steered; look stats; declare x; run b again a steered; settle a; look evaluate":
+        "evaluate, stats",
+    "run loop steered logged": "",
+    "run loop steered; run other logged of x": "train",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", CONDITIONS)
+def test_invariant_13_what_may_have_been_chosen_by_an_exact_look_says_so(ledger, story):
+    write(ledger, story)
+    looks = {"exact-looks": CONDITIONS[story]} if CONDITIONS[story] else {}
+    assert told(ledger) == looks
+    if story.startswith(("total", "filter", "series")):
+        assert claim(ledger.path.parent).standing == "guarantee"
+
+
+def test_all_looks_are_one_condition_in_words_for_a_store(ledger):
+    write(ledger, "look stats; ask; look evaluate; run one")
+    words = (
+        "provided that nothing that was charged here was chosen by the exact numbers that "
+        "evaluate, stats showed its operator before. This is what was spent so far"
+    )
+    assert words in claim(ledger.path.parent).headline
+
+
+@pytest.mark.parametrize("story", ["run one measured", "select measured"])
+def test_invariant_13_a_plan_that_was_made_from_exact_numbers_is_told_for_the_store(ledger, story):
+    write(ledger, story)
+    assert told(ledger) == {str(ConditionKind.PLAN): "gradient norms"}
+
+
+def test_what_a_released_models_claim_rests_on_is_told_for_the_store(ledger):
+    """The best of several runs by exact losses: the choice is no part of what they were charged."""
+    write(ledger, "tuning a b; run one of a; run two of b")
+    assert told(ledger) == {}
+    chosen = Condition(kind=ConditionKind.LOOKS, told="sweep")
+    ledger.append(Release(run_id="s", weights="w", lineage=Lineage(conditions=(chosen,)).plain))
+    assert told(ledger) == {str(ConditionKind.LOOKS): "sweep"}
+
+
+def test_a_person_who_joined_later_has_the_conditions_of_what_came_later(ledger):
+    rests = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
+    reserve(ledger, "early", MEASURED, logged=False)
+    settle(ledger, "early", steps=5, weights="w", lineage=Lineage(conditions=(rests,)).plain)
+    run(ledger, "late")
+    history = ledger.history()
+    later = store_claim(replace(history, charges={"late": history.charges["late"]}))
+    assert later.conditions == ()
+    assert set(told(ledger)) == {ConditionKind.PLAN, ConditionKind.EVALUATION}
+
+
+# What a run descends from.
+
+INHERITED = {
+    "look stats; look evaluate; look stats; run r": ("", "evaluate, stats"),
+    "run r; look stats": ("", ""),
+    "ask; run one logged": ("q", ""),  # a DP answer is paid for
+    "ask; run one logged; run r": ("q one", "train"),
+    "plain; run r": ("", "train"),
+    "filter; ask; run one; run r": ("budget", ""),
+    "series; run one; run r": ("series", ""),
+    "declare a; look stats; ask; declare a; run r of a": ("", ""),  # as old as the first time
+    "look stats; ask; declare a; run r of a": ("q", "stats"),
+    "declare a; declare b; look stats; ask; run one of a; run r of b": ("", ""),
+    # 2^k declared variants would tell k bits of a look by the one that is trained.
+    "declare a; declare b; look stats; ask; run r of b": ("q", "stats"),
+    "declare a; look stats; ask; run one of a; run r of a": ("q one", "stats"),
+}
+
+
+@pytest.mark.parametrize("story", INHERITED)
+def test_invariant_13_a_run_inherits_what_its_constants_may_have_followed(ledger, story):
+    write(ledger, story)
+    assert inherits(ledger) == INHERITED[story]
+
+
+def test_twin_where_the_order_does_not_count_the_choice_among_declared_constants_is_free(
+    ledger, monkeypatch
+):
+    monkeypatch.setattr(
+        History, "fixed_at", lambda self, constants, begun: self.declared.get(constants, begun)
+    )
+    write(ledger, "declare a; declare b; look stats; ask; run r of b")
+    assert inherits(ledger) == ("", "")
+
+
+BASE = Lineage(parts=(Steps(id="before", plan=PLAN),))
+
+
+def test_invariant_13_a_store_pays_once_for_what_the_base_models_of_its_runs_had_learned(ledger):
+    for name in ("one", "two"):
+        reserve(ledger, name, PLAN, base=BASE.plain)
+    assert set(parts(ledger).split()) == {"one", "two", "before"}
+    assert claim(ledger.path).guarantee.epsilon == pytest.approx(3 * PRICE.epsilon)
+
+
+# Random stories, against the runs' own claims.
+
+
+def life(ledger: StoreLedger, draw: random.Random) -> set[str]:
+    """Plays a random life; what the claims of all that was charged rest on, as it went along."""
+    seen: set[str] = set()
+    looked: set[str] = set()
+    for number in range(draw.randrange(3, 12)):
+        step = draw.choice(["look", "declare", "run", "run declared", "ask"])
+        if step == "look":
+            what = draw.choice(["stats", "probe", "evaluate"])
+            ledger.look(what)
+            looked.add(what)
+        elif step in ("declare", "ask"):
+            write(ledger, f"{step} {step}-{number}")
+            seen |= looked if step == "ask" else set()  # an answer's ε is as old as its charge
+        else:
+            declared = [*ledger.history().declared, "none"]
+            constants = draw.choice(declared) if step == "run declared" else f"new-{number}"
+            logged = draw.random() < 0.5
+            reserve(ledger, f"run-{number}", PLAN, constants=constants, logged=logged)
+            own = inherited(ledger.history(), f"run-{number}", constants)
+            seen |= {name for one in own.conditions for name in one.told.split(", ")}
+            looked |= {"train"} if logged else set()
+    return seen
+
+
+def lives(folder, seeds):
+    """Pairs of what a store says that it rests on, and of what it should say."""
+    for seed in seeds:
+        (folder / str(seed)).mkdir()
+        ledger = StoreLedger(folder / str(seed))
+        expected = life(ledger, random.Random(seed))
+        if ledger.history().charges:
+            yield (
+                {name for name in told(ledger).get("exact-looks", "").split(", ") if name},
+                expected,
+            )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_invariant_13_a_stores_claim_rests_on_what_the_claims_of_its_runs_rest_on(tmp_path, seed):
+    for said, expected in lives(tmp_path, range(100 * seed, 100 * seed + 3)):
+        assert said == expected
+
+
+def test_broken_twin_a_total_without_the_conditions_of_its_runs_is_caught(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims_module, "store_conditions", lambda history, parts: ())
+    assert sum(said != expected for said, expected in lives(tmp_path, range(12))) > 3
+
+
+# A selection and its slots.
+
+
+@pytest.fixture
+def selecting(ledger):
+    write(ledger, "select")
+    return ledger
+
+
+def draw_slots(ledger, *slots):
+    return ledger.append(Slots(run_id="s", slots=dict.fromkeys(slots, "constants"))).slots["s"]
+
+
+def take(ledger, slot, trial, constants="constants", base=None):
+    line = Trial(run_id=trial, slot=slot, base=base or {})
+    ledger.append(line, require=lambda history: history.require_slot(slot, constants))
+
+
+def test_slots_are_drawn_once(selecting):
+    first = draw_slots(selecting, "a", "b")
+    assert draw_slots(selecting, "c") == first == {"a": "constants", "b": "constants"}
+
+
+def test_invariant_1_a_slot_is_taken_once_and_by_its_own_constants(selecting):
+    draw_slots(selecting, "a", "b")
+    for slot, constants in (("c", "constants"), ("a", "others")):
+        with pytest.raises(UseError, match="pays for this trial"):
+            take(selecting, slot, "t", constants)
+    take(selecting, "a", "t")
+    lines = selecting.path.read_bytes()
+    take(selecting, "a", "t")
+    assert selecting.path.read_bytes() == lines, "a trial that goes on takes nothing more"
+    with pytest.raises(UseError, match="taken before"):
+        take(selecting, "a", "again")
+    take(selecting, "b", "u")
+    for delta in (None, 1e-7):
+        priced = SELECTION.guarantee() if delta is None else SELECTION.guarantee(delta=delta)
+        assert claim(selecting.path, delta=delta).guarantee == priced
+    run(selecting, "one")
+    whole = SELECTION.guarantee().epsilon + PRICE.epsilon
+    assert claim(selecting.path).guarantee.epsilon == pytest.approx(whole)
+
+
+def test_invariant_13_a_store_pays_once_for_what_the_base_models_of_trials_had_learned(selecting):
+    draw_slots(selecting, "a", "b")
+    for slot in ("a", "b"):
+        take(selecting, slot, f"trial {slot}", base=BASE.plain)
+    assert set(parts(selecting).split()) == {"s", "before"}
+    whole = SELECTION.guarantee().epsilon + PRICE.epsilon
+    assert claim(selecting.path).guarantee.epsilon == pytest.approx(whole)
+
+
+def test_broken_twin_a_slot_that_nobody_remembers_is_taken_twice(selecting, monkeypatch):
+    monkeypatch.setattr(Trial, "fold", lambda self, history, at: None)
+    draw_slots(selecting, "a")
+    for trial in ("t", "again"):
+        take(selecting, "a", trial)
+
+
+def test_invariant_1_the_score_of_a_trial_is_drawn_once(selecting):
+    """Scores that could be drawn again would choose as often as one likes for one price."""
+    draw_slots(selecting, "a")
+    take(selecting, "a", "t")
+    for drawn in (1.5, 2.5):
+        assert selecting.append(Score(run_id="t", value=drawn)).scores["t"] == 1.5
+    with pytest.raises(UseError, match="no trial"):
+        selecting.append(Score(run_id="nobody", value=0.0))
+
+
+def test_a_trial_is_settled_and_opened_under_its_selection_whose_word_on_weights_is_the_last(
+    selecting,
+):
+    def begin(nonce, attempts, *before):
+        selecting.append(
+            Open(run_id="t", nonce=nonce, attempts=attempts),
+            require=lambda history: history.require_last("t", [*before]),
+        )
+
+    draw_slots(selecting, "a")
+    with pytest.raises(UseError, match="no reservation"):
+        settle(selecting, "t", steps=5)
+    take(selecting, "a", "t")
+    begin("n", 0)
+    settle(selecting, "t", steps=5, weights="w", lineage={"of": "the trial"})
+    with pytest.raises(UseError, match="was finished"):
+        begin("m", 5, "n")
+    selecting.append(Release(run_id="s", weights="w", lineage={"of": "the choice"}))
+    (released,) = selecting.history().released
+    assert (released.weights, released.lineage["of"]) == ("w", "the choice")
+
+
+def test_a_private_selection_costs_its_own_divergence_in_a_filter(ledger):
+    write(ledger, "filter; select")
+    spent = ledger.history().charges["s"].cost(FILTER)
+    single = FILTER.of_steps(PLAN.mechanism)
+    assert single.rho + FILTER.of_query(0.1).rho < spent.rho < FILTER.capacity
+    assert spent.steps == pytest.approx(LAW.mean * PLAN.steps, rel=1e-6)
