@@ -39,6 +39,8 @@ ADAPTERS = peft.LoraConfig(
     r=2, task_type="CAUSAL_LM", target_modules=["c_attn"], fan_in_fan_out=True
 )
 ASKED = 0.5
+NORMS = 8.0
+"""ε of released gradient norms: with 16 users, a smaller one would say nothing, and is refused."""
 
 
 @dataclass
@@ -137,13 +139,26 @@ class Truth:
         chosen = bool(others) if people.compared else bool(others - model.paid.keys())
         return model.conditional or (not model.loose and (people.lost or chosen))
 
-    def ask(self, query: str, store: str, about: str | None = None, *, by_now: bool = True) -> None:
+    def asked(self, store: str) -> float:
+        """What the answers over a store cost together."""
+        paid = self.people[store].paid.items()
+        return math.fsum(price for name, price in paid if "query" in name)
+
+    def ask(
+        self,
+        query: str,
+        store: str,
+        about: str | None = None,
+        *,
+        by_now: bool = True,
+        price: float = ASKED,
+    ) -> None:
         """An answer about a model says something of all that the model learned from.
 
         ``by_now`` where its run was asked, and not its folder of weights alone.
         """
         people = self.people[store]
-        people.paid[query] = ASKED
+        people.paid[query] = price
         people.conditional |= people.looked  # its price is chosen when it is asked
         if about:
             people.learned |= self.models[about].paid
@@ -351,9 +366,8 @@ class Life:
         measured = ("users=16", "max_group_size=4")
         under_dp = self.draw.random() < 0.5
         if under_dp:
-            measured += ("source=dp-release", f"epsilon={ASKED}")
-        queries = [name for name in self.truth.people[store].paid if "query" in name]
-        asked = ASKED * (len(queries) + under_dp)
+            measured += ("source=dp-release", f"epsilon={NORMS}")
+        asked = self.truth.asked(store) + NORMS * under_dp
         budget = ("--budget", 16, "--steps", 6, "--epsilon", 4 + asked, "--population", 100)
         limits = ("--delta", 1e-5, "--most-noise", 1000)
         how = [word for one in measured for word in ("--set", f"measure.{one}")]
@@ -364,7 +378,7 @@ class Life:
         if status != 0:
             return
         if under_dp:
-            self.truth.ask(self.new("query"), store, base, by_now=False)
+            self.truth.ask(self.new("query"), store, base, by_now=False, price=NORMS)
         else:
             self.truth.people[store].looked = True
         run = self.new("run")
@@ -378,7 +392,7 @@ class Life:
         self.ask(store)
         norms, file = self.folder / self.new("norms"), self.folder / self.new("plan")
         synthetic_norms(most=4).save(norms)
-        asked = ASKED * len([name for name in self.truth.people[store].paid if "query" in name])
+        asked = self.truth.asked(store)
         options = ("--budget", 16, "--steps", 6, "--epsilon", 4 + asked, "--population", 100)
         limits = ("--delta", 1e-5, "--most-noise", 1000, "--median-examples", 2)
         place = self.folder / store

@@ -16,7 +16,7 @@ from userdp.claims import lineage as lineage_module
 from userdp.claims import weights as weights_module
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query, Steps
-from userdp.ledger import History, RunRecord
+from userdp.ledger import RunRecord
 from userdp.ledger import lines as lines_module
 from userdp.ledger import store as store_module
 from userdp.ledger.place import Place
@@ -80,7 +80,6 @@ LOSSES = {
     "looks": ([lines_module.Look], "fold", nothing, "look train"),
     "earlier runs": ([opening_module], "inherited", without_runs, "train train"),
     "copies": ([Place], "is_other", lambda self, begun_as: False, "ask copy_store train"),
-    "openings": ([History], "require_last", nothing, "stop copy_run"),
     "further charges": ([RunRecord], "charges", property(lambda self: [self.run_id]),
                         "stop copy_run charge_again"),
     "steps to come": ([lineage_module], "_own_part", so_far, "stop"),
