@@ -77,9 +77,7 @@ def test_invariant_3_an_autocast_that_is_left_on_is_refused(name: str) -> None:
         get_engine(name)(Words(), left_on, alike(3), l2_clip_norm=CLIP)
 
 
-def test_invariant_3_twin_under_autocast_a_unit_counts_for_more_than_the_clip_norm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_3_twin_under_autocast_a_unit_counts_for_more_than_the_clip_norm(monkeypatch):
     """Gram matrices in bfloat16 make some norms too small by more than the margin."""
     monkeypatch.setattr(engine, "require_no_autocast", lambda device: None)
     model = Words()

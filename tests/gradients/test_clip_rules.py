@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.gradients.tiny import tiny
 from tests.speed import fast_then_slow
 from userdp.clip import OWN_FORMS, ClipForm, LayerSplit
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
@@ -17,7 +18,6 @@ from userdp.gradients.clipping import CLIP_MARGIN, layers_of, squared_norm
 from userdp.gradients.engines import get_engine
 from userdp.gradients.engines.task import Task
 
-MakeModel = Callable[..., nn.Module]
 Rows = list[list[list[int]]]
 CLIP = 0.7
 RULES = {
@@ -72,10 +72,8 @@ def by_hand(model: nn.Module, units: Rows, rule: ClipRule, bound: float) -> dict
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "llama"]))
 @pytest.mark.parametrize("name", fast_then_slow(ENGINES))
-def test_every_engine_clips_by_the_rule_of_the_papers(
-    name: str, family: str, rule: ClipRule, make_model: MakeModel
-) -> None:
-    model, units = make_model(family, torch.float64), rows([3, 1, 2])
+def test_every_engine_clips_by_the_rule_of_the_papers(name, family, rule):
+    model, units = tiny(family, torch.float64), rows([3, 1, 2])
     found = run(name, model, units, rule)
     bound = CLIP * (1 - CLIP_MARGIN)
     if name != "reference":
@@ -101,10 +99,8 @@ def largest_move(engine: Callable[[Rows], ClippedSum], units: Rows) -> float:
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.bfloat16]))
 @pytest.mark.parametrize("name", ["auto", "reference"])
-def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(
-    name: str, dtype: torch.dtype, rule: ClipRule, item: float | None, make_model: MakeModel
-) -> None:
-    model = make_model("gpt2-tied", dtype)
+def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(name, dtype, rule, item):
+    model = tiny("gpt2-tied", dtype)
     moved = largest_move(lambda units: run(name, model, units, rule, item=item), rows([2, 1, 3]))
     assert 0.5 * CLIP < moved <= CLIP
 
@@ -112,37 +108,33 @@ def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(
 @pytest.mark.parametrize("split", [None, LayerSplit.UNIFORM])
 @pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_3_a_form_of_ones_own_moves_the_sum_by_at_most_the_clip_norm(
-    name: str, split: LayerSplit | None, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, split, monkeypatch
+):
     """Whatever factor it gives."""
     monkeypatch.setitem(OWN_FORMS, "greedy", lambda norm, clip_norm: 1e6)
     rule = ClipRule(form="greedy", layer_split=split)
-    model = make_model("gpt2-tied", torch.float32)
+    model = tiny("gpt2-tied", torch.float32)
     moved = largest_move(lambda units: run(name, model, units, rule), rows([2, 1, 3]))
     assert 0.5 * CLIP < moved <= CLIP
 
 
 @pytest.mark.parametrize("name", ["auto", "reference"])
-def test_invariant_3_twin_each_layer_clipped_to_the_whole_norm_is_caught(
-    name: str, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_3_twin_each_layer_clipped_to_the_whole_norm_is_caught(name, monkeypatch):
     from userdp.gradients import clipping as rules
 
     def unsplit(sizes: dict[str, int], *, l2_clip_norm: float, split: LayerSplit) -> object:
         return dict.fromkeys(layers_of(sizes), l2_clip_norm)
 
     monkeypatch.setattr(rules, "layer_clip_norms", unsplit)
-    model = make_model("gpt2-tied")
+    model = tiny("gpt2-tied")
     rule = RULES["uniform"]
     assert largest_move(lambda units: run(name, model, units, rule), rows([2, 1])) > 1.2 * CLIP
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("name", ["auto", "reference"])
-def test_invariant_6_a_unit_that_is_not_finite_in_one_layer_is_left_out_of_all(
-    name: str, rule: ClipRule, make_model: MakeModel
-) -> None:
-    model = make_model()
+def test_invariant_6_a_unit_that_is_not_finite_in_one_layer_is_left_out_of_all(name, rule):
+    model = tiny()
 
     def loss(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         hit = (input_ids == 22).any(1)
@@ -188,9 +180,7 @@ def test_invariant_3_the_factors_are_those_of_the_whole_gradient_or_of_each_laye
 
 
 @pytest.mark.parametrize("wrong", [None, math.nan, -1.0, math.inf])
-def test_invariant_6_a_unit_of_which_a_form_says_no_number_is_left_out(
-    wrong: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_6_a_unit_of_which_a_form_says_no_number_is_left_out(wrong, monkeypatch):
     """An error of the form too: that it came would tell what somebody's gradient is."""
 
     def form(norm: float, clip_norm: float) -> float | None:

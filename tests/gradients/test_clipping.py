@@ -53,9 +53,7 @@ def test_the_norm_is_over_all_tensors_of_all_shapes_together() -> None:
 
 @pytest.mark.parametrize("norm", [0.0, 1e-160, 1e-30, 0.5, 0.99999, 1.0, 1.00001, 7.0, 1e30, 1e150])
 @pytest.mark.parametrize("bound", [1e-30, 1e-3, 1.0, 1e30])
-def test_invariant_3_factor_times_norm_never_passes_the_margin_below_the_clip_norm(
-    norm: float, bound: float
-) -> None:
+def test_invariant_3_factor_times_norm_never_passes_the_margin_below_the_clip_norm(norm, bound):
     squares = torch.tensor([norm], dtype=torch.float64).square()
     factor = float(clip_factors(squares, l2_clip_norm=bound))
     assert 0 < factor <= 1

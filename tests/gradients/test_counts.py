@@ -17,9 +17,7 @@ NORMS = [0.2, 0.9999, 1.0, 1.0001, 50.0, math.nan, math.inf, 0.0]
 
 @pytest.mark.parametrize("held", [1, 3, 5])
 @pytest.mark.parametrize("norm", NORMS)
-def test_invariant_3_k_drawn_units_of_a_user_move_the_count_by_half_of_k(
-    norm: float, held: int
-) -> None:
+def test_invariant_3_k_drawn_units_of_a_user_move_the_count_by_half_of_k(norm, held):
     others = torch.tensor(NORMS, dtype=torch.float64)
     mine = torch.full((held,), norm, dtype=torch.float64)
     counts = [

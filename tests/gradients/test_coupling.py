@@ -57,9 +57,7 @@ COUPLED: list[tuple[Callable[[], nn.Module], Loss]] = [
 @pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 @pytest.mark.parametrize(("build", "loss"), COUPLED)
 @pytest.mark.pitfall(number=18)
-def test_invariant_3_a_statistic_of_the_batch_is_refused_by_every_engine(
-    build: Callable[[], nn.Module], loss: Loss, name: str
-) -> None:
+def test_invariant_3_a_statistic_of_the_batch_is_refused_by_every_engine(build, loss, name):
     model = build().train()
     renew(model, 0, scale=1.0)
     for units in (UNITS, Units.from_rows([[[1, 2, 3]]]), Units.from_rows([])):
@@ -82,9 +80,7 @@ def test_a_model_that_couples_rows_only_while_it_trains_has_each_unit_computed_a
 @pytest.mark.parametrize("masked", fast_then_slow([False, True]))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("build", fast_then_slow([models.gpt2, models.llama, models.qwen2]))
-def test_the_built_in_loss_is_accepted_in_every_precision_and_with_dropout(
-    build: Callable[[], nn.Module], dtype: torch.dtype, masked: bool
-) -> None:
+def test_the_built_in_loss_is_accepted_in_every_precision_and_with_dropout(build, dtype, masked):
     model = build()
     renew(model, 0, scale=1.0)
     require_rows_apart(model.to(dtype).train(), causal_lm_loss, masked=masked)
@@ -131,9 +127,7 @@ def test_made_up_rows_are_the_models_own_tokens_and_fit_its_positions() -> None:
         assert sorted(shape.lengths) != list(shape.lengths) != sorted(shape.lengths)[::-1]
 
 
-def test_invariant_3_twin_without_the_question_the_padded_width_moves_everybody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_3_twin_without_the_question_the_padded_width_moves_everybody(monkeypatch):
     """A loss over the width of the pass: a long row shortens what all the others add.
 
     If a pass were as wide as the longest row of all, that is.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
+from tests.gradients.tiny import ragged, tiny
 from userdp.errors import UseError
 from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
@@ -19,9 +19,6 @@ from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.uses import Form
 from userdp.gradients.losses import causal_lm_loss
-
-MakeModel = Callable[..., nn.Module]
-MakeRows = Callable[..., list[list[list[int]]]]
 
 
 class Toy(nn.Module):
@@ -111,8 +108,8 @@ class Twice(nn.Module):
 
 
 @pytest.fixture
-def units(make_rows: MakeRows) -> Units:
-    return Units.from_rows(make_rows([2, 1, 3], shortest=5))
+def units() -> Units:
+    return Units.from_rows(ragged([2, 1, 3], shortest=5))
 
 
 def largest_difference(model: nn.Module, units: Units, name: str) -> float:
@@ -126,17 +123,13 @@ def largest_difference(model: nn.Module, units: Units, name: str) -> float:
 @pytest.mark.parametrize(
     "layer", [Functional, Both, Recurrent, Image, PositionsFirst, Twice, nn.Identity]
 )
-def test_every_parameter_gets_its_exact_gradient_whatever_uses_it(
-    layer: type[nn.Module], name: str, units: Units
-) -> None:
+def test_every_parameter_gets_its_exact_gradient_whatever_uses_it(layer, name, units):
     torch.manual_seed(0)
     assert largest_difference(Toy(layer()), units, name) < 1e-5
 
 
 @pytest.mark.parametrize("layer", [Functional, Both, Recurrent, Image])
-def test_a_parameter_without_a_rule_is_named_not_skipped(
-    layer: type[nn.Module], units: Units
-) -> None:
+def test_a_parameter_without_a_rule_is_named_not_skipped(layer, units):
     with pytest.raises(NotCoveredError, match="layer"):
         batched_sum(Toy(layer()), toy_loss, units, l2_clip_norm=1.0)
 
@@ -157,20 +150,16 @@ def tied_move(model: nn.Module, rows: list[list[list[int]]], clip: float) -> flo
     return max(moves)
 
 
-def test_invariant_3_twin_batches_without_the_cross_term_is_caught(
-    make_model: MakeModel, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, rows = make_model("gpt2-tied", torch.float64), make_rows([2, 2, 2], seed=4)
+def test_invariant_3_twin_batches_without_the_cross_term_is_caught(monkeypatch):
+    model, rows = tiny("gpt2-tied", torch.float64), ragged([2, 2, 2], seed=4)
     assert tied_move(model, rows, 0.5) <= 0.5
     monkeypatch.setattr(Sparse, "cross", lambda self, other: torch.zeros(len(self.tokens)).double())
     assert tied_move(model, rows, 0.5) > 0.5 * 1.001
 
 
 @pytest.mark.pitfall(number=14)
-def test_invariant_3_twin_gram_norms_in_half_precision_are_caught(
-    make_model: MakeModel, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, rows = make_model("gpt2-untied", torch.float64), make_rows([1] * 4, seed=4)
+def test_invariant_3_twin_gram_norms_in_half_precision_are_caught(monkeypatch):
+    model, rows = tiny("gpt2-untied", torch.float64), ragged([1] * 4, seed=4)
     honest = Ghost.squared_norms
 
     def half(self: Ghost) -> Tensor:
@@ -180,21 +169,17 @@ def test_invariant_3_twin_gram_norms_in_half_precision_are_caught(
     assert tied_move(model, rows, 0.5) > 0.5
 
 
-def test_invariant_3_twin_a_parameter_that_is_skipped_is_caught(
-    make_model: MakeModel, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_3_twin_a_parameter_that_is_skipped_is_caught(monkeypatch):
     """Norms without one layer, and a sum with it: the move passes C."""
-    model, rows = make_model("gpt2-untied", torch.float64), make_rows([1] * 4, seed=4)
+    model, rows = tiny("gpt2-untied", torch.float64), ragged([1] * 4, seed=4)
     honest = Sparse.squared_norms
     monkeypatch.setattr(Sparse, "squared_norms", lambda self: 0 * honest(self))
     assert tied_move(model, rows, 0.5) > 0.5
 
 
 @pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
-def test_under_bfloat16_autocast_a_unit_moves_the_sum_by_at_most_the_clip_norm(
-    family: str, make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model, rows, clip = make_model(family), make_rows([2, 1, 3]), 0.5
+def test_under_bfloat16_autocast_a_unit_moves_the_sum_by_at_most_the_clip_norm(family: str) -> None:
+    model, rows, clip = tiny(family), ragged([2, 1, 3]), 0.5
 
     def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -211,11 +196,9 @@ def test_under_bfloat16_autocast_a_unit_moves_the_sum_by_at_most_the_clip_norm(
         assert 0.9 * clip < move <= clip
 
 
-def test_invariant_3_twin_a_loss_over_the_batch_is_refused(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
+def test_invariant_3_twin_a_loss_over_the_batch_is_refused() -> None:
     def batch_mean(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
         return causal_lm_loss(model, input_ids, lengths).mean()
 
     with pytest.raises(UseError, match="one number per row"):
-        batched_sum(make_model(), batch_mean, Units.from_rows(make_rows([2, 2])), l2_clip_norm=1.0)
+        batched_sum(tiny(), batch_mean, Units.from_rows(ragged([2, 2])), l2_clip_norm=1.0)

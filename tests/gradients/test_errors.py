@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.gradients.conftest import VOCABULARY, MakeModel, MakeRows
+from tests.gradients.tiny import VOCABULARY, ragged, tiny
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
 
@@ -27,10 +27,10 @@ def picky(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> t
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("name", ENGINES)
 def test_invariant_9_a_user_whose_rows_raise_counts_as_zero_and_takes_nothing_from_others(
-    name: str, dropout: bool, make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model("gpt2-tied").train(dropout)
-    good = make_rows([1, 2, 1, 1], longest=9)
+    name, dropout
+):
+    model = tiny("gpt2-tied").train(dropout)
+    good = ragged([1, 2, 1, 1], longest=9)
     with_one = [*good[:2], [[3, BEYOND, 4]], *good[2:]]
     found, without = (
         get_engine(name)(model, causal_lm_loss, Units.from_rows(rows, width=16), l2_clip_norm=0.7)
@@ -46,22 +46,18 @@ def test_invariant_9_a_user_whose_rows_raise_counts_as_zero_and_takes_nothing_fr
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_loss_that_raises_for_what_it_reads_costs_one_user_its_part(
-    name: str, make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    units = Units.from_rows([*make_rows([1, 1]), [[7, 7, 3]]])
-    found = get_engine(name)(make_model("gpt2-tied"), picky, units, l2_clip_norm=0.7)
+def test_a_loss_that_raises_for_what_it_reads_costs_one_user_its_part(name: str) -> None:
+    units = Units.from_rows([*ragged([1, 1]), [[7, 7, 3]]])
+    found = get_engine(name)(tiny("gpt2-tied"), picky, units, l2_clip_norm=0.7)
     assert found.failed == 1
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_an_error_on_made_up_rows_is_the_codes_own_and_comes_out_as_it_is(
-    name: str, make_model: MakeModel, make_rows: MakeRows
-) -> None:
+def test_an_error_on_made_up_rows_is_the_codes_own_and_comes_out_as_it_is(name: str) -> None:
     def broken(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         raise ValueError("always")
 
     with pytest.raises(ValueError, match="always"):
         get_engine(name)(
-            make_model("gpt2-tied"), broken, Units.from_rows(make_rows([1, 1])), l2_clip_norm=0.7
+            tiny("gpt2-tied"), broken, Units.from_rows(ragged([1, 1])), l2_clip_norm=0.7
         )

@@ -35,8 +35,8 @@ FEW: list[tuple[str, dict[str, Any], Loss, str]] = [
 
 @pytest.mark.parametrize(("name", "how", "loss", "way"), fast_then_slow(FEW, fast=2))
 def test_invariant_3_one_user_moves_the_sum_of_a_family_by_at_most_the_clip_norm(
-    name: str, how: dict[str, Any], loss: Loss, way: str
-) -> None:
+    name, how, loss, way
+):
     model, units = build(name, **how), cohort()
     ask = {"micro_batch": people.MICRO_BATCH}
     clip = biting_clip(clipped_sum(model, loss, units, l2_clip_norm=1.0, **ask).norms)

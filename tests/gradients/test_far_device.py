@@ -9,6 +9,7 @@ import torch
 
 from tests.gradients.batches import reason_alone
 from tests.gradients.far_device import FAR, Accelerator, Far, MixedDevicesError, on_far
+from tests.gradients.tiny import ragged, tiny
 from tests.speed import fast_then_slow
 from userdp.gradients import (
     ENGINES,
@@ -23,13 +24,13 @@ SIZES = [2, 1, 3, 1]
 
 
 @pytest.fixture
-def both(make_model, make_rows):
+def both():
     """``both(family, masked)``: a model here and there, units here and there."""
 
     def make(family, masked=False):
-        model = make_model(family)
+        model = tiny(family)
         model.set_attn_implementation("eager")  # which kernel attends follows the device's name
-        here = Units.from_rows(make_rows(SIZES))
+        here = Units.from_rows(ragged(SIZES))
         if masked:
             generator = torch.Generator().manual_seed(5)
             targets = torch.rand(here.input_ids.shape, generator=generator) < 0.7

@@ -60,15 +60,11 @@ SCALES = [10.0 ** (30 + e / 4) for e in range(0, 32, 2)]
 
 @pytest.mark.parametrize("engine", fast_then_slow(ENGINES))
 @pytest.mark.parametrize("clip", fast_then_slow([1e-8, 1e-7, 1e-6]))
-def test_invariant_3_a_unit_far_over_the_clip_norm_adds_no_more_than_it(
-    engine: str, clip: float
-) -> None:
+def test_invariant_3_a_unit_far_over_the_clip_norm_adds_no_more_than_it(engine, clip):
     assert max(influence(engine, scaled(scale), clip) for scale in SCALES) <= 1
 
 
-def test_invariant_3_twin_clip_factors_below_normal_float32_are_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_3_twin_clip_factors_below_normal_float32_are_caught(monkeypatch):
     everyone = lambda factors: torch.stack(list(factors)).all(0)  # noqa: E731
     monkeypatch.setattr(batched, "multiplicable", everyone)
     monkeypatch.setattr(linear, "_LARGEST_SIDE", math.inf)

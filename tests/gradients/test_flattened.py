@@ -95,9 +95,7 @@ def test_invariant_3_targets_that_the_rows_divide_reach_no_other_user(name: str)
         fast=4,
     ),
 )
-def test_invariant_3_routed_sorted_and_turned_tokens_reach_no_other_user(
-    build: Callable[[], nn.Module], name: str
-) -> None:
+def test_invariant_3_routed_sorted_and_turned_tokens_reach_no_other_user(build, name):
     for seed in range(2):
         model = renewed(build(), seed)
         assert influence(name, model, losses.own_rows, five_four_three()) <= 1
@@ -127,9 +125,7 @@ def test_invariant_3_as_many_tokens_as_the_pass_has_but_in_the_routers_order(nam
         (models.Pooled, losses.own_rows),
     ],
 )
-def test_selections_are_given_back_to_the_reference_engine_whatever_their_count(
-    build: Callable[[], nn.Module], loss: Loss
-) -> None:
+def test_selections_are_given_back_to_the_reference_engine_whatever_their_count(build, loss):
     model = renewed(build())
     for units in (friendly(), five_four_three()):
         with pytest.raises(NotCoveredError, match=r"rows are not|numbers by|tipped by"):
@@ -173,9 +169,7 @@ def told_by_shapes(
 
 
 @pytest.mark.pitfall(number=30)
-def test_invariant_3_twin_rows_told_by_division_are_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_3_twin_rows_told_by_division_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a check on the cohort's own rows, which the friendly cohort passes."""
     blind(monkeypatch)
     friendly_rows = (Shape((2, 2), (4, 4, 4, 4)),)
@@ -185,9 +179,7 @@ def test_invariant_3_twin_rows_told_by_division_are_caught(
     assert influence("auto", model, losses.on_selected, divisible(17, 1)) > 1.5
 
 
-def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(monkeypatch):
     """Two of two experts: always as many tokens as the pass has, in the order of the router."""
     blind(monkeypatch)
     monkeypatch.setattr(choice, "disagreement", lambda task: None)

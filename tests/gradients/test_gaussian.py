@@ -78,9 +78,7 @@ def test_the_device_samplers_end_is_the_one_that_is_priced(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("zeros", [1, 2])
-def test_the_device_samplers_tail_goes_on_word_after_word(
-    monkeypatch: pytest.MonkeyPatch, zeros: int
-) -> None:
+def test_the_device_samplers_tail_goes_on_word_after_word(monkeypatch, zeros):
     """Given that the leading words are 0, the rest of the radius has the law it should have.
 
     -log U is exponential, and given U < 2^-63k it is that plus 63k log 2.

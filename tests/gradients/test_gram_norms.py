@@ -81,9 +81,7 @@ def test_invariant_3_a_gram_norm_is_never_too_small(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_invariant_3_twin_gram_norms_as_they_are_found_are_caught(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_3_twin_gram_norms_as_they_are_found_are_caught(width, monkeypatch):
     as_found(monkeypatch)
     assert shortfall(*search(width)[-1], width) > 1e-2  # ten times float32's margin
 
@@ -92,9 +90,7 @@ def test_invariant_3_twin_gram_norms_as_they_are_found_are_caught(
 @pytest.mark.parametrize(
     ("p", "q", "positions"), [(3, 1, 1), (1023, 5, 7), (600, 300, 32), (5000, 2, 3), (700, 1, 260)]
 )
-def test_invariant_3_the_bound_holds_on_random_rows_of_any_condition(
-    p: int, q: int, positions: int, dtype: torch.dtype
-) -> None:
+def test_invariant_3_the_bound_holds_on_random_rows_of_any_condition(p, q, positions, dtype):
     """Entry by entry, and of the norm, against 64 bits; and it is no larger than it need be."""
     generator = torch.Generator().manual_seed(p)
     for spread in (1.0, 1e-1, 1e-2):
@@ -191,8 +187,8 @@ def head_loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("width", fast_then_slow(WIDTHS))
 def test_invariant_3_a_unit_of_the_worst_rows_moves_the_sum_by_at_most_the_clip_norm(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    width, monkeypatch
+):
     """Broken twin: the same rows under norms as found, against which they were searched."""
     # The head reads two tokens of a row, whatever its length: the made-up rows do not fit it.
     for module in (choice, reference):

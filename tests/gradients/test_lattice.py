@@ -49,9 +49,7 @@ def noised(std: float, kind: type[NoiseSource], *, from_moved: bool = False) -> 
 @pytest.mark.parametrize("std", STDS)
 @pytest.mark.parametrize("from_moved", [False, True], ids=["from 0", "from elsewhere"])
 @pytest.mark.pitfall(number=26)
-def test_invariant_5_a_release_tells_nothing_by_its_lattice(
-    std: float, kind: type[NoiseSource], from_moved: bool
-) -> None:
+def test_invariant_5_a_release_tells_nothing_by_its_lattice(std, kind, from_moved):
     assert abs(noised(std, kind, from_moved=from_moved).errors) < ENOUGH
 
 
@@ -65,9 +63,7 @@ def test_invariant_5_twin_float32_noise_tells_the_clean_sum(std: float) -> None:
 
 
 @WAYS
-def test_invariant_5_twin_noise_that_passes_through_float32_is_caught(
-    kind: type[NoiseSource], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_5_twin_noise_that_passes_through_float32_is_caught(kind, monkeypatch):
     """Two draws in float64 whose sum is kept in float32 before it is scaled."""
     host, device = noise_module.draw_on_host, noise_module.draw_on_device
     std, kept = STDS[2], []

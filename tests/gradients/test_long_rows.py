@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -62,9 +61,7 @@ def test_invariant_3_a_row_beyond_the_limit_moves_the_sum_by_at_most_the_clip_no
     assert move("auto") <= 1
 
 
-def test_invariant_3_twin_a_batch_with_such_a_row_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_3_twin_a_batch_with_such_a_row_is_caught(monkeypatch):
     """If a pass were as wide as the longest row of all, that is."""
     monkeypatch.setattr(choice, "most_tokens", lambda model: 1 << 30)
     assert move("auto") <= 1

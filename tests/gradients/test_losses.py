@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.gradients.tiny import tiny
 from userdp.gradients import Units, causal_lm_loss
 
 FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
-MakeModel = Callable[..., nn.Module]
 
 
 def by_hand(model: nn.Module, row: list[int]) -> Tensor:
@@ -22,10 +20,8 @@ def by_hand(model: nn.Module, row: list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_row_loses_the_mean_surprise_of_its_own_targets(
-    family: str, make_model: MakeModel
-) -> None:
-    model = make_model(family, torch.float64)
+def test_each_row_loses_the_mean_surprise_of_its_own_targets(family: str) -> None:
+    model = tiny(family, torch.float64)
     rows = [[3, 1, 4, 1, 5, 9, 2], [6, 5], [3, 5, 8, 9]]
     units = Units.from_rows([rows])
     losses = causal_lm_loss(model, units.input_ids, units.lengths)
@@ -34,10 +30,8 @@ def test_each_row_loses_the_mean_surprise_of_its_own_targets(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_whatever_stands_in_the_padding_changes_neither_loss_nor_gradient(
-    family: str, make_model: MakeModel
-) -> None:
-    model = make_model(family)
+def test_whatever_stands_in_the_padding_changes_neither_loss_nor_gradient(family: str) -> None:
+    model = tiny(family)
     lengths = torch.tensor([3, 6, 1, 0])
     ids = torch.randint(0, 23, (4, 8), generator=torch.Generator().manual_seed(1))
     own = torch.arange(8) < lengths[:, None]
@@ -68,7 +62,7 @@ class Spy(nn.Module):
 
 
 @pytest.mark.pitfall(number=15)
-def test_positions_arrive_with_shape_rows_by_length(make_model: MakeModel) -> None:
-    spy = Spy(make_model())
+def test_positions_arrive_with_shape_rows_by_length() -> None:
+    spy = Spy(tiny())
     causal_lm_loss(spy, torch.ones(3, 6, dtype=torch.int64), torch.tensor([6, 2, 4]))
     assert spy.shapes == [(3, 5)] * 2

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.gradients.tiny import ragged, tiny
 from tests.speed import fast_then_slow
 from userdp.gradients import (
     ENGINES,
@@ -22,8 +22,6 @@ from userdp.gradients import (
 )
 from userdp.gradients.clipping import squared_norm
 
-MakeModel = Callable[..., nn.Module]
-MakeRows = Callable[..., list[list[list[int]]]]
 Rows = list[list[list[int]]]
 
 
@@ -52,11 +50,9 @@ def by_hand(model: nn.Module, row: Tensor, marks: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
-def test_each_row_loses_the_mean_surprise_of_its_marked_tokens(
-    family: str, make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model(family, torch.float64)
-    units = masked(make_rows([3, 1, 2]))
+def test_each_row_loses_the_mean_surprise_of_its_marked_tokens(family: str) -> None:
+    model = tiny(family, torch.float64)
+    units = masked(ragged([3, 1, 2]))
     assert units.targets is not None
     losses = causal_lm_loss(model, units.input_ids, units.lengths, units.targets)
     expected = [
@@ -71,11 +67,9 @@ def test_each_row_loses_the_mean_surprise_of_its_marked_tokens(
 
 @pytest.mark.parametrize("item_clip_norm", fast_then_slow([None, 0.4]))
 @pytest.mark.parametrize("engine", list(ENGINES))
-def test_every_engine_gives_the_reference_sum_with_masks(
-    engine: str, item_clip_norm: float | None, make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model("gpt2-tied", torch.float64)
-    units = masked(make_rows([3, 1, 4, 2], seed=3))
+def test_every_engine_gives_the_reference_sum_with_masks(engine, item_clip_norm):
+    model = tiny("gpt2-tied", torch.float64)
+    units = masked(ragged([3, 1, 4, 2], seed=3))
     options = {"item_clip_norm": item_clip_norm, "micro_batch": 6}
     exact = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=0.5, **options)
     found = get_engine(engine)(model, causal_lm_loss, units, l2_clip_norm=0.5, **options)
@@ -86,12 +80,10 @@ def test_every_engine_gives_the_reference_sum_with_masks(
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
-def test_invariant_3_marks_of_one_unit_move_the_sum_by_its_own_part_alone(
-    engine: str, make_model: MakeModel, make_rows: MakeRows
-) -> None:
+def test_invariant_3_marks_of_one_unit_move_the_sum_by_its_own_part_alone(engine: str) -> None:
     """A unit leaves, and what is left is the others' sum: nobody is normalised by its marks."""
-    model = make_model("gpt2-tied", torch.float64)
-    rows = make_rows([2, 3, 2], seed=4)
+    model = tiny("gpt2-tied", torch.float64)
+    rows = ragged([2, 3, 2], seed=4)
     clip = 1e4  # never bites, so that any coupling would show
     whole = masked(rows, seed=5)
     engine_ = get_engine(engine)
@@ -104,12 +96,10 @@ def test_invariant_3_marks_of_one_unit_move_the_sum_by_its_own_part_alone(
         torch.testing.assert_close(value, parts, rtol=1e-6, atol=1e-9)
 
 
-def test_invariant_3_twin_a_loss_over_the_targets_of_the_batch_is_caught(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
+def test_invariant_3_twin_a_loss_over_the_targets_of_the_batch_is_caught() -> None:
     """Normalised by everybody's targets, one user's marks scale the others' gradients."""
-    model = make_model("gpt2-tied", torch.float64)
-    rows = make_rows([1] * 9, seed=6, shortest=9, longest=9)
+    model = tiny("gpt2-tied", torch.float64)
+    rows = ragged([1] * 9, seed=6, shortest=9, longest=9)
     marks = torch.zeros(9, 9, dtype=torch.bool)
     marks[:, 1] = True  # one target each, but the first has eight
     marks[0, 1:] = True

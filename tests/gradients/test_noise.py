@@ -20,6 +20,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from benchmarks.gpu.noise import DeviceNoise
+from tests.gradients.tiny import ragged, tiny
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import NoiseSource, Units, causal_lm_loss, clipped_sum
@@ -28,8 +29,6 @@ from userdp.noise.gaussian import DRAWS, FLOATING_POINT_ASSUMPTION, NoiseSampler
 
 ACCEPT, REJECT = 1e-3, 1e-9
 STD = 3.7
-MakeModel = Callable[..., nn.Module]
-MakeRows = Callable[..., list[list[list[int]]]]
 
 
 def zeros(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
@@ -42,9 +41,7 @@ def p_value(noise: Tensor, std: float = STD) -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_invariant_5_noise_is_gaussian_with_exactly_the_planned_deviation(
-    seed: int, dtype: torch.dtype
-) -> None:
+def test_invariant_5_noise_is_gaussian_with_exactly_the_planned_deviation(seed, dtype):
     value = zeros((100, 200), dtype=dtype)
     NoiseSource(unsafe_noise_seed=seed).add_(value, STD)
     assert value["0"].dtype == dtype
@@ -80,19 +77,17 @@ def noise_of_a_step(model: nn.Module, units: Units, *, micro_batch: int, calls: 
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.bfloat16]))
 @pytest.mark.parametrize("micro_batch", [1, 2, 32])
 def test_invariant_5_the_variance_of_a_step_does_not_depend_on_the_micro_batches(
-    micro_batch: int, dtype: torch.dtype, make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model, units = make_model(dtype=dtype), Units.from_rows(make_rows([4, 3]))
+    micro_batch, dtype
+):
+    model, units = tiny(dtype=dtype), Units.from_rows(ragged([4, 3]))
     noise = noise_of_a_step(model, units, micro_batch=micro_batch)
     assert p_value(noise) > ACCEPT
     assert noise.dtype == torch.float64
 
 
 @pytest.mark.pitfall(number=20)
-def test_invariant_5_twin_noise_once_per_micro_batch_is_caught(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model, units = make_model(), Units.from_rows(make_rows([4, 3]))
+def test_invariant_5_twin_noise_once_per_micro_batch_is_caught() -> None:
+    model, units = tiny(), Units.from_rows(ragged([4, 3]))
     assert p_value(noise_of_a_step(model, units, micro_batch=2, calls=2)) < REJECT
 
 
@@ -129,8 +124,8 @@ def test_invariant_5_twin_the_same_noise_for_different_data_is_caught() -> None:
 
 
 def test_invariant_5_each_draw_of_each_block_is_seeded_by_256_fresh_bits_of_the_operating_system(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     asked: list[int] = []
 
     def randbits(bits: int) -> int:
@@ -153,9 +148,7 @@ WAYS = pytest.mark.parametrize("kind", [NoiseSource, DeviceNoise], ids=["host", 
 
 
 @WAYS
-def test_invariant_5_twin_one_seed_for_both_draws_is_caught(
-    kind: type[NoiseSource], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_5_twin_one_seed_for_both_draws_is_caught(kind, monkeypatch):
     """The same draw added twice, over √2, has twice the variance."""
     seeds = NoiseSource._block_seeds
     monkeypatch.setattr(NoiseSource, "_block_seeds", lambda self: (seeds(self)[0],) * DRAWS)
@@ -166,9 +159,7 @@ def test_invariant_5_twin_one_seed_for_both_draws_is_caught(
 
 
 @WAYS
-def test_invariant_5_twin_half_the_variance_is_caught(
-    kind: type[NoiseSource], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_5_twin_half_the_variance_is_caught(kind, monkeypatch):
     """One draw over √2: what a forgotten second draw comes to."""
     host, device = noise_module.draw_on_host, noise_module.draw_on_device
     calls = itertools.count()
@@ -193,18 +184,14 @@ def test_invariant_5_twin_half_the_variance_is_caught(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_invariant_5_noise_drawn_on_the_device_is_gaussian_with_the_planned_deviation(
-    seed: int, dtype: torch.dtype
-) -> None:
+def test_invariant_5_noise_drawn_on_the_device_is_gaussian_with_the_planned_deviation(seed, dtype):
     value = zeros((100, 200), dtype=dtype)
     DeviceNoise(unsafe_noise_seed=seed).add_(value, STD)
     assert value["0"].dtype == dtype
     assert p_value(value["0"]) > ACCEPT
 
 
-def test_invariant_5_no_one_seed_covers_two_draws_of_a_release_on_a_device(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_5_no_one_seed_covers_two_draws_of_a_release_on_a_device(monkeypatch):
     monkeypatch.setattr(noise_module, "_DEVICE_BLOCK", 5_000)
     seeds: list[int] = []
     seed_of = NoiseSource._seed
@@ -232,9 +219,7 @@ def test_noise_is_drawn_on_cuda_devices_and_for_all_others_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("std", [1e-6, 0.75, STD, 1e5])
-def test_invariant_5_every_noisy_value_lies_on_one_public_grid_whatever_the_data(
-    std: float,
-) -> None:
+def test_invariant_5_every_noisy_value_lies_on_one_public_grid_whatever_the_data(std):
     """Mironov 2012: the low-order bits of the sum must not tell which data it came from."""
     grid = 2.0 ** (math.floor(math.log2(std)) - 20)
     assert grid <= std * 2**-20 < 2 * grid
@@ -263,18 +248,14 @@ def test_a_deviation_that_is_not_finite_and_positive_is_refused(std: float) -> N
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64])
 @pytest.mark.pitfall(number=20)
-def test_noise_in_the_dtype_of_narrow_parameters_is_refused_before_anything_changes(
-    dtype: torch.dtype,
-) -> None:
+def test_noise_in_the_dtype_of_narrow_parameters_is_refused_before_anything_changes(dtype):
     value = {"wide": torch.zeros(3), "narrow": torch.zeros(3, dtype=dtype)}
     with pytest.raises(UseError, match="narrow"):
         NoiseSource().add_(value, 1.0)
     assert not value["wide"].any()
 
 
-def test_more_numbers_than_a_plan_is_priced_for_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_more_numbers_than_a_plan_is_priced_for_are_refused(monkeypatch):
     monkeypatch.setattr(noise_module, "MOST_COORDINATES", 8)
     value = zeros((3,), (4,))
     NoiseSource().add_(value, 1.0)  # one place is left for the count of adaptive clipping

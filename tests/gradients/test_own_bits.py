@@ -106,9 +106,7 @@ def distance(one: ClippedSum, two: ClippedSum) -> float:
 
 @pytest.mark.parametrize("build", MODELS)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_invariant_3_a_units_bits_are_the_same_whoever_is_there(
-    loss: Any, build: Callable[[], nn.Module]
-) -> None:
+def test_invariant_3_a_units_bits_are_the_same_whoever_is_there(loss, build):
     model, rows = build(), some_rows(24)
     assert reason_alone(model, loss, units_of(rows)) is None
     everybody = summed("auto", model, loss, rows)
@@ -119,9 +117,7 @@ def test_invariant_3_a_units_bits_are_the_same_whoever_is_there(
 
 
 @pytest.mark.parametrize("build", fast_then_slow(MODELS))
-def test_invariant_3_in_bfloat16_one_of_many_alike_moves_the_sum_by_at_most_the_clip_norm(
-    build: Callable[[], nn.Module],
-) -> None:
+def test_invariant_3_in_bfloat16_one_of_many_alike_moves_the_sum_by_at_most_the_clip_norm(build):
     """All would move in one direction: 199 units moved by 0.27 C where batches were ragged."""
     model, rows = build(), some_rows(3) * 40
     everybody = summed("auto", model, in_bfloat16, rows)
@@ -178,9 +174,7 @@ def changed_passes(monkeypatch: pytest.MonkeyPatch, order: Coupled, without: Cou
     return sum(old != new for old, new in zip(before, after, strict=True))
 
 
-def test_invariant_3_one_unit_more_changes_who_is_in_two_passes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_3_one_unit_more_changes_who_is_in_two_passes(monkeypatch):
     """At the orders that the proof couples; twin: the order in which units were drawn."""
     order = torch.randperm(40, generator=torch.Generator().manual_seed(0)).tolist()
     *others, last = order
@@ -190,9 +184,7 @@ def test_invariant_3_one_unit_more_changes_who_is_in_two_passes(
     assert changed_passes(monkeypatch, list, list) == 9
 
 
-def test_twin_passes_as_large_and_as_wide_as_who_is_there_are_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_twin_passes_as_large_and_as_wide_as_who_is_there_are_caught(monkeypatch):
     model, rows = gpt2(), some_rows(24)
     summed("auto", model, in_bfloat16, rows)  # whose bits are found to be their own
     with counted_reference() as alone:
@@ -218,9 +210,7 @@ def test_invariant_3_a_unit_that_is_not_finite_leaves_everybody_elses_bits_alone
     assert len(without.norms) == len(others)
 
 
-def test_invariant_3_infinities_that_a_kernel_lets_through_leave_everybody_elses_bits_alone() -> (
-    None
-):
+def test_invariant_3_infinities_that_a_kernel_lets_through_leave_everybody_elses_bits_alone():
     """In bfloat16 a product over an odd number of columns reads the next row's, times 0."""
     draw = torch.Generator().manual_seed(5)
     rows = [[(1 + torch.randint(22, (12,), generator=draw)).tolist()] for _ in range(32)]
@@ -254,9 +244,7 @@ def place_counts(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tens
 honest_formed = linear.form_gradients
 
 
-def test_places_of_other_bits_hold_copies_and_too_few_leave_each_unit_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_places_of_other_bits_hold_copies_and_too_few_leave_each_unit_alone(monkeypatch):
     """As on accelerators in bfloat16: a place that rounds otherwise than the next is not used."""
 
     def places(units: int) -> tuple[int, ...] | str:

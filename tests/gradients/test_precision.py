@@ -181,9 +181,7 @@ def most_of_one_unit() -> float:
         torch.set_float32_matmul_precision("highest")
 
 
-def test_invariant_3_norms_and_sums_have_all_bits_whatever_products_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_3_norms_and_sums_have_all_bits_whatever_products_have(monkeypatch):
     assert most_of_one_unit() <= 1
 
     def by_product(gradients: Tensor) -> Tensor:
@@ -199,9 +197,7 @@ def test_invariant_3_norms_and_sums_have_all_bits_whatever_products_have(
 
 
 @pytest.mark.parametrize("dtype", NARROW)
-def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim(
-    dtype: torch.dtype,
-) -> None:
+def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim(dtype):
     model, engine = Sometimes(dtype), get_engine("auto")
     engine(model, row_loss, some_units(3), l2_clip_norm=CLIP)
     rows = Units.from_rows([[[1, 2, 3, 4]], [[7, 2, 3, 1]], [[5, 0, 3, 2]]])

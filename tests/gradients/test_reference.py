@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.gradients.tiny import ragged, tiny
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import (
@@ -20,8 +20,6 @@ from userdp.gradients import (
     trainable_parameters,
 )
 
-MakeModel = Callable[..., nn.Module]
-MakeRows = Callable[..., list[list[list[int]]]]
 FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
 
 
@@ -57,12 +55,12 @@ def added(gradients: list[dict[str, Tensor]], weight: float) -> dict[str, Tensor
 @pytest.mark.parametrize("item_clip_norm", fast_then_slow([None, 1.5]))
 @pytest.mark.parametrize("family", fast_then_slow(FAMILIES, fast=2))
 def test_the_sum_is_algorithm_2_of_charles_et_al_row_by_row(
-    family: str, item_clip_norm: float | None, make_model: MakeModel, make_rows: MakeRows
+    family: str, item_clip_norm: float | None
 ) -> None:
     # RMSNorm rounds to float32 inside, whatever the dtype of the model.
     exact = 1e-6 if family in ("llama", "qwen2") else 1e-10
-    model = make_model(family, torch.float64)
-    rows = [*make_rows([3, 1, 2]), [[4]], [[5, 6], [7]]]
+    model = tiny(family, torch.float64)
+    rows = [*ragged([3, 1, 2]), [[4]], [[5, 6], [7]]]
     means = []
     for unit in rows:
         gradients = [row_gradient(model, row) for row in unit]
@@ -89,11 +87,9 @@ def test_the_sum_is_algorithm_2_of_charles_et_al_row_by_row(
 
 
 @pytest.mark.pitfall(number=17)
-def test_units_and_rows_of_padding_contribute_exactly_zero(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model()
-    rows = make_rows([2, 1])
+def test_units_and_rows_of_padding_contribute_exactly_zero() -> None:
+    model = tiny()
+    rows = ragged([2, 1])
     bare = clipped_sum(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1.0)
     padded = clipped_sum(
         model, causal_lm_loss, Units.from_rows([[], *rows, [[]], [[], [3]]]), l2_clip_norm=1.0
@@ -102,30 +98,24 @@ def test_units_and_rows_of_padding_contribute_exactly_zero(
     assert padded.norms[[0, 3, 4]].tolist() == [0, 0, 0]
 
 
-def test_a_tied_tensor_counts_once_and_a_frozen_one_not_at_all(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model("gpt2-tied")
+def test_a_tied_tensor_counts_once_and_a_frozen_one_not_at_all() -> None:
+    model = tiny("gpt2-tied")
     assert "lm_head.weight" not in trainable_parameters(model)
     model.get_parameter("transformer.wpe.weight").requires_grad_(False)
-    result = clipped_sum(model, causal_lm_loss, Units.from_rows(make_rows([2])), l2_clip_norm=1e6)
+    result = clipped_sum(model, causal_lm_loss, Units.from_rows(ragged([2])), l2_clip_norm=1e6)
     assert "transformer.wpe.weight" not in result.value
     total = math.sqrt(sum(float(v.square().sum()) for v in result.value.values()))
     assert float(result.norms[0]) == pytest.approx(total, rel=1e-12)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_call_leaves_mode_grad_and_weights_untouched(
-    training: bool, make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model().train(training)
+def test_the_call_leaves_mode_grad_and_weights_untouched(training: bool) -> None:
+    model = tiny().train(training)
     first = next(model.parameters())
     first.grad = torch.full_like(first, 3.0)
     before = copy.deepcopy(model.state_dict())
     with torch.no_grad():  # gradients are computed all the same
-        result = clipped_sum(
-            model, causal_lm_loss, Units.from_rows(make_rows([2])), l2_clip_norm=1.0
-        )
+        result = clipped_sum(model, causal_lm_loss, Units.from_rows(ragged([2])), l2_clip_norm=1.0)
     assert result.norms[0] > 0
     assert model.training == training
     assert torch.equal(first.grad, torch.full_like(first, 3.0))
@@ -166,11 +156,9 @@ def test_invariant_3_a_model_with_statistics_over_the_batch_is_refused(layer: nn
         clipped_sum(Tail(layer), tail_loss, Units.from_rows([[[1, 2], [3, 4]]]), l2_clip_norm=1.0)
 
 
-def test_a_loss_that_is_one_number_for_the_batch_is_refused(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
+def test_a_loss_that_is_one_number_for_the_batch_is_refused() -> None:
     def batch_mean(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
         return causal_lm_loss(model, input_ids, lengths).mean()
 
     with pytest.raises(UseError, match="one number per row"):
-        clipped_sum(make_model(), batch_mean, Units.from_rows(make_rows([2])), l2_clip_norm=1.0)
+        clipped_sum(tiny(), batch_mean, Units.from_rows(ragged([2])), l2_clip_norm=1.0)

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.conftest import MakeModel, MakeRows
-from tests.gradients.dropout import with_dropout
+from tests.gradients.tiny import ragged, tiny, with_dropout
 from tests.memory import ERRORS, Memory, MemoryLoss
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
@@ -28,13 +27,13 @@ MICRO_BATCH = 4
 
 
 @pytest.fixture
-def model(make_model: MakeModel) -> nn.Module:
-    return make_model("gpt2-tied")
+def model() -> nn.Module:
+    return tiny("gpt2-tied")
 
 
 @pytest.fixture
-def units(make_rows: MakeRows) -> Units:
-    return Units.from_rows(make_rows(ROWS))
+def units() -> Units:
+    return Units.from_rows(ragged(ROWS))
 
 
 class Computed:
@@ -88,8 +87,8 @@ def same_bits(one: ClippedSum, other: ClippedSum) -> bool:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_invariant_9_memory_that_runs_out_in_any_pass_leaves_the_sum_of_half_as_large_passes(
-    name: str, model: nn.Module, units: Units
-) -> None:
+    name, model, units
+):
     """Bit for bit: nothing of the attempt that failed is in it, and nobody is left out."""
     computed = Computed(name, model, units)
     exact = get_engine("reference")(model, causal_lm_loss, units, l2_clip_norm=0.7)
@@ -106,9 +105,7 @@ def test_invariant_9_memory_that_runs_out_in_any_pass_leaves_the_sum_of_half_as_
 
 
 @pytest.mark.parametrize("error", fast_then_slow(ERRORS))
-def test_passes_are_halved_until_they_fit_and_stay_as_small(
-    error: str, model: nn.Module, units: Units
-) -> None:
+def test_passes_are_halved_until_they_fit_and_stay_as_small(error, model, units):
     computed = Computed("auto", model, units)
     computed.memory.most, computed.memory.error = 1, ERRORS[error]
     first = computed.sum()
@@ -137,9 +134,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_invariant_3_what_an_attempt_that_failed_left_is_put_back(
-    name: str, model: nn.Module, units: Units
-) -> None:
+def test_invariant_3_what_an_attempt_that_failed_left_is_put_back(name, model, units):
     """A number of somebody's rows would scale the gradients of everybody in the next."""
     loss = Interrupted()
     engine = get_engine(name)
@@ -149,9 +144,7 @@ def test_invariant_3_what_an_attempt_that_failed_left_is_put_back(
     assert loss.held == 1.0
 
 
-def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes(
-    units: Units,
-) -> None:
+def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes(units: Units) -> None:
     """Neither masks of the attempt that failed, nor any that hang on how far it came."""
     computed = Computed("auto", with_dropout(), units)
     for at in (0, computed.passes - 1):
@@ -165,9 +158,7 @@ def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes(
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_pass_of_one_row_that_does_not_fit_is_told_with_the_way_out(
-    name: str, model: nn.Module, units: Units
-) -> None:
+def test_a_pass_of_one_row_that_does_not_fit_is_told_with_the_way_out(name, model, units):
     computed = Computed(name, model, units)
     computed.memory.most = 0
     with pytest.raises(FailureError, match="memory ran out in a pass over one example") as error:
@@ -206,11 +197,8 @@ def drops_the_half_that_failed(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("twin", [goes_on_where_it_failed, drops_the_half_that_failed])
 def test_invariant_9_twin_a_sum_that_keeps_or_drops_a_part_is_caught(
-    twin: Callable[[pytest.MonkeyPatch], None],
-    model: nn.Module,
-    units: Units,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    twin, model, units, monkeypatch
+):
     computed = Computed("auto", model, units)
     exact = computed.sum(MICRO_BATCH // 2)
     computed.memory.at = computed.passes - 1

@@ -55,8 +55,8 @@ def moved_by_the_first(cancelled: float) -> float:
 
 @pytest.mark.parametrize("cancelled", [20.0, 31.0, 45.0, 62.0])
 def test_invariant_3_what_others_add_is_moved_by_no_more_than_their_part_of_the_margin(
-    cancelled: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cancelled, monkeypatch
+):
     honest = moved_by_the_first(cancelled)
     assert honest <= 4.9e-4
     monkeypatch.setattr(linear, "at_least", torch.zeros_like)

@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.gradients.programs import ROWS, SIZES, Follow, Step, follow, step, written
 from tests.speed import fast_then_slow
 from userdp.gradients.certificate import operations, rows
-from userdp.gradients.certificate.operations import PLACES, Rule
+from userdp.gradients.certificate.operations import PLACES
 from userdp.gradients.certificate.places import CONSTANT, FIRST, Place
 from userdp.gradients.certificate.rows import Rows
 
@@ -93,8 +93,8 @@ def test_no_number_of_a_row_lies_outside_of_the_place_that_a_rule_gives_it() -> 
     ),
 )
 def test_twin_a_rule_that_looks_at_shapes_or_forgets_a_dimension_is_caught(
-    operations: str, rule: Rule, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    operations, rule, monkeypatch
+):
     for name in operations.split():
         monkeypatch.setitem(PLACES, name, rule)
     assert fuzz(6000, until_caught=True)[1] > 0
@@ -242,9 +242,7 @@ def test_a_backward_pass_of_somebodys_own_is_not_proved() -> None:
 
 
 @pytest.mark.usefixtures("unknown_goes_on")
-def test_twin_a_branch_that_may_be_read_gives_one_row_the_data_of_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_twin_a_branch_that_may_be_read_gives_one_row_the_data_of_another(monkeypatch):
     monkeypatch.setattr(Rows, "_judge", lambda *args: None)
     monkeypatch.setattr(rows, "_HANGS_ON_DATA", set())
     assert proved(lambda x: x.sum(1) if (x > 0).all() else -x.sum(1))

@@ -8,16 +8,16 @@ addition rounds in the same direction.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.gradients.batches import batched_sum
 from tests.gradients.tables import Table, table_loss
+from tests.gradients.tiny import ragged, tiny
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import rounding
@@ -85,13 +85,9 @@ def test_invariant_3_one_unit_across_the_switch_moves_the_sum_by_its_own_norm():
 
 
 @pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
-def test_invariant_3_models_with_tied_tables_round_within_the_bound(
-    family: str,
-    make_model: Callable[..., nn.Module],
-    make_rows: Callable[..., list[list[list[int]]]],
-) -> None:
+def test_invariant_3_models_with_tied_tables_round_within_the_bound(family: str) -> None:
     """The same passes' sums added in float64 are the oracle; all units say the same words."""
-    model, units = make_model(family), Units.from_rows(make_rows([1]) * 52)
+    model, units = tiny(family), Units.from_rows(ragged([1]) * 52)
     options = {"l2_clip_norm": 0.01, "micro_batch": 4}  # 52 x (13 + 2) <= 838
     narrow = batched_sum(model, causal_lm_loss, units, parts=1, **options)
     exact = batched_sum(model, causal_lm_loss, units, **options)

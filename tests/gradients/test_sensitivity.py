@@ -6,59 +6,23 @@ float64. The broken twins at the end go through the same measurement and must be
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.counted import each
 from tests.gradients.tables import Table, table_loss
+from tests.gradients.tiny import distance, largest_move, ragged, tiny
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum, trainable_parameters
 from userdp.gradients.clipping import squared_norm
 
-MakeModel = Callable[..., nn.Module]
-MakeRows = Callable[..., list[list[list[int]]]]
-Rows = list[list[list[int]]]
-Engine = Callable[[Rows], dict[str, Tensor]]
 
-
-def distance(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
-    """L2 distance in float64; NaN if anything is not finite."""
-    return math.sqrt(squared_norm(one[name].double() - two[name].double() for name in one))
-
-
-def largest_move(engine: Engine, units: Rows) -> float:
-    """The most that leaving out any one unit moves the sum; inf where it is not a number."""
-    everybody = engine(units)
-    moves = [
-        distance(everybody, engine(units[:left_out] + units[left_out + 1 :]))
-        for left_out in range(len(units))
-    ]
-    return max(move if math.isfinite(move) else math.inf for move in moves)
-
-
-def reference(
-    model: nn.Module,
-    clip: float,
-    *,
-    item_clip_norm: float | None = None,
-    micro_batch: int = 32,
-) -> Engine:
-    return lambda units: (
-        clipped_sum(
-            model,
-            causal_lm_loss,
-            Units.from_rows(units),
-            l2_clip_norm=clip,
-            item_clip_norm=item_clip_norm,
-            micro_batch=micro_batch,
-        ).value
-    )
+def reference(model: nn.Module, clip: float) -> Callable[[Units], ClippedSum]:
+    return partial(clipped_sum, model, causal_lm_loss, l2_clip_norm=clip)
 
 
 def chosen_gradients(dtype: torch.dtype) -> Tensor:
@@ -85,24 +49,15 @@ def chosen_gradients(dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("item_clip_norm", fast_then_slow([None, 0.1]))
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64, torch.bfloat16]))
 def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_adversarial_gradients(
-    dtype: torch.dtype, item_clip_norm: float | None, clip: float
-) -> None:
+    dtype, item_clip_norm, clip
+):
     model = Table(chosen_gradients(dtype))
     count = len(model.gradients)
     units = [[[k, 0]] for k in range(count)]
     units += [[[k, 0], [(k + 1) % count, 0], [k, 0]] for k in range(0, count, 2)]
+    limits = {"l2_clip_norm": clip, "item_clip_norm": item_clip_norm}
     for micro_batch in (1, 2) if item_clip_norm is None else (1,):
-
-        def engine(units: Rows, micro_batch: int = micro_batch) -> dict[str, Tensor]:
-            return clipped_sum(
-                model,
-                table_loss,
-                Units.from_rows(units),
-                l2_clip_norm=clip,
-                item_clip_norm=item_clip_norm,
-                micro_batch=micro_batch,
-            ).value
-
+        engine = partial(clipped_sum, model, table_loss, micro_batch=micro_batch, **limits)
         assert largest_move(engine, units) <= clip
 
 
@@ -113,11 +68,8 @@ def test_invariant_3_sensitivity_covers_the_rounding_of_a_long_sum() -> None:
     units = [[[0, 0]]] * 3000
     clip = 1.0
 
-    def total(rows: Rows) -> ClippedSum:
-        return clipped_sum(model, table_loss, Units.from_rows(rows), l2_clip_norm=clip)
-
-    everybody = total(units)
-    assert distance(everybody.value, total(units[1:]).value) <= clip
+    total = partial(clipped_sum, model, table_loss, l2_clip_norm=clip)
+    assert largest_move(total, units, [0]) <= clip
     part = clip * (1 - 1e-5) / math.sqrt(7)  # broken twin: the same contributions, added in float32
     running = torch.zeros(7)
     moves = []
@@ -129,161 +81,109 @@ def test_invariant_3_sensitivity_covers_the_rounding_of_a_long_sum() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_unit_contributes_the_same_whoever_else_is_there(
-    dtype: torch.dtype, make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model("llama", dtype)
-    mine = make_rows([3], seed=1, longest=5)
-    others = make_rows([2, 5], seed=2, shortest=12, longest=20)
-    alone = clipped_sum(model, causal_lm_loss, Units.from_rows(mine), l2_clip_norm=1.0)
-    among = [
-        clipped_sum(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1.0)
-        for rows in (others[:1] + mine + others[1:], mine + others)
-    ]
-    without = clipped_sum(model, causal_lm_loss, Units.from_rows(others), l2_clip_norm=1.0)
-    assert among[0].norms[1] == alone.norms[0]  # to the last bit
-    assert among[1].norms[0] == alone.norms[0]
-    assert among[0].losses[1] == alone.losses[0]
-    for result in among:
-        contribution = {name: result.value[name] - without.value[name] for name in alone.value}
-        assert distance(contribution, alone.value) < 1e-14
+def test_a_unit_contributes_the_same_whoever_else_is_there(dtype):
+    mine = ragged([3], seed=1, longest=5)
+    others = ragged([2, 5], seed=2, shortest=12, longest=20)
+    total = reference(tiny("llama", dtype), 1.0)
+    alone, without = total(Units.from_rows(mine)), total(Units.from_rows(others))
+    for place, rows in ((1, others[:1] + mine + others[1:]), (0, mine + others)):
+        among = total(Units.from_rows(rows))
+        assert among.norms[place] == alone.norms[0]  # to the last bit
+        assert among.losses[place] == alone.losses[0]
+        contribution = {name: among.value[name] - v for name, v in without.value.items()}
+        assert distance(contribution, alone) < 1e-14
 
 
 # Broken twins: engines with one mistake each, all seen by `largest_move`.
 
-
-def flat_gradient(loss: Tensor, model: nn.Module) -> list[Tensor]:
-    return list(torch.autograd.grad(loss, list(trainable_parameters(model).values())))
+UnitLoss = Callable[[nn.Module, Units, Tensor, Tensor], Tensor]
 
 
-def add_clipped(total: list[Tensor], gradient: list[Tensor], clip: float) -> None:
-    """A correct clip (in float64), so that only the twin's own mistake shows."""
-    factor = min(1.0, clip * (1 - 1e-5) / math.sqrt(squared_norm(gradient)))
-    for into, part in zip(total, gradient, strict=True):
-        into.add_(part.double() * factor)
+def norm_of(gradient: list[Tensor]) -> float:
+    return math.sqrt(squared_norm(gradient))
 
 
 def twin(
-    model: nn.Module, clip: float, unit_loss: Callable[[Units, Tensor, Tensor], Tensor]
-) -> Engine:
-    """One unit at a time, well clipped; ``unit_loss`` sees the whole cohort and a unit's rows."""
+    model: nn.Module, clip: float, loss: UnitLoss, norm: Callable[[list[Tensor]], float] = norm_of
+) -> Callable[[Units], dict[str, Tensor]]:
+    """One unit at a time, clipped by its ``norm``; ``loss`` sees the cohort and a unit's rows."""
 
-    def engine(rows: Rows) -> dict[str, Tensor]:
-        units = Units.from_rows(rows)
+    def engine(units: Units) -> dict[str, Tensor]:
         parameters = trainable_parameters(model)
-        total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters.values()]
+        total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
         for begin, end in zip(units.offsets[:-1], units.offsets[1:], strict=True):
-            loss = unit_loss(units, units.input_ids[begin:end], units.lengths[begin:end])
-            add_clipped(total, flat_gradient(loss, model), clip)
-        return dict(zip(parameters, total, strict=True))
+            here = loss(model, units, units.input_ids[begin:end], units.lengths[begin:end])
+            gradient = list(torch.autograd.grad(here, list(parameters.values())))
+            factor = min(1.0, clip * (1 - 1e-5) / norm(gradient))
+            for into, part in zip(total.values(), gradient, strict=True):
+                into.add_(part.double() * factor)
+        return total
 
     return engine
 
 
-def one_long_among_short(make_rows: MakeRows) -> Rows:
-    long = make_rows([1], seed=5, shortest=30, longest=30)
-    return long + make_rows([1] * 8, seed=6, shortest=3, longest=3)
+def own_mean(model: nn.Module, cohort: Units, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    return causal_lm_loss(model, input_ids, lengths).mean()
 
 
-def test_invariant_3_twin_a_loss_over_the_tokens_of_the_batch_is_caught(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model("gpt2-tied", torch.float64)
-    units = one_long_among_short(make_rows)
+def batch_mean(model: nn.Module, cohort: Units, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    own_tokens = (lengths - 1).clamp(min=1)
+    batch_tokens = (cohort.lengths - 1).clamp(min=1).sum()
+    return (causal_lm_loss(model, input_ids, lengths) * own_tokens).sum() / batch_tokens
 
-    def batch_mean(cohort: Units, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        own_tokens = (lengths - 1).clamp(min=1)
-        batch_tokens = (cohort.lengths - 1).clamp(min=1).sum()
-        return (causal_lm_loss(model, input_ids, lengths) * own_tokens).sum() / batch_tokens
 
-    def own_mean(cohort: Units, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        return causal_lm_loss(model, input_ids, lengths).mean()
+def padded_mean(model: nn.Module, cohort: Units, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    losses = causal_lm_loss(model, input_ids, lengths) * (lengths - 1).clamp(min=1)
+    return (losses / (input_ids.shape[1] - 1)).mean()
 
-    clip = 0.5
+
+@pytest.mark.parametrize(("loss", "clip"), [(batch_mean, 0.5), (padded_mean, 2.0)])
+def test_invariant_3_twin_a_loss_over_the_tokens_or_the_padding_of_the_batch_is_caught(loss, clip):
+    model = tiny(dtype=torch.float64)
+    long = ragged([1], seed=5, shortest=30, longest=30)
+    units = long + ragged([1] * 8, seed=6, shortest=3, longest=3)
     assert largest_move(twin(model, clip, own_mean), units) <= clip
-    assert largest_move(twin(model, clip, batch_mean), units) > 1.2 * clip
-
-
-def test_invariant_3_twin_padding_in_the_denominator_is_caught(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model("gpt2-tied", torch.float64)
-    units = one_long_among_short(make_rows)
-
-    def padded_mean(cohort: Units, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        own_tokens = (lengths - 1).clamp(min=1)
-        losses = causal_lm_loss(model, input_ids, lengths) * own_tokens
-        return (losses / (input_ids.shape[1] - 1)).mean()
-
-    clip = 2.0
-    assert largest_move(twin(model, clip, padded_mean), units) > 1.2 * clip
+    assert largest_move(twin(model, clip, loss), units) > 1.2 * clip
 
 
 @pytest.mark.pitfall(number=12)
-def test_invariant_3_twin_a_norm_without_the_tied_cross_term_is_caught(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
+def test_invariant_3_twin_a_norm_without_the_tied_cross_term_is_caught():
     """Input and output embedding are one tensor: |a + b|² is not |a|² + |b|²."""
-    tied = make_model("gpt2-tied", torch.float64)
-    untied = make_model("gpt2-untied", torch.float64)
+    tied, untied = tiny("gpt2-tied", torch.float64), tiny("gpt2-untied", torch.float64)
     state = tied.state_dict()
     untied.load_state_dict({name: state[name] for name in untied.state_dict()})
-    units = make_rows([2, 2, 2, 2], seed=4)
-    clip = 0.5
+    units, clip = ragged([2, 2, 2, 2], seed=4), 0.5
 
-    def engine(rows: Rows) -> dict[str, Tensor]:
-        cohort = Units.from_rows(rows)
-        names = list(trainable_parameters(untied))
-        total = [torch.zeros_like(p, dtype=torch.float64) for p in untied.parameters()]
-        for input_ids, lengths, _ in map(Units.cut, each(cohort)):
-            loss = causal_lm_loss(untied, input_ids, lengths).mean()
-            add_clipped(total, flat_gradient(loss, untied), clip)
-        value = dict(zip(names, total, strict=True))
+    def engine(cohort: Units) -> dict[str, Tensor]:
+        value = twin(untied, clip, own_mean)(cohort)
         value["transformer.wte.weight"] += value.pop("lm_head.weight")
         return value
 
-    assert set(engine(units)) == set(trainable_parameters(tied))
+    assert set(engine(Units.from_rows(units))) == set(trainable_parameters(tied))
     assert largest_move(reference(tied, clip), units) <= clip
     assert largest_move(engine, units) > 1.001 * clip
 
 
-def test_invariant_3_twin_a_norm_in_half_precision_is_caught(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model("gpt2-tied", torch.float64)
-    units = make_rows([2] * 6, seed=4)
-    clip = 0.5
+def test_invariant_3_twin_a_norm_in_half_precision_is_caught():
+    def half(gradient: list[Tensor]) -> float:
+        return math.sqrt(sum(float(g.bfloat16().square().sum()) for g in gradient))
 
-    def engine(rows: Rows) -> dict[str, Tensor]:
-        parameters = trainable_parameters(model)
-        total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in parameters.items()}
-        for input_ids, lengths, _ in map(Units.cut, each(Units.from_rows(rows))):
-            gradient = flat_gradient(causal_lm_loss(model, input_ids, lengths).mean(), model)
-            half = sum(float(g.bfloat16().square().sum()) for g in gradient)
-            for into, part in zip(total.values(), gradient, strict=True):
-                into.add_(part * min(1.0, clip * (1 - 1e-5) / math.sqrt(half)))
-        return total
-
-    assert largest_move(engine, units) > clip
+    engine = twin(tiny(dtype=torch.float64), 0.5, own_mean, half)
+    assert largest_move(engine, ragged([2] * 6, seed=4)) > 0.5
 
 
-def test_invariant_3_twin_the_sum_of_a_units_rows_in_place_of_one_clip_per_unit_is_caught(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
+def test_invariant_3_twin_the_sum_of_a_units_rows_in_place_of_one_clip_per_unit_is_caught():
     """Clipping per row bounds a row, not a user: a user of k rows moves the sum by up to k C."""
-    model = make_model("gpt2-tied", torch.float64)
-    units = make_rows([4, 1], seed=4)
-    per_row = reference(model, 0.5)
-    assert largest_move(lambda rows: per_row([[row] for unit in rows for row in unit]), units) > 0.6
+    total, units = reference(tiny(dtype=torch.float64), 0.5), ragged([4, 1], seed=4)
+    whole, rest = (total(Units.from_rows([[row] for u in part for row in u])) for part in
+                   (units, units[1:]))  # fmt: skip
+    assert distance(whole, rest) > 0.6
 
 
-def test_the_measurement_itself_sees_a_sum_that_is_one_percent_too_large(
-    make_model: MakeModel, make_rows: MakeRows
-) -> None:
-    model = make_model()
-    units = Units.from_rows(make_rows([2, 2]))
-    result = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=0.5)
-    wrong = replace(result, value={n: 1.01 * v for n, v in copy.copy(result.value).items()})
-    alone = clipped_sum(model, causal_lm_loss, units.select(0, 1), l2_clip_norm=0.5)
-    wrong_alone = {n: 1.01 * v for n, v in alone.value.items()}
-    assert distance(wrong.value, wrong_alone) > 0.5 >= distance(result.value, alone.value)
+def test_the_measurement_itself_sees_a_sum_that_is_one_percent_too_large():
+    total, units = reference(tiny(), 0.5), ragged([2, 2])
+
+    def wrong(some: Units) -> dict[str, Tensor]:
+        return {name: 1.01 * value for name, value in total(some).value.items()}
+
+    assert largest_move(wrong, units) > 0.5 >= largest_move(total, units)

@@ -131,9 +131,7 @@ def test_invariant_3_the_sum_moves_by_the_clip_norm_at_most(use: str) -> None:
 
 
 @pytest.mark.parametrize("use", ["frozen weight of one", "epsilon of a norm", "bias of a norm"])
-def test_invariant_3_twin_rules_that_do_not_look_at_other_tensors_are_caught(
-    use: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_3_twin_rules_that_do_not_look_at_other_tensors_are_caught(use, monkeypatch):
     monkeypatch.setattr(layer, "constant", lambda *of: True)
     monkeypatch.setattr(certify, "at_most_one_of_rows", lambda *of: True)
     assert moved(Shared(USES[use]).double(), batched_sum) > 1

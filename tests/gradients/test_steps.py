@@ -78,9 +78,7 @@ def test_invariant_3_a_router_in_a_batch_is_not_followed() -> None:
         batched_sum(routed(), causal_lm_loss, Units.from_rows(users(0)), l2_clip_norm=CLIP)
 
 
-def test_invariant_3_twin_a_choice_among_nearly_equal_experts_moves_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_3_twin_a_choice_among_nearly_equal_experts_moves_others(monkeypatch):
     """Broken twin: rows are followed through the choice, and a user moves the sum by more than C.
 
     Leaving the other user out changes nothing but the shapes of products, and their last bits.

@@ -51,17 +51,13 @@ def require_torchs(dtype: torch.dtype, *, scale: float = 5.0) -> None:
 
 @pytest.mark.parametrize("dtype", list(CLOSE))
 @pytest.mark.parametrize("chunk", [1, 25, 1 << 18])
-def test_losses_and_gradients_are_torchs_whatever_the_chunks(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int
-) -> None:
+def test_losses_and_gradients_are_torchs_whatever_the_chunks(monkeypatch, dtype, chunk):
     monkeypatch.setattr(module, "_CHUNK", chunk)
     require_torchs(dtype)
 
 
 @pytest.mark.parametrize("lost", ["first", "last"])
-def test_twin_a_chunk_that_is_left_out_is_caught(
-    monkeypatch: pytest.MonkeyPatch, lost: str
-) -> None:
+def test_twin_a_chunk_that_is_left_out_is_caught(monkeypatch, lost):
     honest = module._chunks
 
     def short(logits: Tensor) -> list[slice]:
@@ -101,9 +97,7 @@ class Coupled(nn.Module):
 
 
 @pytest.mark.parametrize(("mixed", "proved"), [(False, True), (True, False)])
-def test_rows_are_followed_through_it_and_twin_mixed_rows_are_not_proved(
-    mixed: bool, proved: bool
-) -> None:
+def test_rows_are_followed_through_it_and_twin_mixed_rows_are_not_proved(mixed, proved):
     from userdp.gradients.engines.certify import Proving
     from userdp.gradients.engines.passes import PassShape
     from userdp.gradients.engines.tape import Tape, Workspace

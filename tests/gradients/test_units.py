@@ -57,9 +57,7 @@ LENGTHS = torch.tensor([4, 2, 0])
         (IDS, LENGTHS, torch.tensor([], dtype=torch.int64)),
     ],
 )
-def test_units_refuse_lengths_and_offsets_out_of_range(
-    input_ids: torch.Tensor, lengths: torch.Tensor, offsets: torch.Tensor
-) -> None:
+def test_units_refuse_lengths_and_offsets_out_of_range(input_ids, lengths, offsets):
     with pytest.raises(UseError):
         Units(input_ids=input_ids, lengths=lengths, offsets=offsets)
 

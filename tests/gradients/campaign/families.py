@@ -112,7 +112,9 @@ _SPECIAL: dict[str, dict[str, Any]] = {
 }
 
 
-def build(name: str, *, adapters: bool = False, dropout: float = 0.0, seed: int = 7) -> nn.Module:
+def build(
+    name: str, *, adapters: bool = False, dropout: float = 0.0, seed: int = 7, **changes: Any
+) -> nn.Module:
     """A model in float32, in training mode, at weights that are not those of a beginning.
 
     Fresh models have zeros for biases and ones for norms; a wrong rule could hide behind these.
@@ -122,13 +124,14 @@ def build(name: str, *, adapters: bool = False, dropout: float = 0.0, seed: int 
         adapters: only LoRA of rank 2 on its linear layers trains.
         dropout: the rate of each kind of dropout that the family has.
         seed: of the weights.
+        changes: of the family's configuration.
     """
     settings = CONFIG_MAPPING[name]
     fields = {*settings().to_dict(), *settings.attribute_map}
     sizes = {field: size for field, size in _BY_NAME.items() if field in fields}
     if "kv_lora_rank" in fields:  # keys and values of latent attention have as many heads
         sizes["num_key_value_heads"] = 2
-    config = settings(**{**sizes, **_SPECIAL.get(name, {})})
+    config = settings(**{**sizes, **_SPECIAL.get(name, {}), **changes})
     for field in fields:
         if field.endswith(_RATES):
             setattr(config, field, dropout)

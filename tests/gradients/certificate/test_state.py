@@ -122,9 +122,7 @@ OF_A_LOSS: dict[str, Callable[[Loss], object]] = {
     [lambda loss: loss, lambda loss: functools.partial(loss), lambda loss: loss.__call__],
     ids=["itself", "a partial", "a bound method"],
 )
-def test_what_a_loss_wrote_down_is_seen_and_put_back(
-    kind: str, handed: Callable[[Loss], Callable[..., None]]
-) -> None:
+def test_what_a_loss_wrote_down_is_seen_and_put_back(kind, handed):
     loss = Loss()
     before, state = contents(loss), State(Model(), handed(loss))
     OF_A_LOSS[kind](loss)

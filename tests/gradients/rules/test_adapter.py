@@ -65,17 +65,13 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.mark.parametrize("form", [None, *Form])
 @pytest.mark.parametrize("kind", ["Linear", "Conv1D"])
-def test_the_rule_gives_each_units_norm_and_clipped_gradient(
-    kind: str, form: Form | None, ran: list[object]
-) -> None:
+def test_the_rule_gives_each_units_norm_and_clipped_gradient(kind, form, ran):
     assert error(adapted(kind), form) < 2e-5  # float64's margin; the norms agree to rounding
     assert ran
 
 
 @pytest.mark.parametrize("kind", ["Linear", "Conv1D"])
-def test_values_are_those_of_peft(
-    kind: str, ran: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_are_those_of_peft(kind, ran, monkeypatch):
     model = adapted(kind).double()
     ours = batched_sum(model, loss, UNITS, l2_clip_norm=1.0).losses
     assert ran
@@ -151,9 +147,7 @@ def test_what_is_not_the_plain_case_runs_as_peft_wrote_it(change: str, ran: list
     assert not ran
 
 
-def test_invariant_3_twin_a_scale_that_is_left_out_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invariant_3_twin_a_scale_that_is_left_out_is_caught(monkeypatch):
     honest = adapter._Adapted
     monkeypatch.setattr(
         adapter, "_Adapted", lambda tape, names, turned, scale: honest(tape, names, turned, 1.0)

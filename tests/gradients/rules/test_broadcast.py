@@ -154,9 +154,7 @@ def largest_move(units: Units, clip: float) -> float:
     )
 
 
-def test_invariant_3_twin_gradients_of_rows_that_are_shared_out_are_caught(
-    units: Units, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_3_twin_gradients_of_rows_that_are_shared_out_are_caught(units, monkeypatch):
     """Broken twin: each unit gets an equal part of what all units' rows leave at a vector.
 
     The sum is right, and no part of it is longer than the clip norm; but one unit's is in all, so

@@ -1,0 +1,119 @@
+"""Tiny models, ragged units, and how far one unit moves a sum: what most tests here begin from."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen2Config,
+)
+from transformers.utils import logging
+
+from userdp.gradients import ClippedSum, Units
+from userdp.gradients.clipping import squared_norm
+
+logging.set_verbosity_error()
+
+VOCABULARY = 23
+Rows = list[list[list[int]]]
+Sum = ClippedSum | Mapping[str, Tensor]
+
+_ENDS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
+_GATED: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    **_ENDS,
+}
+
+
+def gpt2(*, tied: bool = True, **rates: float) -> GPT2Config:
+    """The shape of a tiny GPT-2; ``rates`` of dropout are the library's where they are not told."""
+    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, **_ENDS}
+    return GPT2Config(vocab_size=VOCABULARY, tie_word_embeddings=tied, **shape, **rates)
+
+
+FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
+    "gpt2-tied": gpt2,
+    "gpt2-untied": lambda: gpt2(tied=False),
+    "llama": lambda: LlamaConfig(**_GATED, num_key_value_heads=1),
+    "gpt-neox": lambda: GPTNeoXConfig(**_GATED),
+    "qwen2": lambda: Qwen2Config(**_GATED, num_key_value_heads=1, tie_word_embeddings=True),
+}
+
+
+def tiny(family: str = "gpt2-tied", dtype: torch.dtype = torch.float32) -> Any:
+    """A tiny model of a family, in evaluation mode, with weights large enough to be interesting."""
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(FAMILIES[family]())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.to(dtype).eval()
+
+
+def with_dropout() -> nn.Module:
+    """GPT-2 in training mode, with the dropout that it has by default; the same weights always."""
+    torch.manual_seed(7)
+    return AutoModelForCausalLM.from_config(gpt2()).train()
+
+
+def ragged(
+    sizes: Iterable[int],
+    *,
+    seed: int = 0,
+    shortest: int = 2,
+    longest: int = 9,
+    vocabulary: int = VOCABULARY,
+) -> Rows:
+    """Random rows of tokens, so many for each unit."""
+    draw = random.Random(seed)
+    return [
+        [
+            [draw.randrange(vocabulary) for _ in range(draw.randint(shortest, longest))]
+            for _ in range(size)
+        ]
+        for size in sizes
+    ]
+
+
+def distance(one: Sum, other: Sum) -> float:
+    """Between two sums, in L2 and float64; infinite where it is not a number."""
+    first, second = (s.value if isinstance(s, ClippedSum) else s for s in (one, other))
+    apart = math.sqrt(
+        squared_norm(part.double() - second[name].double() for name, part in first.items())
+    )
+    return apart if math.isfinite(apart) else math.inf
+
+
+def length(found: Sum) -> float:
+    """Of a whole sum."""
+    value = found.value if isinstance(found, ClippedSum) else found
+    return math.sqrt(squared_norm(value.values()))
+
+
+def largest_move(
+    sum_of: Callable[[Units], Sum], rows: Rows, out: Iterable[int] | None = None
+) -> float:
+    """The most that leaving out one unit (of ``out``; of all) moves a sum: invariant 3's oracle.
+
+    Two whole sums, with and without the unit, are subtracted in float64.
+    """
+    everybody = sum_of(Units.from_rows(rows))
+    return max(
+        distance(everybody, sum_of(Units.from_rows(rows[:unit] + rows[unit + 1 :])))
+        for unit in (range(len(rows)) if out is None else out)
+    )
