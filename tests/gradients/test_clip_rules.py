@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from tests.gradients.tiny import tiny
+from tests.gradients.tiny import Rows, distance, largest_move, ragged, tiny
 from tests.speed import fast_then_slow
 from userdp.clip import OWN_FORMS, ClipForm, LayerSplit
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
-from userdp.gradients.clipping import CLIP_MARGIN, layers_of, squared_norm
+from userdp.gradients.clipping import CLIP_MARGIN, layers_of
 from userdp.gradients.engines import get_engine
 from userdp.gradients.engines.task import Task
 
-Rows = list[list[list[int]]]
+Sum = Callable[[Units], ClippedSum]
 CLIP = 0.7
 RULES = {
     "automatic": ClipRule(form=ClipForm.AUTOMATIC, stability=0.05),
@@ -28,22 +28,13 @@ RULES = {
 }
 
 
-def rows(sizes: list[int]) -> Rows:
-    draw = random.Random(1)
-    return [
-        [[draw.randrange(23) for _ in range(draw.randint(2, 8))] for _ in range(k)] for k in sizes
-    ]
+ROWS = ragged([2, 1, 3], seed=1, longest=8)
 
 
-def run(name: str, model: nn.Module, units: Rows, rule: ClipRule, **options: float) -> ClippedSum:
-    return get_engine(name)(
-        model,
-        causal_lm_loss,
-        Units.from_rows(units),
-        l2_clip_norm=CLIP,
-        rule=rule,
-        item_clip_norm=options.get("item"),
-    )
+def of(name: str, model: nn.Module, rule: ClipRule, item: float | None = None) -> Sum:
+    """An engine's sum by a rule."""
+    limits = {"l2_clip_norm": CLIP, "rule": rule, "item_clip_norm": item}
+    return partial(get_engine(name), model, causal_lm_loss, **limits)
 
 
 def by_hand(model: nn.Module, units: Rows, rule: ClipRule, bound: float) -> dict[str, torch.Tensor]:
@@ -73,8 +64,8 @@ def by_hand(model: nn.Module, units: Rows, rule: ClipRule, bound: float) -> dict
 @pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "llama"]))
 @pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 def test_every_engine_clips_by_the_rule_of_the_papers(name, family, rule):
-    model, units = tiny(family, torch.float64), rows([3, 1, 2])
-    found = run(name, model, units, rule)
+    model, units = tiny(family, torch.float64), ragged([3, 1, 2], seed=1, longest=8)
+    found = of(name, model, rule)(Units.from_rows(units))
     bound = CLIP * (1 - CLIP_MARGIN)
     if name != "reference":
         whole = Units.from_rows(units)
@@ -86,22 +77,13 @@ def test_every_engine_clips_by_the_rule_of_the_papers(name, family, rule):
     assert found.sensitivity == CLIP
 
 
-def distance(one: ClippedSum, two: ClippedSum) -> float:
-    return math.sqrt(squared_norm(one.value[name] - two.value[name] for name in one.value))
-
-
-def largest_move(engine: Callable[[Rows], ClippedSum], units: Rows) -> float:
-    everybody = engine(units)
-    return max(distance(everybody, engine(units[:k] + units[k + 1 :])) for k in range(len(units)))
-
-
 @pytest.mark.parametrize("item", fast_then_slow([None, 1.5]))
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.bfloat16]))
 @pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(name, dtype, rule, item):
     model = tiny("gpt2-tied", dtype)
-    moved = largest_move(lambda units: run(name, model, units, rule, item=item), rows([2, 1, 3]))
+    moved = largest_move(of(name, model, rule, item), ROWS)
     assert 0.5 * CLIP < moved <= CLIP
 
 
@@ -114,7 +96,7 @@ def test_invariant_3_a_form_of_ones_own_moves_the_sum_by_at_most_the_clip_norm(
     monkeypatch.setitem(OWN_FORMS, "greedy", lambda norm, clip_norm: 1e6)
     rule = ClipRule(form="greedy", layer_split=split)
     model = tiny("gpt2-tied", torch.float32)
-    moved = largest_move(lambda units: run(name, model, units, rule), rows([2, 1, 3]))
+    moved = largest_move(of(name, model, rule), ROWS)
     assert 0.5 * CLIP < moved <= CLIP
 
 
@@ -128,7 +110,7 @@ def test_invariant_3_twin_each_layer_clipped_to_the_whole_norm_is_caught(name, m
     monkeypatch.setattr(rules, "layer_clip_norms", unsplit)
     model = tiny("gpt2-tied")
     rule = RULES["uniform"]
-    assert largest_move(lambda units: run(name, model, units, rule), rows([2, 1])) > 1.2 * CLIP
+    assert largest_move(of(name, model, rule), ragged([2, 1], seed=1, longest=8)) > 1.2 * CLIP
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -141,7 +123,7 @@ def test_invariant_6_a_unit_that_is_not_finite_in_one_layer_is_left_out_of_all(n
         own = model.transformer.ln_f.bias.sum()  # one layer alone gets the bad gradient
         return causal_lm_loss(model, input_ids, lengths) + torch.where(hit, math.inf, 0.0) * own
 
-    good = [[[t % 22 for t in row] for row in unit] for unit in rows([2, 1])]
+    good = [[[t % 22 for t in row] for row in unit] for unit in ragged([2, 1], seed=1, longest=8)]
     found, clean = (
         get_engine(name)(model, loss, Units.from_rows(units), l2_clip_norm=CLIP, rule=rule)
         for units in ([good[0], [[1, 22, 2]], good[1]], good)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -81,18 +80,3 @@ def test_twin_compiled_code_in_a_pass_is_noticed(compiled, monkeypatch):
     if not lost and torch.__version__ < "2.13":
         pytest.skip("seen with PyTorch 2.13, not with 2.11")
     assert lost
-
-
-_SEEN: list[str] = []
-"""What `_backend` did; of the module, since what a model holds must not change while it trains."""
-
-
-def _backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    """No code generation, but a note of each graph that is compiled and of each call."""
-    _SEEN.append("compiled")
-
-    def run(*given: Any) -> Any:
-        _SEEN.append("called")
-        return graph.forward(*given)
-
-    return run

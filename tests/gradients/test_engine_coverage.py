@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
-from tests.gradients.tiny import ragged, tiny
-from userdp.errors import UseError
+from tests.gradients.tiny import largest_move, ragged, tiny
 from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.following import NotCoveredError
@@ -134,71 +134,37 @@ def test_a_parameter_without_a_rule_is_named_not_skipped(layer, units):
         batched_sum(Toy(layer()), toy_loss, units, l2_clip_norm=1.0)
 
 
-def tied_move(model: nn.Module, rows: list[list[list[int]]], clip: float) -> float:
-    """The most that one unit moves the batched sum of Gram matrix norms."""
-
-    def run(kept: list[list[list[int]]]) -> dict[str, Tensor]:
-        return batched_sum(
-            model, causal_lm_loss, Units.from_rows(kept), l2_clip_norm=clip, form=Form.GHOST
-        ).value
-
-    everybody = run(rows)
-    moves = []
-    for out in range(len(rows)):
-        without = run(rows[:out] + rows[out + 1 :])
-        moves.append(math.sqrt(squared_norm(everybody[n] - without[n] for n in without)))
-    return max(moves)
+def no_cross_term(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sparse, "cross", lambda self, other: torch.zeros(len(self.tokens)).double())
 
 
-def test_invariant_3_twin_batches_without_the_cross_term_is_caught(monkeypatch):
-    model, rows = tiny("gpt2-tied", torch.float64), ragged([2, 2, 2], seed=4)
-    assert tied_move(model, rows, 0.5) <= 0.5
-    monkeypatch.setattr(Sparse, "cross", lambda self, other: torch.zeros(len(self.tokens)).double())
-    assert tied_move(model, rows, 0.5) > 0.5 * 1.001
+def half_precision(patch: pytest.MonkeyPatch) -> None:
+    honest = Ghost.squared_norms
+    less = 1 - 2.0**-7
+    patch.setattr(Ghost, "squared_norms", lambda self: honest(self).bfloat16().double() * less)
+
+
+def skipped(patch: pytest.MonkeyPatch) -> None:
+    """Norms without one layer, and a sum with it."""
+    honest = Sparse.squared_norms
+    patch.setattr(Sparse, "squared_norms", lambda self: 0 * honest(self))
 
 
 @pytest.mark.pitfall(number=14)
-def test_invariant_3_twin_gram_norms_in_half_precision_are_caught(monkeypatch):
-    model, rows = tiny("gpt2-untied", torch.float64), ragged([1] * 4, seed=4)
-    honest = Ghost.squared_norms
-
-    def half(self: Ghost) -> Tensor:
-        return honest(self).bfloat16().double() * (1 - 2.0**-7)
-
-    monkeypatch.setattr(Ghost, "squared_norms", half)
-    assert tied_move(model, rows, 0.5) > 0.5
-
-
-def test_invariant_3_twin_a_parameter_that_is_skipped_is_caught(monkeypatch):
-    """Norms without one layer, and a sum with it: the move passes C."""
-    model, rows = tiny("gpt2-untied", torch.float64), ragged([1] * 4, seed=4)
-    honest = Sparse.squared_norms
-    monkeypatch.setattr(Sparse, "squared_norms", lambda self: 0 * honest(self))
-    assert tied_move(model, rows, 0.5) > 0.5
-
-
-@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
-def test_under_bfloat16_autocast_a_unit_moves_the_sum_by_at_most_the_clip_norm(family: str) -> None:
-    model, rows, clip = tiny(family), ragged([2, 1, 3]), 0.5
-
-    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return causal_lm_loss(model, input_ids, lengths)
-
-    def run(kept: list[list[list[int]]]) -> dict[str, Tensor]:
-        engine = get_engine("auto")
-        return engine(model, loss, Units.from_rows(kept), l2_clip_norm=clip).value
-
-    everybody = run(rows)
-    for out in range(len(rows)):
-        without = run(rows[:out] + rows[out + 1 :])
-        move = math.sqrt(squared_norm(everybody[n] - without[n] for n in without))
-        assert 0.9 * clip < move <= clip
-
-
-def test_invariant_3_twin_a_loss_over_the_batch_is_refused() -> None:
-    def batch_mean(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        return causal_lm_loss(model, input_ids, lengths).mean()
-
-    with pytest.raises(UseError, match="one number per row"):
-        batched_sum(tiny(), batch_mean, Units.from_rows(ragged([2, 2])), l2_clip_norm=1.0)
+@pytest.mark.parametrize(
+    ("twin", "family", "sizes"),
+    [
+        (no_cross_term, "gpt2-tied", [2, 2, 2]),
+        (half_precision, "gpt2-untied", [1] * 4),
+        (skipped, "gpt2-untied", [1] * 4),
+    ],
+)
+def test_invariant_3_twin_gram_norms_without_a_cross_term_in_half_precision_or_skipped_are_caught(
+    twin, family, sizes, monkeypatch
+):
+    model, rows = tiny(family, torch.float64), ragged(sizes, seed=4)
+    how = {"l2_clip_norm": 0.5, "form": Form.GHOST}
+    ghosts = partial(batched_sum, model, causal_lm_loss, **how)
+    assert largest_move(ghosts, rows) <= 0.5
+    twin(monkeypatch)
+    assert largest_move(ghosts, rows) > 0.5

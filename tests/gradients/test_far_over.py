@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from tests.gradients.campaign import losses, models
 from tests.gradients.campaign.measure import without
 from tests.gradients.campaign.models import renew
+from tests.gradients.tiny import distance
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, get_engine
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import batched
 from userdp.gradients.engines.rules import grams, linear
 
@@ -50,9 +50,11 @@ def influence(engine: str, loss: Loss, clip: float) -> float:
     torch.manual_seed(0)
     model = Headless()
     units = Units.from_rows([*SHORT, [[_UNUSUAL, _UNUSUAL, 5, 6, 7]]])
-    everybody = get_engine(engine)(model, loss, units, l2_clip_norm=clip).value
-    rest = get_engine(engine)(model, loss, without(units, 6), l2_clip_norm=clip).value
-    return math.sqrt(squared_norm(everybody[n] - v for n, v in rest.items())) / clip
+    everybody, rest = (
+        get_engine(engine)(model, loss, some, l2_clip_norm=clip)
+        for some in (units, without(units, 6))
+    )
+    return distance(everybody, rest) / clip
 
 
 SCALES = [10.0 ** (30 + e / 4) for e in range(0, 32, 2)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -13,12 +13,12 @@ from torch import nn
 from tests.gradients.batches import batched_sum
 from tests.gradients.campaign import losses, models
 from tests.gradients.campaign.measure import without
+from tests.gradients.tiny import distance
 from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, get_engine
 from userdp.gradients.certificate.calls import Calls
 from userdp.gradients.certificate.made_up import Shape
 from userdp.gradients.certificate.rows import Rows
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import batched, choice, layer
 from userdp.gradients.engines.certify import Certificate, Proving
 from userdp.gradients.engines.following import NotCoveredError
@@ -55,13 +55,9 @@ def influence(name: str, model: nn.Module, loss: Loss, units: Units, clip: float
     """The most that one unit moves the sum of an engine that has met a friendly cohort, over C."""
     engine, rows = get_engine(name), len(units.lengths)
     engine(model, loss, friendly(), l2_clip_norm=clip)
-    everybody = engine(model, loss, units, l2_clip_norm=clip, micro_batch=rows).value
-    moves = []
-    for out in range(len(units)):
-        others = without(units, out)
-        rest = engine(model, loss, others, l2_clip_norm=clip, micro_batch=rows).value
-        moves.append(math.sqrt(squared_norm(everybody[n] - v for n, v in rest.items())) / clip)
-    return max(moves)
+    sum_of = partial(engine, model, loss, l2_clip_norm=clip, micro_batch=rows)
+    everybody = sum_of(units)
+    return max(distance(everybody, sum_of(without(units, u))) for u in range(len(units))) / clip
 
 
 def renewed(model: nn.Module, seed: int = 0) -> nn.Module:

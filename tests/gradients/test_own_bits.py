@@ -15,9 +15,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from tests.gradients.batches import as_they_come, reason_alone
 from tests.gradients.counted import counted_reference
+from tests.gradients.tiny import distance
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import certify, passes
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.rules import linear
@@ -98,10 +98,6 @@ def units_of(rows: Sequence[Rows], *, width: int = 40) -> Units:
 
 def summed(name: str, model: nn.Module, loss: Any, rows: Sequence[Rows]) -> ClippedSum:
     return get_engine(name)(model, loss, units_of(rows), l2_clip_norm=CLIP, micro_batch=8)
-
-
-def distance(one: ClippedSum, two: ClippedSum) -> float:
-    return math.sqrt(squared_norm(one.value[n] - v for n, v in two.value.items()))
 
 
 @pytest.mark.parametrize("build", MODELS)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.gradients.tiny import distance, length
 from userdp.gradients import ClippedSum, Units
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import get_engine, reference, uses
@@ -117,14 +118,6 @@ def case(kind: str, dtype: torch.dtype) -> tuple[nn.Module, Callable[..., Tensor
 def some_units(count: int = 4, first: int = 0) -> Units:
     rows = [[[(first + 3 * u + t) % 6 for t in range(4 + u % 2)]] for u in range(count)]
     return Units.from_rows(rows)
-
-
-def distance(one: ClippedSum, two: ClippedSum) -> float:
-    return math.sqrt(squared_norm(one.value[n] - v for n, v in two.value.items()))
-
-
-def length(found: ClippedSum) -> float:
-    return math.sqrt(squared_norm(found.value.values()))
 
 
 KINDS = ["a submodule", "a cast by hand", "attention", "the loss"]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.gradients.batches import batched_sum
 from tests.gradients.tiny import ragged, tiny
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
@@ -156,9 +157,10 @@ def test_invariant_3_a_model_with_statistics_over_the_batch_is_refused(layer: nn
         clipped_sum(Tail(layer), tail_loss, Units.from_rows([[[1, 2], [3, 4]]]), l2_clip_norm=1.0)
 
 
-def test_a_loss_that_is_one_number_for_the_batch_is_refused() -> None:
+@pytest.mark.parametrize("sum_of", [clipped_sum, batched_sum])
+def test_invariant_3_twin_a_loss_over_the_batch_is_refused(sum_of):
     def batch_mean(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
         return causal_lm_loss(model, input_ids, lengths).mean()
 
     with pytest.raises(UseError, match="one number per row"):
-        clipped_sum(tiny(), batch_mean, Units.from_rows(ragged([2])), l2_clip_norm=1.0)
+        sum_of(tiny(), batch_mean, Units.from_rows(ragged([2])), l2_clip_norm=1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tests.gradients.programs import ROWS, SIZES, Follow, Step, follow, step, wr
 from tests.speed import fast_then_slow
 from userdp.gradients.certificate import operations, rows
 from userdp.gradients.certificate.operations import PLACES
-from userdp.gradients.certificate.places import CONSTANT, FIRST, Place
+from userdp.gradients.certificate.places import CONSTANT, FIRST
 from userdp.gradients.certificate.rows import Rows
 
 
@@ -106,32 +106,6 @@ def test_twin_a_place_that_outlives_a_write_is_caught(monkeypatch: pytest.Monkey
         Rows, "place_of", lambda self, tensor: getattr(tensor, rows._KEY, (None,))[0]
     )
     assert escapes([written], torch.randn(ROWS, 2)) == (True, True)
-
-
-def coins(function: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Place | None, set[int]]:
-    """A result's place; and the rows whose first number hangs on the coins at the last row's place.
-
-    The coin of each index of the first dimension is thrown from states of its own.
-    """
-    _, place = follow([function], start)
-    reached: set[int] = set()
-    for seed in range(20):
-        found = []
-        for last in (seed, seed + 100):
-
-            def thrown(x: Tensor, *_: Any, last: int = last, seed: int = seed, **__: Any) -> Tensor:
-                first = torch.Generator().manual_seed(seed)
-                other = torch.Generator().manual_seed(last)
-                mask = torch.rand(x.shape, generator=first)
-                mask[-1] = torch.rand(x.shape[1:], generator=other)
-                return x * (mask > 0.5)
-
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(F, "dropout", thrown)
-                found.append(function(start))
-        changed = (found[0] != found[1]).flatten(1).any(1)
-        reached |= {int(row) for row in changed.nonzero()}
-    return place, reached
 
 
 def proved(loss: Callable[[Tensor], Tensor]) -> bool:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, MixtralConfig
 
 from tests.gradients.batches import batched_sum, reason_alone
+from tests.gradients.campaign.families import VOCABULARY, build
+from tests.gradients.tiny import largest_move, ragged
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum
 from userdp.gradients.certificate import rows
 from userdp.gradients.certificate.coupling import require_rows_apart
-from userdp.gradients.certificate.places import FIRST
-from userdp.gradients.certificate.rows import Rows
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.following import NotCoveredError
 
 CLIP = 0.05
@@ -29,24 +26,9 @@ def routed(*, tied: bool = False) -> nn.Module:
 
     Where ``tied``, all logits of its routers are equal but for their last bits.
     """
-    torch.manual_seed(7)
-    config = MixtralConfig(
-        vocab_size=61,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        bos_token_id=0,
-        eos_token_id=0,
-        experts_implementation="batched_mm",
-    )
-    model: nn.Module = AutoModelForCausalLM.from_config(config).eval()
+    model = build("mixtral", experts_implementation="batched_mm").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
             parameter.requires_grad_("self_attn" in name)
             if "down_proj" in name:
                 parameter.mul_(20)  # what an expert says matters
@@ -57,20 +39,13 @@ def routed(*, tied: bool = False) -> nn.Module:
 
 
 def users(seed: int, count: int = 2) -> list[list[list[int]]]:
-    draw = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(3, 40, (count,), generator=draw).tolist()
-    return [[torch.randint(61, (length,), generator=draw).tolist()] for length in lengths]
+    return ragged([1] * count, seed=seed, shortest=3, longest=39, vocabulary=VOCABULARY)
 
 
 def move(model: nn.Module, seed: int) -> float:
     """The most by which one of two users moves the batched sum, over C."""
-    two = users(seed)
-    both = batched_sum(model, causal_lm_loss, Units.from_rows(two), l2_clip_norm=CLIP).value
-    moves = []
-    for left in two:
-        one = batched_sum(model, causal_lm_loss, Units.from_rows([left]), l2_clip_norm=CLIP).value
-        moves.append(math.sqrt(squared_norm(both[n] - v for n, v in one.items())))
-    return max(moves) / CLIP
+    total = partial(batched_sum, model, causal_lm_loss, l2_clip_norm=CLIP)
+    return largest_move(total, users(seed)) / CLIP
 
 
 def test_invariant_3_a_router_in_a_batch_is_not_followed() -> None:
@@ -88,29 +63,15 @@ def test_invariant_3_twin_a_choice_among_nearly_equal_experts_moves_others(monke
     assert any(move(model, seed) > 1.005 for seed in range(40))
 
 
-def place(function: Callable[[Tensor], Tensor], x: Tensor) -> object:
-    """The place of a result, of an ``x`` of (rows, ...)."""
-    followed = Rows(ROWS)
-    followed.mark(x, FIRST)
-
-    class Follow(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            return followed.run(func, args, kwargs or {})
-
-    with Follow():
-        found = function(x)
-    return followed.place_of(found)
-
-
 class Capacity(nn.Module):
     """Experts of limited room: tokens that come late are dropped, whoever's the earlier are."""
 
     def __init__(self, room: int | None) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(61, 8)
+        self.embedding = nn.Embedding(VOCABULARY, 8)
         self.router = nn.Linear(8, 2)
         self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
-        self.head = nn.Linear(8, 61)
+        self.head = nn.Linear(8, VOCABULARY)
         self.room = room
 
     def forward(self, input_ids: Tensor, **_: object) -> object:

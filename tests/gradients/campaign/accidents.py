@@ -176,7 +176,7 @@ def follows_the_last_pass(model: nn.Module, input_ids: Tensor, lengths: Tensor) 
     return losses * (1 + before)
 
 
-TEACHER = families.build("gpt2", seed=8).eval()
+TEACHER = families.build("gpt2", seed=8, pad_token_id=None).eval()
 
 
 def distilled(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import pytest
@@ -11,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
+from tests.gradients.tiny import distance, ragged
 from userdp.gradients import Units, clipped_sum
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.following import NotCoveredError
 from userdp.gradients.engines.rules import broadcast
 from userdp.gradients.engines.uses import Dense
@@ -104,21 +103,13 @@ NOT_COVERED: dict[str, Callable[[nn.ParameterDict, Tensor], Tensor]] = {
 
 @pytest.fixture
 def units() -> Units:
-    draw = torch.Generator().manual_seed(5)
-    lengths = [[4, 9], [1, 5], [6, 3]]
-    return Units.from_rows(
-        [
-            [torch.randint(23, (length,), generator=draw).tolist() for length in unit]
-            for unit in lengths
-        ]
-    )
+    return Units.from_rows(ragged([2, 2, 2], seed=5, shortest=1))
 
 
 def apart(model: nn.Module, units: Units, **options: float) -> tuple[float, Tensor, Tensor]:
     ours = batched_sum(model, loss, units, **options)
     exact = clipped_sum(model, loss, units, **options)
-    difference = squared_norm(ours.value[n] - v for n, v in exact.value.items())
-    return math.sqrt(difference), ours.norms, exact.norms
+    return distance(ours, exact), ours.norms, exact.norms
 
 
 @pytest.mark.parametrize("name", COVERED)
@@ -145,13 +136,11 @@ def only_the_vector() -> Toy:
 def largest_move(units: Units, clip: float) -> float:
     """The most by which one unit moves the sum, over C."""
     model = only_the_vector()
-    sums = [
-        batched_sum(model, loss, some, l2_clip_norm=clip, micro_batch=6).value
+    everybody, *rest = (
+        batched_sum(model, loss, some, l2_clip_norm=clip, micro_batch=6)
         for some in (units, units.select(1, 3), units.select(0, 2))
-    ]
-    return max(
-        math.sqrt(squared_norm(v - rest[n] for n, v in sums[0].items())) / clip for rest in sums[1:]
     )
+    return max(distance(everybody, others) for others in rest) / clip
 
 
 def test_invariant_3_twin_gradients_of_rows_that_are_shared_out_are_caught(units, monkeypatch):
