@@ -7,13 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
+from tests.gradients.tiny import distance, own_tokens
 from userdp.errors import UseError
 from userdp.gradients import ENGINES, Units, get_engine
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import engine
 
 CLIP = 0.05
@@ -37,17 +36,10 @@ class Words(nn.Module):
         return found
 
 
-def loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
-    logits, targets = model(tokens)[:, :-1].float(), tokens[:, 1:]
-    each = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
-    real = torch.arange(targets.shape[1]) < (lengths[:, None] - 1)
-    return torch.where(real, each, 0.0).sum(1) / real.sum(1).clamp(min=1)
-
-
 def left_on(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
     """Turns autocast on and does not turn it off."""
     torch.set_autocast_enabled("cpu", True)
-    return loss(model, tokens, lengths)
+    return own_tokens(model, tokens, lengths)
 
 
 @contextmanager
@@ -68,7 +60,7 @@ def test_invariant_3_no_engine_computes_under_an_autocast_around_it(name: str) -
         torch.autocast("cpu", dtype=torch.bfloat16),
         pytest.raises(UseError, match=r"around a private gradient.*fewer bits"),
     ):
-        get_engine(name)(Words(), loss, alike(3), l2_clip_norm=CLIP)
+        get_engine(name)(Words(), own_tokens, alike(3), l2_clip_norm=CLIP)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -86,13 +78,12 @@ def test_invariant_3_twin_under_autocast_a_unit_counts_for_more_than_the_clip_no
         units = Units.from_rows([[row] for row in rows])
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found = batched_sum(
-                model, loss, units, l2_clip_norm=CLIP, micro_batch=256, strict=False
+                model, own_tokens, units, l2_clip_norm=CLIP, micro_batch=256, strict=False
             )
         return found.value
 
     moved, others = 0.0, [[1, 2], [5, 6]]
     without = value(others)
     for row in ([36, 4], [27, 55], [48, 54]):  # of all pairs those whose norms are least
-        here = value([row, *others])
-        moved = max(moved, squared_norm([here[n] - without[n] for n in here]) ** 0.5)
+        moved = max(moved, distance(value([row, *others]), without))
     assert moved > 1.0003 * CLIP

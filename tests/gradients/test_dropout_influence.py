@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tests.gradients.campaign.drawn import (
 )
 from tests.gradients.campaign.measure import apart as distance
 from tests.gradients.campaign.measure import influence
+from tests.gradients.counted import each
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine, trainable_parameters
 from userdp.gradients import clipped_sum as reference
@@ -89,55 +91,45 @@ def forced(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(batched.Passes, "kind", Poor)
 
 
+def summed(kind: str, items: float | None = None) -> Callable[[], ClippedSum]:
+    """A sum whose masks are the same each time, if nobody draws more."""
+    model, units = build_model(kind, rate=0.5), Units.from_rows(build_rows((2, 1, 3, 1, 2)))
+    limits = {"l2_clip_norm": 0.3, "item_clip_norm": items, "micro_batch": 4}
+
+    def under_one_key() -> ClippedSum:
+        with secret_randomness("a key of this test"):
+            return batched_sum(model, causal_lm_loss, units, strict=False, **limits)
+
+    under_one_key()
+    return under_one_key
+
+
 @pytest.mark.parametrize("items", fast_then_slow([None, 0.5]))
 @pytest.mark.parametrize("how", ["an error", "no norm in float32"])
 @pytest.mark.parametrize("kind", fast_then_slow(["tokens", "gpt2"]))
 def test_invariant_14_what_is_computed_again_sees_the_masks_of_the_first_time(
     kind, how, items, monkeypatch
 ):
-    model, units = build_model(kind, rate=0.5), Units.from_rows(build_rows((2, 1, 3, 1, 2)))
-
-    def summed() -> ClippedSum:
-        with secret_randomness("a key of this test"):  # the same masks, if nobody draws more
-            return batched_sum(
-                model,
-                causal_lm_loss,
-                units,
-                l2_clip_norm=0.3,
-                item_clip_norm=items,
-                micro_batch=4,
-                strict=False,
-            )
-
-    summed()
-    straight = summed()
+    total = summed(kind, items)
+    straight = total()
     forced(monkeypatch, how)
-    again = summed()
+    again = total()
     torch.testing.assert_close(again.norms, straight.norms, rtol=1e-4, atol=0)
     assert distance(again, straight) < 1e-4
     assert again.non_finite == 0
 
 
 def test_twin_computing_again_with_new_masks_is_caught(monkeypatch):
-    model, units = build_model("gpt2", rate=0.5), Units.from_rows(build_rows((2, 1, 3, 1, 2)))
-
-    def summed() -> ClippedSum:
-        with secret_randomness("a key of this test"):
-            return batched_sum(
-                model, causal_lm_loss, units, l2_clip_norm=0.3, micro_batch=4, strict=False
-            )
-
-    summed()
-    straight = summed()
+    total = summed("gpt2")
+    straight = total()
     forced(monkeypatch, "no norm in float32")
-
     honest = batched.Passes._take_apart
 
     def new_masks(step, number, one, begin):
         honest(step, number, one, GeneratorStates.read())
 
     monkeypatch.setattr(batched.Passes, "_take_apart", new_masks)
-    assert distance(summed(), straight) > 0.1
+    assert distance(total(), straight) > 0.1
 
 
 # Twins of the influence test.
@@ -175,31 +167,19 @@ def test_twin_a_second_pass_with_new_masks_is_caught():
         loss = causal_lm_loss(model, unit.input_ids, unit.lengths).mean()
         return list(torch.autograd.grad(loss, list(parameters.values())))
 
-    def engine(*, new_masks: bool):
+    def moved(*, new_masks: bool) -> float:
         def clipped(units: Units) -> ClippedSum:
             total = {name: torch.zeros_like(p).double() for name, p in parameters.items()}
-            for number in range(len(units)):
-                unit = units.select(number, number + 1)
+            for unit in each(units):
                 first = gradient(unit)
                 factor = min(1.0, clip / math.sqrt(squared_norm(first)))
                 for name, part in zip(total, gradient(unit) if new_masks else first, strict=True):
                     total[name] += factor * part
-            nothing = torch.zeros(len(units), dtype=torch.float64)
-            return ClippedSum(
-                value=total, norms=nothing, losses=nothing, non_finite=0, sensitivity=clip
-            )
+            none = torch.zeros(len(units), dtype=torch.float64)
+            return ClippedSum(value=total, norms=none, losses=none, non_finite=0, sensitivity=clip)
 
-        return clipped
+        everybody = {"out": range(len(rows)), "vocabulary": VOCABULARY}
+        return influence(clipped, Units.from_rows(rows), clip=clip, **everybody).ratio
 
-    def moved(*, new_masks: bool) -> float:
-        units = Units.from_rows(rows)
-        return influence(
-            engine(new_masks=new_masks),
-            units,
-            clip=1.0,
-            out=range(len(rows)),
-            vocabulary=VOCABULARY,
-        ).ratio
-
-    assert moved(new_masks=False) <= clip * (1 + 1e-6)
-    assert moved(new_masks=True) > 1.05 * clip
+    assert moved(new_masks=False) <= 1 + 1e-6
+    assert moved(new_masks=True) > 1.05

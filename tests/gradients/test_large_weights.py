@@ -11,9 +11,9 @@ from torch import nn
 
 from tests.gradients.batches import as_they_come
 from tests.gradients.campaign.measure import without
+from tests.gradients.tiny import distance, length
 from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import passes
 from userdp.gradients.engines.passes import Pass
 from userdp.training.config import TrainConfig
@@ -44,10 +44,8 @@ def moves(cases: tuple[Case, ...], cohorts: int = 2) -> Iterator[tuple[float, fl
             total, others, own = (
                 sum_of(model, causal_lm_loss, part, l2_clip_norm=CLIP).value for part in parts
             )
-            yield (
-                squared_norm(total[name] - others[name] for name in total) ** 0.5 / CLIP,
-                squared_norm(total[n] - others[n] - own[n] for n in total) ** 0.5 / CLIP,
-            )
+            left = {name: value - others[name] for name, value in total.items()}
+            yield length(left) / CLIP, distance(left, own) / CLIP
 
 
 def small_model(width: int) -> nn.Module:

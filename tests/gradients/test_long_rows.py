@@ -5,13 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.gradients.batches import reason_alone
+from tests.gradients.tiny import distance, own_tokens
 from userdp.gradients import Units, get_engine
 from userdp.gradients.certificate.made_up import most_tokens
-from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import choice, passes
 
 LIMIT, CLIP = 16, 0.1
@@ -34,13 +33,6 @@ class Interpolated(nn.Module):
         return self.out(torch.tanh(self.table(tokens) + torch.cat([angles.sin(), angles.cos()], 1)))
 
 
-def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    logits, targets = model(input_ids)[:, :-1], input_ids[:, 1:]
-    each = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-    real = torch.arange(targets.shape[1])[None] < (lengths - 1)[:, None]
-    return (each.view(targets.shape) * real).sum(1) / (lengths - 1).clamp(min=1)
-
-
 def units(*lengths: int) -> Units:
     draw = torch.Generator().manual_seed(3)
     return Units.from_rows([[torch.randint(50, (n,), generator=draw).tolist()] for n in lengths])
@@ -50,10 +42,10 @@ def move(engine: str) -> float:
     """By how many clip norms the one long row moves the sum."""
     model, others = Interpolated(), [14, 12] * 6
     sums = [
-        get_engine(engine)(model, loss, units(*lengths), l2_clip_norm=CLIP).value
+        get_engine(engine)(model, own_tokens, units(*lengths), l2_clip_norm=CLIP)
         for lengths in ([*others, 60], others)
     ]
-    return squared_norm(sums[0][name] - sums[1][name] for name in sums[0]) ** 0.5 / CLIP
+    return distance(*sums) / CLIP
 
 
 def test_invariant_3_a_row_beyond_the_limit_moves_the_sum_by_at_most_the_clip_norm() -> None:
@@ -71,5 +63,5 @@ def test_invariant_3_twin_a_batch_with_such_a_row_is_caught(monkeypatch):
 
 def test_the_reason_is_told() -> None:
     model = Interpolated()
-    assert "longer than" in str(reason_alone(model, loss, units(60, 12)))
-    assert "longer than" not in str(reason_alone(model, loss, units(14, 12)))
+    assert "longer than" in str(reason_alone(model, own_tokens, units(60, 12)))
+    assert "longer than" not in str(reason_alone(model, own_tokens, units(14, 12)))

@@ -39,21 +39,32 @@ def p_value(noise: Tensor, std: float = STD) -> float:
     return float(stats.kstest(noise.double().flatten().numpy() / std, "norm").pvalue)
 
 
+WAYS = pytest.mark.parametrize("kind", [NoiseSource, DeviceNoise], ids=["host", "device"])
+"""Noise drawn on an accelerator: the same code on a CPU's own torch generator."""
+
+
+def drawn(
+    kind: type[NoiseSource], *, std: float = STD, seed: int = 1, **how: torch.dtype
+) -> Tensor:
+    value = zeros((100, 200), **how)
+    kind(unsafe_noise_seed=seed).add_(value, std)
+    return value["0"]
+
+
+@WAYS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_invariant_5_noise_is_gaussian_with_exactly_the_planned_deviation(seed, dtype):
-    value = zeros((100, 200), dtype=dtype)
-    NoiseSource(unsafe_noise_seed=seed).add_(value, STD)
-    assert value["0"].dtype == dtype
-    assert p_value(value["0"]) > ACCEPT
+def test_invariant_5_noise_is_gaussian_with_exactly_the_planned_deviation(kind, seed, dtype):
+    noise = drawn(kind, seed=seed, dtype=dtype)
+    assert noise.dtype == dtype
+    assert p_value(noise) > ACCEPT
 
 
+@WAYS
 @pytest.mark.parametrize("wrong", [0.9, 1.1, math.sqrt(2), math.sqrt(0.5)])
-def test_invariant_5_twin_noise_of_another_deviation_is_caught(wrong: float) -> None:
+def test_invariant_5_twin_noise_of_another_deviation_is_caught(kind, wrong):
     """0.9 σ; and √2 σ: what noise per micro-batch, per process or added twice comes to."""
-    value = zeros((100, 200))
-    NoiseSource(unsafe_noise_seed=1).add_(value, STD * wrong)
-    assert p_value(value["0"]) < REJECT
+    assert p_value(drawn(kind, std=STD * wrong)) < REJECT
 
 
 def test_invariant_5_noise_of_the_operating_system_is_gaussian_too() -> None:
@@ -144,18 +155,15 @@ def test_invariant_5_each_draw_of_each_block_is_seeded_by_256_fresh_bits_of_the_
 
 # The two draws of a number are independent.
 
-WAYS = pytest.mark.parametrize("kind", [NoiseSource, DeviceNoise], ids=["host", "device"])
-
 
 @WAYS
 def test_invariant_5_twin_one_seed_for_both_draws_is_caught(kind, monkeypatch):
     """The same draw added twice, over √2, has twice the variance."""
     seeds = NoiseSource._block_seeds
     monkeypatch.setattr(NoiseSource, "_block_seeds", lambda self: (seeds(self)[0],) * DRAWS)
-    value = zeros((100, 200))
-    kind(unsafe_noise_seed=1).add_(value, STD)
-    assert float(value["0"].var()) == pytest.approx(2 * STD**2, rel=0.1)
-    assert p_value(value["0"]) < REJECT
+    noise = drawn(kind)
+    assert float(noise.var()) == pytest.approx(2 * STD**2, rel=0.1)
+    assert p_value(noise) < REJECT
 
 
 @WAYS
@@ -173,22 +181,9 @@ def test_invariant_5_twin_half_the_variance_is_caught(kind, monkeypatch):
 
     monkeypatch.setattr(noise_module, "draw_on_host", host_once)
     monkeypatch.setattr(noise_module, "draw_on_device", device_once)
-    value = zeros((100, 200))
-    kind(unsafe_noise_seed=1).add_(value, STD)
-    assert float(value["0"].var()) == pytest.approx(STD**2 / 2, rel=0.1)
-    assert p_value(value["0"]) < REJECT
-
-
-# Noise drawn on an accelerator: the same code on a CPU's own torch generator.
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_invariant_5_noise_drawn_on_the_device_is_gaussian_with_the_planned_deviation(seed, dtype):
-    value = zeros((100, 200), dtype=dtype)
-    DeviceNoise(unsafe_noise_seed=seed).add_(value, STD)
-    assert value["0"].dtype == dtype
-    assert p_value(value["0"]) > ACCEPT
+    noise = drawn(kind)
+    assert float(noise.var()) == pytest.approx(STD**2 / 2, rel=0.1)
+    assert p_value(noise) < REJECT
 
 
 def test_invariant_5_no_one_seed_covers_two_draws_of_a_release_on_a_device(monkeypatch):
@@ -273,10 +268,3 @@ def test_invariant_5_no_two_tensors_and_no_two_blocks_of_a_call_share_noise() ->
     for k, one in enumerate(blocks):
         assert not any(correlated(one, two) for two in blocks[k + 1 :])
     assert value["2"] != 0
-
-
-@pytest.mark.parametrize("wrong", [0.9, math.sqrt(2)])
-def test_invariant_5_twin_device_noise_of_another_deviation_is_caught(wrong: float) -> None:
-    value = zeros((100, 200))
-    DeviceNoise(unsafe_noise_seed=1).add_(value, STD * wrong)
-    assert p_value(value["0"]) < REJECT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -41,33 +42,27 @@ class Computed:
 
     def __init__(self, name: str, model: nn.Module, units: Units) -> None:
         self.memory = Memory()
-        self._name, self._model, self._units, self._loss = (
-            name,
-            model,
-            units,
-            MemoryLoss(self.memory),
-        )
+        self._name, self._model, self._units = name, model, units
+        self._loss = MemoryLoss(self.memory)
         self.sum()
-        self.memory.rows.clear()
         self.sum()
         self.passes = len(self.memory.rows)
 
     def sum(self, micro_batch: int = MICRO_BATCH) -> ClippedSum:
-        self.memory.rows.clear()
         engine = get_engine(self._name)
         with secret_randomness("the order of the units"):
-            return engine(
-                self._model, self._loss, self._units, l2_clip_norm=0.7, micro_batch=micro_batch
-            )
+            return self._of(engine, micro_batch)
 
     def under_known_masks(self, micro_batch: int = MICRO_BATCH) -> ClippedSum:
         """In place of states of the operating system's."""
-        self.memory.rows.clear()
         masks = partial(known_randomness, "masks")
         with mock.patch.object(of_engines, "secret_randomness", masks):
-            return ENGINES[self._name](
-                self._model, self._loss, self._units, l2_clip_norm=0.7, micro_batch=micro_batch
-            )
+            return self._of(ENGINES[self._name], micro_batch)
+
+    def _of(self, engine: Any, micro_batch: int) -> ClippedSum:
+        self.memory.rows.clear()
+        limits = {"l2_clip_norm": 0.7, "micro_batch": micro_batch}
+        return engine(self._model, self._loss, self._units, **limits)
 
     @property
     def room(self) -> int | None:

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
-from userdp.gradients import Units, get_engine
+from tests.gradients.tiny import distance
+from userdp.gradients import ClippedSum, Units, get_engine
 from userdp.gradients.engines import certify, layer
 from userdp.gradients.engines.following import NotCoveredError
 
@@ -101,21 +102,9 @@ USES = {**IN_RULES, **IN_PLACES}
 """Of a constant they end the proof as well: it does not show."""
 
 
-def moved(
-    model: nn.Module, compute: Callable[..., Any], read: Callable[[Tensor], bool] | None = None
-) -> float:
-    """How far the sum moves when the unit with the rare token leaves, in clip norms.
-
-    With ``read``, the loss turns its sign where that finds the rare token in what it was handed.
-    """
-
-    def turned(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
-        assert read is not None
-        return loss(model, tokens, lengths) * (-1 if read(tokens) else 1)
-
-    taken = loss if read is None else turned
-    with_it, without = (compute(model, taken, u, l2_clip_norm=CLIP).value for u in (UNITS, OTHERS))
-    return sum(float((with_it[n] - without[n]).square().sum()) for n in with_it) ** 0.5 / CLIP
+def moved(model: nn.Module, compute: Callable[..., ClippedSum]) -> float:
+    """How far the sum moves when the unit with the rare token leaves, in clip norms."""
+    return distance(*(compute(model, loss, u, l2_clip_norm=CLIP) for u in (UNITS, OTHERS))) / CLIP
 
 
 @pytest.mark.parametrize("use", USES)

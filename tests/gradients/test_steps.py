@@ -7,18 +7,17 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, MixtralConfig
 
 from tests.gradients.batches import batched_sum, reason_alone
-from tests.gradients.campaign.families import VOCABULARY, build
-from tests.gradients.tiny import largest_move, ragged
+from tests.gradients.tiny import largest_move
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum
 from userdp.gradients.certificate import rows
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.engines.following import NotCoveredError
 
-CLIP = 0.05
-ROWS = 3
+CLIP, VOCABULARY = 0.05, 61
 
 
 def routed(*, tied: bool = False) -> nn.Module:
@@ -26,9 +25,16 @@ def routed(*, tied: bool = False) -> nn.Module:
 
     Where ``tied``, all logits of its routers are equal but for their last bits.
     """
-    model = build("mixtral", experts_implementation="batched_mm").eval()
+    torch.manual_seed(7)
+    config = MixtralConfig(
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, num_local_experts=4, num_experts_per_tok=2,
+        bos_token_id=0, eos_token_id=0, experts_implementation="batched_mm",
+    )  # fmt: skip
+    model: nn.Module = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
             parameter.requires_grad_("self_attn" in name)
             if "down_proj" in name:
                 parameter.mul_(20)  # what an expert says matters
@@ -39,7 +45,9 @@ def routed(*, tied: bool = False) -> nn.Module:
 
 
 def users(seed: int, count: int = 2) -> list[list[list[int]]]:
-    return ragged([1] * count, seed=seed, shortest=3, longest=39, vocabulary=VOCABULARY)
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, 40, (count,), generator=draw).tolist()
+    return [[torch.randint(VOCABULARY, (length,), generator=draw).tolist()] for length in lengths]
 
 
 def move(model: nn.Module, seed: int) -> float:

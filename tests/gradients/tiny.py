@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -88,6 +89,14 @@ def ragged(
         ]
         for size in sizes
     ]
+
+
+def own_tokens(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    """Each row's mean cross-entropy over its own tokens, of a model that answers with logits."""
+    logits, targets = model(input_ids)[:, :-1].float(), input_ids[:, 1:]
+    each = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+    real = torch.arange(targets.shape[1]) < (lengths[:, None] - 1)
+    return torch.where(real, each, 0.0).sum(1) / real.sum(1).clamp(min=1)
 
 
 def distance(one: Sum, other: Sum) -> float:

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import Tensor, nn
 
+from tests.gradients.campaign import families
 from tests.gradients.campaign.engines import engine_of, prepared
 from tests.gradients.campaign.measure import Influence, influence
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients import clipped_sum as reference
 
-VOCABULARY = 97
+VOCABULARY = families.VOCABULARY
 LONGEST = 9
 BATCHED = ("gpt2", "llama", "tokens", "embeddings")
 """Models each of whose random numbers belongs to one row: several units share a pass."""
@@ -111,41 +111,14 @@ def build_rows(sizes: tuple[int, ...], *, seed: int = 0, ragged: bool = True) ->
     ]
 
 
-SHAPE = {
-    "vocab_size": VOCABULARY,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
-
-
 def build_model(kind: str, *, rate: float = 0.1) -> nn.Module:
-    """A small model in training mode that draws in one of many ways."""
-    if kind == "gpt2":  # three kinds of nn.Dropout, that of attention among them
-        shape = transformers.GPT2Config(
-            **SHAPE,
-            n_embd=16,
-            n_layer=2,
-            n_head=2,
-            n_positions=16,
-            resid_pdrop=rate,
-            embd_pdrop=rate,
-            attn_pdrop=rate,
-        )
-    elif kind == "llama":  # no nn.Dropout at all: a number in the attention
-        shape = transformers.LlamaConfig(
-            **SHAPE,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=16,
-            attention_dropout=rate,
-        )
-    else:
-        model: nn.Module = Toy(kind, rate)
-        return _spread(model).train()
-    return _spread(transformers.AutoModelForCausalLM.from_config(shape)).train()
+    """A small model in training mode that draws in one of many ways.
+
+    GPT-2 has three kinds of ``nn.Dropout``; Llama has none at all: a number in the attention.
+    """
+    if kind in ("gpt2", "llama"):
+        return _spread(families.build(kind, dropout=rate))
+    return _spread(Toy(kind, rate)).train()
 
 
 def _spread(model: nn.Module) -> nn.Module:

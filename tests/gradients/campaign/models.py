@@ -6,54 +6,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-    LlamaConfig,
-    MixtralConfig,
-    PretrainedConfig,
-    Qwen2Config,
-)
+
+from tests.gradients.campaign.families import build
 
 VOCABULARY, WIDTH = 31, 8
-_ENDS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
-_GATED: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": WIDTH,
-    "intermediate_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 16,
-    **_ENDS,
-}
-
-
-def _built(config: PretrainedConfig) -> nn.Module:
-    model: nn.Module = AutoModelForCausalLM.from_config(config)
-    return model.eval()
+_GATED = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 1}
 
 
 def gpt2() -> nn.Module:
-    return _built(
-        GPT2Config(
-            vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=1, n_head=2, n_positions=16, **_ENDS
-        )
-    )
+    return build("gpt2", vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=1).eval()
 
 
 def llama() -> nn.Module:
-    return _built(LlamaConfig(**_GATED))
+    return build("llama", **_GATED).eval()
 
 
 def qwen2() -> nn.Module:
-    return _built(Qwen2Config(**_GATED, tie_word_embeddings=True))
+    return build("qwen2", **_GATED, tie_word_embeddings=True).eval()
 
 
 def mixtral(experts: int, chosen: int) -> nn.Module:
-    config = MixtralConfig(**_GATED, num_local_experts=experts, num_experts_per_tok=chosen)
-    config.output_router_logits = False
-    return _built(config)
+    routed = {"num_local_experts": experts, "num_experts_per_tok": chosen}
+    return build("mixtral", **_GATED, **routed).eval()
 
 
 def mixtral_attention() -> nn.Module:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
 from tests.gradients.counted import counted_reference
-from tests.gradients.tiny import largest_move, ragged
+from tests.gradients.tiny import largest_move, own_tokens, ragged
 from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.engines.uses import Form
 
@@ -48,13 +48,6 @@ class Attends(nn.Module):
         return found
 
 
-def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    logs = model(input_ids)[:, :-1].log_softmax(-1)
-    picked = logs.gather(2, input_ids[:, 1:, None]).squeeze(2)
-    real = torch.arange(picked.shape[1]) < lengths[:, None] - 1
-    return -(picked * real).sum(1) / (lengths - 1)
-
-
 FIRST = {"batch_first": True}
 WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a mask of truths": (FIRST, {"attn_mask": above, "need_weights": False}),
@@ -70,8 +63,8 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_norms_and_sums_are_the_references(way: str, form: Form) -> None:
     model = Attends(WAYS[way][0], **WAYS[way][1])
-    ours = batched_sum(model, loss, UNITS, l2_clip_norm=0.5, form=form)
-    exact = clipped_sum(model, loss, UNITS, l2_clip_norm=0.5 * (1 - 1e-3))
+    ours = batched_sum(model, own_tokens, UNITS, l2_clip_norm=0.5, form=form)
+    exact = clipped_sum(model, own_tokens, UNITS, l2_clip_norm=0.5 * (1 - 1e-3))
     torch.testing.assert_close(ours.norms, exact.norms, rtol=1e-5, atol=0)
     for name, value in exact.value.items():
         torch.testing.assert_close(ours.value[name], value, rtol=1e-4, atol=1e-6)
@@ -80,7 +73,10 @@ def test_norms_and_sums_are_the_references(way: str, form: Form) -> None:
 def test_invariant_3_one_unit_moves_the_sum_by_at_most_the_clip_norm() -> None:
     model, engine = Attends(FIRST, attn_mask=above, need_weights=False), get_engine("auto")
     rows = ragged([1] * 8, shortest=8, longest=8, vocabulary=VOCABULARY)
-    assert largest_move(lambda units: engine(model, loss, units, l2_clip_norm=0.05), rows) <= 0.05
+    assert (
+        largest_move(lambda units: engine(model, own_tokens, units, l2_clip_norm=0.05), rows)
+        <= 0.05
+    )
 
 
 class Crosses(Attends):
@@ -96,5 +92,5 @@ class Crosses(Attends):
 
 def test_attention_over_others_is_computed_one_unit_at_a_time() -> None:
     with counted_reference() as alone:
-        get_engine("auto")(Crosses(FIRST), loss, UNITS, l2_clip_norm=0.5)
+        get_engine("auto")(Crosses(FIRST), own_tokens, UNITS, l2_clip_norm=0.5)
     assert sum(alone) == len(UNITS)
