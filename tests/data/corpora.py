@@ -17,23 +17,10 @@ from userdp.data.records import Record
 from userdp.data.selection import select_once
 from userdp.data.sources.base import Source
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import StoreTokenizer
 
-WORDS = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "store",
-    "user",
-    "noise",
-    "clip",
-    "it",
-    "é",
-    "日本",
-    "🙂",
-]
+WORDS = ["alpha", "beta", "gamma", "delta", "store", "user", "noise", "clip", "é", "日本", "🙂"]
 REAL_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
@@ -77,22 +64,12 @@ def prepared(
     out: Path,
     *,
     public: bool = False,
-    seq_len: int = 8,
-    held_out_users: float = 0.2,
-    held_out_examples: float = 0.2,
-    overwrite: bool = False,
+    **options: Any,
 ) -> UserStore:
     """The store of a corpus."""
     records = interleaved(texts) if isinstance(texts, dict) else tuple(texts)
-    prepare_store(
-        ListSource(records, public),
-        out,
-        tokenizer=StoreTokenizer.load(),
-        seq_len=seq_len,
-        held_out_users=held_out_users,
-        held_out_examples=held_out_examples,
-        overwrite=overwrite,
-    )
+    options = {"seq_len": 8, "held_out_users": 0.2, "held_out_examples": 0.2, **options}
+    prepare_store(ListSource(records, public), out, tokenizer=StoreTokenizer.load(), **options)
     return UserStore.open(out)
 
 
@@ -120,24 +97,25 @@ def view(
     return seen
 
 
+def rows_of(part: StoreSplit, user: int) -> list[list[int]]:
+    """The tokens of each example of a split's user, by its index."""
+    count = int(part.counts[user])
+    rows = part.gather([user] * count, range(count))
+    return [rows.row(number).tolist() for number in range(count)]
+
+
 def examples_of(store: UserStore, user: bytes) -> list[list[int]]:
     """The tokens of each example of a user, whatever its split."""
     row, found = store.user_ids().index(user), []
     for part in map(store.split, Split):
         for index in np.flatnonzero(part.rows == row):
-            count = part.counts[index]
-            rows = part.gather([index] * count, range(count))
-            found += [rows.row(number).tolist() for number in range(count)]
+            found += rows_of(part, index)
     return found
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
     """One JSON value per line; a `str` or `bytes` row is written as it is."""
-    lines = [
-        row
-        if isinstance(row, bytes)
-        else (row if isinstance(row, str) else json.dumps(row)).encode()
-        for row in rows
-    ]
+    texts = [row if isinstance(row, str | bytes) else json.dumps(row) for row in rows]
+    lines = [text if isinstance(text, bytes) else text.encode() for text in texts]
     path.write_bytes(b"".join(line + b"\n" for line in lines))
     return path

@@ -32,16 +32,8 @@ TEXTS: list[Any] = [
     "{\"user\": \"u\"}", "\x1b[31m", "From ana@x.org Mon May 14 16:39:00 2001\nFrom: x@y\n\nhi",
 ]  # fmt: skip
 BYTES = [
-    b"\xff\xfe",
-    b"\xc3\x28",
-    b"\xed\xa0\x80",
-    b"\0",
-    b"\r\n",
-    b"\n\n",
-    b"{",
-    b'"',
-    b"[" * 3000,
-]
+    b"\xff\xfe", b"\xc3\x28", b"\xed\xa0\x80", b"\0", b"\r\n", b"\n\n", b"{", b'"', b"[" * 3000,
+]  # fmt: skip
 
 
 def deep(levels: int) -> str:
@@ -131,17 +123,11 @@ def mailbox(draw: random.Random, folder: Path) -> Path:
 
 def leaf(draw: random.Random, folder: Path) -> Path:
     values = [["a", "b"], [[0.1, 1]], [None], [[]], "text", None, [["a", 3]], [{"a": 1}], []]
-    data: Any = {
-        str(draw.choice(USERS[:12])): draw.choice(
-            [
-                {"x": draw.choice(values), "y": draw.choice(values)},
-                None,
-                [],
-                {"x": ["ok"], "y": ["!"]},
-            ]
-        )
-        for _ in range(draw.randint(0, 3))
-    }
+    data: Any = {}
+    for _ in range(draw.randint(0, 3)):
+        odd = {"x": draw.choice(values), "y": draw.choice(values)}
+        user = str(draw.choice(USERS[:12]))
+        data[user] = draw.choice([odd, None, [], {"x": ["ok"], "y": ["!"]}])
     path = folder / "a.json"
     path.write_text(json.dumps(draw.choice([{"users": [], "user_data": data}, data, [data]])))
     return path
@@ -157,25 +143,18 @@ def posts(draw: random.Random, folder: Path) -> Path:
 
 
 def chats(draw: random.Random, folder: Path) -> Path:
-    turns = [
-        {
-            "role": draw.choice(["user", "assistant", "system", "", None, 3]),
-            "content": draw.choice(TEXTS),
-        }
-        for _ in range(draw.randint(0, 4))
-    ]
+    roles = ["user", "assistant", "system", "", None, 3]
+    turns = [{"role": draw.choice(roles), "content": draw.choice(TEXTS)}
+             for _ in range(draw.randint(0, 4))]  # fmt: skip
     rows = [
         {"user": draw.choice(USERS), "messages": draw.choice([turns, None, "no", [turns], {}])},
         {"user": "u", "prompt": draw.choice(TEXTS), "completion": draw.choice(TEXTS)},
-        *fixtures_chat(draw),
     ]
+    if draw.random() < 0.6:
+        rows.append({"user": "good", "prompt": "p", "completion": "c"})
     path = folder / "chat.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows))
     return path
-
-
-def fixtures_chat(draw: random.Random) -> list[dict[str, Any]]:
-    return [{"user": "good", "prompt": "p", "completion": "c"}] if draw.random() < 0.6 else []
 
 
 def books(draw: random.Random, folder: Path) -> Path:

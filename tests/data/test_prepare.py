@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ import userdp.data.examples as examples_module
 import userdp.data.prepare as prepare_module
 from tests.data import corpora
 from tests.data.corpora import (
-    REAL_DATA,
     ListSource,
     corpus,
     interleaved,
@@ -30,7 +28,6 @@ from userdp.data.records import Drop, Record
 from userdp.data.selection import FixedSelection
 from userdp.data.sources import open_source
 from userdp.data.splits import Split
-from userdp.data.statistics import describe
 from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
 from userdp.errors import FailureError, UseError
@@ -61,19 +58,15 @@ def test_each_users_splits_hold_exactly_the_examples_cut_from_that_users_records
     assert sum("held-out-users" in user for user in seen.values()) in range(2, 20)
 
 
-def test_without_held_out_parts_examples_keep_the_order_of_the_records(tmp_path):
-    texts = corpus(15)
-    store = prepared(texts, tmp_path / "store", held_out_users=0, held_out_examples=0)
+@pytest.mark.parametrize(("held_out", "kept"), [(0, None), (1, 1)])
+def test_examples_keep_the_order_of_the_records_and_one_record_trains_at_least(
+    tmp_path, held_out, kept
+):
+    texts = corpus(20)
+    store = prepared(texts, tmp_path / "store", held_out_users=0, held_out_examples=held_out)
     assert store.user_ids() == sorted(texts)
     for user, seen in view(store).items():
-        assert seen["train"] == plain_examples(texts[user], 8)
-
-
-def test_a_training_user_keeps_a_record_even_when_all_are_to_be_held_out(tmp_path):
-    texts = corpus(20)
-    store = prepared(texts, tmp_path / "store", held_out_users=0, held_out_examples=1)
-    for user, seen in view(store).items():
-        assert seen["train"] == plain_examples(texts[user][:1], 8)
+        assert seen["train"] == plain_examples(texts[user][:kept], 8)
 
 
 def test_all_users_can_be_held_out(tmp_path):
@@ -278,52 +271,19 @@ def by_index(split: StoreSplit, cap: int):
 # Bad use
 
 
-@pytest.mark.parametrize("seq_len", [1, 0, -4, 2**20 + 1, float("nan"), 12.5, True])
-def test_a_seq_len_out_of_range_is_refused(tmp_path, seq_len):
-    with pytest.raises(UseError, match="seq_len"):
-        prepared(corpus(2), tmp_path / "store", seq_len=seq_len)
-    assert list(tmp_path.iterdir()) == []
+BAD = [
+    *(("seq_len", value) for value in (1, 0, -4, 2**20 + 1, float("nan"), 12.5, True)),
+    *((name, value) for name in ("held_out_users", "held_out_examples")
+      for value in (-0.1, 1.1, float("nan"), float("inf"))),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["held_out_users", "held_out_examples"])
-def test_a_fraction_out_of_range_is_refused(tmp_path, name, fraction):
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_a_setting_out_of_range_and_nothing_to_store_are_refused_and_leave_nothing(
+    tmp_path, name, value
+):
     with pytest.raises(UseError, match=name):
-        prepared(corpus(2), tmp_path / "store", **{name: fraction})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_to_store_is_bad_use_and_leaves_nothing(tmp_path):
+        prepared(corpus(2), tmp_path / "store", **{name: value})
     with pytest.raises(UseError, match="no records"):
         prepared([], tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
-
-
-# Real text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "users"), [("commits.jsonl.gz", 1642), ("shakespeare.jsonl.gz", 1413)]
-)
-def test_real_text_is_stored_whole(tmp_path, name, users):
-    path = REAL_DATA / name
-    if not path.exists():
-        pytest.skip(f"{path} is not on this machine: it is not part of the repository")
-    expected: dict[str, list[str]] = defaultdict(list)
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            expected[record["user"]].append(record["text"])
-    source = open_source([str(path)])
-    meta = prepare_store(source, tmp_path / "store", tokenizer=StoreTokenizer.load())
-    store = UserStore.open(tmp_path / "store")
-    read = sum(map(len, expected.values()))
-    assert meta.totals["records_read"] == read
-    assert meta.totals["records_stored"] + sum(meta.drops.values()) == read
-    assert describe(store).totals["users"] == users
-    some = random.Random(0).sample(sorted(expected), 25)
-    seen = view(store, users={user.encode() for user in some})
-    for user in some:
-        kept = [e for s in Split for e in seen[user.encode()].get(str(s), [])]
-        assert Counter(kept) == Counter(plain_examples(expected[user], 128))

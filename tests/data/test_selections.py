@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.corpora import corpus, prepared
+from tests.modes import made_with, open_to_others
 from userdp.data import selection as selections
 from userdp.data.scores import read_scores, write_scores
 from userdp.data.selection import Selector, Strategy, select_once
@@ -146,11 +147,16 @@ def test_chunks_cross_segments(tmp_path):
             assert rows.row(1).tolist() == tokens[len(tokens) // 2 :][:11]
 
 
-def test_scores_belong_to_one_content_and_count_each_example(store, split, scores, tmp_path):
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_scores_belong_to_one_content_and_are_never_open_to_others(
+    store, split, scores, tmp_path, monkeypatch, umask
+):
+    """They are exact functions of private text."""
     path = tmp_path / "scores.arrow"
-    write_scores(path, store, scores)
+    with made_with(umask, monkeypatch):
+        write_scores(path, store, scores)
+    assert open_to_others(tmp_path) == set()
     assert read_scores(path, store).tolist() == scores.tolist()
-    assert path.stat().st_mode & 0o077 == 0
     other = prepared(corpus(3), tmp_path / "other")
     with pytest.raises(UseError, match="are not those"):
         read_scores(path, other)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import userdp
-from userdp.data.sources import SourceOptions, open_source
+from tests.data.sources.fixtures import read, write_repository
 from userdp.errors import UseError
 from userdp.training.models import read_model
 
@@ -66,25 +65,15 @@ def test_a_folder_with_code_of_its_own_is_refused_without_a_question(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    environment = {
-        **os.environ, "GIT_CONFIG_GLOBAL": "/dev/null",
-        "GIT_AUTHOR_NAME": "Ana", "GIT_AUTHOR_EMAIL": "ana@x.org",
-        "GIT_COMMITTER_NAME": "Ana", "GIT_COMMITTER_EMAIL": "ana@x.org",
-    }  # fmt: skip
-    command = ["git", "-C", str(folder), *words]
-    return subprocess.run(command, env=environment, capture_output=True, check=False)
-
-
 @pytest.fixture
 def trap(tmp_path) -> Path:
     """A repository without its first commit, whose settings say how to fetch what is missing."""
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    git(folder, "init", "-q")
-    for words in ("first", "second"):
-        git(folder, "commit", "-q", "--allow-empty", "-m", words)
-    first = git(folder, "rev-parse", "HEAD~1").stdout.decode().strip()
+    day = "2020-01-01T00:00:00Z"
+    folder = write_repository(
+        tmp_path / "repository", [("a@x.org", day, word) for word in ("first", "second")]
+    )
+    line = ["git", "-C", str(folder), "rev-parse", "HEAD~1"]
+    first = subprocess.check_output(line, text=True).strip()
     (folder / ".git" / "objects" / first[:2] / first[2:]).unlink()
     with (folder / ".git" / "config").open("a") as file:
         file.write(
@@ -97,12 +86,5 @@ def trap(tmp_path) -> Path:
 
 def test_a_repositorys_settings_start_no_program(trap, tmp_path):
     with pytest.raises(UseError, match="git cannot read the history"):
-        list(open_source([str(trap)], kind="git", options=SourceOptions()).records(*_books()))
+        read(trap, kind="git")
     assert not (tmp_path / "ran").exists()
-
-
-def _books():
-    from userdp.data.progress import NoProgress
-    from userdp.data.records import Tally
-
-    return Tally(), NoProgress()

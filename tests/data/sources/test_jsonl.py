@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import random
 
 import pytest
@@ -66,17 +65,6 @@ def test_a_field_that_all_records_lack_is_refused_with_the_fields_there_are(
     assert "--user" in (error.hint or "")
 
 
-def test_a_path_that_does_not_exist_is_refused(tmp_path):
-    refused("nothing is there", tmp_path / "nowhere.jsonl")
-    with pytest.raises(UseError, match="nothing is there"):
-        open_source([str(tmp_path / "nowhere")], kind="jsonl")
-
-
-def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(UseError, match="holds no JSON Lines"):
-        open_source([str(tmp_path)], kind="jsonl")
-
-
 @pytest.mark.parametrize("keep", [1, 8, 15, 200, -9, -1])
 def test_a_truncated_gzip_file_is_refused(tmp_path, keep):
     draw = random.Random(0)
@@ -86,20 +74,6 @@ def test_a_truncated_gzip_file_is_refused(tmp_path, keep):
     path.write_bytes(whole[:keep])
     with pytest.raises(UseError):
         read(path)
-
-
-def test_a_binary_file_is_refused(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b"\x7fELF\x02\x01\x01\0\0\0" + os.urandom(5000))
-    refused("binary file", tmp_path / "a.jsonl")
-
-
-def test_a_file_without_a_single_object_is_refused(tmp_path):
-    (tmp_path / "prose.jsonl").write_text("Once upon a time\nthere was no JSON.\n")
-    refused("no line is a JSON object", tmp_path / "prose.jsonl")
-
-
-def test_max_users_is_refused_for_private_text(tmp_path):
-    refused("public sources", write_jsonl(tmp_path / "a.jsonl", GOOD), max_users=2)
 
 
 def test_a_kind_that_cannot_be_told_is_asked_for(tmp_path):
@@ -112,8 +86,29 @@ def test_a_kind_that_cannot_be_told_is_asked_for(tmp_path):
         open_source([])
 
 
-def test_records_of_several_users_are_not_taken_for_leaf(tmp_path):
-    path = tmp_path / "mail.jsonl"
-    path.write_text('{"users": ["a", "b"], "text": "x"}\n{"users": ["b"], "text": "y"}\n')
-    with pytest.raises(UseError, match="no record has the field 'user'"):
-        read(path)
+REFUSED = {
+    "nothing there": (None, "", {}, "nothing is there"),
+    "nothing there, of a kind": (None, "", {"kind": "jsonl"}, "nothing is there"),
+    "an empty folder": ("", "", {"kind": "jsonl"}, "holds no JSON Lines"),
+    "a binary file": ("a.jsonl", "\x7fELF\x02\0\0" + "\1\0" * 2500, {}, "binary file"),
+    "prose": ("a.jsonl", "Once upon a time\nthere was no JSON.\n", {}, "no line is a JSON object"),
+    "one JSON array": ("a.jsonl", '[\n{"user": "a", "text": "b"}\n]\n', {}, "one JSON array"),
+    "several users, as LEAF": ("mail.jsonl", '{"users": ["a", "b"], "text": "x"}\n' * 2, {},
+                               "no record has the field 'user'"),
+    "a bound of private text": ("a.jsonl", '{"user": "a", "text": "b"}\n', {"max_users": 2},
+                                "public sources"),
+    "two columns of one name": ("a.csv", "user,text,text\na,b,c\n", {},
+                                "2 columns named 'text'"),
+    "no mbox": ("a.mbox", "just text", {"kind": "mbox"}, "is no mbox"),
+    **{f"no LEAF: {text}": ("a.json", text, {"kind": "leaf"}, r"LEAF JSON|as JSON")
+       for text in ("[]", "{}", '{"user_data": {"a": {"x": ["b"]}}}', "{")},
+}  # fmt: skip
+"""A file's name and content, the options, and what is said."""
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_read_is_refused_in_words(tmp_path, case):
+    name, content, options, match = REFUSED[case]
+    if name:
+        (tmp_path / name).write_text(content)
+    refused(match, tmp_path / ("nowhere" if name is None else name), **options)

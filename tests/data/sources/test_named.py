@@ -39,11 +39,6 @@ def test_names_in_capitals_are_read_hidden_files_not_and_others_are_told(tmp_pat
         assert len(read(tmp_path)[0]) == 2
 
 
-def test_a_document_loses_its_byte_order_mark(tmp_path):
-    (tmp_path / "ana.txt").write_bytes(b"\xef\xbb\xbfDear diary")
-    assert pairs(read(tmp_path)[0]) == [("ana.txt", "Dear diary")]
-
-
 @pytest.mark.parametrize("above", ["test", "work"])
 def test_leafs_split_is_its_own_whatever_lies_above(tmp_path, above):
     for split in ("train", "test"):
@@ -142,12 +137,6 @@ def test_a_template_may_mark_the_assistants_turns_and_move_the_systems_message()
     assert render(talk, marked)[0] == "SUA"
     moved = "{% for m in messages[1:] + messages[:1] %}{{ m.content }};{% endfor %}"
     assert render(talk, SourceOptions(chat_template=moved))[0] == "U;A;S;"
-
-
-def test_one_json_array_is_refused_with_the_way_out(tmp_path):
-    (tmp_path / "a.jsonl").write_text("[\n" + json.dumps(ROW) + ",\n" + json.dumps(ROW) + "\n]\n")
-    with pytest.raises(UseError, match="one JSON array"):
-        read(tmp_path / "a.jsonl")
 
 
 def test_a_pipe_is_read_once(tmp_path):

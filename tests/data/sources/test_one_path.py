@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import userdp.data.sources.rows as rows_module
-from tests.data.fuzz import TEXTS, USERS, deep
+from tests.data.fuzz import TEXTS, USERS
 from userdp.data.progress import NoProgress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources import SourceOptions, jsonl, open_source
@@ -268,12 +268,6 @@ def test_blank_text_judged_by_ascii_alone_is_caught(tmp_path, monkeypatch):
     judged = lambda value: value.encode() if value.strip(" \t\r\n") else Drop.EMPTY_TEXT  # noqa: E731
     monkeypatch.setattr(rows_module, "text_of", judged)
     assert differs(path)
-
-
-def test_deep_nesting_does_not_crash(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(deep(100_000) + "\n" + '{"user": "u", "text": "t"}')
-    assert not differs(path)
 
 
 # Parquet

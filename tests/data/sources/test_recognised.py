@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.data.corpora import write_jsonl
+from tests.data.sources.fixtures import write_csv, write_parquet
 from userdp.data.progress import NoProgress
 from userdp.data.records import Drop, Tally
 from userdp.data.sources import SourceOptions, open_source
@@ -31,19 +30,9 @@ def read(*paths: Path, **options):
     return source, list(source.records(tally, NoProgress())), tally
 
 
-def parquet(path: Path, rows) -> Path:
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    return path
-
-
-def csv(path: Path, rows) -> Path:
-    names = list(rows[0])
-    lines = [names, *([row[name] for name in names] for row in rows)]
-    path.write_text("".join(",".join(line) + "\n" for line in lines))
-    return path
-
-
-@pytest.mark.parametrize(("write", "suffix"), [(write_jsonl, ".jsonl"), (parquet, ".parquet")])
+@pytest.mark.parametrize(
+    ("write", "suffix"), [(write_jsonl, ".jsonl"), (write_parquet, ".parquet")]
+)
 @pytest.mark.parametrize(
     ("rows", "text"),
     [
@@ -94,8 +83,8 @@ def test_tables_of_mixed_kinds_are_read_together_in_their_order(tmp_path):
     rows = [{"user": f"u{number}", "text": f"t{number}"} for number in range(5)]
     files = [
         write_jsonl(tmp_path / "a.jsonl", rows[:2]),
-        csv(tmp_path / "b.csv", rows[2:3]),
-        parquet(tmp_path / "c.parquet", rows[3:4]),
+        write_csv(tmp_path / "b.csv", rows[2:3]),
+        write_parquet(tmp_path / "c.parquet", rows[3:4]),
         write_jsonl(tmp_path / "d.jsonl", rows[4:]),
     ]
     source, records, tally = read(*files)
@@ -110,8 +99,8 @@ def test_tables_of_mixed_kinds_are_read_together_in_their_order(tmp_path):
 
 def test_conversations_of_mixed_kinds_are_one_source(tmp_path):
     source, records, _ = read(
-        write_jsonl(tmp_path / "a.jsonl", SHAREGPT), csv(tmp_path / "b.csv", PROMPTS),
-        parquet(tmp_path / "c.parquet", MESSAGES),
+        write_jsonl(tmp_path / "a.jsonl", SHAREGPT), write_csv(tmp_path / "b.csv", PROMPTS),
+        write_parquet(tmp_path / "c.parquet", MESSAGES),
     )  # fmt: skip
     assert (source.kind, source.loss_mask, len(records)) == ("conversations", True, 3)
     assert len(read(tmp_path)[1]) == 3  # the folder that holds all of them
@@ -121,7 +110,7 @@ def test_the_provenance_of_every_part_is_the_wholes(tmp_path):
     """A lineage that one part's facts overwrote would be missing from the claim."""
     files = [
         write_jsonl(tmp_path / "a.jsonl", PLAIN),
-        csv(tmp_path / "b.csv", [{"user": "eve", "text": "there"}]),
+        write_csv(tmp_path / "b.csv", [{"user": "eve", "text": "there"}]),
     ]
     for number, file in enumerate(files):
         beside = file.with_name(f"{file.name}.provenance.json")
@@ -144,7 +133,7 @@ def test_progress_goes_on_from_part_to_part(tmp_path):
         def at(self, done):
             places.append(done)
 
-    files = [write_jsonl(tmp_path / "a.jsonl", PLAIN), csv(tmp_path / "b.csv", PLAIN)]
+    files = [write_jsonl(tmp_path / "a.jsonl", PLAIN), write_csv(tmp_path / "b.csv", PLAIN)]
     source = open_source([str(file) for file in files])
     list(source.records(Tally(), Heard()))
     assert places == sorted(places)

@@ -102,12 +102,6 @@ def test_csv_rows_that_cannot_be_used_are_counted(tmp_path):
     }  # fmt: skip
 
 
-def test_two_csv_columns_of_the_text_fields_name_are_refused(tmp_path):
-    (tmp_path / "a.csv").write_text("user,text,text\na,b,c\n")
-    with pytest.raises(UseError, match="2 columns named 'text'"):
-        read(tmp_path / "a.csv")
-
-
 def test_saved_hugging_face_data_sets_are_read(tmp_path):
     datasets = pytest.importorskip("datasets", reason="the extra hf is not installed")
     data = datasets.Dataset.from_list(ROWS)
