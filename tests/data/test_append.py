@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
+from tests.kills import run_apart
 from userdp.data import meta as layout
 from userdp.data.prepare import append_records
 from userdp.data.records import Record
@@ -150,13 +148,7 @@ KILLS = textwrap.dedent(
 
 @pytest.mark.slow
 def test_a_kill_while_appending_leaves_the_old_store_or_the_new_one(tmp_path):
-    run = subprocess.run(
-        [sys.executable, "-c", KILLS, str(tmp_path / "store")],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    states = [line.split(";") for line in run.stdout.splitlines()]
+    states = run_apart(KILLS, str(tmp_path / "store"))
     assert len(states) > 10
     assert {generation for generation, _ in states} == {"0", "1"}
     assert all(sound == "True" for _, sound in states)

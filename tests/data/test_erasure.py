@@ -135,14 +135,8 @@ def test_a_loss_mask_is_compacted_with_the_tokens(tmp_path):
             for user, size in people.items():
                 marks = np.arange(4, dtype=np.uint8) % 2
                 for _ in range(size):
-                    new.write(
-                        user,
-                        Split.TRAIN,
-                        np.arange(4) + size,
-                        np.array([4]),
-                        targets=marks,
-                        records=1,
-                    )
+                    tokens, lengths = np.arange(4) + size, np.array([4])
+                    new.write(user, Split.TRAIN, tokens, lengths, targets=marks, records=1)
             new.finish(source={}, tally=Tally())
         stores.append(tmp_path / name)
     assert erase(stores[0], b"b").content_sha256 == UserStore.open(stores[1]).meta.content_sha256

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.data.corpora import corpus, prepared
+from tests.data.corpora import corpus, prepared, rows_of
 from userdp.data import meta as layout
 from userdp.data.records import Tally
 from userdp.data.splits import Split
@@ -59,8 +59,7 @@ def test_gather_returns_each_example_of_each_user(stores):
             split = store.split(name)
             assert split.counts.tolist() == [len(mine) for mine in users]
             for user, mine in enumerate(users):
-                rows = split.gather([user] * len(mine), range(len(mine)))
-                assert [rows.row(r).tolist() for r in range(len(rows))] == mine
+                assert rows_of(split, user) == mine
                 assert split.lengths([user], [0]).tolist() == [len(mine[0])]
 
 
@@ -138,11 +137,6 @@ def test_the_totals_are_those_of_the_files(tmp_path):
         }
     assert totals["users"] == 25
     assert totals["examples"] == sum(part["examples"] for part in totals["splits"].values())
-
-
-def test_a_large_vocabulary_is_stored_in_32_bits():
-    assert layout.token_dtype(2**16) == "uint16"
-    assert layout.token_dtype(2**16 + 1) == "uint32"
 
 
 def refused(path, match: str) -> None:

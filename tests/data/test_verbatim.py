@@ -4,17 +4,14 @@ import random
 
 import numpy as np
 
+from tests.data.corpora import rows_of
 from tests.training.toy import toy_store
 from userdp.data import verbatim
 from userdp.data.verbatim import longest_copies
 
 
 def all_examples(split) -> list[list[int]]:
-    return [
-        split.gather([user], [example]).row(0).tolist()
-        for user, count in enumerate(split.counts)
-        for example in range(count)
-    ]
+    return [row for user in range(len(split.counts)) for row in rows_of(split, user)]
 
 
 def by_search(examples: list[list[int]], text: list[int], least: int) -> int:

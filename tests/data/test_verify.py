@@ -75,26 +75,28 @@ def made(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "train STORE --out AGAIN --plan RUN/plan.json --model new --set learning.layers=1 --set "
-        "learning.width=16 --set learning.heads=2 "
-        "--learning-rate 0.1",
-        "store stats STORE --epsilon 1",
-        "evaluate RUN --store STORE --epsilon 1",
-    ],
-)
+LINES = [
+    "train STORE --out AGAIN --plan RUN/plan.json --model new --set learning.layers=1 --set "
+    "learning.width=16 --set learning.heads=2 --learning-rate 0.1",
+    "store stats STORE --epsilon 1",
+    "evaluate RUN --store STORE --epsilon 1",
+]
+
+
+def words(line: str, place: Path) -> list[str]:
+    for name, folder in {"STORE": "store", "AGAIN": "again", "RUN": "run"}.items():
+        line = line.replace(name, str(place / folder))
+    return line.split()
+
+
+@pytest.mark.parametrize("line", LINES)
 def test_a_damaged_store_is_refused_before_it_is_charged(made, tmp_path, capsys, line):
     if not line.startswith("train"):
         pytest.importorskip("opendp", reason="the extra queries is not installed")
     place = Path(shutil.copytree(made, tmp_path / "made"))
     before = claim(place / "store").guarantee.epsilon
     flip(place / "store" / TOKENS)
-    names = {"STORE": "store", "AGAIN": "again", "RUN": "run"}
-    for name, folder in names.items():
-        line = line.replace(name, str(place / folder))
-    assert userdp(line.split()) == 2
+    assert userdp(words(line, place)) == 2
     error = capsys.readouterr().err
     assert "is not what was written" in error
     assert "userdp verify" in error
@@ -107,10 +109,7 @@ def test_every_byte_is_read_where_that_is_asked_for(made, tmp_path, capsys, monk
     flip(place / "store" / TOKENS)
     monkeypatch.setattr(blocks, "MOST_BLOCKS", 0)  # the sample misses the damage
     before = claim(place / "store").guarantee.epsilon
-    line = ["train", str(place / "store"), "--out", str(place / "again")]
-    line += ["--plan", str(place / "run/plan.json"), "--model", "new", "--set", "learning.layers=1"]
-    line += ["--set", "learning.width=16", "--set", "learning.heads=2", "--set", "run.verify=true"]
-    assert userdp(line) == 2
+    assert userdp([*words(LINES[0], place), "--set", "run.verify=true"]) == 2
     assert "SHA-256" in capsys.readouterr().err
     assert claim(place / "store").guarantee.epsilon == before
     assert verify_store(place / "store", quick=True).ok

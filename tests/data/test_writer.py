@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 from tests.data.corpora import corpus, prepared
+from tests.kills import run_apart
 from userdp.data import meta as layout
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
@@ -75,13 +73,7 @@ KILLS = textwrap.dedent(
 def kills(tmp_path, *, old: bool, careless: bool = False) -> list[list[str]]:
     """For each kill: its number, the store at the place, ledger kept, nothing left over."""
     arguments = [str(tmp_path / "store"), "old" if old else "new", "careless" if careless else "-"]
-    run = subprocess.run(
-        [sys.executable, "-c", KILLS, *arguments],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    return [line.split(";") for line in run.stdout.splitlines()]
+    return run_apart(KILLS, *arguments)
 
 
 def test_a_kill_at_any_moment_leaves_no_store_or_the_whole_one(tmp_path):

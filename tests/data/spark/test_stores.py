@@ -74,29 +74,59 @@ def both(source, folder: Path, **options: object) -> dict[str, object]:
     return other
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", list(SplitRule))
-def test_every_record_is_stored_or_counted_as_in_one_process(session, small, tmp_path, rule):
-    meta = both(open_source([str(mixed(tmp_path))]), tmp_path, split=rule)
-    assert meta["ownership"]["rule"] == "first-owner"
-    assert len(meta["drops"]) >= 8
-    assert UserStore.open(tmp_path / "spark").meta.totals["users"] > 30
-
-
-@pytest.mark.slow
-def test_files_of_several_kinds_are_read_in_their_order(session, small, tmp_path):
+def several_kinds(folder: Path):
     """Compressed, with a byte-order mark, in row groups, with cells of several lines."""
-    every = rows(40)
-    first = tmp_path / "a.jsonl"
+    every, first = rows(40), folder / "a.jsonl"
     first.write_bytes(b"\xef\xbb\xbf" + write_jsonl(first, every[:50]).read_bytes())
-    packed = tmp_path / "b.jsonl.gz"
-    packed.write_bytes(
-        gzip.compress(b"".join(json.dumps(r).encode() + b"\n" for r in every[50:90]))
-    )
-    pq.write_table(pa.Table.from_pylist(every[90:]), tmp_path / "c.parquet", row_group_size=17)
-    (tmp_path / "d.csv").write_text('user,text\nuser001,"two\nlines"\n,nobody\n')
+    plain = write_jsonl(folder / "b", every[50:90]).read_bytes()
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(plain))
+    pq.write_table(pa.Table.from_pylist(every[90:]), folder / "c.parquet", row_group_size=17)
+    (folder / "d.csv").write_text('user,text\nuser001,"two\nlines"\n,nobody\n')
     names = ("a.jsonl", "b.jsonl.gz", "c.parquet", "d.csv")
-    both(open_source([str(tmp_path / name) for name in names]), tmp_path)
+    return open_source([str(folder / name) for name in names])
+
+
+def conversations(folder: Path):
+    talk = [
+        {"user": row["user"], "prompt": row["text"], "completion": row["text"][::-1]}
+        for row in rows(30)
+    ]
+    return open_source([str(write_jsonl(folder / "talk.jsonl", talk))])
+
+
+def domains(folder: Path):
+    pytest.importorskip("tldextract")
+    pages = [
+        {"url": f"https://www.{row['user']}.co.uk/{n}", "text": row["text"]}
+        for n, row in enumerate(rows(20))
+    ]
+    return open_source([str(write_jsonl(folder / "c4-x.jsonl", pages))], kind="c4")
+
+
+def everything(folder: Path):
+    return open_source([str(mixed(folder))])
+
+
+INPUTS = {
+    **{f"split by {rule}": (everything, {"split": rule}) for rule in SplitRule},
+    "several kinds": (several_kinds, {}),
+    "conversations": (conversations, {}),
+    "domains": (domains, {}),
+    "in memory": (lambda _: memory.table_source(rows(30), SourceOptions()), {}),
+    "several owners": (everything, {"owners": Owners.GREEDY, "records_per_user": 2}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_record_is_stored_or_counted_as_in_one_process(session, small, tmp_path, name):
+    source, options = INPUTS[name]
+    meta = both(source(tmp_path), tmp_path, **options)
+    assert meta["loss_mask"] is (name == "conversations")
+    if "split" in options:
+        assert meta["ownership"]["rule"] == "first-owner"
+        assert len(meta["drops"]) >= 8
+        assert meta["totals"]["users"] > 50
 
 
 @pytest.mark.slow
@@ -105,44 +135,6 @@ def test_a_path_is_found_from_where_the_caller_is(session, small, tmp_path, monk
     name = mixed(tmp_path, 30).name
     monkeypatch.chdir(tmp_path)
     both(open_source([name]), tmp_path)
-
-
-@pytest.mark.slow
-def test_conversations_have_the_same_targets(session, small, tmp_path):
-    turns = [
-        {
-            "user": row["user"],
-            "messages": [
-                {"role": "user", "content": row["text"]},
-                {"role": "assistant", "content": row["text"][::-1]},
-            ],
-        }
-        for row in rows(30)
-    ]
-    source = open_source([str(write_jsonl(tmp_path / "talk.jsonl", turns))])
-    assert both(source, tmp_path)["loss_mask"] is True
-
-
-@pytest.mark.slow
-def test_domains_are_told_on_the_executors(session, small, tmp_path):
-    pytest.importorskip("tldextract")
-    pages = [
-        {"url": f"https://www.{row['user']}.co.uk/{n}", "text": row["text"]}
-        for n, row in enumerate(rows(20))
-    ]
-    source = open_source([str(write_jsonl(tmp_path / "c4-x.jsonl", pages))], kind="c4")
-    both(source, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bound", [None, 2])
-def test_what_must_be_read_in_order_is_read_by_one_process(session, small, tmp_path, bound):
-    """Tables in memory, and records of several owners under a bound."""
-    if bound is None:
-        both(memory.table_source(rows(30), SourceOptions()), tmp_path)
-    else:
-        source = open_source([str(mixed(tmp_path, 30))])
-        both(source, tmp_path, owners=Owners.GREEDY, records_per_user=bound)
 
 
 @pytest.mark.slow
