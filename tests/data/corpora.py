@@ -20,7 +20,9 @@ from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import StoreTokenizer
 
-WORDS = ["alpha", "beta", "gamma", "delta", "store", "user", "noise", "clip", "é", "日本", "🙂"]
+WORDS = [
+    "alpha", "beta", "gamma", "delta", "store", "user", "noise", "clip", "it", "é", "日本", "🙂",
+]  # fmt: skip
 REAL_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
