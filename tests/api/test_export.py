@@ -19,6 +19,7 @@ import userdp
 from tests.claims.conftest import finished_selection, selection
 from tests.claims.lives import PLAN, begin
 from tests.exports import MARK, holding, make_key, make_runs, modes
+from tests.speed import fast_then_slow
 from tests.training.conftest import _one_thread, prepared
 from tests.training.toy import toy_store
 from userdp.claims import released as released_module
@@ -253,6 +254,37 @@ def test_a_loop_of_ones_own_is_exported_with_the_template_that_it_released(tmp_p
     (tmp_path / "run" / "model" / "chat_template.jinja").write_text(MARK)
     with pytest.raises(UseError, match="chat_template"):
         userdp.export(private, out=tmp_path / "again")
+
+
+def diverge_in_a_loop(store, out) -> None:
+    shape = transformers.GPT2Config(vocab_size=32, n_positions=32, n_embd=16, n_layer=1, n_head=2)
+    model = transformers.GPT2LMHeadModel(shape)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e30)
+    with make_private(model, optimizer, store, PLAN, out=out) as private:
+        for _ in private:
+            optimizer.step()
+        private.save()
+
+
+def diverge_by_command(store, out) -> None:
+    pytest.importorskip("peft")
+    new = {"model": "new", "layers": 1, "width": 16, "heads": 2}
+    userdp.train(store, PLAN, out=out, learning_rate=1e30, lora_rank=2, **new)
+
+
+@pytest.mark.parametrize("diverge", fast_then_slow([diverge_in_a_loop, diverge_by_command]))
+def test_a_run_that_diverged_is_measured_and_told_of_but_not_exported(tmp_path, capsys, diverge):
+    store, run = toy_store(tmp_path / "people"), tmp_path / "run"
+    with pytest.warns(UserWarning, match="diverged: its weights, or what the model computes"):
+        diverge(store, run)
+    for line in (
+        ["evaluate", run, "--store", store.path, "--no-base"],
+        ["report", run, "--out", tmp_path / "report.html"],
+        ["verify", run],
+        ["account", "--ledger", run],
+    ):
+        assert command([str(word) for word in line]) == 0
+    assert "diverged" in refused(run, tmp_path / "shared", capsys)
 
 
 def test_the_command_says_where_it_is_and_how_to_check_it(run, tmp_path, capsys):

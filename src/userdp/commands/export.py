@@ -148,6 +148,12 @@ def _released(run: RunRecord) -> Facts:
         )
     if not facts.finished or not folder.released.is_dir():
         raise run.without_model
+    if folder.diverged:
+        raise UseError(
+            f"the training of {folder.path} diverged: its weights, or what the model computes, are "
+            "NaN or infinite, and nobody can use such a model",
+            hint="train again in another --out, at a lower --learning-rate",
+        )
     if problems := run_differs(run):
         raise UseError(
             f"what lies in {folder.path} is not what the run released: {problems[0]}",

@@ -51,6 +51,9 @@ from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
 from userdp.strict_json import parse
 
+DIVERGED = "diverged"
+"""The kind of the operator's line of a run whose released model computes NaN or infinities."""
+
 Line = TypeVar("Line")
 _RESUME: Mapping[str, Any] = {
     "run_id": str,
@@ -140,6 +143,11 @@ class RunFolder:
         beside = kept.get("store_beside")
         here = [place.path / beside] if isinstance(beside, str) else []
         return (*here, Path(kept["store_path"]))
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the model that was released computes no finite numbers; for the operator."""
+        return DIVERGED in read_lines(self.operator, lambda line: str(line["kind"]), torn=True)
 
     def log(self, values: dict[str, Any]) -> None:
         """Append a line to operator.jsonl."""

@@ -167,12 +167,16 @@ def read_model(
 
 def require_finite(name: str, model: nn.Module) -> None:
     """`UseError` where a weight that training would begin with is NaN or infinite."""
-    off = [key for key, one in model.named_parameters() if not bool(local(one).isfinite().all())]
-    if off:
+    if off := not_finite(model):
         raise UseError(
             f"weights of {name or 'the model'} are NaN or infinite ({_some(off)})",
             hint="take one from before training diverged; float16 makes all above 65,504 infinite",
         )
+
+
+def not_finite(model: nn.Module) -> list[str]:
+    """The parameters of a model that hold a NaN or an infinite number; a shard's own alone."""
+    return [key for key, one in model.named_parameters() if not bool(local(one).isfinite().all())]
 
 
 def require_fit(model: nn.Module, name: str, store: UserStore) -> None:

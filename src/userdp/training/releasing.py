@@ -34,7 +34,9 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError, in_short, warn
 from userdp.gradients.shards import whole
 from userdp.ledger import RunFolder
+from userdp.ledger.folder import DIVERGED
 from userdp.training.distributed import current_world
+from userdp.training.models import not_finite
 
 _NO_SETTINGS = {"_name_or_path", "id2label", "label2id", "task_specific_params"}
 """Of every configuration of `transformers`: a place, and words of another task."""
@@ -68,6 +70,13 @@ def release(
     """
     inner = uncompiled(model)
     whole_model = _merged(inner) if is_adapted(inner) else inner
+    if _diverged(whole_model or inner):
+        folder.log({"kind": DIVERGED})
+        warn(
+            f"the training of {folder.path} diverged: its weights, or what the model computes, are "
+            "NaN or infinite. The run may be evaluated and reported; export refuses it. A lower "
+            "learning rate, in a run of its own, may help"
+        )
     if whole_model is None:
         return write(inner, folder.adapter, only=settled)
     weights = write(whole_model, folder.model, only=settled)
@@ -190,13 +199,10 @@ def _merged(model: nn.Module) -> nn.Module | None:
     why = "the model with these adapters merged in computes something else"
     try:
         apart: Any = _on_the_cpu(model).float().eval()
-        last = apart.get_input_embeddings().weight.shape[0] - 1
-        tokens = torch.linspace(0, last, 8).long()[None]
-        with torch.no_grad():
-            told = apart(input_ids=tokens).logits
-            merged: Any = apart.merge_and_unload()
-            differs = merged(input_ids=tokens).logits - told
-        if differs.norm() <= _MERGED_LIKE * told.norm():
+        told = _answer(apart)
+        merged: Any = apart.merge_and_unload()
+        like = (_answer(merged) - told).norm() <= _MERGED_LIKE * told.norm()
+        if like or not told.isfinite().all():  # what diverged can be compared with nothing
             return cast(nn.Module, merged)
     # What a kind of adapter raises that cannot be copied or merged is documented nowhere, and what
     # was trained is paid for.
@@ -211,6 +217,30 @@ def _merged(model: nn.Module) -> nn.Module | None:
 
 _MERGED_LIKE = 1e-4
 """Of the norm of the logits; float32 differs by some 1e-6."""
+
+
+@torch.no_grad()
+def _answer(model: Any) -> Tensor:
+    """The logits of a language model for made-up tokens."""
+    table = model.get_input_embeddings().weight
+    tokens = torch.linspace(0, table.shape[0] - 1, 8).long()[None].to(table.device)
+    return cast(Tensor, model(input_ids=tokens).logits)
+
+
+def _diverged(model: nn.Module) -> bool:
+    """Whether a model holds or, for made-up tokens, computes what is no finite number.
+
+    Weights of 1e30 are finite, and all that is computed of them is not. Nobody's data is read.
+    """
+    if not_finite(model):
+        return True
+    was_training = model.training
+    try:
+        return not bool(_answer(model.eval()).isfinite().all())
+    except Exception:  # a module that is no language model: its weights alone can be asked
+        return False
+    finally:
+        model.train(was_training)
 
 
 def _on_the_cpu(model: nn.Module) -> nn.Module:
