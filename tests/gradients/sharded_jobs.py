@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -10,12 +10,11 @@ from functools import partial
 import numpy as np
 import torch
 import torch.distributed as dist
+import transformers
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tests.gradients.campaign.families import build
 from tests.gradients.campaign.masks import Masks
-from tests.gradients.tiny import ragged
 from tests.training.toy import CONFIG
 from userdp.errors import FailureError, UseError
 from userdp.gradients import (
@@ -51,13 +50,37 @@ def small_model(dropout: float = 0.0) -> nn.Module:
 
 def small_llama(layers: int = 2) -> nn.Module:
     """Untied, with norms that multiply by vectors in Python, and shared keys and values."""
-    return build("llama", vocab_size=32, num_hidden_layers=layers, max_position_embeddings=8)
+    torch.manual_seed(0)
+    shape = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=8,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    model: nn.Module = transformers.AutoModelForCausalLM.from_config(shape)
+    return model.train()
 
 
 def random_units() -> Units:
-    """Six units, of which the third is three tokens 31 twice: not finite by `poisoned`."""
-    rows = ragged([1, 3, 2, 1, 4, 2], seed=1, longest=8, vocabulary=31)
-    return Units.from_rows([*rows[:2], [[31, 31, 31]] * 2, *rows[3:]])
+    draw = np.random.default_rng(1)
+    sizes = [1, 3, 2, 1, 4, 2]
+    return Units.from_rows(
+        [
+            [draw.integers(31, size=draw.integers(2, 9)).tolist() for _ in range(size)]
+            for size in sizes[:2]
+        ]
+        + [[[31, 31, 31]] * sizes[2]]
+        + [
+            [draw.integers(31, size=draw.integers(2, 9)).tolist() for _ in range(size)]
+            for size in sizes[3:]
+        ]
+    )
 
 
 def poisoned(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -100,9 +123,22 @@ def compares(checkpointing: bool, family: str = "gpt2") -> dict:
     }
 
 
-def in_bfloat16(x: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return forward(x).float()
+def narrow() -> dict:
+    """The sharded engine over a layer that computes in bfloat16."""
+    model, units = small_model(), random_units()
+    block = model.transformer.h[0].mlp
+    forward = block.forward
+
+    def in_bfloat16(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return forward(x).float()
+
+    block.forward = in_bfloat16
+    try:
+        sharded.clipped_sum(shard(model), causal_lm_loss, units, l2_clip_norm=CLIP)
+    except UseError as error:
+        return {"refused": str(error)}
+    return {"refused": ""}
 
 
 def refusals() -> dict[str, str]:
@@ -119,10 +155,6 @@ def refusals() -> dict[str, str]:
             found["gathered"] += f" {name}"
 
     found["gathered"] = ""
-    narrow = small_model()
-    block = narrow.transformer.h[0].mlp
-    block.forward = partial(in_bfloat16, forward=block.forward)
-    refused("narrow", shard(narrow))
     refused("items", shard(small_model()), item_clip_norm=1.0)
     coin = small_model()
     coin.transformer.ln_f.register_forward_hook(lambda module, inputs, out: out * torch.rand([]))

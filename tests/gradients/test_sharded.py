@@ -63,8 +63,13 @@ def test_what_would_need_each_units_gradient_is_refused_and_wrong_norms_are_caug
         assert "used more than once" in found["twice"]
         assert "no per-unit rule for its bias" in found["no rule"]
         assert "disagree on made-up rows" in found["half norms"]
-        assert "fewer bits than float32" in found["narrow"]
         assert found["gathered"] == ""  # a refused model's layers would keep the weights of before
+
+
+@pytest.mark.slow
+def test_a_sharded_model_that_computes_in_fewer_bits_is_refused_before_its_data_is_read(tmp_path):
+    for found in run_world(2, jobs.narrow, tmp_path):
+        assert "fewer bits than float32" in found["refused"]
 
 
 def test_invariant_3_factors_push_nothing_over_the_end_of_float32(tmp_path):
