@@ -22,7 +22,7 @@ from typing import Any
 from papers.design import read_declared
 from papers.figures import FIGURES, design_of, entry, page, write_figure
 from papers.runs import RESULTS, Campaign, missing_runs
-from userdp.errors import UseError, UserdpError
+from userdp.core.errors import UseError, UserdpError
 
 TABLES, PICTURES = RESULTS / "tables", RESULTS.parent
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from papers.plans import plan_of_size
 from userdp.accounting import Accountant
-from userdp.clip import ClipForm
-from userdp.codec import decode, encode
+from userdp.core.clip import ClipForm
+from userdp.core.codec import decode, encode
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import PrivacyUnit
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError
 from userdp.plans import Plan
 from userdp.sampling import (
     FixedSizeExamples,
@@ -27,7 +28,6 @@ from userdp.sampling import (
     Sampling,
 )
 from userdp.training.config import Averaging, OptimizerName, Schedule, TrainConfig
-from userdp.vocabulary import PrivacyUnit
 
 DESIGNS = Path(__file__).parent / "designs"
 NOISELESS = 1e-3

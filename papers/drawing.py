@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, write_file
+from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, write_file
 
 Row = dict[str, Any]
 

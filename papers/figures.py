@@ -20,9 +20,9 @@ from papers.losses import TUNE, Losses
 from papers.rules import RULES
 from papers.runs import RESULTS, name_of, read_rows
 from papers.study import draw_study, rows_of_study
-from userdp.codec import encode
-from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
+from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE
 
 _TABLE = tomllib.loads((Path(__file__).parent / "figures.toml").read_text(encoding="utf-8"))
 FIGURES: Mapping[str, Mapping[str, Any]] = _TABLE["figure"]

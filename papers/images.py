@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
+from userdp.core.errors import UseError
+from userdp.core.extras import library
+from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.records import Record
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
-from userdp.extras import library
 from userdp.federated.models import build_model
 from userdp.federated.plan import ModelSpec
 from userdp.gradients import Loss
-from userdp.vocabulary import require_count, require_positive
 
 BRIGHTEST = 255
 """The largest value of a pixel; the least is 0."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from userdp.accounting import Accountant, binomial_steps, calibrate
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.federated.algorithms import ALGORITHMS, Declared
 from userdp.federated.plan import FederationPlan
 from userdp.noise import Gaussian

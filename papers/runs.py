@@ -24,12 +24,12 @@ from torch import nn
 
 from papers.design import Declared, Design, Setting
 from papers.losses import TUNE
-from userdp.codec import encode
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
+from userdp.core.strict_json import parse
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
-from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss
-from userdp.strict_json import parse
 from userdp.training.personalization import LocalTraining, personalize, summary
 
 Row = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 from papers.drawing import Row, panels, save
 from papers.losses import TUNE, Losses
 from papers.rules import personalized
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 Study = Mapping[str, Any]
 """A table ``study.NAME`` of ``figures.toml``: ``panel``, ``line``, ``x`` and ``title``."""

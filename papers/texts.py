@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from papers.drawing import Figure, Row, draw_table, panels, save
+from userdp.core.errors import UseError
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
 from userdp.data.scores import read_scores
 from userdp.data.selection import Selector, select_once
@@ -24,7 +25,6 @@ from userdp.data.statistics import describe, describe_counts
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 
 PUBLIC = "public"

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from userdp import files
 from userdp.cli.app import run as userdp
+from userdp.core import files
 from userdp.ledger import RunFolder
 from userdp.training.models import BASE_MODEL
 

@@ -25,8 +25,8 @@ from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
 
 import userdp
-from userdp.codec import encode
 from userdp.commands.demo import CONFIG, PACKAGES, PLANS, PREPARED
+from userdp.core.codec import encode
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger

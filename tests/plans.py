@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from papers import plans
-from userdp.codec import decode
+from userdp.core.codec import decode
 from userdp.noise import Gaussian
 from userdp.plans import Plan
 from userdp.sampling import (

@@ -13,13 +13,13 @@ import pytest
 from scipy import stats
 
 from tests.plans import changed_plan, els_plan, uls_plan
-from userdp.clip import (
+from userdp.core.clip import (
     FARTHEST,
     AdaptiveClipping,
     ClipForm,
     sum_noise_multiplier,
 )
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.plans import Plan
 
 COUNT_NOISE = 1.5

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import pytest
 
-from userdp.codec import canonical, decode, digest, encode, public
-from userdp.errors import UseError
+from userdp.core.codec import canonical, decode, digest, encode, public
+from userdp.core.errors import UseError
 
 
 class Colour(StrEnum):

@@ -7,8 +7,8 @@ import stat
 import pytest
 
 from tests.modes import made_with, open_to_others
-from userdp import files
-from userdp.errors import UseError
+from userdp.core import files
+from userdp.core.errors import UseError
 
 
 def mode(path):

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from userdp import interrupts
-from userdp.errors import Interrupted, UserdpError
-from userdp.interrupts import held, terminable, told
+from userdp.core import interrupts
+from userdp.core.errors import Interrupted, UserdpError
+from userdp.core.interrupts import held, terminable, told
 
 
 def send(number=signal.SIGINT):

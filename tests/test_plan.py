@@ -7,9 +7,9 @@ import pytest
 from tests.plans import as_plan, changed_plan, els_plan, uls_plan
 from userdp.accounting import Accountant, binomial_steps
 from userdp.accounting.group_privacy import Conversion, group_guarantee
-from userdp.clip import AdaptiveClipping, ClipForm, LayerSplit
-from userdp.codec import encode
-from userdp.errors import UseError
+from userdp.core.clip import AdaptiveClipping, ClipForm, LayerSplit
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
 from userdp.noise import NoiseLaw
 from userdp.plans import Plan
 

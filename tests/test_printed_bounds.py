@@ -19,8 +19,8 @@ from rich.console import Console
 import userdp
 from userdp.cli.output import in_words, show
 from userdp.commands.account import Priced
+from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, epsilon_up, round_up
 from userdp.reporting.rendering import delta_text
-from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, epsilon_up, round_up
 
 SOURCE = Path(userdp.__file__).parent
 AWKWARD = 1.00000049e-6  # to six digits, the nearest is 1e-06, which is less

@@ -13,9 +13,9 @@ from tests.plans import els_plan, uls_plan
 from tests.reporting.conftest import run_maker, users_plan
 from tests.training.toy import private_run, sgd, toy_model, toy_store
 from userdp.cli.app import run as userdp
-from userdp.codec import encode
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.plans.proposal import Proposal, declared_users
 from userdp.plans.small_delta import (

@@ -10,8 +10,8 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, epsilon_by
 from userdp.accounting.private_selection import PoissonNumber, TruncatedNegativeBinomial
-from userdp.codec import decode, encode
-from userdp.errors import UseError
+from userdp.core.codec import decode, encode
+from userdp.core.errors import UseError
 from userdp.plans import FixedGrid, PrivateSelection
 from userdp.plans.tuning import Tuning, divided, selected
 

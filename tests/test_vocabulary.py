@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 import pytest
 
-from userdp.errors import UseError
-from userdp.vocabulary import (
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import (
     Adjacency,
     Guarantee,
     PrivacyUnit,

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from userdp.waiting import PASSIVE_WAITING, warn_of_spinning
+from userdp.core.waiting import PASSIVE_WAITING, warn_of_spinning
 
 _COMMAND = """
 import sys

@@ -37,7 +37,7 @@ import numpy as np
 
 from userdp.accounting import rdp
 from userdp.accounting.mechanisms import Mixture, binomial_steps
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 SLOW = 2.0  # processor seconds
 _WIDE = 1e-6

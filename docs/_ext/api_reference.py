@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 
 PACKAGES = (
     "userdp",
-    "userdp.clip",
+    "userdp.core.clip",
     "userdp.noise",
     "userdp.sampling",
     "userdp.plans",
@@ -33,8 +33,8 @@ PACKAGES = (
     "userdp.sweeping",
     "userdp.federated",
     "userdp.reporting",
-    "userdp.vocabulary",
-    "userdp.errors",
+    "userdp.core.vocabulary",
+    "userdp.core.errors",
 )
 
 

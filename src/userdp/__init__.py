@@ -17,11 +17,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from userdp.errors import FailureError, Interrupted, UseError, UserdpError, UserdpWarning
+from userdp.core.errors import FailureError, Interrupted, UseError, UserdpError, UserdpWarning
 from userdp.version import __version__
 
 if TYPE_CHECKING:
-    from userdp.clip import Clip
     from userdp.commands.account import account
     from userdp.commands.audit import audit
     from userdp.commands.budget import budget
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from userdp.commands.train import train
     from userdp.commands.tune import tune
     from userdp.commands.verify import verify
+    from userdp.core.clip import Clip
     from userdp.data.store import UserStore
     from userdp.noise import Gaussian
     from userdp.plans import Plan
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from userdp.training.private import make_private
 
 _ELSEWHERE = {
-    "clip": ("Clip",),
+    "core.clip": ("Clip",),
     "commands.run": ("Run", "claim"),
     "data.store": ("UserStore",),
     "noise": ("Gaussian",),

@@ -11,7 +11,7 @@ from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, binomial_steps
 from userdp.accounting.accountants import calibrate, epsilon_by
 from userdp.accounting.mechanisms import Mixture
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 
 STEPS = binomial_steps(sampling_probability=0.1, noise_multiplier=1.0, steps=3)
 

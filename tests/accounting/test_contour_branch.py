@@ -15,7 +15,7 @@ from userdp.accounting.contour import line, losses
 from userdp.accounting.contour.closed import Bounds
 from userdp.accounting.contour.losses import Complexes, Floats
 from userdp.accounting.mechanisms import binomial_steps
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -12,7 +12,7 @@ from userdp.accounting import Composition, binomial_steps, gaussian_steps
 from userdp.accounting.filters import MOST_STEPS, Cost, RenyiFilter
 from userdp.accounting.mechanisms import hypergeometric_steps
 from userdp.accounting.roots import bisect
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 EPSILON, DELTA = 3.0, 1e-6
 TURNS = 12

@@ -24,7 +24,7 @@ from userdp.accounting.implemented import (
 )
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Selection
 from userdp.noise.gaussian import distance

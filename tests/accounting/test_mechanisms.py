@@ -23,8 +23,8 @@ from userdp.accounting.mechanisms import (
     gaussian_steps,
     hypergeometric_steps,
 )
-from userdp.errors import UseError
-from userdp.vocabulary import Adjacency
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import Adjacency
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -19,7 +19,7 @@ from userdp.accounting.private_selection import (
     selected_curve,
     selection_epsilon,
 )
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 ORDERS = (1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 64.0, 256.0)
 LAWS = [

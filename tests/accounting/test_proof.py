@@ -32,7 +32,7 @@ from userdp.accounting.laws import Binomial, Hypergeometric  # noqa: E402
 from userdp.accounting.proof import OneWay, Steps, enclose_delta, law, moment, sums  # noqa: E402
 from userdp.accounting.proof.law import Ball  # noqa: E402
 from userdp.accounting.proof.planning import Problem, make_plan  # noqa: E402
-from userdp.errors import FailureError  # noqa: E402
+from userdp.core.errors import FailureError  # noqa: E402
 
 GOLDEN = Path(__file__).with_name("golden_deltas.json")
 CASES = json.loads(GOLDEN.read_text())["cases"]

@@ -26,7 +26,7 @@ from userdp.claims import released as released_module
 from userdp.claims import verify as verify_module
 from userdp.claims.weights import read_header
 from userdp.cli.app import run as command
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.training.private import make_private
 
 __all__ = ["_one_thread", "finished_selection", "prepared", "selection"]

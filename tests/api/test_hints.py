@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import userdp
-from userdp.hints import in_python
+from userdp.core.hints import in_python
 
 SOURCE = Path(userdp.__file__).parent
 SAID = ("UseError", "FailureError", "warn", "UserdpWarning")

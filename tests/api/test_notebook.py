@@ -9,9 +9,9 @@ from tests.plans_room.conftest import request
 from userdp.claims.claims import Claim
 from userdp.claims.lineage import of_parts
 from userdp.claims.parts import Query, Steps
+from userdp.core.vocabulary import round_up
 from userdp.notebook import html_of
 from userdp.plans.planner import propose
-from userdp.vocabulary import round_up
 
 PLAN = uls_plan()
 CLAIM = Claim(

@@ -12,7 +12,7 @@ import userdp
 from tests.claims.lives import Teller
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, cycles, sgd, toy_model, toy_store
-from userdp.codec import encode
+from userdp.core.codec import encode
 
 PLAN = uls_plan()
 LEARNING = {name: value for name, value in encode(CONFIG).items() if value is not None}

@@ -31,9 +31,9 @@ from userdp.claims import claim
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query
 from userdp.cli.app import run as userdp
+from userdp.core.errors import UseError
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train

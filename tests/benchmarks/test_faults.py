@@ -43,5 +43,5 @@ def test_the_runner_tells_a_kill_from_all_else(tmp_path) -> None:
         assert verdict(changed, tmp_path / "src").startswith(told)
     broken = {**fault, "old": "from enum import StrEnum\n", "new": "import nobody\n"}
     assert verdict(broken, tmp_path / "src").startswith("error")
-    place = tmp_path / "src/userdp/vocabulary.py"
-    assert place.read_bytes() == (ROOT / "src/userdp/vocabulary.py").read_bytes()
+    place = tmp_path / "src/userdp/core/vocabulary.py"
+    assert place.read_bytes() == (ROOT / "src/userdp/core/vocabulary.py").read_bytes()

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from userdp.claims.lineage import Lineage
 from userdp.claims.released import bound_files, content_digest, files_differ, unbound
 from userdp.claims.weights import describe, digest_of
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
 
 TENSORS = {"first": torch.arange(4.0), "second": torch.arange(4.0) + 1}

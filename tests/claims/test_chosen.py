@@ -16,7 +16,7 @@ from tests.sweeping.test_sweep import request, sweep
 from tests.training.toy import private_run, toy_model
 from userdp.claims import claims as claims_module
 from userdp.commands import export as export_module
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.training import opening as opening_module
 
 RATES = (0.001, 0.01, 0.1)

@@ -17,7 +17,7 @@ from userdp.claims import verify as verify_module
 from userdp.claims.signing import ENVELOPE, STATEMENT, Signer, digests_of
 from userdp.claims.verify import verify_export
 from userdp.cli.app import run as command
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import journal
 
 __all__ = ["_one_thread"]

@@ -12,7 +12,7 @@ import pytest
 from tests.claims.lives import Teller
 from tests.federated.plans import NUMBERS, plan
 from tests.federated.toys import images
-from userdp.codec import decode
+from userdp.core.codec import decode
 from userdp.data.progress import NoProgress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore

@@ -11,7 +11,7 @@ from tests.plans import uls_plan
 from userdp.claims.claims import Claim, compose
 from userdp.claims.lineage import Apart, Lineage, of_parts
 from userdp.claims.parts import Query, Steps
-from userdp.vocabulary import Adjacency, PrivacyUnit
+from userdp.core.vocabulary import Adjacency, PrivacyUnit
 
 PLAN = uls_plan()
 RUN = Steps(id="run", plan=PLAN)

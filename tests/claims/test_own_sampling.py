@@ -16,7 +16,7 @@ TRAINING = """
 import sys
 from pathlib import Path
 import userdp
-from userdp.clip import Clip
+from userdp.core.clip import Clip
 from userdp.noise import Gaussian
 from userdp.plans import Budget
 sys.path.insert(0, sys.argv[2])

@@ -15,7 +15,7 @@ from tests.claims.lives import LEARNING, SHAPE, Teller
 from tests.plans_room.conftest import synthetic_norms
 from tests.training.toy import CONFIG, toy_store
 from userdp.cli.app import run as userdp
-from userdp.vocabulary import round_up
+from userdp.core.vocabulary import round_up
 
 PLANNING = ("--budget", 64, "--steps", 2, "--delta", 1e-6, "--most-noise", 1000)
 TOY = ("--model", "new", *SHAPE, *LEARNING)

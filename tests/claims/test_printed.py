@@ -20,11 +20,11 @@ from userdp.claims.claims import SPENT_SO_FAR, _together, printed_in_words
 from userdp.claims.signing import STATEMENT
 from userdp.claims.verify import verify_export
 from userdp.cli.app import run as command
+from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit
 from userdp.ledger.run import append_release
 from userdp.plans import Plan
 from userdp.reporting.facts import read_run
 from userdp.reporting.page import render_report, render_summary
-from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit
 
 __all__ = ["_one_thread"]
 PLAN = uls_plan()

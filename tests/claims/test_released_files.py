@@ -13,8 +13,8 @@ from tests.claims.lives import PLAN, Teller, begin, copied
 from tests.exports import write_anew
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
+from userdp.core.files import write_json
 from userdp.data.store import UserStore
-from userdp.files import write_json
 
 __all__ = ["prepared"]
 

@@ -16,7 +16,7 @@ from userdp.claims import Claim, Lineage
 from userdp.claims.claims import compose, second_opinion
 from userdp.claims.lineage import of_parts
 from userdp.claims.parts import Bound, Choice, Query, Steps, Unclaimed
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 from userdp.plans import FixedGrid, Plan, PrivateSelection
 from userdp.sampling import FixedSizeUsers
 

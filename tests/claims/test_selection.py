@@ -13,8 +13,8 @@ from tests.claims.lives import Teller
 from tests.sweeping.launch import Trials, swept
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
+from userdp.core.errors import UserdpError
 from userdp.data.store import UserStore
-from userdp.errors import UserdpError
 from userdp.training.loop import train
 
 

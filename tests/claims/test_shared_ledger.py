@@ -7,7 +7,7 @@ import pytest
 
 from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller
 from tests.training.toy import cycles
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.exports import make_key
 from userdp.claims.signing import PublicKey, Signer, unchecked_payload
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 pytest.importorskip("securesystemslib", reason="the extra sign is not installed")
 WHERE = Path("statement.dsse.json")

@@ -17,7 +17,7 @@ from userdp.claims.parts import Query
 from userdp.claims.released import bound_files, copy_weights, read_bound
 from userdp.claims.verify import verify_model, verify_run
 from userdp.claims.weights import LINEAGE, describe, digest_of
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
 
 ONE = of_parts([Query(id="one", name="users", pure_epsilon=0.1)])

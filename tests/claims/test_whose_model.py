@@ -12,7 +12,7 @@ from tests.claims.lives import LEARNING, PLAIN, PLAN, SHAPE, Teller, begin, trai
 from tests.sweeping.launch import Trials, swept
 from tests.training.toy import CONFIG, toy_store
 from userdp.claims import claim
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.training.checkpoints import Checkpoints

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.claims.lives import Teller
+from userdp.core.vocabulary import round_up
 from userdp.plans import Plan
-from userdp.vocabulary import round_up
 
 ROOT = Path(__file__).parents[2]
 SMALLER = {

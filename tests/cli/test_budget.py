@@ -11,7 +11,7 @@ from tests.ledgers import query, reserve
 from tests.plans import changed_plan
 from tests.training.conftest import prepared, store
 from userdp.cli.app import run as userdp
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 
 __all__ = ["prepared", "store"]

@@ -15,7 +15,7 @@ from tests.plans import changed_plan
 from userdp.cli.app import run as userdp
 from userdp.cli.output import in_words, show
 from userdp.commands import demo
-from userdp.vocabulary import round_up
+from userdp.core.vocabulary import round_up
 
 
 @pytest.fixture(scope="module")

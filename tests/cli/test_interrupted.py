@@ -11,7 +11,7 @@ from tests.training.test_interrupts import SignalIn
 from tests.training.toy import attempts
 from userdp.cli.app import run as userdp
 from userdp.cli.output import last_words
-from userdp.errors import Interrupted
+from userdp.core.errors import Interrupted
 from userdp.training import loop
 
 __all__ = ["prepared", "store"]

@@ -16,8 +16,8 @@ from userdp.claims import Condition, Lineage
 from userdp.claims import verify as verifying
 from userdp.claims.parts import ConditionKind
 from userdp.claims.weights import describe
+from userdp.core.files import write_json
 from userdp.data.store import UserStore
-from userdp.files import write_json
 
 __all__ = ["prepared"]
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.data.sources import fixtures
+from userdp.core.errors import FailureError, UseError
 from userdp.data.prepare import prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
-from userdp.errors import FailureError, UseError
 
 TOKENIZER = StoreTokenizer.load()
 USERS: list[Any] = [

@@ -10,13 +10,13 @@ import pytest
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
 from tests.kills import run_apart
+from userdp.core.errors import UseError
 from userdp.data import meta as layout
 from userdp.data.prepare import append_records
 from userdp.data.records import Record
 from userdp.data.store import UserStore
 from userdp.data.verify import verify_store
 from userdp.data.writer import StoreWriter
-from userdp.errors import UseError
 
 
 def halves(texts, seed=0):

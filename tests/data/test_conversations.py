@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, write_jsonl
 from tests.data.sources.test_corpora import CHAT, CHATML
+from userdp.core.errors import UseError
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.progress import NoProgress
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
@@ -18,7 +19,6 @@ from userdp.data.sources import SourceOptions, open_source
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
-from userdp.errors import UseError
 
 TOKENIZER = StoreTokenizer.load()
 

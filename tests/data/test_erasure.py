@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.data.corpora import ListSource, corpus, examples_of, interleaved, prepared, view
+from userdp.core.errors import UseError
 from userdp.data import meta as layout
 from userdp.data.files import locked
 from userdp.data.generation import Segment
@@ -21,7 +22,6 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
 from userdp.data.writer import StoreWriter, erase_user
-from userdp.errors import UseError
 
 STATE = "0" * 32
 

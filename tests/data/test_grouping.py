@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import userdp.data.grouping as grouping_module
+from userdp.core.errors import FailureError, UseError
 from userdp.data.grouping import Grouping
 from userdp.data.records import Record, in_blocks, pieces_of
-from userdp.errors import FailureError, UseError
 
 
 def grouped(folder, records, **options):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.data.corpora import ListSource, write_jsonl
 from tests.data.sources.fixtures import MESSAGE_PAIRS, mail, write_mbox
+from userdp.core.errors import UseError
 from userdp.data import ownership
 from userdp.data.ownership import Owners, bounded, settled
 from userdp.data.prepare import append_records, prepare_store
@@ -19,7 +20,6 @@ from userdp.data.records import Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import open_source
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 
 USERS = st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), min_size=1, max_size=3, unique=True)
 

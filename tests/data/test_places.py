@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from userdp.core.errors import UseError
 from userdp.data.files import Place, places_of, remember
-from userdp.errors import UseError
 
 
 def test_a_place_that_no_reader_would_take_is_refused_before_anything_is_noted(tmp_path):

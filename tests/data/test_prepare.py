@@ -22,6 +22,7 @@ from tests.data.corpora import (
     view,
     write_jsonl,
 )
+from userdp.core.errors import FailureError, UseError
 from userdp.data.grouping import Grouping
 from userdp.data.prepare import prepare_store
 from userdp.data.records import Drop, Record
@@ -30,7 +31,6 @@ from userdp.data.sources import open_source
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
-from userdp.errors import FailureError, UseError
 
 
 def plain_examples(texts: list[str], seq_len: int) -> list[bytes]:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.data.corpora import corpus
 from tests.speed import fast_then_slow
+from userdp.core.errors import FailureError, UseError
 from userdp.data import meta as layout
 from userdp.data.files import locked, records_folder
 from userdp.data.grouping import Grouping
@@ -23,7 +24,6 @@ from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
-from userdp.errors import FailureError, UseError
 
 SEGMENT = 400
 

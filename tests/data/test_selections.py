@@ -7,10 +7,10 @@ import pytest
 
 from tests.data.corpora import corpus, prepared
 from tests.modes import made_with, open_to_others
+from userdp.core.errors import UseError
 from userdp.data import selection as selections
 from userdp.data.scores import read_scores, write_scores
 from userdp.data.selection import Selector, Strategy, select_once
-from userdp.errors import UseError
 
 G = 3
 FIXED = [s for s in Strategy if s not in (Strategy.RANDOM_CHUNK, Strategy.RESAMPLED)]

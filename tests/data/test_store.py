@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.data.corpora import corpus, prepared, rows_of
+from userdp.core.errors import UseError
 from userdp.data import meta as layout
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
-from userdp.errors import UseError
 
 INDEX = Path(layout.INDEX) / "00000"
 Written = dict[str, list[list[list[int]]]]

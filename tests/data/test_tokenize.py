@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.make_tokenizer import END_OF_TEXT
+from userdp.core.errors import UseError
 from userdp.data.examples import cut_records
 from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
-from userdp.errors import UseError
 
 TOKENIZER = StoreTokenizer.load()
 

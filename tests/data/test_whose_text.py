@@ -15,7 +15,7 @@ import userdp
 from tests.data.corpora import examples_of
 from tests.data.sources.fixtures import mail, write_repository
 from userdp.cli.app import run
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 WHOLE = {"held_out_users": 0, "held_out_examples": 0}
 LINE = b"From x@example.org Mon May 14 16:39:00 2001\n"

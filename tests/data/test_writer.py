@@ -8,11 +8,11 @@ import pytest
 
 from tests.data.corpora import corpus, prepared
 from tests.kills import run_apart
+from userdp.core.errors import UseError
 from userdp.data import meta as layout
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
-from userdp.errors import UseError
 
 # Kills a writer before each change of a file in turn; prints what each kill left behind.
 KILLS = textwrap.dedent(

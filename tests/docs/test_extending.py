@@ -17,9 +17,9 @@ import userdp
 from tests.gradients.batches import batched_sum, reason_alone
 from tests.plans import changed_plan, uls_plan
 from tests.training.toy import run_all, toy_model, toy_store
-from userdp.clip import clip_form
+from userdp.core.clip import clip_form
+from userdp.core.errors import UseError
 from userdp.data.records import Drop, Tally
-from userdp.errors import UseError
 from userdp.gradients import Units, get_engine
 from userdp.gradients.clipping import ClipRule
 from userdp.plans import Plan

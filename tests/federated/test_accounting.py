@@ -13,13 +13,13 @@ from scipy import stats
 from papers.published import FLAWS, Reduction, flaws_of, paper_noise
 from tests.federated.plans import PRIVATE, constants, plan
 from userdp.accounting import binomial_steps
-from userdp.codec import decode, encode
+from userdp.core.codec import decode, encode
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import PrivacyUnit
 from userdp.data.selection import select_once
-from userdp.errors import UseError
 from userdp.federated.algorithms import ALGORITHMS, silo_mechanism
 from userdp.federated.plan import FederationPlan
 from userdp.noise import Gaussian
-from userdp.vocabulary import PrivacyUnit
 
 FEDERATED_PAGE = Path(__file__).parents[2] / "docs" / "federated.md"
 

@@ -8,10 +8,10 @@ from papers import images as image_module
 from tests.federated.plans import CNN, FACTS, plan
 from tests.federated.toys import image, images, store_of
 from tests.speed import fast_then_slow
+from userdp.core.errors import UseError
 from userdp.data.records import Record
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import PLAN_FILE, STORE, LanguageModel

@@ -13,7 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from tests.federated.plans import FACTS, NUMBERS, plan
 from tests.federated.toys import images
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.federated import flower
 from userdp.federated import rounds as rounds_module
 from userdp.federated.flower import ARRAYS, CONFIG, REFUSALS, client_app, serve

@@ -8,9 +8,9 @@ import pytest
 
 from tests.federated.test_federate import DECLARED, SMALL, TEXT, federate, play
 from tests.training.toy import attempts
+from userdp.core.files import write_json
 from userdp.federated.silo import BEGUN_FILE, RELEASED_FILE, Silo
 from userdp.federated.simulation import claim_of
-from userdp.files import write_json
 
 pytest.importorskip("sklearn", reason="the extra `federated` is not installed")
 

@@ -12,10 +12,10 @@ from scipy import stats
 from tests.federated.plans import FACTS, PRIVATE
 from tests.federated.toys import COUNTS, WIDTH, ZERO, broken, items, silo, store_of, toy_plan
 from tests.speed import fast_then_slow
+from userdp.core.errors import FailureError
 from userdp.data.records import Record
 from userdp.data.selection import select_once
 from userdp.data.splits import Split
-from userdp.errors import FailureError
 from userdp.federated import silo as silo_module
 from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import STORE, LanguageModel

@@ -8,7 +8,7 @@ import pytest
 from tests.federated.plans import PRIVATE
 from tests.federated.toys import COUNTS, WIDTH, ZERO, broken, items, silo, toy_plan
 from userdp.claims import claim
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.federated.claim import federation_claim
 from userdp.ledger import StoreLedger
 from userdp.ledger.journal import read_entries

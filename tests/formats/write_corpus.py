@@ -16,7 +16,7 @@ from tests.claims.lives import PLAN, Teller, begin, copied
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.codec import encode
+from userdp.core.codec import encode
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Declare, Total

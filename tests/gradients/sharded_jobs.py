@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tests.gradients.campaign.masks import Masks
 from tests.training.toy import CONFIG
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.gradients import (
     Units,
     causal_lm_loss,

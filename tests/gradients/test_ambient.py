@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
 from tests.gradients.tiny import distance, own_tokens
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import ENGINES, Units, get_engine
 from userdp.gradients.engines import engine
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.gradients.tiny import Rows, distance, largest_move, ragged, tiny
 from tests.speed import fast_then_slow
-from userdp.clip import OWN_FORMS, ClipForm, LayerSplit
+from userdp.core.clip import OWN_FORMS, ClipForm, LayerSplit
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
 from userdp.gradients.clipping import CLIP_MARGIN, layers_of
 from userdp.gradients.engines import get_engine

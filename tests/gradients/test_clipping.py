@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients.clipping import (
     CLIP_MARGIN,
     LEAST_FACTOR,

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from benchmarks.decoders import Shape, gpt2
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients.cost import METHODS, TABLE, Forecaster, hardware_of
 
 

@@ -16,7 +16,7 @@ from tests.gradients.campaign import losses, models
 from tests.gradients.campaign.models import renew
 from tests.gradients.tiny import distance
 from tests.speed import fast_then_slow
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import EQUAL, RAGGED, Shape, made_up

@@ -14,7 +14,7 @@ from tests.gradients.batches import batched_sum
 from tests.gradients.campaign import families
 from tests.gradients.tiny import VOCABULARY, distance, largest_move, ragged, tiny
 from tests.speed import fast_then_slow
-from userdp.clip import ClipForm
+from userdp.core.clip import ClipForm
 from userdp.gradients import ClippedSum, ClipRule, Units, causal_lm_loss, trainable_parameters
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.engines import ENGINES, get_engine

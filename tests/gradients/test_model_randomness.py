@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.gradients.campaign.drawn import Toy, build_model, build_rows
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.model_randomness import (

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from benchmarks.gpu.noise import DeviceNoise
 from tests.gradients.tiny import ragged, tiny
 from tests.speed import fast_then_slow
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import NoiseSource, Units, causal_lm_loss, clipped_sum
 from userdp.gradients import noise as noise_module
 from userdp.noise.gaussian import DRAWS, FLOATING_POINT_ASSUMPTION, NoiseSampler

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.gradients.batches import batched_sum
 from tests.gradients.tiny import ragged, tiny
 from tests.speed import fast_then_slow
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import (
     CLIP_MARGIN,
     Units,

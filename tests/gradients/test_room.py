@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests.gradients.tiny import ragged, tiny, with_dropout
 from tests.memory import ERRORS, Memory, MemoryLoss
 from tests.speed import fast_then_slow
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import ENGINES, Engine
 from userdp.gradients.engines import engine as of_engines

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, MixtralConfig
 
 from tests.gradients.batches import batched_sum, reason_alone
 from tests.gradients.tiny import largest_move
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum
 from userdp.gradients.certificate import rows
 from userdp.gradients.certificate.coupling import require_rows_apart

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import Units
 
 NESTED = [[[5, 6, 7], [8, 9]], [], [[1]], [[], [2, 3]]]

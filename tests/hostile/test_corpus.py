@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.readers import READERS, Reader
-from userdp.errors import UserdpError
+from userdp.core.errors import UserdpError
 
 CORPUS = Path(__file__).parent / "corpus"
 CASES = sorted(path.parent for path in CORPUS.glob("*/*/case.toml"))

@@ -10,7 +10,7 @@ import torch
 from tests.huggingface.toy import trainer
 from tests.plans import uls_plan
 from tests.training.toy import attempts
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 from userdp.training.huggingface.checkpoints import sealed
 from userdp.training.huggingface.trainer import UserLevelMixin
 from userdp.training.private_run import PrivateRun

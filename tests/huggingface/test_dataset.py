@@ -9,9 +9,9 @@ import pytest
 from tests.huggingface.toy import rows, tokenized, toy_tokenizer
 from tests.ledgers import reserve
 from tests.plans import uls_plan
+from userdp.core.errors import UseError
 from userdp.data.records import Drop
 from userdp.data.splits import Split
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.training.huggingface.dataset import store_of
 

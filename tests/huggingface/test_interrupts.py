@@ -8,8 +8,8 @@ from transformers import TrainerCallback
 
 from tests.huggingface.test_crash import charged, updates, whole
 from tests.huggingface.toy import trainer
-from userdp.errors import Interrupted
-from userdp.interrupts import are_held
+from userdp.core.errors import Interrupted
+from userdp.core.interrupts import are_held
 
 
 class CtrlC(TrainerCallback):

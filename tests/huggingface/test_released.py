@@ -10,7 +10,7 @@ import userdp
 from tests.huggingface.toy import TEMPLATE, trainer
 from userdp.claims.verify import verify_model, verify_run
 from userdp.claims.weights import digest_of
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 
 pytestmark = pytest.mark.slow
 

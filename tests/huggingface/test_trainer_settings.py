@@ -8,7 +8,7 @@ from transformers import Trainer, TrainingArguments
 
 from tests.huggingface.toy import arguments, toy_model, trainer
 from tests.plans import uls_plan
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.training.huggingface.trainer import UserLevelMixin, UserLevelTrainer
 from userdp.training.huggingface.trainer_settings import SETTINGS, Setting, private_args

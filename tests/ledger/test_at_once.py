@@ -11,7 +11,7 @@ import pytest
 
 from tests.ledgers import reserve
 from tests.plans import uls_plan
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, journal, place
 from userdp.ledger.place import Counter, Place, attempts_in, open_charges
 

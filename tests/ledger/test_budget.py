@@ -12,7 +12,7 @@ from tests.plans import changed_plan, els_plan
 from userdp.accounting.accountants import Accountant
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import History, StoreLedger
 from userdp.ledger.budget import overview
 from userdp.ledger.lines import DeclareSeries, OpenBudget, Total

@@ -10,8 +10,8 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import ConditionKind, Query
-from userdp.codec import encode
-from userdp.errors import FailureError, UseError
+from userdp.core.codec import encode
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunLedger, RunRecord, StoreLedger
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import write_winner

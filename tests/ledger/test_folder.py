@@ -9,7 +9,7 @@ import pytest
 
 from tests.ledgers import run_with
 from tests.plans import uls_plan
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.folder import RunFolder, RunRecord, read_lines
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 
 from tests.ledgers import query, settle
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
 from userdp.ledger.journal import JournalWriter, append, exclusive, read, read_entries
 from userdp.ledger.store import StoreLedger
@@ -186,7 +186,7 @@ DISK_FULL = """
 import resource, signal, sys
 from pathlib import Path
 from tests.ledger.test_journal import KINDS, Number, add, numbers
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 from userdp.ledger.journal import JournalWriter
 
 path = Path(sys.argv[1])

@@ -5,10 +5,10 @@ import contextlib
 import pytest
 
 from tests.ledger.runs import PLAN, Killed, copied, empty_store, go_on
-from userdp import files
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Query
+from userdp.core import files
 from userdp.ledger import StoreLedger, journal
 
 

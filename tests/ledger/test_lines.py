@@ -9,8 +9,8 @@ from tests.ledgers import reserve, run_with, settle
 from tests.plans import uls_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
-from userdp.codec import decode, encode
-from userdp.errors import UseError
+from userdp.core.codec import decode, encode
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger, journal, lines
 from userdp.ledger.lines import RUN, STORE, Open, fold
 from userdp.plans import PrivateSelection, Series, StepRecord

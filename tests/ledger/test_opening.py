@@ -13,7 +13,7 @@ from tests.ledger.runs import PLAN, Killed, contents, copied, empty_store, go_on
 from tests.ledgers import query
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger, journal
 from userdp.ledger.journal import read_entries
 from userdp.ledger.lines import Open, OpenBudget

@@ -8,7 +8,7 @@ from tests.ledgers import begun, reserve
 from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.claims.parts import ConditionKind
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, journal, place
 from userdp.ledger.journal import read_entries
 from userdp.ledger.lines import Declare

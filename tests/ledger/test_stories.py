@@ -27,7 +27,7 @@ from userdp.claims import claims as claims_module
 from userdp.claims.claims import store_claim
 from userdp.claims.lineage import Lineage, inherited
 from userdp.claims.parts import Condition, ConditionKind, Steps
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
 from userdp.ledger.lines import Open, Release, Score, Slots, Total, Trial

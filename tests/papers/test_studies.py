@@ -20,7 +20,7 @@ from papers.figures import FIGURES, Entry, entry, page
 from papers.findings import Verdict, verdict_by
 from papers.losses import Estimate, Losses, holm
 from papers.runs import Campaign
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/results/findings.md"

@@ -15,13 +15,13 @@ from tests.plans import plan_of_size
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as command
+from userdp.core.errors import UseError
 from userdp.data.files import Place, places_of, remember
 from userdp.data.prepare import append_records
 from userdp.data.scores import read_scores, write_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.verify import verify_store
-from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.lines import Forget
 from userdp.ledger.place import Counter

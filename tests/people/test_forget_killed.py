@@ -21,7 +21,7 @@ KILLS = textwrap.dedent(
     from userdp.data.scores import write_scores
     from userdp.data.store import UserStore
     from userdp.data.verify import verify_store
-    from userdp.errors import UseError
+    from userdp.core.errors import UseError
     from tests.ledgers import begun
     from userdp.ledger import StoreLedger
     from userdp.ledger.lines import Reserve

@@ -12,10 +12,10 @@ from tests.ledgers import query, reserve
 from tests.plans import uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.cli.app import run as command
+from userdp.core.errors import UseError
 from userdp.data.prepare import append_records
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Selection
 from userdp.plans import PrivateSelection

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.plans_room.conftest import synthetic_norms
-from userdp.codec import encode
-from userdp.errors import UseError
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
 from userdp.plans.norms import GradientNorms, require_told
 from userdp.plans.origin import Provenance
 from userdp.queries.statistics import STEPS_PER_DOUBLING, draw_medians, rank_error

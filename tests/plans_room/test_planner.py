@@ -10,7 +10,7 @@ import pytest
 from tests.plans import as_plan, changed_plan
 from tests.plans_room.conftest import request, synthetic_norms
 from userdp.accounting import binomial_steps, calibrate
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.plans import Plan
 from userdp.plans.origin import Provenance, Release
 from userdp.plans.planner import propose

@@ -5,7 +5,7 @@ import math
 import mpmath
 import pytest
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.plans.preset import preset
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.plans.small_delta import DeltaSize, size_of

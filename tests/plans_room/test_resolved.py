@@ -9,8 +9,8 @@ import pytest
 
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.accountants import Accountant
-from userdp.clip import AdaptiveClipping, Clip, ClipForm, LayerSplit
-from userdp.errors import UseError
+from userdp.core.clip import AdaptiveClipping, Clip, ClipForm, LayerSplit
+from userdp.core.errors import UseError
 from userdp.plans import Plan
 from userdp.plans.resolved import PlanFields, resolve
 

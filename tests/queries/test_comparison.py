@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from userdp.claims import claim
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries import comparison as module
 from userdp.queries import release_losses

@@ -13,7 +13,7 @@ from tests.ledgers import reserve
 from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.cli.app import run
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries import release
 from userdp.queries import statistics as module

@@ -13,8 +13,9 @@ import pytest
 from tests.ledgers import begun
 from tests.plans import for_examples, for_users
 from userdp.claims import Claim, Lineage
-from userdp.clip import Clip
-from userdp.codec import encode
+from userdp.core.clip import Clip
+from userdp.core.codec import encode
+from userdp.core.vocabulary import Guarantee
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Declare
 from userdp.ledger.run import append_release
@@ -22,7 +23,6 @@ from userdp.noise import Gaussian
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Budget, Plan, StepRecord
 from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers, Sampling
-from userdp.vocabulary import Guarantee
 
 SECOND = 1.0001
 """Of ε, what the second accountant says in these tests: the real one takes seconds."""

@@ -13,7 +13,7 @@ from tests.reporting.conftest import MakeRun, examples_plan
 from tests.reporting.test_page import Outline
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Condition, ConditionKind, Query
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.reporting import rendering
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.card import CardFacts, base_model_on_hub, render_model_card

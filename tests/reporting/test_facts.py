@@ -12,15 +12,15 @@ from tests.ledgers import reserve
 from tests.plans import changed_plan, uls_plan
 from tests.reporting.conftest import SECOND, MakeRun, examples_plan, users_plan
 from userdp.claims import claim
-from userdp.clip import AdaptiveClipping
-from userdp.errors import UseError
+from userdp.core.clip import AdaptiveClipping
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import round_up
 from userdp.ledger import StoreLedger
 from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
 from userdp.plans.origin import LedgerLine, NonPrivateLook
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.facts import read_run, read_runs, read_store_total
 from userdp.reporting.page import MOST_TOLD, render_report
-from userdp.vocabulary import round_up
 
 SHAPE = {"kind": "gpt2", "layers": 4, "width": 192, "heads": 6, "vocabulary": 4096}
 HOST, DEVICE = NoiseSampler.HOST, NoiseSampler.DEVICE

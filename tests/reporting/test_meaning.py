@@ -20,7 +20,7 @@ from userdp.accounting.mechanisms import binomial_steps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.reporting.card import render_model_card
 from userdp.reporting.facts import read_run
 from userdp.reporting.meaning import (

@@ -11,7 +11,7 @@ import pytest
 
 from tests.reporting.conftest import MakeRun, examples_plan, operator_lines, write_operator
 from tests.reporting.test_page import words_of
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.reporting.facts import read_run, read_runs
 from userdp.reporting.operator_part import operator_view, read_operator
 from userdp.reporting.page import render_report

@@ -21,13 +21,13 @@ from userdp.claims import Condition, Lineage, claim
 from userdp.claims.claims import SPENT_SO_FAR
 from userdp.claims.parts import ConditionKind, Query
 from userdp.cli.app import run as userdp
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import Adjacency, round_up
 from userdp.reporting.card import render_model_card
 from userdp.reporting.facts import About, Facts, read_run, read_runs
 from userdp.reporting.operator_part import read_operator
 from userdp.reporting.page import compare, detection_plot, render_report, render_summary
 from userdp.reporting.rendering import markdown
-from userdp.vocabulary import Adjacency, round_up
 
 ABOUT = About(
     organisation="<b>Institute</b>",

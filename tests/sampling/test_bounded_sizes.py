@@ -14,7 +14,7 @@ from scipy import stats
 from tests.accounting.pld import pld_bounds
 from tests.plans import plan_of_size
 from tests.speed import fast_then_slow
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.plans import Plan
 from userdp.sampling import (
     FixedSizeExamples,

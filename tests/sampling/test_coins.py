@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.sampling import coins as module
 from userdp.sampling.coins import distinct_indices, poisson_indices, secret_generator
 

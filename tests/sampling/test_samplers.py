@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from tests.plans import changed_plan, els_plan, uls_plan
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.plans import StepRecord
 from userdp.sampling import PoissonExamples, PoissonPooled, PoissonSubjects, PoissonUsers
 from userdp.sampling.cohort import Sampler

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 from userdp.sweeping import runs
 from userdp.training.loop import train
 

@@ -9,10 +9,10 @@ from tests.modes import made_with, open_to_others
 from tests.speed import fast_then_slow
 from tests.sweeping.launch import swept as sweep
 from tests.sweeping.test_sweep import request
-from userdp import files
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims.released import bound_files
-from userdp.errors import UseError
+from userdp.core import files
+from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.sweeping.folder import SweepFolder, copy_released
 

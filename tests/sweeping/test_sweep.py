@@ -22,8 +22,9 @@ from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.private_selection import PoissonNumber, TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
-from userdp.codec import encode
-from userdp.errors import FailureError, UseError
+from userdp.core.codec import encode
+from userdp.core.errors import FailureError, UseError
+from userdp.core.vocabulary import round_up
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.journal import exclusive
 from userdp.ledger.lines import Selection, Settle, Slots
@@ -32,7 +33,6 @@ from userdp.sweeping import runs
 from userdp.sweeping.choice import selection_score
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.training.opening import constants_digest
-from userdp.vocabulary import round_up
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
 RATES = {"learning_rate": [0.003, 0.03]}

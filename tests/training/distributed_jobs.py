@@ -19,9 +19,9 @@ from torch import nn
 from tests.memory import Memory, MemoryLoss
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.toy import CONFIG, private_run
-from userdp.clip import AdaptiveClipping
+from userdp.core.clip import AdaptiveClipping
+from userdp.core.errors import FailureError, Interrupted
 from userdp.data.store import UserStore
-from userdp.errors import FailureError, Interrupted
 from userdp.gradients import NoiseSource, trainable_parameters
 from userdp.gradients import noise as noise_module
 from userdp.gradients.shards import ShardNoise, local, shard, whole

@@ -6,7 +6,7 @@ import torch
 from tests.plans import changed_plan, uls_plan
 from tests.training.test_loop import changed
 from tests.training.toy import lines, toy_model
-from userdp.clip import AdaptiveClipping
+from userdp.core.clip import AdaptiveClipping
 from userdp.training.adam_bc import AdamBC
 from userdp.training.config import OptimizerName
 from userdp.training.optimizers import build_optimizer

@@ -10,7 +10,7 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import loaded, private_run, sgd, trained
 from userdp.claims import claim
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.training import origin as origin_module
 from userdp.training.config import PlainPlan

@@ -12,7 +12,7 @@ from tests.plans import plan_of_size
 from tests.speed import fast_then_slow
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.journal import read_entries
 from userdp.plans import Plan

@@ -12,8 +12,8 @@ from tests.plans import changed_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import attempts, cycles, lines, run_all, sgd, toy_model, toy_store
 from userdp.claims import claim
-from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
-from userdp.errors import FailureError, UseError
+from userdp.core.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
+from userdp.core.errors import FailureError, UseError
 from userdp.gradients.noise import centred_count
 from userdp.ledger.journal import append
 from userdp.ledger.lines import RUN, Attempt

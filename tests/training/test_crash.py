@@ -14,7 +14,7 @@ from tests.plans import uls_plan
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
 from userdp.claims import claim
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 from userdp.ledger import RunLedger
 from userdp.training.checkpoints import Checkpoints
 from userdp.training.loop import train

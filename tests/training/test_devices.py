@@ -5,7 +5,7 @@ import torch
 
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.config import RunOptions, train_config
 from userdp.training.devices import choose_device

@@ -21,7 +21,7 @@ from tests.training.test_crash import TRAIN
 from tests.training.toy import attempts, lines
 from tests.training.worlds import results_of, run_world, start_world
 from userdp.claims import claim
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 
 OK = "done"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, private_run, sgd
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.training.config import UnsafeSeeds
 from userdp.training.models import new_model
 from userdp.training.private import make_private

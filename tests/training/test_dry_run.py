@@ -8,7 +8,7 @@ import userdp
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, run_all, sgd, toy_model
 from userdp.cli.app import run as command
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.training import dry_run
 
 

@@ -17,8 +17,8 @@ from tests.gradients.far_device import FAR, MixedDevicesError, far_machine
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, toy_model
-from userdp.clip import AdaptiveClipping
-from userdp.codec import encode
+from userdp.core.clip import AdaptiveClipping
+from userdp.core.codec import encode
 from userdp.data.store import UserStore
 from userdp.gradients import Units
 from userdp.plans import Plan

@@ -14,13 +14,13 @@ from tests.data.corpora import ListSource
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import private_run, sgd
 from tests.words import write_tokenizer
+from userdp.core.errors import UseError
 from userdp.data.ownership import Owners
 from userdp.data.prepare import prepare_store
 from userdp.data.records import Record
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 from userdp.gradients import get_engine
 from userdp.plans import Plan
 from userdp.training import steps as steps_module

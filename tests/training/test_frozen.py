@@ -9,7 +9,7 @@ from tests.plans import uls_plan
 from tests.training.toy import private_run, sgd, toy_model
 from userdp.claims import claim
 from userdp.claims.parts import ConditionKind
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.training.origin import KnownWeights
 from userdp.training.private import make_private

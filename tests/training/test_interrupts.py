@@ -12,9 +12,9 @@ import userdp
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, attempts, sgd, toy_model, weights
 from userdp.claims import claim
+from userdp.core.errors import Interrupted
+from userdp.core.interrupts import are_held
 from userdp.data.progress import NoProgress
-from userdp.errors import Interrupted
-from userdp.interrupts import are_held
 from userdp.training import loop
 from userdp.training.averaging import WeightAverage
 from userdp.training.checkpoints import Checkpoints

@@ -12,8 +12,9 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, attempts, lines, toy_model, toy_store
 from userdp.claims import claim
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import NONE
 from userdp.data.splits import Split
-from userdp.errors import UseError
 from userdp.training import operator_log
 from userdp.training.config import (
     Averaging,
@@ -27,7 +28,6 @@ from userdp.training.loop import train
 from userdp.training.losses import evaluate
 from userdp.training.models import read_model
 from userdp.training.optimizers import learning_rate
-from userdp.vocabulary import NONE
 
 
 def changed(**values) -> TrainConfig:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.plans.origin import MadeFor
 from userdp.training.origin import ledger_id, require_made_for
 

@@ -11,12 +11,12 @@ from tests.data.corpora import ListSource
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import sgd, toy_model
 from tests.words import WORDS, write_tokenizer
+from userdp.core.errors import UseError
 from userdp.data.prepare import prepare_store
 from userdp.data.records import TARGET, Record
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.training import steps as steps_module
 from userdp.training.private import make_private

@@ -6,7 +6,7 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.training.toy import sgd, toy_model, toy_store, trained
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.private import make_private
 

@@ -10,7 +10,7 @@ import torch
 from tests.speed import fast_then_slow
 from tests.training.toy import loaded, toy_model, trained
 from userdp.claims.lineage import Lineage
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.losses import evaluate

@@ -19,8 +19,8 @@ from tests.training.toy import (
 )
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
+from userdp.core.errors import FailureError, UseError
 from userdp.data.splits import Split
-from userdp.errors import FailureError, UseError
 from userdp.ledger import RunRecord, StoreLedger
 from userdp.queries import release
 from userdp.training.opening import OpenRun

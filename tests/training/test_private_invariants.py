@@ -20,7 +20,7 @@ from tests.training.toy import (
     toy_store,
     weights,
 )
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 from userdp.gradients import NoiseSource, get_engine
 from userdp.ledger import RunLedger
 from userdp.training import steps as steps_module

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig
 
 from tests.gradients.batches import reason_alone
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.models import require_uncoupled

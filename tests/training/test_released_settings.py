@@ -13,7 +13,7 @@ from tests.exports import MARK, holding
 from tests.training.toy import toy_model
 from userdp.claims.lineage import Lineage
 from userdp.claims.released import copy_bound
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.training.releasing import _settings, save_model
 
 KINDS = ["gpt2", "llama", "qwen2", "gemma3", "gemma3_text", "mixtral", "mamba2", "gpt_neox", "phi3"]

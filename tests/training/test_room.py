@@ -16,8 +16,8 @@ from tests.plans import uls_plan
 from tests.training import distributed_jobs as jobs
 from tests.training.toy import attempts, private_run, sgd, toy_model, toy_store, weights
 from tests.training.worlds import run_world
+from userdp.core.errors import FailureError
 from userdp.data.store import UserStore
-from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units
 from userdp.ledger import StoreLedger
 from userdp.training.config import UnsafeSeeds

@@ -5,10 +5,10 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG
-from userdp import files
 from userdp.claims import claim
 from userdp.claims.weights import digest_of
-from userdp.errors import UseError
+from userdp.core import files
+from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.lines import Settle
 from userdp.training.loop import train

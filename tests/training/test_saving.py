@@ -20,7 +20,7 @@ from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.verify import require_released_files, verify_export, verify_run
 from userdp.claims.weights import digest_of
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.training.origin import digest_of_weights
 from userdp.training.private import make_private

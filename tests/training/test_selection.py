@@ -9,9 +9,9 @@ import pytest
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, gradient, private_run, sgd, toy_model
+from userdp.core.errors import UseError
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
 from userdp.ledger import RunRecord
 from userdp.sampling.cohort import Sampler

@@ -6,7 +6,7 @@ import torch
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import private_run, sgd, toy_model, weights
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import causal_lm_loss
 from userdp.training.config import UnsafeSeeds
 from userdp.training.stray_gradients import HeldModel

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from userdp.accounting import NoisySteps, gaussian_steps
+from userdp.core.vocabulary import PrivacyUnit
 from userdp.sampling import Sampling
 from userdp.sampling.base import Words
 from userdp.sampling.coins import Indices
-from userdp.vocabulary import PrivacyUnit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.mechanisms import Capped, Composition, Mechanism, Mixture
 from userdp.accounting.proof import Enclosure, Steps, enclose_delta
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 
 SCOPE = "numbers of the dominating pair, not that it dominates the training run (docs/proof.md)"
 

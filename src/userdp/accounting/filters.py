@@ -61,9 +61,15 @@ from userdp.accounting.laws import Binomial
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.private_selection import pure_divergence
 from userdp.accounting.roots import bisect
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import (
+    delta_up,
+    epsilon_up,
+    require_count,
+    require_delta,
+    require_positive,
+)
 from userdp.noise.gaussian import distance
-from userdp.vocabulary import delta_up, epsilon_up, require_count, require_delta, require_positive
 
 ACCOUNTANT = "renyi-filter"
 MOST_STEPS = 10**9

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from userdp.accounting.roots import least
-from userdp.vocabulary import require_count, require_delta, require_epsilon, require_positive
+from userdp.core.vocabulary import require_count, require_delta, require_epsilon, require_positive
 
 _LOG_MAX = math.log(1.7e308)
 

@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from userdp.accounting.bracket import Bracket
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import delta_up, epsilon_up, require_delta, require_epsilon
 from userdp.noise.gaussian import distance
-from userdp.vocabulary import delta_up, epsilon_up, require_delta, require_epsilon
 
 
 def addition(epsilon: float, distance: float) -> float:

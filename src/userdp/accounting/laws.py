@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
-from userdp.vocabulary import require_count, require_probability
+from userdp.core.vocabulary import require_count, require_probability
 
 MOST_ITEMS = 10**6
 

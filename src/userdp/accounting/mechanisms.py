@@ -37,8 +37,8 @@ from userdp.accounting.contour import Phase, delta_bracket, epsilon_bracket, pha
 from userdp.accounting.group_privacy import example_target, group_guarantee
 from userdp.accounting.implemented import addition, close_delta, close_epsilon
 from userdp.accounting.laws import MOST_ITEMS, Binomial, Hypergeometric, Law
-from userdp.errors import UseError
-from userdp.vocabulary import (
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import (
     Adjacency,
     delta_up,
     require_count,

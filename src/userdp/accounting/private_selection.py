@@ -33,8 +33,8 @@ from userdp.accounting import rdp
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.roots import bisect
-from userdp.errors import UseError
-from userdp.vocabulary import require_delta, require_positive
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_delta, require_positive
 
 _UP = 1 + 1e-12
 _MOST = 1e4

@@ -41,8 +41,8 @@ from scipy.special import logsumexp
 
 from userdp.accounting.laws import Binomial
 from userdp.accounting.mechanisms import Mixture, NoisySteps
-from userdp.errors import UseError
-from userdp.vocabulary import (
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import (
     require_count,
     require_delta,
     require_epsilon,

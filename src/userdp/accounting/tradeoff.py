@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from userdp.accounting.roots import bisect, valley
-from userdp.vocabulary import require_count, require_epsilon, require_positive
+from userdp.core.vocabulary import require_count, require_epsilon, require_positive
 
 _SMALLEST_DELTA = 1e-12  # how far down a curve goes
 _Bound = Callable[["DeltaCurve", float], float]

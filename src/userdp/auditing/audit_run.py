@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from userdp import files
 from userdp.auditing.canaries import Repetition, clean_folder
 from userdp.auditing.extra_run import ExtraRun, extra_run
 from userdp.auditing.inference import fresh_text, user_inference
 from userdp.auditing.references import reference_scores
 from userdp.claims import Claim, claim
-from userdp.codec import encode
+from userdp.core import files
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_count
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError
 from userdp.ledger import RunRecord, StoreLedger
 from userdp.training.config import PlainPlan, train_config
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.run_models import base_of, released_models
-from userdp.vocabulary import require_count
 
 FOLDER, RESULT = "audit", "audit.json"
 

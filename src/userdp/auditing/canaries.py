@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.core.errors import UseError
+from userdp.core.files import OPERATOR_FOLDER, operator_folder
 from userdp.data.progress import Progress
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, TokenRows, UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
-from userdp.errors import UseError
-from userdp.files import OPERATOR_FOLDER, operator_folder
 from userdp.gradients import Units
 from userdp.plans import Plan
 from userdp.sampling.coins import secret_generator

@@ -33,8 +33,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from userdp.accounting.roots import bisect
+from userdp.core.vocabulary import require_probability
 from userdp.plans import Plan
-from userdp.vocabulary import require_probability
 
 # (part guessed "in", part guessed "out"): a few sharp guesses or many vague ones. A canary that a
 # step drew stands out; one that no step drew does not, hence the row without guesses of "out".

@@ -28,10 +28,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp import files
-from userdp.arrays import read_array
 from userdp.auditing.canaries import Repetition, scratch, texts_of, write_copy
 from userdp.auditing.inference import FreshText, fresh_examples
+from userdp.core import files
+from userdp.core.arrays import read_array
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.plans import Plan

@@ -33,14 +33,8 @@ from userdp.claims.parts import (
     times,
 )
 from userdp.claims.weights import description_of
-from userdp.errors import FailureError, UseError
-from userdp.ledger import Charge, History, RunRecord, StoreLedger, journal
-from userdp.ledger.folder import LEDGER
-from userdp.ledger.lines import RUN, STORE, StoreLine, fold
-from userdp.ledger.place import PLACE
-from userdp.notebook import html_of
-from userdp.plans import FixedGrid, Plan
-from userdp.vocabulary import (
+from userdp.core.errors import FailureError, UseError
+from userdp.core.vocabulary import (
     MIXED,
     NONE,
     Adjacency,
@@ -50,6 +44,12 @@ from userdp.vocabulary import (
     require_delta,
     round_up,
 )
+from userdp.ledger import Charge, History, RunRecord, StoreLedger, journal
+from userdp.ledger.folder import LEDGER
+from userdp.ledger.lines import RUN, STORE, StoreLine, fold
+from userdp.ledger.place import PLACE
+from userdp.notebook import html_of
+from userdp.plans import FixedGrid, Plan
 
 SPENT, BOUND = "spent so far", "guarantee"
 _LONGEST = 80

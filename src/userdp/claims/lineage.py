@@ -34,8 +34,8 @@ from userdp.claims.parts import (
     looked_at,
     of_plan,
 )
-from userdp.codec import decode, encode
-from userdp.errors import UseError, UserdpError
+from userdp.core.codec import decode, encode
+from userdp.core.errors import UseError, UserdpError
 from userdp.ledger import Charge, History, RunRecord, StoreLedger
 from userdp.ledger.lines import Chosen, RunCopied
 from userdp.plans import Plan, StepRecord

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from userdp.accounting.filters import ACCOUNTANT as FILTER
 from userdp.accounting.filters import RenyiFilter
+from userdp.core.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
 from userdp.plans import Plan, Series, Tuning
 from userdp.plans.origin import NonPrivateLook
 from userdp.sampling import PoissonUsers
-from userdp.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from userdp import files
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import (
     LINEAGE,
@@ -28,7 +27,8 @@ from userdp.claims.weights import (
     named_digest,
     read_header,
 )
-from userdp.errors import UseError
+from userdp.core import files
+from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
 
 MODEL_FILES = (

@@ -21,13 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp import files
 from userdp.claims.claims import Claim
 from userdp.claims.lineage import Lineage
-from userdp.codec import decode, encode
-from userdp.errors import UseError, in_short
-from userdp.extras import library
-from userdp.strict_json import parse
+from userdp.core import files
+from userdp.core.codec import decode, encode
+from userdp.core.errors import UseError, in_short
+from userdp.core.extras import library
+from userdp.core.strict_json import parse
 
 STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -97,7 +97,7 @@ class Statement:
 
 
 def strict_json(data: bytes, *, where: Path) -> dict[str, Any]:
-    """The JSON object in ``data``; `UseError` for what `userdp.strict_json.parse` refuses.
+    """The JSON object in ``data``; `UseError` for what `userdp.core.strict_json.parse` refuses.
 
     Readers disagree about which of two equal keys counts, so that one signature would cover two
     meanings.

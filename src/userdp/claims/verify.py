@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from userdp import files
 from userdp.claims.claims import Claim, claim, model_claim, second_opinion
 from userdp.claims.lineage import Lineage, run_lineage
 from userdp.claims.released import (
@@ -34,11 +33,12 @@ from userdp.claims.signing import (
     unchecked_payload,
 )
 from userdp.claims.weights import LINEAGE, descriptions_of, digest_of
-from userdp.errors import UseError
+from userdp.core import files
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import Guarantee
 from userdp.ledger import RunFolder, RunRecord
 from userdp.ledger.folder import LEDGER
 from userdp.plans import Plan
-from userdp.vocabulary import Guarantee
 
 _OF_EXPORT = ("README.md", "report.html", LEDGER, "plan.json")
 """What an export holds beside the model: made from the ledger, and bound by the statement alone."""

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from userdp import files
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.parts import Condition, ConditionKind
-from userdp.codec import decode
-from userdp.errors import UseError
-from userdp.strict_json import parse
+from userdp.core import files
+from userdp.core.codec import decode
+from userdp.core.errors import UseError
+from userdp.core.strict_json import parse
 
 LINEAGE = "userdp.json"
 SCHEMA = "userdp.lineage/1"

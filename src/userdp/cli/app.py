@@ -21,11 +21,11 @@ from userdp.cli.commands import (
     options_of,
     sections_of,
 )
-from userdp.errors import Interrupted, UseError, UserdpWarning
-from userdp.hints import closest, likely
-from userdp.interrupts import terminable
+from userdp.core.errors import Interrupted, UseError, UserdpWarning
+from userdp.core.hints import closest, likely
+from userdp.core.interrupts import terminable
+from userdp.core.waiting import PASSIVE_WAITING
 from userdp.version import __version__
-from userdp.waiting import PASSIVE_WAITING
 
 
 def run(arguments: Sequence[str]) -> int:

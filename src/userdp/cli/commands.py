@@ -27,8 +27,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from userdp import commands
 from userdp.commands.documented import documented, example_of, first_line, paragraphs
 from userdp.commands.setting import Section, Setting
-from userdp.errors import UseError
-from userdp.hints import closest, likely
+from userdp.core.errors import UseError
+from userdp.core.hints import closest, likely
 
 _STORE = "A store's life"
 COMMANDS = {

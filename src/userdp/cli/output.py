@@ -24,12 +24,12 @@ from userdp.claims.claims import foreseen_in_words, printed_in_words, so_far_in_
 from userdp.cli.commands import module_of, options_of, sections_of
 from userdp.commands.answer import plain
 from userdp.commands.progress import say
+from userdp.core.errors import FailureError, Interrupted, UserdpError, UserdpWarning
+from userdp.core.out_of_memory import ran_out_of_memory
+from userdp.core.vocabulary import delta_up, round_up
 from userdp.data.near_ids import near_hint
-from userdp.errors import FailureError, Interrupted, UserdpError, UserdpWarning
-from userdp.out_of_memory import ran_out_of_memory
 from userdp.reporting.facts import parts_of_claim
 from userdp.reporting.table import MISSING, Table, table_of
-from userdp.vocabulary import delta_up, round_up
 
 Part: TypeAlias = str | Table | Claim | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """What an answer in words is made of: a text, a table, a claim, named values, or rows."""

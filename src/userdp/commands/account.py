@@ -11,17 +11,17 @@ from typing import Any, Literal
 
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.claims import Claim
-from userdp.clip import Clip
-from userdp.codec import encode
 from userdp.commands.answer import ASIDE, INNER, Answer
 from userdp.commands.setting import Section, read, samplings
-from userdp.errors import UseError, warn
-from userdp.hints import one_of
+from userdp.core.clip import Clip
+from userdp.core.codec import encode
+from userdp.core.errors import UseError, warn
+from userdp.core.hints import one_of
+from userdp.core.vocabulary import PrivacyUnit, require_count
 from userdp.noise import Gaussian
 from userdp.plans.resolved import constants_of, require_said
 from userdp.plans.small_delta import require_small_delta
 from userdp.sampling import SAMPLINGS, Sampling
-from userdp.vocabulary import PrivacyUnit, require_count
 
 AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadhan", "dp-accounting"]
 

@@ -12,8 +12,8 @@ from userdp.auditing.audit_run import Attacks, audit_run
 from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
+from userdp.core.interrupts import told
 from userdp.data.progress import Progress
-from userdp.interrupts import told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ from userdp.accounting.filters import RenyiFilter
 from userdp.claims import Claim
 from userdp.claims import claim as claim_at
 from userdp.commands.answer import INNER, Answer
+from userdp.core.errors import UseError
 from userdp.data.meta import read_meta
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import Overview, overview
 from userdp.ledger.lines import OpenBudget

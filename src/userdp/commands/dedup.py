@@ -12,6 +12,8 @@ from typing import Any
 from userdp.commands.prepare import source_options
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
+from userdp.core.errors import UseError
+from userdp.core.files import require_new
 from userdp.data.meta import read_meta
 from userdp.data.overlap import (
     OverlapRules,
@@ -23,8 +25,6 @@ from userdp.data.overlap import (
 from userdp.data.progress import Progress
 from userdp.data.records import Tally
 from userdp.data.sources import InputOptions, Source, open_source
-from userdp.errors import UseError
-from userdp.files import require_new
 from userdp.ledger import StoreLedger
 
 

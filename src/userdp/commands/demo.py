@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from userdp.clip import Clip
 from userdp.commands.progress import say
+from userdp.core.clip import Clip
+from userdp.core.errors import UseError
+from userdp.core.files import in_the_way, write_json
 from userdp.data.splits import Split
-from userdp.errors import UseError
-from userdp.files import in_the_way, write_json
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Total
 from userdp.noise import Gaussian

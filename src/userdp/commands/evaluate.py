@@ -13,14 +13,14 @@ from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
 from userdp.commands.setting import Section, read, section_of
+from userdp.core.errors import UseError
+from userdp.core.interrupts import told as told_of
+from userdp.core.vocabulary import require_count
 from userdp.data.progress import Progress
 from userdp.data.splits import Split
-from userdp.errors import UseError
-from userdp.interrupts import told as told_of
 from userdp.training.devices import choose_device
 from userdp.training.evaluation import evaluate_splits, held_out_splits, release_evaluation
 from userdp.training.personalization import LocalTraining, personalize_run
-from userdp.vocabulary import require_count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from userdp import files
 from userdp.claims import Claim
 from userdp.claims.claims import why_nothing
 from userdp.claims.lineage import followed
@@ -24,7 +23,8 @@ from userdp.claims.signing import ENVELOPE, STATEMENT, Signer, Statement, digest
 from userdp.claims.verify import run_differs, verify_export
 from userdp.commands.answer import Answer
 from userdp.commands.run import Place, path_of
-from userdp.errors import FailureError, UseError
+from userdp.core import files
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunRecord, journal
 from userdp.ledger.folder import LEDGER
 from userdp.ledger.lines import RUN

@@ -8,23 +8,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.codec import encode
 from userdp.commands.answer import Answer
 from userdp.commands.prepare import source_options
 from userdp.commands.progress import say, shown
 from userdp.commands.setting import Section, read, section_of
+from userdp.core.codec import encode
+from userdp.core.errors import UseError, warn
+from userdp.core.extras import library
+from userdp.core.interrupts import told
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import InputOptions, open_source
 from userdp.data.sources.base import SourceOptions
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError, warn
-from userdp.extras import library
 from userdp.federated.algorithms import Declared
 from userdp.federated.claim import FederationClaim
 from userdp.federated.plan import PLAN_FILE, FederationPlan, LanguageModel
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
-from userdp.interrupts import told
 from userdp.plans import Budget, Plan
 from userdp.plans.small_delta import require_small_delta
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from userdp.commands.members import person, write_statement
 from userdp.commands.progress import shown
+from userdp.core.errors import UseError
+from userdp.core.files import require_new
 from userdp.data.progress import Progress
-from userdp.errors import UseError
-from userdp.files import require_new
 from userdp.people.forget import Forgotten, forget_user
 
 

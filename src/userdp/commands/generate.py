@@ -9,17 +9,17 @@ from typing import Annotated, Any
 
 from userdp.claims import Claim, claim
 from userdp.claims.verify import require_released_files
-from userdp.codec import digest
 from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
+from userdp.core.codec import digest
+from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
+from userdp.core.interrupts import told
 from userdp.data.progress import Progress
 from userdp.data.sources.rows import GENERATED
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.verbatim import longest_copies
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
-from userdp.interrupts import told
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.training.generation import GenerateConfig, GeneratedText, sampled_texts
 

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 from userdp.claims.claims import foreseen
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
+from userdp.core.errors import UseError, warn
+from userdp.core.files import require_new
+from userdp.core.interrupts import told
+from userdp.core.vocabulary import epsilon_up, require_count
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
-from userdp.errors import UseError, warn
-from userdp.files import require_new
-from userdp.interrupts import told
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import share_of
 from userdp.ledger.history import History
@@ -28,7 +29,6 @@ from userdp.plans.planner import Request, propose
 from userdp.plans.proposal import Proposal
 from userdp.queries.statistics import require_one_owner
 from userdp.training.config import TrainConfig
-from userdp.vocabulary import epsilon_up, require_count
 
 
 def plan(

@@ -9,6 +9,9 @@ from typing import Any
 
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
+from userdp.core.errors import UseError, warn
+from userdp.core.files import read_json
+from userdp.core.interrupts import held, told
 from userdp.data.grouping import GroupingEngine
 from userdp.data.ownership import Owners
 from userdp.data.prepare import append_records, prepare_store
@@ -18,9 +21,6 @@ from userdp.data.sources.base import SourceOptions
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError, warn
-from userdp.files import read_json
-from userdp.interrupts import held, told
 from userdp.ledger import StoreLedger
 from userdp.ledger.place import Place
 

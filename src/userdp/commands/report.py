@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from userdp.claims import Claim
 from userdp.commands.answer import Answer
 from userdp.commands.run import Place, folder_of
-from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
+from userdp.core.errors import UseError
+from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 from userdp.reporting.facts import About, Facts, read_runs, read_store_total
 from userdp.reporting.meaning import FALSE_ALARMS
 from userdp.reporting.operator_part import read_operator

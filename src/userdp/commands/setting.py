@@ -14,10 +14,10 @@ from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from userdp.codec import decode
 from userdp.commands.documented import documented
-from userdp.errors import UseError
-from userdp.hints import closest, likely
+from userdp.core.codec import decode
+from userdp.core.errors import UseError
+from userdp.core.hints import closest, likely
 
 if TYPE_CHECKING:
     from userdp.reporting.table import Table

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from userdp.codec import encode
 from userdp.commands.answer import INNER, Answer, plain
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
 from userdp.data.statistics import StoreStatistics, describe
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries import DEFAULT_STATISTICS, release
 

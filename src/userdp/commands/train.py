@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.clip import AdaptiveClipping, Clip
-from userdp.codec import encode
 from userdp.commands.setting import Section, read, samplings, section_of
-from userdp.errors import UseError, warn
+from userdp.core.clip import AdaptiveClipping, Clip
+from userdp.core.codec import encode
+from userdp.core.errors import UseError, warn
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, train_config
 
 if TYPE_CHECKING:  # what the help does not need is imported where it is used

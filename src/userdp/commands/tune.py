@@ -11,9 +11,9 @@ from userdp.commands.progress import shown
 from userdp.commands.run import opened
 from userdp.commands.setting import Section, read, section_of
 from userdp.commands.train import warn_of_delta
+from userdp.core.errors import UseError
 from userdp.data.progress import Progress
 from userdp.data.splits import Split
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan

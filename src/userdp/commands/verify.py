@@ -19,12 +19,12 @@ from userdp.claims.verify import (
 )
 from userdp.commands.answer import ASIDE, INNER, Answer
 from userdp.commands.progress import shown
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import round_up
 from userdp.data.meta import is_store
 from userdp.data.progress import Progress
 from userdp.data.verify import verify_store
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.vocabulary import round_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.codec import decode
+from userdp.core.codec import decode
+from userdp.core.errors import UseError, kind_of
+from userdp.core.files import append_line, sweep, sync
+from userdp.core.strict_json import parse
 from userdp.data import meta as layout
 from userdp.data.meta import StateKind, StoreMeta, read_meta
-from userdp.errors import UseError, kind_of
-from userdp.files import append_line, sweep, sync
-from userdp.strict_json import parse
 
 
 def write_table(

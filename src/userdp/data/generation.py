@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from userdp.core.errors import UseError
 from userdp.data import meta as layout
 from userdp.data.files import ends_of, numbers, pieces, read_arrow, write_arrow
 from userdp.data.hashing import HASH_BYTES, user_hash
 from userdp.data.meta import StoreMeta
-from userdp.errors import UseError
 
 CHAIN_BYTES = 32
 NO_EXAMPLES = bytes(CHAIN_BYTES)

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.data.files import ends_of
 from userdp.data.records import BLOCK, BLOCK_BYTES, bounds_by_size, offsets_of
-from userdp.errors import FailureError, UseError, kind_of
 
 MEMORY_LIMIT = "1GB"
 _SIZE = re.compile(r"([1-9]\d{0,8}(?:\.\d+)?)\s?([KMGT])(i?)B", re.IGNORECASE)

@@ -61,10 +61,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from userdp.codec import decode
+from userdp.core.codec import decode
+from userdp.core.errors import UseError
+from userdp.core.strict_json import parse
 from userdp.data.splits import Split
-from userdp.errors import UseError
-from userdp.strict_json import parse
 
 FORMAT_NAME = "userdp-store"
 FORMAT_VERSION = 4

@@ -27,12 +27,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from userdp.core.errors import UseError
+from userdp.core.extras import library
+from userdp.core.files import OPERATOR_FILE, whole_file, write_json
+from userdp.core.vocabulary import require_count
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop
-from userdp.errors import UseError
-from userdp.extras import library
-from userdp.files import OPERATOR_FILE, whole_file, write_json
-from userdp.vocabulary import require_count
 
 _Document = dict[str, Any]
 

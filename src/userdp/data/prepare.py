@@ -15,6 +15,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from userdp.core.errors import FailureError, UseError, kind_of
+from userdp.core.files import sync, write_json
+from userdp.core.strict_json import parse
+from userdp.core.vocabulary import require_count
 from userdp.data.examples import ahead, tokenized, write_examples
 from userdp.data.files import locked, records_folder
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
@@ -27,11 +31,7 @@ from userdp.data.sources.table import FileTable, with_lost
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
-from userdp.errors import FailureError, UseError, kind_of
-from userdp.files import sync, write_json
-from userdp.strict_json import parse
 from userdp.version import __version__
-from userdp.vocabulary import require_count
 
 _STATE = "state.json"
 

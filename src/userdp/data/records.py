@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 
 
 class Drop(StrEnum):

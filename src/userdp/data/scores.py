@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from userdp.core.errors import UseError, kind_of
+from userdp.core.files import OPERATOR_FILE, digest_of_file, whole_file
 from userdp.data.files import numbers, read_arrow, write_table
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError, kind_of
-from userdp.files import OPERATOR_FILE, digest_of_file, whole_file
 
 _SCORES = pa.schema([("score", pa.float32())])
 _CONTENT, _SPLIT, _LINEAGE = b"content_sha256", b"split", b"lineage"

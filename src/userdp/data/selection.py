@@ -38,12 +38,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_count
 from userdp.data.files import ends_of
 from userdp.data.hashing import mix64
 from userdp.data.store import StoreSplit, TokenRows, require_places
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError
-from userdp.vocabulary import require_count
 
 _ROUNDS = 32
 _SALT = np.uint64(0x7573657264700001)

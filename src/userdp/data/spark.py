@@ -29,6 +29,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from userdp.core.errors import FailureError, UseError, UserdpError, kind_of
+from userdp.core.extras import library
 from userdp.data.examples import tokenized
 from userdp.data.grouping import MEMORY_LIMIT, size_in_bytes
 from userdp.data.progress import NoProgress, Progress
@@ -42,8 +44,6 @@ from userdp.data.records import (
 )
 from userdp.data.sources.table import FileTable
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import FailureError, UseError, UserdpError, kind_of
-from userdp.extras import library
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,8 +14,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.core.errors import UseError
 from userdp.data.hashing import uniform, uniforms
-from userdp.errors import UseError
 
 
 class Split(StrEnum):

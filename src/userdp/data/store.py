@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from userdp.core.errors import UseError
 from userdp.data import meta as layout
 from userdp.data.files import ends_of, finish_erasure, pieces
 from userdp.data.generation import Index, Segment, read_hashes, read_ids, read_spans
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.splits import Split
-from userdp.errors import UseError
 
 
 @dataclass(frozen=True, slots=True)

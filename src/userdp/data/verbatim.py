@@ -12,9 +12,9 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.core.vocabulary import require_count
 from userdp.data.hashing import mix64
 from userdp.data.store import StoreSplit
-from userdp.vocabulary import require_count
 
 _BLOCK_EXAMPLES = 2**14
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers have inverses modulo 2**64

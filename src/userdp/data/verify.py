@@ -20,14 +20,14 @@ from random import SystemRandom
 import numpy as np
 import pyarrow as pa
 
+from userdp.core.errors import UseError, kind_of
+from userdp.core.files import digest_of_file
 from userdp.data import meta as layout
 from userdp.data.files import read_arrow, write_arrow
 from userdp.data.generation import NO_EXAMPLES, prolong
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
-from userdp.errors import UseError, kind_of
-from userdp.files import digest_of_file
 
 BLOCK = 2**18
 _BLOCKS = pa.schema(

@@ -22,6 +22,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.core.errors import UseError
+from userdp.core.files import in_the_way, sync, write_file, write_json
 from userdp.data import meta as layout
 from userdp.data.files import clear, ends_of, lock_of, locked, records_folder
 from userdp.data.generation import CHAIN_BYTES, NOTHING, SPANS, Index, Segment, prolong
@@ -33,8 +35,6 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import seal
-from userdp.errors import UseError
-from userdp.files import in_the_way, sync, write_file, write_json
 
 
 class StoreWriter:

@@ -13,14 +13,14 @@ from typing import ClassVar
 
 from userdp.accounting import Mixture, gaussian_steps
 from userdp.accounting.implemented import implemented_epsilon
-from userdp.clip import Clip
-from userdp.errors import UseError
-from userdp.hints import one_of
+from userdp.core.clip import Clip
+from userdp.core.errors import UseError
+from userdp.core.hints import one_of
+from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
 from userdp.sampling import PoissonExamples, PoissonPooled, PoissonSubjects, Sampling
 from userdp.training.config import PlainPlan
-from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

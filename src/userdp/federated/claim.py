@@ -11,11 +11,11 @@ from typing import Any
 from userdp.claims.claims import Claim, compose
 from userdp.claims.lineage import Lineage, run_lineage
 from userdp.claims.parts import Bound, Condition, ConditionKind, Part, Unclaimed
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import Guarantee
 from userdp.federated.plan import FederationPlan
 from userdp.ledger import RunRecord
 from userdp.plans import Plan
-from userdp.vocabulary import Guarantee
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.hashing import user_hash
 from userdp.data.prepare import prepare_store
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
 from userdp.data.sources.base import Source
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 from userdp.sampling.coins import Indices
-from userdp.vocabulary import require_count, require_positive
 
 HELD_OUT = 0.2
 """Of each subject's items, for the operators' tests: 80/20, as in Marathe et al. 2023."""

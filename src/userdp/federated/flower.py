@@ -26,9 +26,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from userdp import federated
+from userdp.core.errors import FailureError, UseError, UserdpError, kind_of
+from userdp.core.extras import library
+from userdp.core.files import write_file
 from userdp.data.progress import Progress
-from userdp.errors import FailureError, UseError, UserdpError, kind_of
-from userdp.extras import library
 from userdp.federated.models import build_model, put_weights, shared_model, weights_of
 from userdp.federated.plan import PLAN_FILE, FederationPlan
 from userdp.federated.rounds import (
@@ -40,7 +41,6 @@ from userdp.federated.rounds import (
     run_rounds,
 )
 from userdp.federated.silo import Silo, read_silo, silo_folder
-from userdp.files import write_file
 
 APP_FOLDER = "app"
 ARRAYS, CONFIG = "arrays", "config"

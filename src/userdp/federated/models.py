@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.federated.plan import LanguageModel, ModelSpec
 from userdp.federated.rounds import Weights, misfits
 from userdp.gradients import Loss, causal_lm_loss, trainable_parameters

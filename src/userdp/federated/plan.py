@@ -12,11 +12,11 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from userdp.claims.parts import Unclaimed
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import Guarantee, PrivacyUnit, require_count, require_positive
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
 from userdp.plans import Budget, Plan
 from userdp.plans.plan import Saved
-from userdp.vocabulary import Guarantee, PrivacyUnit, require_count, require_positive
 
 PLAN_FILE, STORE, RUN = "federation.json", "store", "run"
 """What lies in a silo's folder; see docs/federated.md."""

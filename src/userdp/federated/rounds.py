@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from userdp.core.errors import UseError
+from userdp.core.files import append_line, write_file
 from userdp.data.progress import NoProgress, Progress
-from userdp.errors import UseError
 from userdp.federated.plan import FederationPlan
-from userdp.files import append_line, write_file
 from userdp.ledger.folder import read_lines
 
 Weights = dict[str, NDArray[np.float32]]

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import numpy as np
 
+from userdp.core.errors import UseError
+from userdp.core.files import operator_folder, read_json, whole_folder, write_file, write_json
+from userdp.core.interrupts import held
 from userdp.data.progress import Progress
 from userdp.data.records import Record
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 from userdp.federated.claim import FederationClaim, federation_claim
 from userdp.federated.data import make_store, spread
 from userdp.federated.models import build_model, put_weights, weights_of
 from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan
 from userdp.federated.rounds import MODEL_FILE, Answers, Weights, load_weights, run_rounds
 from userdp.federated.silo import Silo, silo_folder
-from userdp.files import operator_folder, read_json, whole_folder, write_file, write_json
-from userdp.interrupts import held
 from userdp.plans import Plan
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import evaluate

@@ -31,10 +31,10 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_positive
 from userdp.gradients.engines.passes import FORMED_BYTES, MOST_PLACES, rows_per_pass
 from userdp.gradients.engines.uses import Form, choose_form
-from userdp.vocabulary import require_positive
 
 METHODS = ("plain", "batched")
 """Training without privacy, and with it where users share passes."""

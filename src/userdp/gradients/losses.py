@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.overrides import handle_torch_function, has_torch_function
 
-from userdp.errors import UseError, UserdpError
+from userdp.core.errors import UseError, UserdpError
+from userdp.core.out_of_memory import ran_out_of_memory, words_of
 from userdp.gradients.modes import unwatched
-from userdp.out_of_memory import ran_out_of_memory, words_of
 
 Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """``loss(model, input_ids, lengths)`` → (rows,): one number per row, from that row alone.

@@ -59,7 +59,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 
 _WORDS = 624  # of a mt19937 state
 _TORCH_BYTES, _TORCH_WORDS = 5056, slice(24, 24 + 8 * _WORDS)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -51,11 +51,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_count
 from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, NoiseSampler
 from userdp.noise.host import SCALE, WORDS
 from userdp.noise.host import draw_on_host as draw_on_host  # the self-check asks what is used here
-from userdp.vocabulary import require_count
 
 _BLOCK = 1 << 18
 _DEVICE_BLOCK = 1 << 24
@@ -259,7 +259,7 @@ def noisy_count(
 ) -> float:
     """`centred_count` plus N(0, ``count_noise_std``²): the second half of a step's release.
 
-    Guarantee: together with the sum, accounted for in `userdp.clip`.
+    Guarantee: together with the sum, accounted for in `userdp.core.clip`.
 
     Args:
         norms: (units,); `ClippedSum.norms`.

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients.certificate.made_up import CANNOT_RUN, RAGGED, Answers, failed, made_up
 from userdp.gradients.certificate.state import State
 from userdp.gradients.losses import Loss, row_losses

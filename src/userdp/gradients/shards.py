@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.noise import NoiseSource, require_priced
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

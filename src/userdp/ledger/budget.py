@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.accounting.roots import least
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import delta_up, epsilon_up, round_up
 from userdp.ledger.history import Charge, History
 from userdp.plans import Plan
-from userdp.vocabulary import delta_up, epsilon_up, round_up
 
 _MOST_NOISE = 1e4
 _MOST_RUNS = 10**6

@@ -32,9 +32,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from userdp import files
-from userdp.codec import decode
-from userdp.errors import UseError, in_short, kind_of
+from userdp.core import files
+from userdp.core.codec import decode
+from userdp.core.errors import UseError, in_short, kind_of
+from userdp.core.strict_json import parse
 from userdp.ledger import journal
 from userdp.ledger.lines import (
     RUN,
@@ -49,7 +50,6 @@ from userdp.ledger.lines import (
 )
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
-from userdp.strict_json import parse
 
 DIVERGED = "diverged"
 """The kind of the operator's line of a run whose released model computes NaN or infinities."""

@@ -16,11 +16,11 @@ from typing import Any
 from userdp.accounting import rdp
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.accounting.private_selection import base_curve, selected_curve
-from userdp.codec import encode
-from userdp.errors import UseError
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import NONE, Adjacency, Guarantee, PrivacyUnit
 from userdp.plans import Plan, PrivateSelection, Series
 from userdp.plans.tuning import mechanism_of
-from userdp.vocabulary import NONE, Adjacency, Guarantee, PrivacyUnit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

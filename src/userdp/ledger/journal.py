@@ -3,7 +3,7 @@
 Each line carries ``prev``, the hash of the line before it, so that an edited, dropped or
 re-ordered line is noticed. A line that a crash cut short was never acknowledged: it is ignored when
 the journal is read, and the next line is written over it. Every line is a dataclass of a kind that
-the journal knows (`userdp.ledger.lines`), encoded and decoded by `userdp.codec`.
+the journal knows (`userdp.ledger.lines`), encoded and decoded by `userdp.core.codec`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from userdp import files
-from userdp.codec import decode, encode
-from userdp.errors import FailureError, UseError
-from userdp.strict_json import parse
+from userdp.core import files
+from userdp.core.codec import decode, encode
+from userdp.core.errors import FailureError, UseError
+from userdp.core.strict_json import parse
 
 Kinds = Mapping[str, type]
 """The classes of the lines of a journal, by their ``kind``; the first one opens it."""

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from userdp.accounting.filters import RenyiFilter
-from userdp.codec import decode, encode
-from userdp.errors import UseError
+from userdp.core.codec import decode, encode
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import Guarantee, require_delta, require_positive
 from userdp.ledger.budget import refuse_beyond, refuse_used
 from userdp.ledger.history import Charge, Declared, History, Opened, Released
 from userdp.ledger.journal import Kinds
 from userdp.plans import Plan, PrivateSelection, Series, StepRecord, Tuning
-from userdp.vocabulary import Guarantee, require_delta, require_positive
 
 Plain = Mapping[str, Any]
 """A lineage or other plain values, which the rooms above decode."""

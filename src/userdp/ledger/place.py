@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from userdp import files
-from userdp.codec import decode, encode
-from userdp.errors import FailureError, UseError
+from userdp.core import files
+from userdp.core.codec import decode, encode
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger.folder import LEDGER
 
 PLACE = "ledger.json"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
 from userdp.ledger.folder import RunFolder, RunRecord
 from userdp.ledger.lines import (

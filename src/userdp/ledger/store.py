@@ -18,8 +18,8 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from userdp import files
-from userdp.errors import UseError
+from userdp.core import files
+from userdp.core.errors import UseError
 from userdp.ledger import journal
 from userdp.ledger.history import Charge, History
 from userdp.ledger.lines import STORE, Copied, Look, Store, StoreLine, fold, follow

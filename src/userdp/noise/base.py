@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from userdp.vocabulary import require_noise_multiplier
+from userdp.core.vocabulary import require_noise_multiplier
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the codec finds laws as subclasses
@@ -18,7 +18,7 @@ class NoiseLaw(ABC):
     Args:
         multiplier: σ, the standard deviation of the noise that is drawn anew at each step, divided
             by the clip norm; > 0. Beside the count of adaptive clipping the sum has more, see
-            `userdp.clip`.
+            `userdp.core.clip`.
 
     Raises:
         UseError: the multiplier is out of its range (NaN included).

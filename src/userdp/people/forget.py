@@ -14,11 +14,11 @@ from pathlib import Path
 
 from userdp.claims.lineage import run_lineage
 from userdp.claims.parts import Unclaimed
+from userdp.core.errors import FailureError, UseError
 from userdp.data.files import Place, locked, places_of
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.data.writer import erase_user, remove_leftovers
-from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.folder import LEDGER, RunFolder, RunRecord
 from userdp.ledger.history import History

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from userdp.claims.claims import Claim, store_claim
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import delta_up, round_up
 from userdp.data import meta as layout
 from userdp.data.meta import State, StateKind, joined_at
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import Charge, History
 from userdp.reporting.meaning import meaning_of_claim, percent_up
-from userdp.vocabulary import delta_up, round_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

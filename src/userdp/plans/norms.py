@@ -9,12 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
-from userdp.codec import encode
-from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, write_json
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
+from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, write_json
+from userdp.core.vocabulary import require_count, require_positive
 from userdp.plans.origin import MadeFor, Provenance
 from userdp.plans.plan import Saved
-from userdp.vocabulary import require_count, require_positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

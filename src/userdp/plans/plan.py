@@ -13,25 +13,25 @@ from typing import ClassVar, Self
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.accounting.mechanisms import Mixture, NoisySteps
-from userdp.clip import FARTHEST, Clip, ClipForm, sum_noise_multiplier
-from userdp.codec import decode, digest, encode
-from userdp.errors import UseError
-from userdp.files import read_json, write_json
-from userdp.noise import NoiseLaw
-from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler
-from userdp.plans.origin import MadeFor, Origin
-from userdp.sampling import Sampling
-from userdp.vocabulary import (
+from userdp.core.clip import FARTHEST, Clip, ClipForm, sum_noise_multiplier
+from userdp.core.codec import decode, digest, encode
+from userdp.core.errors import UseError
+from userdp.core.files import read_json, write_json
+from userdp.core.vocabulary import (
     Guarantee,
     PrivacyUnit,
     require_count,
     require_delta,
     require_positive,
 )
+from userdp.noise import NoiseLaw
+from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler
+from userdp.plans.origin import MadeFor, Origin
+from userdp.sampling import Sampling
 
 
 class Saved:
-    """A dataclass that is a JSON file of its own; see `userdp.codec`."""
+    """A dataclass that is a JSON file of its own; see `userdp.core.codec`."""
 
     what: ClassVar[str]
     """What the file holds, for messages."""

@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from userdp.clip import Clip
-from userdp.errors import UseError, warn
+from userdp.core.clip import Clip
+from userdp.core.errors import UseError, warn
+from userdp.core.vocabulary import require_count, require_positive
 from userdp.noise import Gaussian
 from userdp.plans.norms import GradientNorms, require_told
 from userdp.plans.origin import Constant, Provenance, Release, origins_of
@@ -31,7 +32,6 @@ from userdp.plans.proposal import PrivacyBudget, Proposal
 from userdp.plans.series import MOST_RUNS, Series
 from userdp.plans.small_delta import delta_for, require_small_delta
 from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
-from userdp.vocabulary import require_count, require_positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,16 +11,16 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from userdp.errors import UseError
-from userdp.plans.plan import Plan
-from userdp.plans.small_delta import delta_for
-from userdp.vocabulary import (
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import (
     delta_up,
     epsilon_up,
     require_count,
     require_delta,
     require_positive,
 )
+from userdp.plans.plan import Plan
+from userdp.plans.small_delta import delta_for
 
 # Source: a simulated grid on public text, models up to 3 M parameters: docs/results/recipe.md.
 _STEPS = 50

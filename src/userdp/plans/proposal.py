@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from userdp.codec import encode
-from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
+from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
+from userdp.core.vocabulary import epsilon_up, require_delta, require_positive
 from userdp.notebook import html_of
 from userdp.plans.norms import GradientNorms
 from userdp.plans.origin import Constant, Release, in_words, uncovered
 from userdp.plans.plan import PROPOSAL_SCHEMA, Plan
 from userdp.plans.series import Series
-from userdp.vocabulary import epsilon_up, require_delta, require_positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,14 +8,14 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from userdp.accounting.accountants import Accountant
-from userdp.clip import AdaptiveClipping, Clip, ClipForm
-from userdp.errors import UseError
+from userdp.core.clip import AdaptiveClipping, Clip, ClipForm
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import PrivacyUnit
 from userdp.noise import Gaussian
 from userdp.plans.plan import Budget, Plan
 from userdp.plans.preset import Preset, preset, require_signal
 from userdp.plans.proposal import Proposal, as_plan
 from userdp.sampling import SAMPLINGS, Sampling
-from userdp.vocabulary import PrivacyUnit
 
 _SIZES = {PrivacyUnit.USER: "cohort_size", PrivacyUnit.EXAMPLE: "batch_size"}
 _OPTIONS = (
@@ -46,8 +46,8 @@ class PlanFields:
             (group-privacy-vadhan): more noise for the same epsilon.
         sampling: ``kind``, a name in `userdp.sampling.SAMPLINGS`, users by default; and constants
             of its own.
-        clip: further fields of `userdp.clip.Clip`.
-        adaptation: fields of `userdp.clip.AdaptiveClipping`; any of them makes the clip norm adapt.
+        clip: further fields of `userdp.core.clip.Clip`.
+        adaptation: fields of `AdaptiveClipping`; any of them makes the clip norm adapt.
     """
 
     epsilon: float | None = None

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from userdp.accounting.accountants import Accountant
 from userdp.accounting.mechanisms import Mixture
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import Guarantee, require_count
 from userdp.plans.plan import Plan
-from userdp.vocabulary import Guarantee, require_count
 
 MOST_RUNS = 10_000
 

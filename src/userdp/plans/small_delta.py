@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import delta_up, require_count, require_delta
 from userdp.plans.plan import Plan
-from userdp.vocabulary import delta_up, require_count, require_delta
 
 
 class DeltaSize(StrEnum):

@@ -24,10 +24,8 @@ from userdp.accounting.private_selection import (
 )
 from userdp.accounting.rdp import has_curve
 from userdp.accounting.roots import least
-from userdp.errors import UseError
-from userdp.noise import Gaussian, NoiseLaw
-from userdp.plans.plan import Budget, Plan
-from userdp.vocabulary import (
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import (
     MIXED,
     Adjacency,
     Guarantee,
@@ -37,6 +35,8 @@ from userdp.vocabulary import (
     require_delta,
     require_positive,
 )
+from userdp.noise import Gaussian, NoiseLaw
+from userdp.plans.plan import Budget, Plan
 
 SCHEMA = "userdp.tuning/2"
 _MOST_FACTOR = 1024.0

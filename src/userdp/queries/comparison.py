@@ -37,10 +37,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_positive
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.queries.statistics import Question, ask, bounded_sum
-from userdp.vocabulary import require_positive
 
 DEFAULT_BOUND = 1.0
 """Nats per token. Fine-tuning moves a user's loss by less than this; a model that is better by more

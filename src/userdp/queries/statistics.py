@@ -22,16 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
+from userdp.core.errors import FailureError, UseError
+from userdp.core.extras import library
+from userdp.core.vocabulary import Adjacency, require_count, require_positive
 from userdp.data.meta import StoreMeta
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.verify import require_intact
-from userdp.errors import FailureError, UseError
-from userdp.extras import library
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Answer, Query
 from userdp.plans.origin import Release
-from userdp.vocabulary import Adjacency, require_count, require_positive
 
 DEFAULT_STATISTICS = ("users", "examples", "median")
 STEPS_PER_DOUBLING = 8

@@ -7,13 +7,13 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import epsilon_up
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.facts import Facts
 from userdp.reporting.rendering import render_markdown, visible
 from userdp.reporting.table import Table
 from userdp.version import __version__
-from userdp.vocabulary import epsilon_up
 
 README = "README.md"
 """The name under which the hub shows a card."""

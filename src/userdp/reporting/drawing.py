@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.reporting.rendering import visible
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from userdp.claims.claims import (
     why_nothing,
 )
 from userdp.claims.verify import require_released_files
-from userdp.codec import encode
-from userdp.errors import UseError
+from userdp.core.codec import encode
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import Guarantee, epsilon_up, round_up
 from userdp.ledger import RunRecord, StoreLedger
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
@@ -36,7 +37,6 @@ from userdp.plans.small_delta import rule_of, size_of
 from userdp.reporting.meaning import FALSE_ALARMS, Meaning, factor_up, meaning_of_claim, percent_up
 from userdp.reporting.rendering import delta_text, number_text, short, visible, words
 from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import Guarantee, epsilon_up, round_up
 
 _LONGEST = 200
 _DIFFERENCE = "{user_loss:+.4f} ± {standard_error:.4f}"

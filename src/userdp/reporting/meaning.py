@@ -13,7 +13,7 @@ from userdp.accounting.implemented import implemented_delta
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
 from userdp.claims import Claim
-from userdp.vocabulary import require_delta, require_epsilon
+from userdp.core.vocabulary import require_delta, require_epsilon
 
 FALSE_ALARMS = 0.01
 OF_THE_CURVE = "the mechanism's own trade-off curve"

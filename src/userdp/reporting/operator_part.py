@@ -12,13 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from userdp.errors import UseError, kind_of
-from userdp.files import read_json
+from userdp.core.errors import UseError, kind_of
+from userdp.core.files import read_json
+from userdp.core.vocabulary import epsilon_up
 from userdp.ledger.folder import RunFolder, read_lines
 from userdp.reporting.drawing import MOST_SERIES, Plot, Series, image
 from userdp.reporting.facts import Facts
 from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import epsilon_up
 
 HELD_OUT_USERS = "held-out-users"
 _LOSS = "loss (nats per token)"

@@ -14,7 +14,8 @@ from typing import Any
 from userdp.claims import Claim
 from userdp.claims.claims import compose
 from userdp.claims.lineage import Lineage
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import epsilon_up, round_up
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.drawing import MOST_SERIES, Plot, Series, image
 from userdp.reporting.facts import About, Facts
@@ -22,7 +23,6 @@ from userdp.reporting.meaning import curves_of
 from userdp.reporting.operator_part import OperatorFacts, operator_view
 from userdp.reporting.rendering import delta_text, render
 from userdp.version import __version__
-from userdp.vocabulary import epsilon_up, round_up
 
 MOST_TOLD = 5
 """Assumptions that a page tells in full; the others are one click away."""

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.vocabulary import delta_up
+from userdp.core.vocabulary import delta_up
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from userdp.clip import Clip
-from userdp.errors import UseError
+from userdp.core.clip import Clip
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import Adjacency, PrivacyUnit, require_count
 from userdp.noise import NoiseLaw
-from userdp.vocabulary import Adjacency, PrivacyUnit, require_count
 
 if TYPE_CHECKING:  # at run time the words alone are to be had without numpy and the accountant
     import numpy as np

@@ -7,7 +7,7 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.vocabulary import require_count, require_probability
+from userdp.core.vocabulary import require_count, require_probability
 
 Indices = NDArray[np.int64]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from userdp.core.vocabulary import Adjacency
 from userdp.sampling.base import Assumed, Words
 from userdp.sampling.poisson import PoissonExamples
-from userdp.vocabulary import Adjacency
 
 if TYPE_CHECKING:
     from userdp.accounting.mechanisms import NoisySteps

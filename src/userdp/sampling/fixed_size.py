@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import PrivacyUnit, require_count
 from userdp.sampling.base import Assumed, Sampling, Words
-from userdp.vocabulary import PrivacyUnit, require_count
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import PrivacyUnit, require_count, require_probability
 from userdp.sampling.base import Sampling, Words
-from userdp.vocabulary import PrivacyUnit, require_count, require_probability
 
 if TYPE_CHECKING:
     import numpy as np

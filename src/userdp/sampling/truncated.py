@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_count
 from userdp.sampling.base import Assumed, Words
 from userdp.sampling.poisson import Poisson, PoissonExamples, PoissonUsers
-from userdp.vocabulary import require_count
 
 if TYPE_CHECKING:
     import numpy as np

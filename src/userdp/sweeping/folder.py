@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from userdp import files
 from userdp.claims.lineage import Lineage, run_lineage
 from userdp.claims.released import files_differ
 from userdp.claims.weights import describe, digest_of
-from userdp.codec import decode, encode
-from userdp.errors import UseError
+from userdp.core import files
+from userdp.core.codec import decode, encode
+from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, RunRecord
 from userdp.ledger.run import write_winner
 from userdp.sweeping.choice import Score

@@ -15,10 +15,11 @@ from userdp.accounting.private_selection import (
     Repetitions,
     TruncatedNegativeBinomial,
 )
+from userdp.core.errors import UseError
+from userdp.core.extras import library
+from userdp.core.vocabulary import require_positive
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError
-from userdp.extras import library
 from userdp.plans import FixedGrid, Plan, Tuning
 from userdp.plans.origin import in_words, uncovered
 from userdp.plans.proposal import Proposal, as_plan
@@ -27,7 +28,6 @@ from userdp.queries.statistics import require_one_owner
 from userdp.training.config import TrainConfig
 from userdp.training.models import load_model
 from userdp.training.store_facts import require_covered
-from userdp.vocabulary import require_positive
 
 SCORES_SHARE = 0.1
 """Of the budget, for all scores of a fixed grid, if nothing else is asked for."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from userdp import files
 from userdp.claims import claim
 from userdp.claims.claims import compose
 from userdp.claims.lineage import (
@@ -28,12 +27,13 @@ from userdp.claims.lineage import (
     run_lineage,
 )
 from userdp.claims.parts import Condition, ConditionKind
-from userdp.codec import encode
+from userdp.core import files
+from userdp.core.codec import encode
+from userdp.core.errors import FailureError, UseError
+from userdp.core.interrupts import told
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.data.verify import require_intact
-from userdp.errors import FailureError, UseError
-from userdp.interrupts import told
 from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
 from userdp.ledger.journal import exclusive
 from userdp.ledger.store import new_id

@@ -30,8 +30,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from userdp.errors import UseError
-from userdp.vocabulary import require_positive, require_probability
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_positive, require_probability
 
 
 class AdamBC(torch.optim.Optimizer):

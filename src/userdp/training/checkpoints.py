@@ -18,11 +18,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from userdp import files
-from userdp.errors import FailureError, in_short
+from userdp.core import files
+from userdp.core.errors import FailureError, in_short
+from userdp.core.strict_json import parse, text_of
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
-from userdp.strict_json import parse, text_of
 from userdp.training.averaging import WeightAverage
 from userdp.training.config import TrainConfig
 from userdp.training.distributed import current_world

@@ -12,12 +12,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.core.errors import UseError
 from userdp.data.scores import digest_of_scores, read_scores
 from userdp.data.selection import FixedSelection, Selector, select_once
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError
 from userdp.gradients import Units
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort

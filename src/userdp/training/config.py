@@ -8,11 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from userdp.codec import decode, digest, encode
+from userdp.core.codec import decode, digest, encode
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError
 from userdp.plans.preset import learning_rate_for
-from userdp.vocabulary import require_count, require_positive
 
 
 class OptimizerName(StrEnum):

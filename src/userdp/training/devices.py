@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 AUTO: Final = "auto"
 NAMES: Final = "auto, cpu, cuda or cuda:N"

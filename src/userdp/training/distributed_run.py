@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, NoiseSource, trainable_parameters
 from userdp.gradients.noise import require_priced
 from userdp.gradients.shards import ShardNoise, is_sharded

@@ -12,8 +12,9 @@ from typing import Any
 
 from userdp.claims import Claim
 from userdp.claims.claims import foreseen, foreseen_in_words, store_claim
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import delta_up, round_up
 from userdp.data.verify import require_intact
-from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.passes import rows_per_pass
@@ -24,7 +25,6 @@ from userdp.training.opening import OpenRun, Training
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
 from userdp.training.questions import bytes_of_a_pass, made_up_units, room_for, seconds_of
-from userdp.vocabulary import delta_up, round_up
 
 _SUM_BYTES, _OPTIMIZER_BYTES = 12, 8
 """For each number that trains: of its float32 gradient and its float64 sum, and of the two float32

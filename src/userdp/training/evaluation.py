@@ -11,10 +11,10 @@ from typing import Any
 from userdp.claims import Lineage, claim
 from userdp.claims.claims import compose
 from userdp.claims.verify import require_released_files
+from userdp.core.errors import UseError
 from userdp.data.progress import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.ledger.run import append_release
 from userdp.queries.comparison import DEFAULT_BOUND, release_losses, require_difference_bound

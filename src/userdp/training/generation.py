@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_count, require_positive, require_probability
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.models import read_model
 from userdp.training.run_models import require_released
-from userdp.vocabulary import require_count, require_positive, require_probability
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from userdp import interrupts
-from userdp.codec import encode
+from userdp.core import interrupts
+from userdp.core.codec import encode
+from userdp.core.errors import FailureError
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import FailureError
 from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan

@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_count
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
-from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.training.collate import gather_units
 from userdp.training.config import Precision, TrainConfig
-from userdp.vocabulary import require_count
 
 QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 """Of the users' own losses: how unequally a model serves people."""

@@ -11,9 +11,9 @@ import torch
 import transformers
 from torch import nn
 
-from userdp import files
+from userdp.core import files
+from userdp.core.errors import UseError, in_short
 from userdp.data.store import UserStore
-from userdp.errors import UseError, in_short
 from userdp.gradients.shards import local
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.lora import add_adapters

@@ -29,7 +29,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from userdp import files
 from userdp.claims.lineage import (
     Lineage,
     charged_since,
@@ -41,13 +40,14 @@ from userdp.claims.lineage import (
 from userdp.claims.parts import COPIED, looked_at
 from userdp.claims.released import bound_files
 from userdp.claims.weights import digest_of
-from userdp.codec import digest, encode
+from userdp.core import files
+from userdp.core.codec import digest, encode
+from userdp.core.errors import FailureError, UseError
 from userdp.data.files import Place, remember
 from userdp.data.meta import StateKind, read_meta
 from userdp.data.scores import digest_of_scores
 from userdp.data.store import UserStore
 from userdp.data.verify import require_intact
-from userdp.errors import FailureError, UseError
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
 from userdp.ledger.folder import train_toml

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from userdp import files
-from userdp.errors import warn
+from userdp.core import files
+from userdp.core.errors import warn
 from userdp.ledger import RunFolder
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan

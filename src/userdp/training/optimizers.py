@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import local
 from userdp.training.adam_bc import AdamBC

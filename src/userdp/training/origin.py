@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from userdp.claims.lineage import Apart, Lineage, lineage_from
 from userdp.claims.parts import Condition, ConditionKind
 from userdp.claims.weights import lineage_of_base, weights_digest
+from userdp.core.errors import UseError
+from userdp.core.strict_json import parse
 from userdp.data.scores import lineage_of_scores as score_lineage
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import is_sharded, local, sharded_parts
 from userdp.ledger import StoreLedger
 from userdp.plans import MadeFor
-from userdp.strict_json import parse
 from userdp.training.config import TrainConfig
 from userdp.training.lora import are_fresh, data_of_adapters, is_of_base
 from userdp.training.models import BASE_MODEL, BUNDLED, NEW, resolve

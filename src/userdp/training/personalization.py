@@ -22,10 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
-from userdp.errors import UseError
 from userdp.gradients import causal_lm_loss, require_uncoupled, trainable_parameters
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.collate import gather_units
@@ -34,7 +35,6 @@ from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
 from userdp.training.losses import losses_of, mean_loss
 from userdp.training.run_models import released_models
-from userdp.vocabulary import require_count, require_positive
 
 _SALT = 0x706572736F6E  # public: halves and orders are the same on every machine
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from userdp.codec import canonical, encode
+from userdp.core.codec import canonical, encode
+from userdp.core.errors import UseError
 from userdp.data.splits import Split
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError
 from userdp.gradients import require_masked, trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.training.collate import gather_units

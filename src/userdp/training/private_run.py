@@ -13,9 +13,11 @@ from typing import Any, Self
 
 import torch
 
-from userdp import interrupts
 from userdp.claims.lineage import Lineage
-from userdp.errors import FailureError, UseError, warn
+from userdp.core import interrupts
+from userdp.core.errors import FailureError, UseError, warn
+from userdp.core.vocabulary import require_count
+from userdp.core.waiting import warn_of_spinning
 from userdp.gradients import require_masked, require_uncoupled
 from userdp.gradients.precision import require_no_autocast
 from userdp.gradients.shards import reshard
@@ -44,8 +46,6 @@ from userdp.training.run_models import began_with
 from userdp.training.steps import NoExactLog, Step, StepMechanism
 from userdp.training.store_facts import require_covered
 from userdp.training.stray_gradients import HeldModel, require_free
-from userdp.vocabulary import require_count
-from userdp.waiting import warn_of_spinning
 
 
 class PrivateRun:

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from userdp.claims.claims import compose
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_count
 from userdp.data.progress import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
-from userdp.errors import UseError
 from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
 from userdp.ledger import StoreLedger
 from userdp.plans.norms import GradientNorms, require_told
@@ -39,7 +40,6 @@ from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import load_model
 from userdp.training.origin import ledger_id, lineage_of_named, made_with
-from userdp.vocabulary import require_count
 
 
 def probe_store(

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.benchmark import Timer
 
-from userdp.errors import FailureError, UseError, warn
+from userdp.core.errors import FailureError, UseError, warn
+from userdp.core.out_of_memory import ran_out_of_memory
 from userdp.gradients import Engine, Loss, Units, get_engine, trainable_parameters
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up
@@ -26,7 +27,6 @@ from userdp.gradients.engines.task import Task
 from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import sharded_parts
-from userdp.out_of_memory import ran_out_of_memory
 from userdp.plans import Plan
 from userdp.training.distributed import current_world
 from userdp.training.opening import Training

@@ -27,11 +27,11 @@ import transformers
 from safetensors.torch import save_model as save_module
 from torch import Tensor, nn
 
-from userdp import files
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe
+from userdp.core import files
+from userdp.core.errors import UseError, in_short, warn
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError, in_short, warn
 from userdp.gradients.shards import whole
 from userdp.ledger import RunFolder
 from userdp.ledger.folder import DIVERGED

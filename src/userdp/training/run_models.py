@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from userdp.core.errors import UseError
+from userdp.core.extras import library
 from userdp.data.store import UserStore
-from userdp.errors import UseError
-from userdp.extras import library
 from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder, RunRecord
 from userdp.training.config import train_config

@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from userdp.codec import canonical
+from userdp.core.codec import canonical
+from userdp.core.errors import UseError
+from userdp.core.files import require_new
+from userdp.core.vocabulary import require_count
 from userdp.data.files import Place, remember
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.scores import write_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError
-from userdp.files import require_new
 from userdp.ledger import StoreLedger
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import rows_of, split_losses
 from userdp.training.models import read_model, resolve
 from userdp.training.origin import lineage_of_weights
-from userdp.vocabulary import require_count
 
 _LARGEST = math.log(np.finfo(np.float32).max)
 """Of a loss whose perplexity the file can hold."""

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
+from userdp.core.vocabulary import require_count
 from userdp.gradients import ENGINES, ClippedSum, Units, causal_lm_loss, trainable_parameters
 from userdp.gradients import noise as drawing
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
@@ -50,7 +51,6 @@ from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, owners, owners_to_all, source_for
 from userdp.training.lora import add_adapters
 from userdp.training.models import NEW, new_model, read_model
-from userdp.vocabulary import require_count
 
 _MOST_TOKENS, _SHORT = 128, 2
 _NEW_TOKENS = 4096

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from userdp.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, ClipRule, Units, trainable_parameters
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import noisy_count

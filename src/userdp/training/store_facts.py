@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import Adjacency
 from userdp.data.ownership import first_owner_facts
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.plans import Plan
-from userdp.vocabulary import Adjacency
 
 
 def store_facts(store: UserStore) -> dict[str, Any]:

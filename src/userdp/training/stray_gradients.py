@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import trainable_parameters
 
 

@@ -5,8 +5,8 @@ import zipfile
 import pytest
 
 from tests.data.sources.fixtures import pairs, read
+from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.errors import UseError
 
 FILES = {
     "ben/notes.md": "\ufeffnotes",

@@ -19,8 +19,8 @@ from tests.data.sources.fixtures import (
     write_repository,
     write_stackoverflow,
 )
+from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.errors import UseError
 
 REPEATS = " ".join(["one two three four five six seven eight nine ten"] * 4)
 MESSAGES = [

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 
 from tests.data.sources import fixtures
+from userdp.core.errors import UseError
 from userdp.data.progress import NoProgress
 from userdp.data.records import Drop, Tally
 from userdp.data.sources import SourceOptions, open_source
-from userdp.errors import UseError
 
 PACKAGE = {
     "__init__.py": '"""The package."""\nraise SystemExit("imported!")\n',

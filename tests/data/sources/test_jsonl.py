@@ -9,9 +9,9 @@ import pytest
 
 from tests.data.corpora import write_jsonl
 from tests.data.sources.fixtures import read
+from userdp.core.errors import UseError
 from userdp.data.records import Drop, Record
 from userdp.data.sources import KINDS, open_source
-from userdp.errors import UseError
 
 GOOD = [{"user": f"u{n % 3}", "text": f"record {n}"} for n in range(50)]
 

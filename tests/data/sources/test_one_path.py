@@ -16,11 +16,11 @@ import pytest
 
 import userdp.data.sources.rows as rows_module
 from tests.data.fuzz import TEXTS, USERS
+from userdp.core.errors import UseError
 from userdp.data.progress import NoProgress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources import SourceOptions, jsonl, open_source
 from userdp.data.sources.rows import is_from
-from userdp.errors import UseError
 
 Outcome = tuple[list[Record], dict[str, int], int] | str
 ODD = [

@@ -10,8 +10,8 @@ import pytest
 
 from tests.data.corpora import write_jsonl
 from tests.data.sources.fixtures import EXPECTED, ROWS, pairs, read, write_csv, write_parquet
+from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.errors import UseError
 
 
 def test_every_table_format_gives_the_same_records(tmp_path):

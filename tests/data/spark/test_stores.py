@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.data.corpora import REAL_DATA, corpus, interleaved, view, write_jsonl
+from userdp.core.errors import FailureError, UseError
 from userdp.data import spark as job
 from userdp.data.ownership import Owners
 from userdp.data.prepare import append_records, prepare_store
@@ -19,7 +20,6 @@ from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
-from userdp.errors import FailureError, UseError
 
 LAYOUT = ("store_id", "segments", "blocks_sha256", "states")
 """What two stores of the same content may differ in."""

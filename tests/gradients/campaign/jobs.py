@@ -13,7 +13,7 @@ import transformers
 from tests.gradients.campaign import accidents, cases, drawn, families, people
 from tests.gradients.campaign.engines import engine_of, prepared
 from tests.gradients.campaign.measure import Influence, biting_clip, influence
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import ClippedSum, Units, clipped_sum
 
 NARROW = (

@@ -26,7 +26,7 @@ from tests.gradients.campaign.families import VOCABULARY, build
 from tests.gradients.campaign.jobs import Job, answered, wrong
 from tests.gradients.counted import counted_reference
 from tests.gradients.tiny import largest_move, ragged
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.certificate import calls, state
 from userdp.gradients.certificate.made_up import circumstances

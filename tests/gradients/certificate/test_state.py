@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients.certificate.state import State
 
 MEAN = torch.zeros(3)

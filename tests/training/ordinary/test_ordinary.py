@@ -10,7 +10,7 @@ import torch
 from tests.plans import uls_plan
 from tests.training.ordinary import libraries, own_losses, own_modules
 from tests.training.ordinary.script import ALONE, BATCHES, SCRIPTS
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.ledger import StoreLedger
 from userdp.training.private import make_private

@@ -15,7 +15,7 @@ from scipy.special import erfcx, log_ndtr
 from userdp.accounting.contour.losses import Floats, Phase, ShiftLaw, losses
 from userdp.accounting.contour.side import LOG_SQRT_2PI
 from userdp.accounting.roots import bisect, outwards
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
 
 _ROUNDING = 1e-12  # relative; brackets carry their own allowances, so this is generous
 

@@ -25,7 +25,7 @@ from userdp.accounting.contour.losses import Phase
 from userdp.accounting.contour.nodes import Nodes, evaluate
 from userdp.accounting.contour.side import Chernoff, GridTooLarge, chernoff, make_side
 from userdp.accounting.roots import outwards
-from userdp.vocabulary import require_delta, require_epsilon
+from userdp.core.vocabulary import require_delta, require_epsilon
 
 ACCOUNTANT = "contour"
 _WIDTH = 1e-6  # relative; a wider bracket says so

@@ -11,6 +11,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from userdp.core.errors import UseError, kind_of, warn
+from userdp.core.hints import one_of
 from userdp.data.sources import (
     csv,
     docstrings,
@@ -39,8 +41,6 @@ from userdp.data.sources.base import (
 from userdp.data.sources.conversations import as_conversations, is_conversation
 from userdp.data.sources.table import FORMS, PROVENANCE, FileTable, open_tables
 from userdp.data.splits import SplitRule
-from userdp.errors import UseError, kind_of, warn
-from userdp.hints import one_of
 
 _FILES_LOOKED_AT = 32
 _FIELD = "the field '{field}'"

@@ -15,9 +15,9 @@ from typing import IO, Any, TypeVar
 
 import pyarrow as pa
 
+from userdp.core.errors import UseError, kind_of
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.errors import UseError, kind_of
 
 GZIP_MAGIC = b"\x1f\x8b"
 _LOOK = 4096

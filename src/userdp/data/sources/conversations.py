@@ -34,11 +34,11 @@ from typing import Any
 from jinja2 import Template, TemplateError, TemplateRuntimeError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from userdp.core.errors import UseError
 from userdp.data.records import MARKUP, TARGET, Drop, Record
 from userdp.data.sources.base import InputOptions, SourceOptions
 from userdp.data.sources.rows import Row, owners_of
 from userdp.data.sources.table import FileTable
-from userdp.errors import UseError
 
 _SHAREGPT = "conversations"
 """ShareGPT's field of the messages, each of which says whom it is ``from`` and its ``value``."""

@@ -26,10 +26,10 @@ from itertools import islice, tee
 from pathlib import Path
 from typing import IO
 
+from userdp.core.errors import UseError
 from userdp.data.records import Drop
 from userdp.data.sources.base import At, SourceOptions, opened_text
 from userdp.data.sources.rows import Row
-from userdp.errors import UseError
 
 WHAT = "CSV files"
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")

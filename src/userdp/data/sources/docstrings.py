@@ -26,12 +26,12 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from userdp.core.errors import UseError
 from userdp.data.hashing import user_hash
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources.base import Entry, Source, SourceOptions
 from userdp.data.sources.rows import record_of
-from userdp.errors import UseError
 
 _STDLIB = "stdlib"
 _NOT_STDLIB = {"site-packages", "dist-packages", "lib2to3", "ensurepip", "lib-dynload"}

@@ -21,11 +21,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from userdp.core.errors import UseError
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources.base import Entry, Source, SourceOptions, named
 from userdp.data.sources.rows import is_from, parse_day, record_of
-from userdp.errors import UseError
 
 _FORMAT = "%aE%n%aI%n%P%n%B"
 _READ = 2**16

@@ -27,10 +27,10 @@ import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from userdp.core.errors import UseError
 from userdp.data.records import Drop
 from userdp.data.sources.base import At, SourceOptions, beginning, holds, is_named, opened_text
 from userdp.data.sources.rows import Row
-from userdp.errors import UseError
 
 WHAT = "JSON Lines"
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")

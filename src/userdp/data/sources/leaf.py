@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from userdp.core.errors import UseError, kind_of
 from userdp.data.sources.base import At, Entry, SourceOptions, beginning
 from userdp.data.sources.rows import record_of
-from userdp.errors import UseError, kind_of
 
 
 def matches(path: Path) -> bool:

@@ -56,6 +56,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from userdp.core.errors import UseError
 from userdp.data.records import Drop
 from userdp.data.sources.base import (
     GZIP_MAGIC,
@@ -69,7 +70,6 @@ from userdp.data.sources.base import (
     named,
 )
 from userdp.data.sources.rows import is_from, parse_day, record_of_owners
-from userdp.errors import UseError
 
 _NGRAM = 20
 _FORWARDED_SUBJECT = re.compile(r"\s*((re|aw)\s*:\s*)*(fw|fwd|wg)\s*:", re.IGNORECASE)

@@ -23,6 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from userdp.core.errors import UseError, kind_of
+from userdp.core.extras import library
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions, named
@@ -30,8 +32,6 @@ from userdp.data.sources.conversations import ConversationParser, is_conversatio
 from userdp.data.sources.parquet import batch_rows, wanted_columns
 from userdp.data.sources.rows import GENERATED, Row, plain_parser
 from userdp.data.sources.table import TableSource, provenance
-from userdp.errors import UseError, kind_of
-from userdp.extras import library
 
 _BATCH = 2**13
 _FRAMES = ("polars.DataFrame", "polars.LazyFrame")

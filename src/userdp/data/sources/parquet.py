@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from userdp.core.errors import UseError
 from userdp.data.records import Drop, values_of
 from userdp.data.sources.base import At, SourceOptions
 from userdp.data.sources.rows import GENERATED, Row, told
-from userdp.errors import UseError
 
 WHAT = "Parquet files"
 SUFFIXES = (".parquet", ".pq")

@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import Any, Protocol
 
+from userdp.core.errors import UseError
 from userdp.data.records import Drop, Record
 from userdp.data.sources.base import SourceOptions
-from userdp.errors import UseError
 
 Row = dict[str, Any]
 GENERATED = "generated_by"

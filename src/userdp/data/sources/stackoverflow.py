@@ -18,10 +18,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from userdp.core.errors import UseError, kind_of
 from userdp.data.records import Drop
 from userdp.data.sources.base import At, Entry, SourceOptions, beginning
 from userdp.data.sources.rows import owners_of, record_of_owners, text_of
-from userdp.errors import UseError, kind_of
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS = (

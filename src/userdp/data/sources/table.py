@@ -15,7 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from userdp.codec import decode
+from userdp.core.codec import decode
+from userdp.core.errors import UseError
+from userdp.core.files import read_json
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop, Tally
 from userdp.data.sources import csv, jsonl, parquet
@@ -29,8 +31,6 @@ from userdp.data.sources.base import (
     is_named,
 )
 from userdp.data.sources.rows import GENERATED, Parser, Row, plain_parser, told
-from userdp.errors import UseError
-from userdp.files import read_json
 
 FORMS: Mapping[str, ModuleType] = {"jsonl": jsonl, "csv": csv, "parquet": parquet}
 """The kinds of file that hold rows: each module has ``WHAT``, ``SUFFIXES`` and ``rows``."""

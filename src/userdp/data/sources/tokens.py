@@ -16,11 +16,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.core.errors import UseError
 from userdp.data.records import TARGET, Drop, Record
 from userdp.data.sources.memory import MemoryTable
 from userdp.data.sources.rows import Row, owners_of, record_of_owners
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
 IGNORED = -100

@@ -19,11 +19,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from userdp.core.extras import library
 from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.rows import plain_parser
 from userdp.data.sources.table import FileTable, open_tables
-from userdp.extras import library
 
 
 def open_web(paths: list[str], options: SourceOptions, *, kind: str) -> FileTable:

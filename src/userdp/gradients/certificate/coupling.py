@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients.certificate.made_up import (
     EQUAL,
     RAGGED,

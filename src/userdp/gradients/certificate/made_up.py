@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
+from userdp.core.out_of_memory import ran_out_of_memory
 from userdp.gradients.losses import Loss
 from userdp.gradients.models import hook_numbers
 from userdp.gradients.units import Units
-from userdp.out_of_memory import ran_out_of_memory
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients.shards import sharded_parts
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients.engines.choice import auto
 from userdp.gradients.engines.engine import Engine
 from userdp.gradients.engines.reference import sum_of_units

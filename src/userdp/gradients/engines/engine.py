@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from userdp.errors import FailureError
+from userdp.core.errors import FailureError
+from userdp.core.out_of_memory import ran_out_of_memory
 from userdp.gradients.certificate.made_up import Answers
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import FLAT, ClipRule
@@ -38,7 +39,6 @@ from userdp.gradients.precision import is_narrow, require_no_autocast
 from userdp.gradients.shards import sharded_parts
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
-from userdp.out_of_memory import ran_out_of_memory
 
 _log = logging.getLogger(__name__)
 _room: Answers[int] = Answers()

@@ -41,7 +41,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
 from userdp.gradients.clipping import squared_norm

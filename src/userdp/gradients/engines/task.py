@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from userdp.core.vocabulary import require_count
 from userdp.gradients.clipping import FLAT, ClipRule, require_clip_norm
 from userdp.gradients.losses import Loss
 from userdp.gradients.models import require_uncoupled, trainable_parameters
@@ -19,7 +20,6 @@ from userdp.gradients.precision import dtypes_of, margin
 from userdp.gradients.shards import is_sharded, local
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
-from userdp.vocabulary import require_count
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property

@@ -20,8 +20,8 @@ from transformers.trainer_utils import sort_checkpoints
 
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe, digest_of
-from userdp.errors import FailureError
-from userdp.interrupts import Held
+from userdp.core.errors import FailureError
+from userdp.core.interrupts import Held
 
 _SEAL = "userdp"
 

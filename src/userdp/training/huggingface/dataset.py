@@ -17,12 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from userdp import files
+from userdp.core import files
+from userdp.core.errors import UseError
 from userdp.data.meta import is_store
 from userdp.data.sources import Source, SourceOptions, memory, tokens
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
 from userdp.training.private import opened
 
 _LONGEST = 1024

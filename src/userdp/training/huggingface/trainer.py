@@ -33,12 +33,12 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
-from userdp import files, interrupts
 from userdp.claims.claims import Claim, claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Condition, ConditionKind
+from userdp.core import files, interrupts
+from userdp.core.errors import FailureError, UseError
 from userdp.data.store import UserStore
-from userdp.errors import FailureError, UseError
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 from userdp.plans import Plan
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 
 def library(module: str, *, extra: str, what: str, otherwise: str = "") -> Any:

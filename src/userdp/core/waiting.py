@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from userdp.errors import warn
+from userdp.core.errors import warn
 
 PASSIVE_WAITING: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 """The environment under which they sleep: the standard's word, GNU's, and LLVM's and Intel's."""

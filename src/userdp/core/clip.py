@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from userdp.errors import UseError
-from userdp.vocabulary import require_positive
+from userdp.core.errors import UseError
+from userdp.core.vocabulary import require_positive
 
 FARTHEST = 2.0**20
 """The clip norm stays within this factor of the plan's: a public constant."""

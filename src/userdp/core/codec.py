@@ -21,7 +21,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 T = TypeVar("T")
 _TAGS = ("schema", "kind")

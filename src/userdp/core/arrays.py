@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.errors import UseError, kind_of
+from userdp.core.errors import UseError, kind_of
 
 
 def read_array(path: Path, *, what: str) -> NDArray[np.float64]:

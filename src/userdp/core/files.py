@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from userdp.errors import FailureError, UseError
-from userdp.strict_json import parse, text_of
+from userdp.core.errors import FailureError, UseError
+from userdp.core.strict_json import parse, text_of
 
 TEMPORARY = ".partial-"
 SHAREABLE_FILE = 0o644
@@ -131,7 +131,7 @@ def may_hold_files(path: str) -> bool:
 def write_json(path: Path, values: Mapping[str, Any], *, mode: int = SHAREABLE_FILE) -> None:
     """Write ``values`` as one JSON object, as `write_file` does.
 
-    What must be finite was refused by `userdp.codec.encode` before; a checkpoint may hold a NaN.
+    What must be finite was refused by `core.codec.encode` before; a checkpoint may hold a NaN.
     """
     text = json_text(values, path, finite=False, indent=2)
     write_file(path, f"{text}\n".encode(), mode=mode)
@@ -140,7 +140,7 @@ def write_json(path: Path, values: Mapping[str, Any], *, mode: int = SHAREABLE_F
 def json_text(
     values: Mapping[str, Any], path: Path, *, finite: bool, indent: int | None = None
 ) -> str:
-    """`userdp.strict_json.text_of` what is about to be written to ``path``.
+    """`userdp.core.strict_json.text_of` what is about to be written to ``path``.
 
     Raises:
         UseError: whoever reads it there would refuse it.
@@ -160,7 +160,7 @@ def read_json(path: Path, *, what: str, finite: bool = True) -> dict[str, Any]:
     Args:
         path: of the file.
         what: names it in errors.
-        finite: see `userdp.strict_json.parse`.
+        finite: see `userdp.core.strict_json.parse`.
     """
     try:
         values = parse(path.read_bytes(), finite=finite)

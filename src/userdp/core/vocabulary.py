@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from enum import StrEnum
 
-from userdp.errors import UseError
+from userdp.core.errors import UseError
 
 
 class PrivacyUnit(StrEnum):

@@ -2,7 +2,7 @@
 
 A step of training that has been charged is paid for, whether its update is applied or not. So the
 first signal only sets a flag: the operation finishes its step, writes down what there is to write,
-and raises `userdp.errors.Interrupted`. A second signal ends it at once, as signals usually do.
+and raises `userdp.core.errors.Interrupted`. A second signal ends it at once, as signals usually do.
 
 Only the main thread of a process can be asked; elsewhere signals do what they did before.
 """
@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Final
 
-from userdp.errors import Interrupted
+from userdp.core.errors import Interrupted
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 

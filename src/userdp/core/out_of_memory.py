@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from userdp.errors import UserdpError
+from userdp.core.errors import UserdpError
 
 _WORDS: Final = re.compile(
     r"(\[enforce fail at \w+\.cpp:\d+\].{0,40})?DefaultCPUAllocator: (can't allocate|not enough)"

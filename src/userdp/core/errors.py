@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 
-from userdp.hints import in_python
+from userdp.core.hints import in_python
 
 MOST_LETTERS = 1900
 _LONGEST = 200

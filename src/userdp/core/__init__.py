@@ -1,0 +1,1 @@
+"""What every room stands on: errors, files, the codec, the vocabulary and the clip."""
