@@ -23,7 +23,7 @@ from userdp.plans import Plan
 
 ROOT = Path(__file__).parents[2]
 SMALLER = {
-    "20000": "200",
+    "20000": "2000",
     "256": "4",
     "--group-size 8": "--group-size 2",
     "--steps 500": "--steps 3",
@@ -101,7 +101,7 @@ def test_what_readme_and_docs_say_prints_claims_that_are_right_by_hand(tmp_path,
 
     # README: from records to a private model.
     for command in commands("README.md", "## From records to a private model"):
-        book.tell.done(*[word.replace("mail.jsonl.gz", "mail.jsonl") for word in command])
+        book.tell.done(*[word.replace("mail.csv", "mail.jsonl") for word in command])
     book.paid["run"] = price(Plan.load(at / "run" / "plan.json"))
     assert round_up(book.paid["run"]) == "4.0000"
     book.same(at / "run", ["run"], conditional=False, fixed=True)

@@ -75,7 +75,7 @@ def random_units() -> Units:
             [draw.integers(31, size=draw.integers(2, 9)).tolist() for _ in range(size)]
             for size in sizes[:2]
         ]
-        + [[[31, 31, 31]] * sizes[2]]
+        + [[[7, 7, 7]] * sizes[2]]
         + [
             [draw.integers(31, size=draw.integers(2, 9)).tolist() for _ in range(size)]
             for size in sizes[3:]
@@ -84,9 +84,12 @@ def random_units() -> Units:
 
 
 def poisoned(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """The usual loss, but that three tokens 31 at its beginning make a row infinite."""
+    """The usual loss, but that three tokens 7 at its beginning make a row infinite.
+
+    Made-up rows are full of a vocabulary's ends, and would be infinite too if one of these did.
+    """
     losses = causal_lm_loss(model, input_ids, lengths)
-    return losses * torch.where((input_ids[:, :3] == 31).all(1), torch.inf, 1.0)
+    return losses * torch.where((input_ids[:, :3] == 7).all(1), torch.inf, 1.0)
 
 
 def named(model: nn.Module, names: list[str]) -> list[tuple[str, nn.Parameter]]:
@@ -242,7 +245,7 @@ def one_token_each() -> Units:
         [[next(first), *draw.integers(1, 31, size=draw.integers(1, 7)).tolist()] for _ in range(n)]
         for n in sizes
     ]
-    rows[2] = [[31, 31, 31]]
+    rows[2] = [[7, 7, 7]]
     return Units.from_rows(rows)
 
 

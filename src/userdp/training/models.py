@@ -20,7 +20,7 @@ from userdp.training.lora import add_adapters
 
 BUNDLED = "bundled"
 NEW = "new"
-BASE_MODEL = Path(files.__file__).parent / "assets" / "base-model"
+BASE_MODEL = Path(__file__).parents[1] / "assets" / "base-model"
 
 
 def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
