@@ -107,8 +107,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axis.set_ylabel(f"δ of ELS at Kσ / δ of ULS at σ (least {_LEAST_RATIO:g})")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
-    figure.suptitle(f"Conjecture 1 of Charles et al. 2024 in {len(rows)} settings", fontsize=10)
-    save(figure, path)
+    save(figure, path, title=f"Conjecture 1 of Charles et al. 2024 in {len(rows)} settings")
 
 
 def _ratio(row: Row) -> float:

@@ -30,27 +30,26 @@ class Figure:
 
 def panels(count: int, *, width: float = 4.2, height: float = 3.6, rows: int = 1) -> Any:
     """(figure, flat list of axes), drawn without a display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     columns = math.ceil(count / rows)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(axes.flat)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
-def save(figure: Any, path: Path, *, operator_only: bool = False) -> None:
+def save(figure: Any, path: Path, *, title: str = "", mode: int = SHAREABLE_FILE) -> None:
     """Write a figure, whole or not at all; the ending of ``path`` chooses the kind.
 
     Args:
         figure: of matplotlib.
         path: ends in png, svg or pdf.
-        operator_only: it shows exact numbers about people, so that only its owner may read it.
+        title: above all panels.
+        mode: of the file; one that shows exact numbers about people is its operator's.
     """
+    figure.suptitle(title, fontsize=10)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=150, format=path.suffix.lower().removeprefix("."))
-    write_file(path, drawn.getvalue(), mode=OPERATOR_FILE if operator_only else SHAREABLE_FILE)
+    write_file(path, drawn.getvalue(), mode=mode)
 
 
 def write_csv(rows: Sequence[Row], path: Path, *, mode: int = SHAREABLE_FILE) -> None:
@@ -113,8 +112,7 @@ def draw_lines(
         axis.set_ylabel(y_label)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
-    figure.suptitle(title, fontsize=10)
-    save(figure, path)
+    save(figure, path, title=title)
 
 
 def draw_table(rows: Sequence[Row], path: Path, *, title: str) -> None:
@@ -130,8 +128,7 @@ def draw_table(rows: Sequence[Row], path: Path, *, title: str) -> None:
     table.auto_set_font_size(False)
     table.set_fontsize(8)
     table.auto_set_column_width(list(range(len(columns))))
-    figure.suptitle(title, fontsize=10)
-    save(figure, path, operator_only=True)
+    save(figure, path, title=title, mode=OPERATOR_FILE)
 
 
 def _shown(value: object) -> str:

@@ -89,8 +89,7 @@ def draw_groups(rows: Sequence[Row], path: Path, *, title: str, noise_label: str
         axis.set_ylabel("ε")
         axis.grid(alpha=0.3)
     axes[0].legend(fontsize=8)
-    figure.suptitle(f"{title}   (× : diverges after this point)", fontsize=10)
-    save(figure, path)
+    save(figure, path, title=f"{title}   (× : diverges after this point)")
 
 
 _poisson = partial(rows_by_noise, partial(binomial_steps, sampling_probability=0.01, steps=2000))

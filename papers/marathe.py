@@ -335,8 +335,7 @@ def draw_figure_1(rows: Sequence[Row], path: Path) -> None:
     axes[1].set_ylim(top=min(4.0, axes[1].get_ylim()[1]))
     legend = axes[0].get_legend_handles_labels()
     figure.legend(*legend, fontsize=7, ncols=4, loc="outside lower center")
-    figure.suptitle(f"{_title()} (Marathe et al. 2023, Figure 1)", fontsize=10)
-    save(figure, path)
+    save(figure, path, title=f"{_title()} (Marathe et al. 2023, Figure 1)")
 
 
 def figure_3() -> list[Row]:
@@ -358,8 +357,7 @@ def draw_figure_3(rows: Sequence[Row], path: Path) -> None:
     axis.set_xlabel("α (1: uniform)")
     axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     title = f"{_title()}: spread of subjects over silos (Marathe et al. 2023, Figure 3)"
-    figure.suptitle(title, fontsize=10)
-    save(figure, path)
+    save(figure, path, title=title)
 
 
 def _title() -> str:

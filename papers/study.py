@@ -101,8 +101,7 @@ def draw_study(name: str, study: Study, rows: Sequence[Row], path: Path) -> None
         axis.grid(alpha=0.3)
         if len(labels) > 1:
             axis.legend(fontsize=7)
-    figure.suptitle(study["title"], fontsize=10)
-    save(figure, path)
+    save(figure, path, title=study["title"])
 
 
 def draw_methods(rows: Sequence[Row], path: Path) -> None:
@@ -125,8 +124,7 @@ def draw_methods(rows: Sequence[Row], path: Path) -> None:
         axis.grid(alpha=0.3, axis="x")
     axes[1].set_yticklabels([])
     title = "Each method at equal ε, people and planned gradients; 95% intervals"
-    figure.suptitle(title, fontsize=10)
-    save(figure, path)
+    save(figure, path, title=title)
 
 
 def _words(row: Row, names: Sequence[str]) -> str:

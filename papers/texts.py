@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from papers.drawing import Figure, Row, draw_table, panels, save
 from userdp.core.errors import UseError
+from userdp.core.files import OPERATOR_FILE
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
 from userdp.data.scores import read_scores
 from userdp.data.selection import Selector, select_once
@@ -114,8 +115,7 @@ def draw_histograms(rows: Sequence[Row], path: Path, *, title: str, unit: str) -
         axis.set_xlabel(f"{unit} of a user")
         axis.set_ylabel("users")
         axis.grid(alpha=0.3)
-    figure.suptitle(title, fontsize=10)
-    save(figure, path, operator_only=True)
+    save(figure, path, title=title, mode=OPERATOR_FILE)
 
 
 def charles_table_2(stores: Mapping[str, Path], *, rules: OverlapRules | None = None) -> list[Row]:
