@@ -115,16 +115,16 @@ def test_what_readme_and_docs_say_prints_claims_that_are_right_by_hand(tmp_path,
     assert everything["epsilon"] == pytest.approx(math.fsum(book.paid.values()))
 
     # docs/planning.md, on top of the model: all that was paid before may have chosen the plan.
-    asked = ("--population", 200, "--delta", 1e-5, "--budget", 8, "--steps", 3, "--epsilon", 4)
+    asked = ("--population", 200, "--delta", 1e-5, "--budget", 8, "--steps", 3, "--epsilon", 16)
     book.tell.done("store", "stats", "store", "--epsilon", 1, "--ask", "users")
-    measured = ("source=dp-release", "users=60", "max_group_size=2", "epsilon=0.5")
+    measured = ("source=dp-release", "users=60", "max_group_size=2", "epsilon=8")
     book.tell.done(
         "plan", "store", "--model", "run/model", *asked, "--most-noise", 1000,
         *(word for one in measured for word in ("--set", f"measure.{one}")),
         "--norms-out", "norms.json", "--out", "plan.json",
     )  # fmt: skip
     book.tell.done("train", "store", "--out", "next", "--plan", "plan.json", "--model", "run/model")
-    book.paid |= {"stats": 1.0, "norms": 0.5, "next": price(Plan.load(at / "plan.json"))}
+    book.paid |= {"stats": 1.0, "norms": 8.0, "next": price(Plan.load(at / "plan.json"))}
     book.same(at / "next", list(book.paid), conditional=True, fixed=False)
 
     # docs/tuning.md: one of two learning rates, chosen at the price of choosing.
