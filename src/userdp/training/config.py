@@ -12,7 +12,6 @@ from userdp.core.codec import decode, digest, encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.strategy import Strategy
-from userdp.plans.preset import learning_rate_for
 
 
 class OptimizerName(StrEnum):
@@ -214,6 +213,9 @@ class TrainConfig:
             require_count(name, getattr(self, name), at_least=0)
         given: Any = self.learning_rate
         if given is None:
+            # Loads numpy, which `userdp train --help` does without.
+            from userdp.plans.preset import learning_rate_for
+
             rate = learning_rate_for(low_rank=self.lora_rank is not None)
             object.__setattr__(self, "learning_rate", rate)
         require_positive("learning_rate", self.learning_rate)
