@@ -1,4 +1,4 @@
-"""Training needs torch, transformers, numpy, scipy and pyarrow: nothing else (the design)."""
+"""Training needs torch, transformers, numpy, scipy, pyarrow and what these need: nothing else."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ABSENT = ["duckdb", "rich", "cyclopts", "dp_accounting", "jinja2", "matplotlib", "opacus", "peft"]
+ABSENT = ["duckdb", "rich", "cyclopts", "dp_accounting", "matplotlib", "opacus", "peft"]
 BLOCK = f"""
 import sys
 sys.modules.update(dict.fromkeys({ABSENT!r}))  # None: importing it raises ImportError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
@@ -13,6 +14,7 @@ from userdp.accounting.implemented import implemented_delta
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
 from userdp.claims import Claim
+from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_delta, require_epsilon
 
 FALSE_ALARMS = 0.01
@@ -121,8 +123,8 @@ def curves_of(claims: Sequence[Claim]) -> tuple[list[DeltaCurve], dict[float, De
     delta = told[0][1]
     if not mechanisms:
         return curves, {e: DeltaCurve(epsilons=(e,), deltas=(delta,)) for e in REFERENCES}
-    mechanism = mechanisms[0][0]
-    return curves, {e: _of_mechanism(_with_epsilon(mechanism, e, delta), e) for e in REFERENCES}
+    others = {e: _with_epsilon(mechanisms[0][0], e, delta) for e in REFERENCES}
+    return curves, {e: _of_mechanism(one, e) for e, one in others.items() if one is not None}
 
 
 def percent_up(probability: float) -> str:
@@ -160,5 +162,8 @@ def _of_mechanism(mechanism: NoisySteps, epsilon: float) -> DeltaCurve:
 
 
 @lru_cache(maxsize=16)
-def _with_epsilon(mechanism: NoisySteps, epsilon: float, delta: float) -> NoisySteps:
-    return calibrate(mechanism, target_epsilon=epsilon, target_delta=delta, tolerance=0.01)
+def _with_epsilon(mechanism: NoisySteps, epsilon: float, delta: float) -> NoisySteps | None:
+    """The same training at another ε; None where no noise gives it, as a cap spends all of δ."""
+    with suppress(UseError):
+        return calibrate(mechanism, target_epsilon=epsilon, target_delta=delta, tolerance=0.01)
+    return None
