@@ -128,7 +128,8 @@ def watch(run: PrivateRun, directions: Directions | None = None) -> Observed:
         if directions is not None:
             seen.answers.append(directions.along(value) / mechanism.l2_clip_norm)
 
-    # Two methods of two objects; mypy calls that an assignment to a method, and that is what it is.
+    # In the methods' own places, so that the run that is observed runs as any other does; mypy
+    # calls that an assignment to a method, and that is what it is.
     mechanism.sampler.draw = draw_and_note  # type: ignore[method-assign]
     mechanism.noise.add_ = add_and_note  # type: ignore[method-assign]
     return seen

@@ -27,6 +27,7 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints: every field; one that is None by default is left out."""
         told: dict[str, Any] = {}
+        # Each subclass is a dataclass, which a base cannot say.
         for one in dataclasses.fields(self):  # type: ignore[arg-type]
             value = plain(getattr(self, one.name))
             if "inner" in one.metadata:
