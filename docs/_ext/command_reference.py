@@ -20,27 +20,22 @@ def _write(path: Path, text: str) -> None:
 
 def _page(name: str) -> str:
     """What a command does, all that it takes, and a line to try."""
-    from userdp import commands
-    from userdp.cli.commands import function_of, options_of
-    from userdp.commands.documented import example_of, first_line, paragraphs
+    from userdp.cli.commands import options_of, told_of
 
-    options = options_of(name)
+    options, (told, example) = options_of(name), told_of(name)
     rows = [f"| `{one.shown}` | {one.told.replace('|', '&#124;')} |" for one in options]
     if any(one.name == "--set" for one in options):
         rows.append(
             f"| `--settings` | lists all that `--set` reaches: `userdp {name} --settings` |"
         )
-    told = [first_line(commands, name), *paragraphs(function_of(name))]
     listed = "\n".join(["| | |", "|---|---|", *rows])
-    shown = f"For example:\n\n```console\n{example_of(function_of(name))}\n```"
+    shown = f"For example:\n\n```console\n{example}\n```"
     return "\n\n".join([f"# userdp {name}", *told, listed, shown, ""])
 
 
 def _generate(sphinx: Sphinx) -> None:
     """All pages, before Sphinx looks for sources."""
-    from userdp import commands
-    from userdp.cli.commands import NAMES
-    from userdp.commands.documented import first_line
+    from userdp.cli.commands import NAMES, first_line
 
     folder = Path(sphinx.srcdir) / "reference" / "commands"
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,8 +46,7 @@ def _generate(sphinx: Sphinx) -> None:
     for name, file in files.items():
         _write(folder / f"{file}.md", _page(name))
     rows = [
-        f"| [`userdp {name}`]({file}.md) | {first_line(commands, name)} |"
-        for name, file in files.items()
+        f"| [`userdp {name}`]({file}.md) | {first_line(name)} |" for name, file in files.items()
     ]
     listed = "\n".join(files.values())
     _write(

@@ -109,7 +109,7 @@ def calibrate(
     >>> print(f"{noisier.noise_multiplier:.5f}")
     1.00000
     """
-    require_positive("target_epsilon", target_epsilon)
+    require_positive("epsilon", target_epsilon)
     require_positive("tolerance", tolerance, at_most=0.1)
     require_delta(target_delta)
 

@@ -13,7 +13,7 @@ from userdp.auditing.inference import fresh_text, user_inference
 from userdp.auditing.references import reference_scores
 from userdp.claims import Claim, claim
 from userdp.core import files
-from userdp.core.codec import encode
+from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count
 from userdp.data.progress import NoProgress, Progress
@@ -158,7 +158,7 @@ def audit_run(
         "false_alarm": again.false_alarm if again and math.isfinite(held) else 0.0,
         "passed": not flagged,
     }
-    told = files.finite(result)
+    told = plain(result)
     files.write_json(run / FOLDER / RESULT, told, mode=files.OPERATOR_FILE)
     folder.log({"kind": "audit", **{name: told[name] for name in ("flagged", "epsilon_lower")}})
     return result

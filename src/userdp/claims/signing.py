@@ -24,7 +24,7 @@ from typing import Any
 from userdp.claims.claims import Claim
 from userdp.claims.lineage import Lineage
 from userdp.core import files
-from userdp.core.codec import decode, encode
+from userdp.core.codec import decode, encode, plain
 from userdp.core.errors import UseError, in_short
 from userdp.core.extras import library
 from userdp.core.strict_json import parse
@@ -118,14 +118,14 @@ def told_of(claim: Claim) -> dict[str, Any]:
     """
     both = claim.together
     return {
-        **files.finite(asdict(claim.guarantee)),
+        **plain(asdict(claim.guarantee)),
         "steps": claim.steps,
         "complete": claim.complete,
         "standing": claim.standing,
         "conditions": [asdict(condition) for condition in claim.conditions],
         "parts": [part.id for part in claim.parts],
         "printed": [asdict(one) for one in claim.printed],
-        "together": None if both is None else files.finite(asdict(both)),
+        "together": None if both is None else plain(asdict(both)),
     }
 
 

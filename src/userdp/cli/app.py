@@ -7,7 +7,6 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
-from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from userdp.cli.commands import (
     completions,
     function_of,
     help_of,
-    options_of,
     sections_of,
 )
 from userdp.core.errors import Interrupted, UseError, UserdpWarning
@@ -44,22 +42,17 @@ def run(arguments: Sequence[str]) -> int:
         if command is None:
             word = " ".join(tokens[: 2 if tokens[0] == "store" else 1])
             near = closest(word, NAMES) or closest(f"store {word}", NAMES)
-            raise UseError(
-                f"no command stands before {word}"
-                if word.startswith("-")
-                else f"there is no command {word!r}",
-                hint=likely(near and f"`userdp {near}`") + "see `userdp --help`",
-            )
+            guess = likely(near and f"`userdp {near}`")
+            raise UseError(f"there is no command {word!r}", hint=f"{guess}see `userdp --help`")
         if "--settings" in tokens and (sections := sections_of(command)):
             show(listed(sections))
             return 0
         with terminable(), warnings.catch_warnings():
             warnings.simplefilter("always", UserdpWarning)
             warnings.showwarning = show_warning
-            line, file = _without_config(tokens[command.count(" ") + 1 :])
-            given = {} if file is None else _configured(file, command)
-            answer = function_of(command)(**arguments_of(command, line, given))
-            return show_answer(answer, command, json=json)
+            line = tokens[command.count(" ") + 1 :]
+            given = arguments_of(command, line, lambda file: _section(file, command))
+            return show_answer(function_of(command)(**given), command, json=json)
     except KeyboardInterrupt as error:
         if (words := last_words(error, command, arguments)) is not None:
             say(words)
@@ -94,50 +87,14 @@ def _told_at_once(command: str | None, tokens: Sequence[str]) -> str | None:
     return help_of(command or ("store" if tokens[:1] == ["store"] else ""))
 
 
-def _without_config(tokens: Sequence[str]) -> tuple[list[str], Path | None]:
-    """A line without ``--config FILE``, and the file."""
-    at = next((n for n, one in enumerate(tokens) if one.partition("=")[0] == "--config"), None)
-    if at is None:
-        return list(tokens), None
-    _, equals, path = tokens[at].partition("=")
-    end = at + (1 if equals else 2)
-    if len(tokens) < end:
-        raise UseError("--config needs a file")
-    return [*tokens[:at], *tokens[end:]], Path(path or tokens[at + 1])
-
-
-def _configured(path: Path, command: str) -> dict[str, Any]:
-    """What a file gives to a command; a table of the command's section is a section of settings."""
-    hint = f"see `userdp {command} --help`"
-    options = {one.field: one for one in options_of(command) if not one.place}
-    found, settings = dict[str, Any](), list[str]()
-    for key, value in _section(path, command).items():
-        option = options.get("settings" if isinstance(value, dict) else key.replace("-", "_"))
-        if option is None:
-            near = closest(key, options)
-            raise UseError(
-                f"{path} sets {key}, and userdp {command} has no such option",
-                hint=f"{likely(near and repr(near))}{hint}",
-            )
-        if isinstance(value, dict):
-            words = {
-                name: one if isinstance(one, str) else dumps(one) for name, one in value.items()
-            }
-            settings += [f"{key}.{name}={one}" for name, one in words.items()]
-        else:
-            given = value if isinstance(value, list) else [value]
-            found[option.field] = option.value(given, listed=hint)
-    return found | ({"settings": (*found.get("settings", ()), *settings)} if settings else {})
-
-
 def _section(path: Path, command: str) -> Mapping[str, Any]:
-    """A command's section; what is no configuration, or would never be read, is refused."""
+    """A command's section of a file; what is no configuration, or is never read, is refused."""
     hint = "it is a TOML file with a section for each command, as [train]"
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UseError(f"--config {path}: {error.strerror}", hint=hint) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UseError(f"--config {path} is not TOML: {error}", hint=hint) from error
     of_store = {f"store {name}": one for name, one in told.pop("store", {}).items()}
     sections = told | of_store

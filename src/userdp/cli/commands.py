@@ -11,22 +11,22 @@ import builtins
 import dataclasses
 import inspect
 import os
+import re
 import textwrap
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
+from importlib import import_module, resources
 from json import dumps
 from pathlib import Path
 from shutil import get_terminal_size
 from types import ModuleType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from userdp import commands
-from userdp.commands.documented import documented, example_of, first_line, paragraphs
-from userdp.commands.setting import Section, Setting
+from userdp.commands.setting import Section, Setting, documented
 from userdp.core.errors import UseError
 from userdp.core.hints import closest, likely
 
@@ -49,13 +49,9 @@ _HELP = (
 _TRIED = ("plan", "learning_rate", "l2_clip_norm", "optimizer")
 """Of `tune`: values stand behind one another."""
 _EVERYWHERE = ("--json", "--config", "--help")
-_ELSEWHERE = {
-    "--batch-size": "--micro-batch",
-    "--eps": "--epsilon",
-    "--lr": "--learning-rate",
-    "--noise": "--noise-multiplier",
-}
+_ELSEWHERE = {"--batch-size": "--micro-batch", "--lr": "--learning-rate"}
 """Words of other tools, which are no misspelling of ours."""
+_SEQUENCES = (Sequence, tuple)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +65,8 @@ class Option(Setting):
     """
 
     field: str
-    several: bool
-    place: bool
+    several: bool = False
+    place: bool = False
 
     @property
     def name(self) -> str:
@@ -98,13 +94,13 @@ class Option(Setting):
         fixed = isinstance(self.default, str | int | float) and not isinstance(self.default, bool)
         return self.words.rstrip(".") + (f" [default: {self.default}]" if fixed else "")
 
-    def value(self, given: Sequence[Any], *, listed: str) -> Any:
-        """What its argument becomes: words of a line, or values of a file; a flag has none."""
-        if not given:
-            return not self.default
-        words = [one if isinstance(one, str) else dumps(one) for one in given]
-        values = [self.read(one, place=self.name, listed=listed) for one in words]
-        return tuple(values) if self.several else values[-1]
+    def value(self, words: Sequence[str], *, listed: str) -> Any:
+        """What its argument becomes; a flag has no words."""
+        values = tuple(self.read(one, place=self.name, listed=listed) for one in words)
+        return values if self.several else values[0] if values else not self.default
+
+
+_CONFIG = Option(field="config", kind=Path, words="a TOML file with a section for each command")
 
 
 def command_of(tokens: Sequence[str]) -> str | None:
@@ -134,9 +130,9 @@ def sections_of(name: str) -> Mapping[str, Section]:
 def options_of(name: str) -> tuple[Option, ...]:
     """All that a line may give to a command.
 
-    The first argument of the function has no name on a line. The dataclass that annotates
-    ``**keywords`` gives its fields, of which those that hold other objects are no options. Only a
-    program has a whole dataclass to give, or somebody to tell of progress.
+    The first argument of the function has no name on a line. The dataclasses that annotate
+    ``**keywords`` give their fields. Only a program has a whole dataclass to give, or somebody to
+    tell of progress.
     """
     function = function_of(name)
     known = _Known(function.__globals__)
@@ -146,33 +142,28 @@ def options_of(name: str) -> tuple[Option, ...]:
         if one.kind is one.VAR_KEYWORD:
             for group in get_args(hints[one.name])[1:]:
                 told, of = documented(group), get_type_hints(group)
-                fields = [field for field in dataclasses.fields(group) if field.name not in words]
-                for field in fields:
-                    found += _option(field.name, of[field.name], field.default, told[field.name])
+                for field in dataclasses.fields(group):
+                    if field.name not in words:
+                        found += _option(field, of[field.name], told[field.name])
         elif one.name != "progress":
             place = not found and one.kind is not one.KEYWORD_ONLY
-            found += _option(one.name, hints[one.name], one.default, words[one.name], place=place)
+            found += _option(one, hints[one.name], words[one.name], place=place)
     return tuple(found)
 
 
-def _option(
-    field: str, hint: Any, default: Any, words: str, *, place: bool = False
-) -> Iterator[Option]:
-    """The option of an argument, unless a line cannot give its value."""
+def _option(of: Any, hint: Any, words: str, *, place: bool = False) -> Iterator[Option]:
+    """The option of an argument or a field, unless a line cannot give its value."""
     kinds = [*_members(hint)]
     if str in kinds or not any(map(dataclasses.is_dataclass, kinds)):
         is_path = any(kind is Path or get_origin(kind) is os.PathLike for kind in kinds)
         yield Option(
-            field=field,
+            field=of.name,
             kind=Path if is_path else str if str in kinds else kinds[0],
             several=any(get_origin(one) in _SEQUENCES for one in (hint, *get_args(hint))),
-            default=default,
+            default=of.default,
             words=words,
             place=place,
         )
-
-
-_SEQUENCES = (Sequence, tuple)
 
 
 def _members(hint: Any) -> Iterator[Any]:
@@ -191,64 +182,110 @@ class _Known(dict[str, Any]):
         return getattr(builtins, name, Any)
 
 
-def arguments_of(command: str, tokens: Sequence[str], file: Mapping[str, Any]) -> dict[str, Any]:
+Given: TypeAlias = Iterable[tuple[str, list[str]]]
+"""What is given to a command: names of options, each with the words of its values."""
+
+
+def arguments_of(
+    command: str, tokens: Sequence[str], section: Callable[[Path], Mapping[str, Any]]
+) -> dict[str, Any]:
     """What a line gives to the function of a command, by the names of its arguments.
 
     Args:
         command: its name.
         tokens: the line behind the name.
-        file: what a file gives where the line is silent; settings of both count.
+        section: reads what the file of ``--config`` says where the line is silent; settings of
+            both count.
 
     Raises:
         UseError: something is misspelt, missing, given twice or of another kind.
     """
-    listed = f"see `userdp {command} --help`"
-    options = {one.name: one for one in options_of(command)}
+    options = {one.name: one for one in (*options_of(command), _CONFIG)}
+    found = _values(command, _of_line(tokens, options), options)
+    if file := found.pop(_CONFIG.field, None):
+        told = section(file)
+        try:
+            given = _values(command, _of_file(told, options), options)
+        except UseError as error:
+            raise UseError(f"{file}: {error.message}", hint=error.hint) from error
+        if "settings" in given:
+            found["settings"] = (*given["settings"], *found.get("settings", ()))
+        found = given | found
+    for option in options.values():
+        if option.needed and option.field not in found:
+            raise UseError(
+                f"userdp {command} needs {option.name}", hint=f"see `userdp {command} --help`"
+            )
+    return found
+
+
+def _of_line(tokens: Sequence[str], options: Mapping[str, Option]) -> Given:
+    """What the words of a line give; a word that names no option belongs to the place."""
     place = next((name for name, one in options.items() if one.place), None)
-    given, words = dict[str, list[str]](), deque(tokens)
+    words = deque(tokens)
     while words:
         name, equals, text = words[0].partition("=")
+        first = words.popleft()
         if not name.startswith("--"):
-            if place is None or (place in given and not options[place].several):
-                told = f"userdp {command} takes nothing more, and got {words[0]!r}"
-                raise UseError(told, hint=listed)
-            given.setdefault(place, []).append(words.popleft())
+            yield place or first, [first]
             continue
-        words.popleft()
+        option, values = options.get(name), [text] if equals else []
+        while option and option.kind is not bool and not equals:
+            if not words or words[0].startswith("--"):
+                break
+            values.append(words.popleft())
+            equals = "" if option.field in _TRIED else "="
+        yield name, values
+
+
+def _of_file(section: Mapping[str, Any], options: Mapping[str, Option]) -> Given:
+    """What a command's section of a file gives, as if it stood on a line."""
+    names = {one.field: name for name, one in options.items()}
+    for key, value in section.items():
+        name = names.get(key.replace("-", "_"), key)
+        if isinstance(value, dict):
+            yield "--set", [f"{key}.{field}={_in_words(one)}" for field, one in value.items()]
+        elif name not in options or not isinstance(value, bool):
+            yield name, [*map(_in_words, value if isinstance(value, list) else [value])]
+        elif value is not options[name].default:
+            yield name, []
+
+
+def _in_words(value: Any) -> str:
+    return value if isinstance(value, str) else dumps(value, default=str)
+
+
+def _values(command: str, given: Given, options: Mapping[str, Option]) -> dict[str, Any]:
+    """The values of what is given, by the names of arguments."""
+    listed, found = f"see `userdp {command} --help`", dict[str, list[str]]()
+    for name, words in given:
         if name not in options:
             guess = likely(_meant(command, name))
             raise UseError(f"userdp {command} has no option {name}", hint=f"{guess}{listed}")
-        option, values = options[name], [text] if equals else []
-        while option.kind is not bool and not equals and words and not words[0].startswith("--"):
-            values.append(words.popleft())
-            if option.field not in _TRIED:
-                break
-        if bool(values) is (option.kind is bool):
-            told = "takes no value" if values else "needs a value"
+        option, all_words = options[name], found.setdefault(name, [])
+        if bool(words) is (option.kind is bool):
+            needs = "a file" if option is _CONFIG else "a value"
+            told = "takes no value" if words else f"needs {needs}"
             raise UseError(f"{name} {told}", hint=listed)
-        if name in given and not option.several:
-            raise UseError(f"{name} is given twice, and one value is wanted", hint=listed)
-        given.setdefault(name, []).extend(values)
-    of_line = {
-        options[name].field: options[name].value(given[name], listed=listed) for name in given
+        all_words += words
+        if len(all_words) > 1 and not option.several:
+            both = " and ".join(all_words)
+            raise UseError(f"{name} is given twice ({both}), and one is wanted", hint=listed)
+    return {
+        options[name].field: options[name].value(words, listed=listed)
+        for name, words in found.items()
     }
-    if "settings" in of_line:
-        of_line["settings"] = (*file.get("settings", ()), *of_line["settings"])
-    found = {**file, **of_line}
-    for option in options.values():
-        if option.needed and option.field not in found:
-            raise UseError(f"userdp {command} needs {option.name}", hint=listed)
-    return found
 
 
 def _meant(command: str, word: str) -> str | None:
     """The option that was probably meant."""
-    known = [*(one.name for one in options_of(command)), *_EVERYWHERE]
-    if _ELSEWHERE.get(word) in known:
-        return _ELSEWHERE[word]
+    options = options_of(command)
+    known = [*(one.name for one in options), *(repr(one.field) for one in options), *_EVERYWHERE]
     field = word.removeprefix("--").replace("-", "_")
-    places = [at for at, fields in sections_of(command).items() if field in fields]
-    return f"--set {places[0]}.{field}=…" if places else closest(word, known)
+    settings = [f"{at}.{field}" for at, fields in sections_of(command).items() if field in fields]
+    begun = [one for one in known if one.startswith(f"{word}-")]
+    meant = [one for one in (_ELSEWHERE.get(word), *begun) if one in known]
+    return next(iter([f"--set {one}=…" for one in settings] + meant), closest(word, known))
 
 
 def completions(line: str) -> list[str]:
@@ -261,8 +298,26 @@ def completions(line: str) -> list[str]:
     else:
         options = {one.name: one for one in options_of(command) if not one.place}
         last = options.get(before[-1])
-        known = [*(last.choices if last and last.choices else [*options, *_EVERYWHERE])]
+        known = last.choices if last and last.choices else [*options, *_EVERYWHERE]
     return sorted({one for one in known if one.startswith(word)})
+
+
+def first_line(name: str) -> str:
+    """The first line of the docstring of a command.
+
+    It is read from the text, so that a list of commands imports none of them.
+    """
+    name = name.split()[-1]
+    text = (resources.files(commands) / f"{name}.py").read_text(encoding="utf-8")
+    found = re.search(rf'(?m)^def {name}\((?:.|\n)*?:\n    """(.+)$', text)
+    return found[1] if found else ""
+
+
+def told_of(name: str) -> tuple[list[str], str]:
+    """The paragraphs of a command's docstring before its arguments, and its example."""
+    text = inspect.getdoc(function_of(name)) or ""
+    told, _, behind = text.partition("\nExample::\n")
+    return [" ".join(part.split()) for part in told.split("\n\n")], behind.split("\n")[1].strip()
 
 
 def help_of(name: str = "") -> str:
@@ -276,18 +331,15 @@ def help_of(name: str = "") -> str:
 
     lists: list[str] = []
     if name in NAMES:
-        options, function = options_of(name), function_of(name)
+        options, (told, example) = options_of(name), told_of(name)
         usage = " ".join([name, *(one.shown for one in options if one.needed), "[OPTIONS]"])
-        told = (first_line(commands, name), *paragraphs(function))
         lists.append(listed([(one.shown, one.told) for one in options]))
-        example = example_of(function)
         if any(one.name == "--set" for one in options):
             lists.append(f"All else: userdp {name} --settings lists it.")
     else:
-        usage, told, example = f"{name} COMMAND".strip(), _HELP, "userdp demo --out demo"
+        usage, told, example = f"{name} COMMAND".strip(), [*_HELP], "userdp demo --out demo"
         for heading, of in COMMANDS.items():
-            listing = [one for one in of.split(", ") if one.startswith(name)]
-            rows = [(one, first_line(commands, one)) for one in listing]
+            rows = [(one, first_line(one)) for one in of.split(", ") if one.startswith(name)]
             if not name and heading == _STORE:
                 rows = [("store", of.replace("store ", ""))]
             if rows:

@@ -22,8 +22,8 @@ from rich.table import Table as Drawn
 from userdp.claims import Claim
 from userdp.claims.claims import foreseen_in_words, printed_in_words, so_far_in_words
 from userdp.cli.commands import module_of, options_of, sections_of
-from userdp.commands.answer import plain
 from userdp.commands.progress import say
+from userdp.core.codec import plain
 from userdp.core.errors import FailureError, Interrupted, UserdpError, UserdpWarning
 from userdp.core.out_of_memory import ran_out_of_memory
 from userdp.core.vocabulary import delta_up, round_up
@@ -188,23 +188,10 @@ def _drawn(table: Table) -> Drawn:
     return result
 
 
-_SPACE = "free some space, or choose another place with --out"
-_REFUSED = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _SPACE),
-    **dict.fromkeys((errno.EACCES, errno.EROFS, errno.EISDIR), _SPACE),
-    errno.EIO: "the disk or its connection fails: check it, and then give the command again",
-}
+_REFUSED = {errno.EIO: "the disk or its connection fails: check it, and give the command again"}
 """What the system may answer whatever the program does, and the way out."""
-_OTHER_NAMES = {
-    "target_epsilon": "epsilon",
-    "target_delta": "delta",
-    "l2_norm": "l2_clip_norm",
-    "item_clip_norm": "item_norm",
-    "clip_stability": "stability",
-    "multiplier": "noise_multiplier",
-    "the clip quantile": "quantile",
-}
-"""What messages call an option that fills a field of another name."""
+for _number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EISDIR):
+    _REFUSED[_number] = "free some space, or choose another place with --out"
 
 
 def failure_of(error: Exception, command: str | None) -> UserdpError | None:
@@ -229,8 +216,7 @@ def _typed(command: str) -> dict[str, str]:
     """What is typed to fill a field, by what messages call the field."""
     places = reversed([*sections_of(command).items()])  # of two settings of one name the first
     typed = {name: f"{at}.{name}" for at, fields in places for name in fields}
-    typed |= {one.field: one.name for one in options_of(command) if not one.place}
-    return {word: typed[name] for word, name in _OTHER_NAMES.items() if name in typed} | typed
+    return typed | {one.field: one.name for one in options_of(command) if not one.place}
 
 
 def in_shell(text: str, options: Mapping[str, str]) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
-from collections.abc import Mapping
-from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from userdp.core.codec import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,25 +43,3 @@ class Answer:
         import pandas as pd
 
         return pd.DataFrame(self.rows())
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON holds it: infinity and NaN, which it does not have, become words.
-
-    >>> from pathlib import Path
-    >>> plain({"epsilon": float("inf"), "run": Path("run"), "bounds": (1.0, 2.0)})
-    {'epsilon': 'inf', 'run': 'run', 'bounds': [1.0, 2.0]}
-    """
-    if hasattr(value, "to_dict"):
-        return plain(value.to_dict())
-    if dataclasses.is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -6,15 +6,17 @@ documents them, and its types are what is checked. Options of a line are read by
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from datetime import date
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from userdp.commands.documented import documented
 from userdp.core.codec import decode
 from userdp.core.errors import UseError
 from userdp.core.hints import closest, likely
@@ -50,38 +52,28 @@ class Setting:
         return (self.kind, *get_args(self.kind))
 
     @property
-    def choices(self) -> dict[str, Any]:
-        """Its values by their words, where they are few."""
+    def choices(self) -> list[str]:
+        """Its values in words, where they are few."""
         kinds = [one for one in self.kinds if isinstance(one, type) and issubclass(one, Enum)]
-        named = {str(one.value): one for kind in kinds for one in kind}
         literal = get_args(self.kind) if get_origin(self.kind) is Literal else ()
-        return named | {str(one): one for one in literal}
+        return [str(one.value) for kind in kinds for one in kind] + [*map(str, literal)]
 
     def read(self, text: str, *, place: str, listed: str) -> Any:
         """What was written, as a value of its type.
 
         Args:
-            text: a value as JSON has it, or plain words.
+            text: a value as JSON has it, or plain words; of several values the only one.
             place: names it in errors.
             listed: where its values are described, for the hint.
         """
-        if Path in self.kinds or self.kind is str:
-            return Path(text) if Path in self.kinds else text
-        if text in self.choices:
-            return self.choices[text]
-        try:
+        value: Any = text
+        with suppress(ValueError):
             value = json.loads(text)
-        except ValueError:
-            value = text
-        if isinstance(value, float) and value.is_integer() and int in self.kinds:
+        if isinstance(value, float) and value.is_integer():
             value = int(value)  # 1e3
-        for candidate in (value, text, [text]):
-            try:
-                if self.kind is date:
-                    return date.fromisoformat(text)
-                return decode(self.kind, candidate, what=place)
-            except (TypeError, ValueError):  # of one of a few words, no type is known
-                continue
+        for meant in (value, text, [text]):
+            with suppress(ValueError):
+                return decode(self.kind, meant, what=place)
         wanted = next((_WORDS[one] for one in self.kinds if one in _WORDS), "text")
         if self.choices:
             wanted = f"one of {', '.join(self.choices)}"
@@ -90,6 +82,13 @@ class Setting:
 
 
 Section = Mapping[str, Setting]
+
+
+def documented(thing: Any) -> dict[str, str]:
+    """What the ``Args`` of a docstring say of each name, without the source's line breaks."""
+    block = re.search(r"\nArgs:\n(.*?)(?=\n\S|\Z)", inspect.getdoc(thing) or "", re.DOTALL)
+    found = re.findall(r"(?m)^ {4}(\w+): (.*(?:\n {5,}.*)*)", block[1]) if block else []
+    return {name: " ".join(words.split()) for name, words in found}
 
 
 def section_of(kind: Any, *, without: Sequence[str] = ()) -> Section:

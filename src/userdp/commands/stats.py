@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answer import INNER, Answer, plain
-from userdp.core.codec import encode
+from userdp.commands.answer import INNER, Answer
+from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
 from userdp.data.statistics import StoreStatistics, describe
 from userdp.data.store import UserStore

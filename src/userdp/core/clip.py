@@ -140,7 +140,7 @@ class AdaptiveClipping:
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile < 1:
-            raise UseError(f"the clip quantile must be in (0, 1), got {self.quantile!r}")
+            raise UseError(f"quantile must be in (0, 1), got {self.quantile!r}")
         require_positive("the clip norm's learning rate", self.learning_rate, at_most=1)
         if self.count_noise_std is not None:
             require_positive("count_noise_std", self.count_noise_std)
@@ -202,9 +202,9 @@ class Clip:
         require_positive("l2_clip_norm", self.l2_norm)
         require_form(self.form)
         if self.item_norm is not None:
-            require_positive("item_clip_norm", self.item_norm)
+            require_positive("item_norm", self.item_norm)
         if not 1e-6 <= self.stability <= 1e6:
-            raise UseError(f"clip_stability must be in [1e-6, 1e6], got {self.stability!r}")
+            raise UseError(f"stability must be in [1e-6, 1e6], got {self.stability!r}")
         if self.adaptation is not None and self.form is ClipForm.AUTOMATIC:
             raise UseError(
                 "automatic clipping has no threshold that a quantile could set",

@@ -13,13 +13,16 @@ import hashlib
 import inspect
 import json
 import math
+import os
 import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from datetime import date
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
 
 from userdp.core.errors import UseError
 
@@ -65,6 +68,29 @@ def encode(value: Any, *, public_only: bool = False) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UseError(f"{value!r} is of a type that cannot be written down")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it, to be read and not to be decoded: what ``--json`` prints.
+
+    Infinity and NaN, which JSON does not have, become words. What has a `to_dict` says itself.
+
+    >>> plain({"epsilon": float("inf"), "run": Path("run"), "bounds": (1.0, 2.0)})
+    {'epsilon': 'inf', 'run': 'run', 'bounds': [1.0, 2.0]}
+    """
+    if hasattr(value, "to_dict"):
+        return plain(value.to_dict())
+    if dataclasses.is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def decode(kind: type[T], values: Any, *, what: str) -> T:
@@ -153,6 +179,10 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
             return _build(tagged[0], value, at)
     for member in members:
         origin, arguments = typing.get_origin(member), typing.get_args(member)
+        if origin is Literal:
+            if value in arguments:
+                return value
+            continue
         if origin in (tuple, list) and isinstance(value, list):
             return origin(_decode(arguments[0], one, f"{at}[{n}]") for n, one in enumerate(value))
         if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
@@ -165,6 +195,8 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
         # NaN compares false; JSON has whole numbers of any length, which may fit no float.
         if member is float and type(value) in (int, float) and abs(value) <= _LARGEST:
             return float(value)
+        if member in (Path, date) and type(value) is str:
+            return Path(value) if member is Path else date.fromisoformat(value)
         words = member if inspect.isclass(member) and issubclass(member, Enum) else ()
         if type(value) is str and value in {one.value for one in words}:
             return member(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import math
 import os
 import re
 import secrets
@@ -171,21 +170,6 @@ def read_json(path: Path, *, what: str, finite: bool = True) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UseError(f"cannot read {what} from {path}: it holds no JSON object")
     return values
-
-
-def finite(value: Any) -> Any:
-    """Plain values that JSON can hold: it has no infinity and no NaN, which become words.
-
-    >>> finite({"epsilon": float("inf"), "bounds": (1.0, float("-inf"))})
-    {'epsilon': 'inf', 'bounds': [1.0, '-inf']}
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
 
 
 def operator_folder(path: Path) -> None:

@@ -70,7 +70,7 @@ class Budget:
     def __post_init__(self) -> None:
         require_delta(self.target_delta)
         if self.target_epsilon is not None:
-            require_positive("target_epsilon", self.target_epsilon)
+            require_positive("epsilon", self.target_epsilon)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
