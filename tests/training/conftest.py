@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.toy import toy_model, toy_store
+from tests.plans import uls_plan
+from tests.training.toy import private_run, sgd, toy_model, toy_store
 from userdp.claims.lineage import Lineage
 from userdp.data.store import UserStore
 from userdp.training.releasing import save_model
@@ -29,6 +30,18 @@ def base(store, tmp_path) -> Path:
     folder = tmp_path / "base"
     save_model(toy_model(store), folder, tokenizer=store.tokenizer_path, lineage=Lineage())
     return folder
+
+
+@pytest.fixture
+def begin(store, tmp_path):
+    """Opens the run of a loop of one's own, in ``tmp_path / name``; by default of a new model."""
+
+    def begin(plan=None, *, model=None, optimizer=None, name="run", **options):
+        model = toy_model(store) if model is None else model
+        optimizer, plan = optimizer or sgd(model), plan or uls_plan()
+        return private_run(model, optimizer, store, plan, out=tmp_path / name, **options)
+
+    return begin
 
 
 @pytest.fixture(autouse=True, scope="session")

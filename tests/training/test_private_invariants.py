@@ -1,6 +1,5 @@
 """The private loop, against invariants 1 to 7 and broken twins of itself."""
 
-# ruff: noqa: PT012  (what raises is a whole run, broken off inside)
 from dataclasses import replace
 
 import numpy as np
@@ -8,171 +7,106 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.plans import els_plan, uls_plan
-from tests.training.toy import (
+from tests.plans import changed_plan, els_plan, uls_plan
+from tests.training.toy import (  # fmt: skip
     attempts,
     cycles,
     gradient,
     lines,
     run_all,
-    sgd,
+    take,
     toy_model,
     toy_store,
     weights,
 )
+from userdp.core.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
 from userdp.core.errors import FailureError
 from userdp.gradients import NoiseSource, get_engine
 from userdp.ledger import RunLedger
 from userdp.training import steps as steps_module
 from userdp.training.config import UnsafeSeeds
-from userdp.training.private import make_private
+from userdp.training.steps import StepMechanism
+
+PLAN = uls_plan()
+ADAPTIVE = changed_plan(PLAN, adaptive=AdaptiveClipping(count_noise_std=2.0))
+NOBODY = uls_plan(population=10**12, target_delta=1e-14)
+"""So large a population is declared that no user is drawn: what is released is noise."""
+
+
+def out_of_memory(*arguments, **options):
+    raise MemoryError
+
 
 # Invariant 1: the claim is the run.
 
 
-def other_sampling(run, **changes):
-    run.mechanism.sampler.sampling = replace(run.mechanism.sampler.sampling, **changes)
+def other_sampling(it, **changes):
+    it.sampler.sampling = replace(it.sampler.sampling, **changes)
 
 
-@pytest.mark.parametrize(
-    "tamper",
-    [
-        lambda run: setattr(run.mechanism, "noise_std", run.plan.noise_std / 2),
-        lambda run: setattr(run.mechanism, "l2_clip_norm", run.plan.clip.l2_norm * 2),
-        lambda run: other_sampling(run, sampling_probability=0.5),
-        lambda run: other_sampling(run, group_size=1000),
-    ],
-    ids=["half the noise", "twice the clip", "other probability", "other group size"],
-)
-def test_invariant_1_a_tampered_step_stops_before_its_update(store, tmp_path, tamper):
-    model = toy_model(store)
-    before = weights(model)
-    with (
-        pytest.raises(FailureError, match="ledger and sampler disagree"),
-        make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run") as private,
-    ):
-        tamper(private)
-        next(iter(private))
-    assert torch.equal(weights(model), before)
-    assert all(p.grad is None for p in model.parameters())
-    assert attempts(tmp_path / "run") == 0
+TAMPERED = {
+    "half the noise": (PLAN, lambda it: setattr(it, "noise_std", it.noise_std / 2)),
+    "twice the clip": (PLAN, lambda it: setattr(it, "l2_clip_norm", it.l2_clip_norm * 2)),
+    "other probability": (PLAN, lambda it: other_sampling(it, sampling_probability=0.5)),
+    "other group size": (PLAN, lambda it: other_sampling(it, group_size=1000)),
+    "clip without noise": (ADAPTIVE, lambda it: setattr(it, "l2_clip_norm", it.l2_clip_norm * 2)),
+    "less count noise": (ADAPTIVE, lambda it: setattr(it, "count_noise_std", 1.0)),
+    "count noise forgotten": (
+        ADAPTIVE,
+        lambda it: setattr(it, "noise_std", it.plan.noise.multiplier * it.l2_clip_norm),
+    ),
+    "no bound": (ADAPTIVE, lambda it: it.clip_at(it.plan.clip.l2_norm * FARTHEST * 2)),
+}
 
 
-def test_invariant_1_an_engine_of_greater_sensitivity_stops_the_run(store, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", TAMPERED)
+def test_invariant_1_a_tampered_step_stops_before_its_update(begin, tmp_path, how):
+    plan, tamper = TAMPERED[how]
+    with begin(plan) as private:
+        take(private, 2)
+        before = weights(private._of.model)
+        tamper(private.mechanism)
+        with pytest.raises(FailureError, match="ledger and sampler disagree"):
+            take(private)
+    assert torch.equal(weights(private._of.model), before)
+    assert attempts(tmp_path / "run") == 2
+
+
+def test_invariant_1_an_engine_of_greater_sensitivity_stops_the_run(begin, monkeypatch):
     honest = get_engine("auto")
 
     def unclipped(*arguments, l2_clip_norm, **options):
         return honest(*arguments, l2_clip_norm=l2_clip_norm * 10, **options)
 
     monkeypatch.setattr(steps_module, "engine_of", lambda model, name: unclipped)
-    model = toy_model(store)
-    with (
-        pytest.raises(FailureError, match="sensitivity"),
-        make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run") as private,
-    ):
-        next(iter(private))
-    assert all(p.grad is None for p in model.parameters())
+    with begin() as private, pytest.raises(FailureError, match="sensitivity"):
+        take(private)
+    assert all(p.grad is None for p in private._of.model.parameters())
 
 
-# Invariant 2: an empty draw is a noise-only step that counts.
+# Invariant 2: an empty draw is a noise-only step that counts. Invariant 5: noise once per step.
+
+
+def is_the_plans_noise(grad, plan):
+    """A chi-square test of a gradient that nobody has a part in."""
+    scaled = (grad * plan.denominator / plan.noise_std).numpy()
+    low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], scaled.size) / scaled.size
+    return low < np.square(scaled).mean() < high and stats.kstest(scaled, "norm").pvalue > 1e-6
 
 
 @pytest.mark.parametrize("make_plan", [uls_plan, els_plan])
 @pytest.mark.pitfall(number=5)
-def test_invariant_2_an_empty_cohort_is_a_noise_only_step_that_counts(store, tmp_path, make_plan):
+def test_invariant_2_an_empty_cohort_is_a_noise_only_step_that_counts(begin, tmp_path, make_plan):
+    """Invariant 5 too: its noise has the plan's variance."""
     plan = make_plan(population=10**12, target_delta=1e-14)
-    model = toy_model(store)
-    seen = run_all(model, store, plan, tmp_path / "run", exact_log=True)
+    with begin(plan, exact_log=True) as private:
+        seen = take(private)
     assert [step.operator["units"] for step, _ in seen] == [0] * plan.steps
     assert attempts(tmp_path / "run") == plan.steps
-    for _, grad in seen:
-        noise = (grad * plan.denominator / plan.noise_std).numpy()
-        assert stats.kstest(noise[:2000], "norm").pvalue > 1e-6
-        assert noise.std() == pytest.approx(1, abs=0.1)
+    assert all(is_the_plans_noise(grad, plan) for _, grad in seen)
 
 
-# Invariant 4: the denominator is a public constant.
-
-
-def whole_population_gradients(tmp_path, texts, name):
-    """The first gradient when everybody joins, under known noise."""
-    store = toy_store(tmp_path / name, texts, held_out=0.0)
-    plan = uls_plan(population=50, cohort_size=50, steps=1, group_size=100)
-    model = toy_model(store)
-    ((_, grad),) = run_all(
-        model, store, plan, tmp_path / f"run-{name}", unsafe_seeds=UnsafeSeeds(draws=1, noise=2)
-    )
-    return plan, grad
-
-
-def moved_by_one_user(tmp_path):
-    """How far one user moves the released gradient, in units of l2_clip_norm / denominator."""
-    texts = cycles(12)
-    without = {user: held for user, held in texts.items() if user != b"user007"}
-    plan, grad = whole_population_gradients(tmp_path, texts, "with")
-    _, other = whole_population_gradients(tmp_path, without, "without")
-    return float((grad - other).norm() * plan.denominator / plan.clip.l2_norm)
-
-
-def test_invariant_4_one_user_moves_the_gradient_by_at_most_clip_over_denominator(tmp_path):
-    moved = moved_by_one_user(tmp_path)
-    assert 0.1 < moved <= 1 + 1e-4
-
-
-@pytest.mark.pitfall(number=4)
-def test_invariant_4_twin_dividing_by_the_realised_cohort_is_caught(tmp_path, monkeypatch):
-    honest = steps_module.set_gradients
-    realised = {"units": 0}
-    original_sum = get_engine("auto")
-
-    def counting(*arguments, **options):
-        summed = original_sum(*arguments, **options)
-        realised["units"] = len(summed.norms)
-        return summed
-
-    monkeypatch.setattr(steps_module, "engine_of", lambda model, name: counting)
-    monkeypatch.setattr(
-        steps_module,
-        "set_gradients",
-        lambda model, value, denominator: honest(model, value, denominator=realised["units"]),
-    )
-    assert moved_by_one_user(tmp_path) > 2
-
-
-# Invariant 5: noise once per logical step.
-
-
-def noise_of_a_step(tmp_path, store, name, micro_batch):
-    plan = uls_plan(population=40, cohort_size=20, steps=1, group_size=9)
-    model = toy_model(store)
-    ((step, grad),) = run_all(
-        model,
-        store,
-        plan,
-        tmp_path / name,
-        micro_batch=micro_batch,
-        exact_log=True,
-        unsafe_seeds=UnsafeSeeds(draws=5, noise=6),
-    )
-    assert step.operator["units"] > 5
-    return plan, grad
-
-
-def noise_scale(tmp_path, store, micro_batch):
-    """Whether the noise has the plan's variance, by a chi-square test where nobody is drawn."""
-    plan = uls_plan(population=10**12, target_delta=1e-14)
-    how = {"micro_batch": micro_batch}
-    noisy = run_all(toy_model(store), store, plan, tmp_path / "empty", **how)[0][1]
-    scaled = (noisy * plan.denominator / plan.noise_std).numpy()
-    low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], scaled.size) / scaled.size
-    return low < np.square(scaled).mean() < high
-
-
-def test_invariant_5_noise_has_the_plans_variance(store, tmp_path):
-    assert noise_scale(tmp_path, store, 1)
-
-
-def test_invariant_5_twin_noise_twice_per_step_is_caught(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_twice_per_step_is_caught(begin, monkeypatch):
     once = NoiseSource.add_
 
     def twice(self, value, noise_std):
@@ -180,31 +114,88 @@ def test_invariant_5_twin_noise_twice_per_step_is_caught(store, tmp_path, monkey
         once(self, value, noise_std)
 
     monkeypatch.setattr(NoiseSource, "add_", twice)
-    assert not noise_scale(tmp_path, store, 1)
+    with begin(NOBODY) as private:
+        assert not any(is_the_plans_noise(grad, NOBODY) for _, grad in take(private))
+
+
+@pytest.mark.pitfall(number=3)
+def test_invariant_5_the_same_step_whatever_the_micro_batch(begin):
+    plan = uls_plan(population=40, cohort_size=20, steps=1, group_size=9)
+    how, found = {"exact_log": True, "unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}, []
+    for rows in (1, 32):
+        with begin(plan, name=f"of {rows}", micro_batch=rows, **how) as private:
+            ((step, grad),) = take(private)
+        assert step.operator["units"] > 5
+        found.append(grad)
+    assert torch.allclose(*found, atol=1e-6)
+
+
+# Invariants 3 and 4: the sensitivity, and a denominator that is a public constant.
+
+RULES = [
+    {},
+    {"clip_form": ClipForm.NORMALIZED},
+    {"clip_form": ClipForm.AUTOMATIC},
+    {"layer_split": LayerSplit.UNIFORM},
+    {"layer_split": LayerSplit.DIMENSION, "clip_form": ClipForm.AUTOMATIC},
+]
+
+
+def moved_by_one_user(tmp_path, **rule):
+    """How far one user moves the gradient if everybody joins, in units of what the plan allows."""
+    everybody, grads = cycles(12), []
+    without = {user: texts for user, texts in everybody.items() if user != b"user007"}
+    plan = uls_plan(population=50, cohort_size=50, steps=1, group_size=100, l2_clip_norm=0.25)
+    plan, seeds = changed_plan(plan, **rule), UnsafeSeeds(draws=1, noise=2)
+    for name, texts in (("with", everybody), ("without", without)):
+        store, out = toy_store(tmp_path / name, texts, held_out=0.0), tmp_path / f"run {name}"
+        grads.append(run_all(toy_model(store), store, plan, out, unsafe_seeds=seeds)[0][1])
+    most = plan.clip.l2_norm if plan.clip.form is ClipForm.THRESHOLD else 1.0
+    return float((grads[0] - grads[1]).norm()) * plan.denominator / most
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: " ".join(rule.values()) or "as it is")
+def test_invariant_4_one_user_moves_the_gradient_by_at_most_clip_over_denominator(tmp_path, rule):
+    """And with it invariant 3, under every rule of clipping."""
+    assert 0.1 < moved_by_one_user(tmp_path, **rule) <= 1 + 1e-4
+
+
+@pytest.mark.pitfall(number=4)
+def test_invariant_4_twin_dividing_by_the_realised_cohort_is_caught(tmp_path, monkeypatch):
+    honest, take_step = steps_module.set_gradients, StepMechanism.take
+    drawn = []
+
+    def counted(self, number):
+        drawn.append(len(self.collator.counts))  # everybody
+        return take_step(self, number)
+
+    def by_drawn(model, value, denominator):
+        honest(model, value, denominator=drawn[-1])
+
+    monkeypatch.setattr(StepMechanism, "take", counted)
+    monkeypatch.setattr(steps_module, "set_gradients", by_drawn)
+    assert moved_by_one_user(tmp_path) > 2
 
 
 # Invariant 7: written before released.
 
 
-def charged_before_each_update(store, tmp_path):
+def charged_before_each_update(private, run):
     """Whether the ledger on the disk holds step t whenever update t is applied."""
-    model = toy_model(store)
-    optimizer = sgd(model)
     in_time = []
-    with make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run") as private:
+    with private:
         for step in private:
-            in_time.append(attempts(tmp_path / "run") >= step.number)
-            optimizer.step()
+            in_time.append(attempts(run) >= step.number)
+            private._of.optimizer.step()
     return all(in_time)
 
 
-def test_invariant_7_each_step_is_on_the_disk_before_its_gradient_is_handed_out(store, tmp_path):
-    assert charged_before_each_update(store, tmp_path)
+def test_invariant_7_each_step_is_on_the_disk_before_its_gradient_is_handed_out(begin, tmp_path):
+    assert charged_before_each_update(begin(), tmp_path / "run")
 
 
-def test_invariant_7_twin_a_ledger_written_after_the_update_is_caught(store, tmp_path, monkeypatch):
-    honest = RunLedger.attempt
-    pending = []
+def test_invariant_7_twin_a_ledger_written_after_the_update_is_caught(begin, tmp_path, monkeypatch):
+    honest, pending = RunLedger.attempt, []
 
     def late(self, step):
         if pending:
@@ -214,119 +205,74 @@ def test_invariant_7_twin_a_ledger_written_after_the_update_is_caught(store, tmp
 
     monkeypatch.setattr(RunLedger, "attempt", late)
     monkeypatch.setattr(RunLedger, "remaining", property(lambda self: 4 - self.attempts))
-    assert not charged_before_each_update(store, tmp_path)
+    assert not charged_before_each_update(begin(), tmp_path / "run")
 
 
 @pytest.mark.pitfall(number=25)
-def test_invariant_7_a_step_that_fails_stays_charged_and_is_not_redone(
-    store, tmp_path, monkeypatch
-):
-    model = toy_model(store)
-    plan = uls_plan()
-
-    def out_of_memory(*arguments, **options):
-        raise MemoryError
-
-    with (
-        pytest.raises(MemoryError),
-        make_private(model, sgd(model), store, plan, out=tmp_path / "run") as private,
-        monkeypatch.context() as patch,
-    ):
-        patch.setattr(private.mechanism, "engine", out_of_memory)
-        next(iter(private))
+def test_invariant_7_a_step_that_fails_stays_charged_and_is_not_redone(begin, tmp_path):
+    with begin() as private:
+        private.mechanism.engine = out_of_memory
+        with pytest.raises(MemoryError):
+            take(private)
     assert attempts(tmp_path / "run") == 1
-    seen = run_all(model, store, plan, tmp_path / "run", resume=True)
-    assert [step.number for step, _ in seen] == [2, 3, 4, 5]
-    assert attempts(tmp_path / "run") == plan.steps
+    with begin(resume=True) as private:
+        assert [step.number for step, _ in take(private)] == [2, 3, 4, 5]
+    assert attempts(tmp_path / "run") == PLAN.steps
 
 
 @pytest.mark.pitfall(number=8)
-def test_invariant_7_a_resumed_run_draws_other_noise(store, tmp_path):
-    plan = uls_plan(population=10**12, target_delta=1e-14)
-    model = toy_model(store)
-    optimizer = sgd(model)
-    firsts = []
+def test_invariant_7_a_resumed_run_draws_other_noise(begin, tmp_path):
+    found = []
     for resume in (False, True, True):
-        with make_private(
-            model, optimizer, store, plan, out=tmp_path / "run", resume=resume
-        ) as private:
+        with begin(NOBODY, resume=resume) as private:
             next(iter(private))
-            firsts.append(gradient(model))
-    assert not torch.equal(firsts[0], firsts[1])
-    assert not torch.equal(firsts[1], firsts[2])
+        found.append(tuple(gradient(private._of.model).tolist()))
+    assert len(set(found)) == 3
     assert attempts(tmp_path / "run") == 3
 
 
-CHANCE = {"population": 40, "cohort_size": 20, "steps": 4}
+CHANCE = uls_plan(population=40, cohort_size=20, steps=4)
 """Half of some forty users: that two cohorts are equal has a probability of about 2^-32."""
 
 
-def drawn_of_steps(run, monkeypatch):
-    """The users of the cohort that each step uses from now on."""
-    seen, cut = [], run.mechanism.collator.microbatches
-
-    def watched(cohort, **options):
-        seen.append(tuple(sorted(set(cohort.users.tolist()))))
-        return cut(cohort, **options)
-
-    monkeypatch.setattr(run.mechanism.collator, "microbatches", watched)
-    return seen
-
-
-def test_invariant_7_the_step_after_one_that_failed_draws_a_cohort_of_its_own(
-    store, tmp_path, monkeypatch
-):
+def test_invariant_7_the_step_after_one_that_failed_draws_a_cohort_of_its_own(begin, monkeypatch):
     """Within one process too, where a loop catches the error and goes on."""
-    model = toy_model(store)
-    optimizer = sgd(model)
+    seen = []
+    with begin(CHANCE) as private:
+        cut = private.mechanism.collator.microbatches
 
-    def out_of_memory(*arguments, **options):
-        raise MemoryError
+        def watched(cohort, **options):
+            seen.append(tuple(sorted(set(cohort.users.tolist()))))
+            return cut(cohort, **options)
 
-    plan = uls_plan(**CHANCE)
-    with make_private(model, optimizer, store, plan, out=tmp_path / "run") as private:
-        seen = drawn_of_steps(private, monkeypatch)
+        private.mechanism.collator.microbatches = watched
         with monkeypatch.context() as patch:
             patch.setattr(private.mechanism, "engine", out_of_memory)
             with pytest.raises(MemoryError):
-                next(iter(private))
-        for _ in private:
-            optimizer.step()
-    assert len(seen) == plan.steps
-    assert len(set(seen)) == plan.steps
+                take(private)
+        take(private)
+    assert len(seen) == len(set(seen)) == CHANCE.steps
 
 
-# The store's reservation.
-
-
-@pytest.mark.pitfall(number=3)
-def test_invariant_5_the_same_step_whatever_the_micro_batch(store, tmp_path):
-    _, one = noise_of_a_step(tmp_path, store, "one", 1)
-    _, many = noise_of_a_step(tmp_path, store, "many", 32)
-    assert torch.allclose(one, many, atol=1e-6)
-
-
-def test_invariant_7_two_runs_of_one_plan_draw_other_cohorts(store, tmp_path):
+def test_invariant_7_two_runs_of_one_plan_draw_other_cohorts(begin):
     """What decides the draws is neither in the plan nor in anything else that is published."""
     seen = []
     for name in ("one", "other"):
-        model = toy_model(store)
-        plan = uls_plan(**CHANCE)
-        with make_private(model, sgd(model), store, plan, out=tmp_path / name) as private:
+        with begin(CHANCE, name=name) as private:
             seen.append([tuple(private.mechanism.sampler.draw().users.tolist()) for _ in range(3)])
     assert seen[0] != seen[1]
 
 
 @pytest.mark.slow
 @pytest.mark.pitfall(number=25)
-def test_invariant_7_repetition_exists_only_under_unsafe_seeds(store, tmp_path):
+def test_invariant_7_repetition_exists_only_under_unsafe_seeds(begin, tmp_path):
     def final(name, **seeds):
-        model = toy_model(store)
-        run_all(model, store, uls_plan(), tmp_path / name, **seeds)
-        return weights(model)
+        with begin(name=name, **seeds) as private:
+            take(private)
+        return weights(private._of.model)
 
     seeds = {"unsafe_seeds": UnsafeSeeds(draws=3, noise=4)}
     assert torch.equal(final("a", **seeds), final("b", **seeds))
     assert not torch.equal(final("c"), final("d"))
-    assert lines(tmp_path / "a" / "ledger.jsonl")[0]["facts"]["unsafe_seeds"] is True
-    assert "unsafe_seeds" not in lines(tmp_path / "c" / "ledger.jsonl")[0]["facts"]
+    facts = [lines(tmp_path / name / "ledger.jsonl")[0]["facts"] for name in "ac"]
+    assert [one.get("unsafe_seeds") for one in facts] == [True, None]

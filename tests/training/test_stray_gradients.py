@@ -5,13 +5,11 @@ import torch
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import private_run, sgd, toy_model, weights
+from tests.training.toy import take, weights
 from userdp.core.errors import UseError
 from userdp.gradients import causal_lm_loss
 from userdp.training.config import UnsafeSeeds
 from userdp.training.stray_gradients import HeldModel
-
-SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=1, noise=2)}
 
 
 def exact_loss(model):
@@ -28,8 +26,7 @@ def left_over(model, optimizer):
 def after_zero_grad(model, optimizer):
     optimizer.step()
     optimizer.zero_grad()
-    exact_loss(model).backward()
-    optimizer.step()
+    left_over(model, optimizer)
 
 
 def scaled(model, optimizer):
@@ -38,63 +35,53 @@ def scaled(model, optimizer):
     scaler.step(optimizer)
 
 
-STRAYS = [left_over, after_zero_grad, scaled]
-
-
-def moved_beside_the_noise(store, out, turn):
-    """How far ``turn`` moves the weights from those of the private update alone, if not refused."""
-    stray, honest = toy_model(store), toy_model(store)
-    optimizer, other = sgd(stray), sgd(honest)
-    plan = uls_plan(steps=1)
-    for _ in private_run(honest, other, store, plan, out=out / "honest", **SEEDS):
-        other.step()
-    before = weights(stray)
-    refused = None
-    try:
-        with private_run(stray, optimizer, store, plan, out=out / "stray", **SEEDS) as private:
-            for _ in private:
-                turn(stray, optimizer)
-    except UseError as error:
-        refused = error
-    return refused, before, weights(stray), weights(honest)
-
-
-@pytest.mark.parametrize("turn", fast_then_slow(STRAYS))
-def test_invariant_7_a_stray_backward_is_refused_before_its_update(store, tmp_path, turn):
-    refused, before, stray, honest = moved_beside_the_noise(store, tmp_path, turn)
-    assert refused is not None
-    assert "backward pass" in refused.message
-    assert "loss.backward()" in refused.hint
-    updated = honest if turn is after_zero_grad else before
-    assert torch.equal(stray, updated), "no exact gradient is in the weights"
-
-
-@pytest.mark.parametrize("turn", fast_then_slow([left_over, after_zero_grad, scaled]))
-def test_invariant_7_twin_without_the_hooks_the_exact_gradient_is_caught_in_the_weights(
-    store, tmp_path, monkeypatch, turn
-):
-    always = property(lambda self: True, lambda self, own: None)
-    monkeypatch.setattr(HeldModel, "_own", always, raising=False)
-    model = toy_model(store)
-    refused, before, stray, honest = moved_beside_the_noise(store, tmp_path, turn)
-    assert refused is None
-    if turn is after_zero_grad:  # the second gradient is of the weights after the first update
-        torch.nn.utils.vector_to_parameters(honest, model.parameters())
-    exact = torch.cat(
-        [g.flatten() for g in torch.autograd.grad(exact_loss(model), [*model.parameters()])]
-    )
-    if turn is scaled:
-        honest = before  # the noisy gradient was divided by the scaler's 65,536, and all but gone
-    assert float((stray - honest + 0.1 * exact).norm() / (0.1 * exact).norm()) < 1e-3
-
-
 def error_is_caught(model, optimizer):
     with pytest.raises(UseError, match="a backward pass added"):
         exact_loss(model).backward()
     optimizer.step()
 
 
-def test_invariant_7_a_loop_that_catches_the_error_applies_no_exact_gradient(store, tmp_path):
-    refused, before, stray, honest = moved_beside_the_noise(store, tmp_path, error_is_caught)
+def moved_beside_the_noise(begin, turn):
+    """What refuses ``turn``, if it is; the weights before and after, and after an honest step."""
+    how = {"plan": uls_plan(steps=1), "unsafe_seeds": UnsafeSeeds(draws=1, noise=2)}
+    with begin(name="honest", **how) as honest:
+        take(honest)
+    refused = None
+    with begin(**how) as private:
+        model = private._of.model
+        before = weights(model)
+        try:
+            for _ in private:
+                turn(model, private._of.optimizer)
+        except UseError as error:
+            refused = error
+    return refused, before, weights(model), weights(honest._of.model)
+
+
+@pytest.mark.parametrize(
+    "turn", fast_then_slow([left_over, error_is_caught, after_zero_grad, scaled], fast=2)
+)
+def test_invariant_7_a_stray_backward_is_refused_before_its_update(begin, turn):
+    refused, before, stray, honest = moved_beside_the_noise(begin, turn)
+    if turn is error_is_caught:
+        assert refused is None
+        assert bool(((stray == before) | (stray == honest)).all())
+        return
+    assert "backward pass" in refused.message
+    assert "loss.backward()" in refused.hint
+    updated = honest if turn is after_zero_grad else before
+    assert torch.equal(stray, updated), "no exact gradient is in the weights"
+
+
+def test_invariant_7_twin_without_the_hooks_the_exact_gradient_is_caught_in_the_weights(
+    begin, monkeypatch
+):
+    always = property(lambda self: True, lambda self, own: None)
+    monkeypatch.setattr(HeldModel, "_own", always, raising=False)
+    with begin(name="exact") as private:
+        model = private._of.model
+        exact = torch.autograd.grad(exact_loss(model), [*model.parameters()])
+    refused, _, stray, honest = moved_beside_the_noise(begin, left_over)
+    moved = 0.1 * torch.cat([gradient.flatten() for gradient in exact])
     assert refused is None
-    assert bool(((stray == before) | (stray == honest)).all())
+    assert float((stray - honest + moved).norm() / moved.norm()) < 1e-3

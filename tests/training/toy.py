@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -79,7 +80,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 
 def gradient(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.grad.flatten().clone().double() for p in model.parameters()])
+    return torch.cat([p.grad.flatten().double() for p in model.parameters() if p.grad is not None])
 
 
 def lines(path: Path) -> list[dict]:
@@ -106,22 +107,25 @@ def private_run(model, optimizer, store, plan, *, out, base=None, **options):
     return PrivateRun(training, users=declared_users(plan)).open()
 
 
+def take(private, most=None):
+    """Take the steps that remain, or so many: each, with the gradient that the loop finds."""
+    seen = []
+    for step in islice(private, most):
+        seen.append((step, gradient(private._of.model)))
+        private._of.optimizer.step()
+    return seen
+
+
 def trained(model, store, out, plan=None, *, save=True, optimizer=None, **options):
     """A run of all its steps, which is saved."""
     optimizer, plan = optimizer or sgd(model), plan or uls_plan(steps=2)
     with private_run(model, optimizer, store, plan, out=out, **options) as private:
-        for _ in private:
-            optimizer.step()
+        take(private)
         if save:
             assert private.save() == RunFolder(out).model
     return private
 
 
 def run_all(model, store, plan, out, **options):
-    optimizer = sgd(model)
-    seen = []
-    with private_run(model, optimizer, store, plan, out=out, **options) as private:
-        for step in private:
-            seen.append((step, gradient(model)))
-            optimizer.step()
-    return seen
+    with private_run(model, sgd(model), store, plan, out=out, **options) as private:
+        return take(private)
