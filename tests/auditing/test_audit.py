@@ -11,14 +11,7 @@ import torch
 import transformers
 
 from tests.auditing import toy
-from tests.auditing.broken_runs import (
-    broken,
-    noiseless,
-    not_clipped,
-    reused,
-    shuffled,
-    under_noised,
-)
+from tests.auditing.toy import broken, noiseless, not_clipped, reused, shuffled, under_noised
 from tests.ledgers import forget, run_with
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
@@ -92,17 +85,11 @@ def test_canaries_alone_catch_a_run_without_noise(store, tmp_path):
     assert "canaries: lower bound above the claim" in contradictions(found, claimed)
 
 
-def test_canaries_are_fair_coins_of_tokens_that_the_store_knows(store):
-    made = [make_canaries(store, 60) for _ in range(40)]
-    tosses = [one.included.mean() for one in made]
-    assert abs(np.mean(tosses) - 0.5) < 4 * 0.5 / np.sqrt(60 * 40)
-    assert made[0].rows.shape == (60, store.meta.seq_len)
-    assert 0 <= made[0].rows.min() <= made[0].rows.max() < store.meta.vocab_size
-
-
 def test_who_makes_room_does_not_depend_on_the_coins(store, tmp_path, monkeypatch):
     """Else a coin would move two users, and guesses would prove more than the mechanism's ε."""
     made = make_canaries(store, 40)
+    assert made.rows.shape == (40, store.meta.seq_len)
+    assert 0 <= made.rows.min() <= made.rows.max() < store.meta.vocab_size
     monkeypatch.setattr(canaries, "secret_generator", lambda: np.random.default_rng(1))
     kept = []
     for coins in (np.zeros(40, dtype=bool), np.ones(40, dtype=bool)):
@@ -119,15 +106,14 @@ def test_directions_beyond_the_memory_keep_the_largest_coordinates():
     vectors = [{"a": torch.randn(50, generator=draw), "b": torch.zeros(30)} for _ in range(5)]
     for vector in vectors:
         vector["b"][7] = 40.0
-    all_of_it = Directions(iter(vectors), count=5, most_bytes=1 << 20)
-    few = Directions(iter(vectors), count=5, most_bytes=4 * 5 * 3)
+    whole, few = (Directions(iter(vectors), count=5, most_bytes=20 * n) for n in (1 << 20, 3))
     assert few.units.shape == (5, 3)
     assert np.allclose(few.gram(), 1, atol=0.1)  # the coordinate that all share is among the three
     flat = torch.stack([torch.cat([v["a"], v["b"]]) for v in vectors]).double()
-    assert np.allclose(all_of_it.norms, flat.norm(dim=1).numpy())
     unit = flat / flat.norm(dim=1, keepdim=True)
-    assert np.allclose(all_of_it.gram(), (unit @ unit.T).numpy(), atol=1e-5)
-    assert np.allclose(all_of_it.along(vectors[2]), (unit @ flat[2]).numpy(), rtol=1e-5)
+    assert np.allclose(whole.norms, flat.norm(dim=1))
+    assert np.allclose(whole.gram(), unit @ unit.T, atol=1e-5)
+    assert np.allclose(whole.along(vectors[2]), unit @ flat[2], rtol=1e-5)
 
 
 def test_too_many_canaries_for_a_store_are_refused(store, tmp_path):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from userdp.auditing.canaries import Repetition, clean_folder
-from userdp.auditing.extra_run import ExtraRun, extra_run
+from userdp.auditing.canaries import ExtraRun, extra_run
+from userdp.auditing.copies import Repetition
 from userdp.auditing.inference import fresh_text, user_inference
 from userdp.auditing.references import reference_scores
 from userdp.claims import Claim, claim
@@ -20,11 +20,12 @@ from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.ledger import RunRecord, StoreLedger
-from userdp.training.config import PlainPlan, train_config
+from userdp.training.config import PlainPlan, TrainConfig, train_config
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.run_models import base_of, released_models
 
 FOLDER, RESULT = "audit", "audit.json"
+_NEVER = 1e9  # seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +49,8 @@ class Attacks:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        if not self.inference and (self.references or not self.repeat):
-            raise UseError(
-                "--no-inference leaves out the attack that --references sharpen, and with "
-                "--no-repeat nothing is left to audit"
-            )
+        if self.references and not self.inference:
+            raise UseError("--no-inference leaves out the attack that --references sharpen")
         if self.references < 0 or self.references % 2:
             raise UseError(
                 f"references must be an even number, got {self.references}: each person is in one "
@@ -99,17 +97,16 @@ def audit_run(
             "this store's training users",
             hint="give the --store that it was trained on",
         )
-    whole = claim(record)
+    whole, plan = claim(record), record.plan
     claimed, held = whole.guarantee, price_of_steps(whole)
-    plan = record.plan
-    references, repeat = attacks.references, attacks.repeat and plan is not None
-    if not attacks.inference and not repeat:
+    repeat = attacks.repeat and plan is not None
+    if not (attacks.inference or repeat):
         raise UseError(
-            "nothing is left to audit: a run without privacy claims nothing that a repetition "
-            "could contradict",
+            "nothing is left to audit: no attack on the model is asked for, and no repetition, or "
+            "the run claims no privacy that one could contradict",
             hint="leave --no-inference out",
         )
-    if (repeat or references or plan is None) and not folder.train.exists():
+    if (repeat or attacks.references or plan is None) and not folder.train.exists():
         raise UseError(
             f"the run at {run} was trained by a loop of its own, which cannot be repeated: there "
             "is no extra run, and no reference run like it",
@@ -120,28 +117,26 @@ def audit_run(
     models = released_models(folder, store, with_base=True) if attacks.inference else {}
     options = folder.read_train()
     StoreLedger(store.path).look("audit")
-    clean_folder(run / FOLDER)
-    config = train_config(options.get("learning", {}))
-    if config.selection.scored:  # the scores are of the audited store
-        config = replace(config, selection=Strategy.RANDOM)
+    trained_by = plan or PlainPlan(**options["plain"])
     like = Repetition(
         store=store,
-        plan=plan or PlainPlan(**options["plain"]),
-        config=config,
+        plan=trained_by,
+        config=quiet(train_config(options.get("learning", {})), trained_by.steps),
         place=run / FOLDER,
         device=device,
         progress=progress or NoProgress(),
     )
+    like.clean()
     found: dict[str, Any] = {"inference": None, "references": None}
     if models:
         model, base = (models[of].float().to(computes) for of in ("model", "base"))
         fresh = fresh_text(store)
         found["inference"] = encode(user_inference(model, base, fresh))
-        if references:
+        if count := attacks.references:
             beside = replace(like, place=like.place / "references")
-            own = fresh.means(model, per_token=True)
-            told = fresh.roc(own - reference_scores(beside, fresh, count=references))
-            found["references"] = {"runs": references, **encode(told)}
+            others = reference_scores(beside, fresh, count=count)
+            told = fresh.roc(fresh.means(model, per_token=True) - others)
+            found["references"] = {"runs": count, **encode(told)}
     again = None
     if repeat and plan is not None:
         again = extra_run(like, plan, canaries=attacks.canaries, confidence=attacks.confidence)
@@ -162,6 +157,21 @@ def audit_run(
     files.write_json(run / FOLDER / RESULT, told, mode=files.OPERATOR_FILE)
     folder.log({"kind": "audit", **{name: told[name] for name in ("flagged", "epsilon_lower")}})
     return result
+
+
+def quiet(config: TrainConfig, steps: int) -> TrainConfig:
+    """A run's configuration without what looks at people between steps, or chooses by scores.
+
+    Scores are of the audited store, and say nothing of a copy.
+    """
+    chosen = Strategy.RANDOM if config.selection.scored else config.selection
+    return replace(
+        config,
+        selection=chosen,
+        evaluate_every=0,
+        checkpoint_every=steps,
+        checkpoint_seconds=_NEVER,
+    )
 
 
 def price_of_steps(whole: Claim) -> float:

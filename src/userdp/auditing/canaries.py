@@ -1,59 +1,37 @@
-"""Canary users, each in or out by a fair coin, and copies of a store for runs that release nothing.
+"""Canary users, each in or out by a fair coin, and one more run of a plan with them, watched.
 
 A canary holds random tokens: text like nobody's, whose gradient is long (so that it is clipped to
 the full norm) and far from everybody else's. Canaries go through the sampler, the collator, the
 gradient engine and the ledger like anybody. So that the extra run costs about what the run did that
 it audits, as many training users are left out of its copy as there are canaries.
-
-Copies hold people's text: they lie in folders for the operator alone, and go when their run ends.
 """
 
 from __future__ import annotations
 
-import secrets
-import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import time
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
+from userdp.auditing.copies import Repetition, texts_of, write_copy
+from userdp.auditing.guesses import CanaryBound, canary_bound, white_box_scores
+from userdp.auditing.observer import Directions, Observed, clipped_gradients, watch
+from userdp.auditing.steps import StepAudit, audit_steps
 from userdp.core.errors import UseError
-from userdp.core.files import OPERATOR_FOLDER, operator_folder
-from userdp.data.progress import Progress
-from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, TokenRows, UserStore
-from userdp.data.tokenize import StoreTokenizer
-from userdp.data.writer import StoreWriter
-from userdp.gradients import Units
+from userdp.data.store import TokenRows, UserStore
+from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan
 from userdp.sampling.coins import secret_generator
-from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.losses import losses_of
+from userdp.training.private_run import PrivateRun
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Repetition:
-    """Runs like an audited one, of which nothing is released and nothing charged.
-
-    Args:
-        store: whose people trained.
-        plan: the audited run's; its noise too, where it was private.
-        config: the audited run's, without a selection by scores, which are another store's.
-        place: a folder for the operator alone.
-        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told how far the work is.
-    """
-
-    store: UserStore
-    plan: Plan | PlainPlan
-    config: TrainConfig
-    place: Path
-    device: str
-    progress: Progress
+_BATCH = 32  # canaries whose losses are measured in one pass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,15 +61,6 @@ def make_canaries(store: UserStore, count: int) -> Canaries:
         rows=draw.choice(allowed, (count, store.meta.seq_len)),
         included=draw.random(count) < 0.5,
     )
-
-
-People = Iterable[tuple[bytes, TokenRows]]
-"""Users of a copy, in the order of their names: name and examples."""
-
-
-def texts_of(part: StoreSplit, user: int, examples: NDArray[np.int64]) -> tuple[bytes, TokenRows]:
-    """Some examples of a user of ``part``, under a name made of their row."""
-    return b"user%09d" % part.rows[user], part.gather(np.full(len(examples), user), examples)
 
 
 def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) -> UserStore:
@@ -129,51 +98,88 @@ def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) ->
     return write_copy(store, chain(made, people), out)
 
 
-def write_copy(store: UserStore, people: People, out: Path) -> UserStore:
-    """A store of these people at ``out``: training examples only, prepared as ``store`` is.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExtraRun:
+    """What one watched run showed. Operator-only.
 
     Args:
-        store: whose tokenizer, length and loss mask the copy has.
-        people: who is in it.
-        out: a new folder.
+        bound: of the canaries.
+        steps: the white-box checks.
+        canaries: how many were made up.
+        included: how many of them were in.
+        seconds: of the extra run, copy and scores included.
+        false_alarm: at most the probability that a right run's claim is contradicted by any of
+            this: a union bound over the step checks, the bound that the steps prove, and the
+            canaries'.
+    """
+
+    bound: CanaryBound
+    steps: StepAudit
+    canaries: int
+    included: int
+    seconds: float
+    false_alarm: float
+
+    @property
+    def epsilon_lower(self) -> float:
+        """The greater of the two bounds."""
+        return max(self.bound.epsilon_lower, self.steps.epsilon_lower)
+
+
+def extra_run(
+    of: Repetition, plan: Plan, *, canaries: int = 128, confidence: float = 0.95
+) -> ExtraRun:
+    """Train once more by ``plan`` with canaries among the users, and judge what was seen.
+
+    The run is a real one (ledger, sampler, engine, noise), on a copy of the store, which is removed
+    at the end with the run's model. It is not charged to the store: nothing of it is released, and
+    what this returns is operator-only.
+
+    Args:
+        of: the audited run.
+        plan: of ``of``.
+        canaries: how many are made up.
+        confidence: of the canaries' bound.
 
     Raises:
-        UseError: there is nobody.
+        UseError: the store is too small for so many canaries, or training refuses.
+
+    Source: Steinke et al. 2023, Algorithm 1, with users in place of examples.
     """
-    meta, tally = store.meta, Tally()
-    with StoreWriter.create(
-        out,
-        tokenizer=StoreTokenizer.load(store.tokenizer_path).with_end(meta.end_of_text_id),
-        seq_len=meta.seq_len,
-        loss_mask=meta.loss_mask,
-    ) as writer:
-        for name, rows in people:
-            targets = None if rows.targets is None else rows.targets.astype(np.uint8)
-            writer.write(
-                name, Split.TRAIN, rows.tokens, rows.lengths, targets=targets, records=len(rows)
-            )
-            tally.read(len(rows))
-            tally.store(len(rows))
-        if not tally.records_stored:
-            raise UseError("nobody is left for a run of the audit: the store is too small")
-        writer.finish(source={"kind": "audit", "public": False}, tally=tally)
-    return UserStore.open(out)
+    begin, made = time.monotonic(), make_canaries(of.store, canaries)
+    units = made.units()
+    opened: list[tuple[nn.Module, NDArray[np.float64], Directions, Observed]] = []
+
+    def watched(run: PrivateRun, model: nn.Module) -> None:
+        directions = Directions(clipped_gradients(run, units), count=canaries)
+        opened.append((model, _losses(model, units), directions, watch(run, directions)))
+
+    with of.scratch() as work:
+        copy = copy_with(of.store, made, work / "store", items=plan.sampling.items)
+        of.train(copy, work / "run", progress=of.progress, watched=watched)
+    ((model, before, directions, seen),) = opened
+    scores = {
+        "white box": white_box_scores(np.stack(seen.answers), directions.gram(), plan),
+        "black box": before - _losses(model, units),
+    }
+    delta, worst = plan.budget.target_delta, float(directions.norms.max())
+    steps = audit_steps(seen, plan, worst_move=worst / plan.clip.l2_norm)
+    return ExtraRun(
+        bound=canary_bound(scores, made.included, delta=delta, confidence=confidence),
+        steps=steps,
+        canaries=canaries,
+        included=int(made.included.sum()),
+        seconds=time.monotonic() - begin,
+        false_alarm=min(1.0, steps.false_alarm + (1 - confidence)),
+    )
 
 
-def clean_folder(place: Path) -> None:
-    """Make ``place`` for the operator only, and remove private text that a killed audit left."""
-    operator_folder(place)
-    for left in place.glob("work-*"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
-@contextmanager
-def scratch(place: Path) -> Iterator[Path]:
-    """A new folder in ``place`` for private text, which goes whatever happens."""
-    clean_folder(place)
-    work = place / f"work-{secrets.token_hex(4)}"
-    work.mkdir(mode=OPERATOR_FOLDER)
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+@torch.no_grad()
+def _losses(model: nn.Module, units: Units) -> NDArray[np.float64]:
+    """float64 (canaries,): each canary's loss; the model in evaluation mode."""
+    on_device, was_training = units.to(next(model.parameters()).device), model.training
+    model.eval()
+    parts = [slice(begin, begin + _BATCH) for begin in range(0, len(units), _BATCH)]
+    losses = torch.cat([losses_of(causal_lm_loss, model, on_device, part) for part in parts])
+    model.train(was_training)
+    return np.asarray(losses.double().cpu().numpy())

@@ -65,7 +65,7 @@ class Directions:
     """
 
     def __init__(
-        self, vectors: Iterator[dict[str, Tensor]], *, count: int, most_bytes: int
+        self, vectors: Iterator[dict[str, Tensor]], *, count: int, most_bytes: int = 1 << 28
     ) -> None:
         first = [_flat(vector) for vector in islice(vectors, _FIRST)]
         largest = torch.stack(first).square().sum(0)

@@ -20,27 +20,21 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
-from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.auditing.canaries import Repetition, scratch, texts_of, write_copy
+from userdp.auditing.copies import Repetition, texts_of, write_copy
 from userdp.auditing.inference import FreshText, fresh_examples
 from userdp.core import files
 from userdp.core.arrays import read_array
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
-from userdp.plans import Plan
-from userdp.training.config import PlainPlan, RunOptions, TrainConfig
 from userdp.training.devices import choose_device
-from userdp.training.loop import train
 from userdp.training.models import read_model
 
-_NEVER = 1e9  # seconds
 _SALT = 0x7265666572  # public: the same halves on every machine, and when the work goes on
 
 
@@ -56,29 +50,23 @@ def reference_scores(of: Repetition, fresh: FreshText, *, count: int) -> NDArray
     Returns:
         float64 (people,): the mean over the runs of `FreshText.means` per token.
     """
-    quiet = replace(
-        of.config, evaluate_every=0, checkpoint_every=of.plan.steps, checkpoint_seconds=_NEVER
-    )
-    key = _key(of.store, fresh, of.plan, quiet)
+    key = _key(of, fresh)
     kept = [of.place / f"{key}-{number:03d}.npy" for number in range(count)]
     of.progress.stage("references", count, unit="run")
-    with scratch(of.place) as work:
-        for number, path in enumerate(kept):
-            of.progress.at(number)
-            if path.exists():
-                continue
-            half, out = copy_half(of.store, work / "store", number), work / "run"
-            # its δ is the audited run's own affair
-            options = RunOptions(device=of.device, allow_large_delta=True)
-            train(half, of.plan, quiet, out=out, options=options)
-            trained, data = read_model(str(out / "model")), io.BytesIO()
-            np.save(data, fresh.means(trained.to(choose_device(of.device)), per_token=True))
-            files.write_file(path, data.getvalue(), mode=files.OPERATOR_FILE)
-            for folder in (half.path, out):
-                shutil.rmtree(folder)
+    for number, path in enumerate(kept):
+        of.progress.at(number)
+        if path.exists():
+            continue
+        with of.scratch() as work:
+            of.train(copy_half(of.store, work / "store", number), work / "run")
+            model = read_model(str(work / "run" / "model")).to(choose_device(of.device))
+        scores = io.BytesIO()
+        np.save(scores, fresh.means(model, per_token=True))
+        files.write_file(path, scores.getvalue(), mode=files.OPERATOR_FILE)
     of.progress.at(count)
-    scores = [read_array(path, what="the scores of a reference run") for path in kept]
-    return np.asarray(np.mean(scores, axis=0))
+    return np.asarray(
+        np.mean([read_array(path, what="the scores of a reference run") for path in kept], axis=0)
+    )
 
 
 def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
@@ -111,9 +99,10 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
     return write_copy(store, chosen, out)
 
 
-def _key(store: UserStore, fresh: FreshText, plan: Plan | PlainPlan, config: TrainConfig) -> str:
+def _key(of: Repetition, fresh: FreshText) -> str:
     """Digest of everything that a reference's scores depend on: names the file that keeps them."""
-    digest = hashlib.sha256(f"{store.meta.content_sha256} {plan} {config.digest}".encode())
+    told = f"{of.store.meta.content_sha256} {of.plan} {of.config.digest}"
+    digest = hashlib.sha256(told.encode())
     for side in fresh.sides:
         for values in (side.people, side.counts, side.examples):
             digest.update(values.tobytes())

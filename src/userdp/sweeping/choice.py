@@ -9,7 +9,6 @@ cancels. Scores under DP are compared by their noise only: the people are the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,10 +78,11 @@ def released_score(
     return Score(value=-mean.value, loss=mean.value, error=mean.standard_error)
 
 
-def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float) -> float:
+def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float) -> Score:
     """A noisy sum over users of half the bound less each one's loss, in nats per token.
 
-    A loss that is not finite counts as ``bound``.
+    A loss that is not finite counts as ``bound``. The error is that of the noise, a public
+    constant.
 
     Guarantee: (``epsilon``, 0)-DP per user, add-or-remove, by discrete Laplace noise. It is part of
     the base mechanism of a private selection, which pays for it: nothing is charged here, and it
@@ -93,45 +93,25 @@ def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float
     top = max(1, math.floor(bound * GRID))
     middle = top // 2
     draw = bounded_sum(middle - top, middle, epsilon=epsilon)
-    return int(draw([middle - step for step in to_grid(losses, top)])) / GRID
+    total = int(draw([middle - step for step in to_grid(losses, top)]))
+    return Score(value=total / GRID, error=math.sqrt(2.0) * bound / 2 / epsilon)
 
 
-def selection_error(*, epsilon: float, bound: float) -> float:
-    """The standard deviation of the noise of a `selection_score`: a public constant."""
-    return math.sqrt(2.0) * bound / 2 / epsilon
+def behind(score: Score, winner: Score) -> tuple[float | None, float | None]:
+    """How far a trial is behind the winner, in nats per token, and the standard error of that.
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """A trial beside the winner.
-
-    Args:
-        behind: its loss less the winner's, in nats per token; not negative. None of the winner
-            itself, and where a score tells no loss.
-        error: the standard error of that; None where it is not known.
+    Each is None where the two scores do not tell it.
     """
-
-    behind: float | None = None
-    error: float | None = None
-
-    @property
-    def inside_the_noise(self) -> bool:
-        """Whether it may as well be the better of the two."""
-        return self.behind is not None and (
-            self.error is None or self.behind < CERTAIN * self.error
-        )
+    if score.loss is None or winner.loss is None:
+        return None, None
+    error = None
+    if score.losses and len(score.losses) == len(winner.losses):
+        error = paired(np.array(score.losses), np.array(winner.losses))["standard_error"]
+    elif score.error is not None and winner.error is not None:
+        error = math.hypot(score.error, winner.error)
+    return score.loss - winner.loss, error
 
 
-def standings(best: int, scores: Mapping[int, Score]) -> dict[int, Standing]:
-    """How far each trial is behind the winner, as far as both scores tell."""
-    winner, told = scores[best], dict[int, Standing]()
-    for number, score in scores.items():
-        error = None
-        if score.losses and len(score.losses) == len(winner.losses):
-            error = paired(np.array(score.losses), np.array(winner.losses))["standard_error"]
-        elif score.error is not None and winner.error is not None:
-            error = math.hypot(score.error, winner.error)
-        known = number != best and score.loss is not None and winner.loss is not None
-        behind = (score.loss or 0.0) - (winner.loss or 0.0)
-        told[number] = Standing(behind=behind, error=error) if known else Standing()
-    return told
+def inside_the_noise(behind: float | None, error: float | None) -> bool:
+    """Whether a trial that is so far behind the winner may as well be the better of the two."""
+    return behind is not None and (error is None or behind < CERTAIN * error)

@@ -40,11 +40,11 @@ from userdp.ledger.store import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.choice import (
     Score,
+    behind,
     exact_score,
+    inside_the_noise,
     released_score,
-    selection_error,
     selection_score,
-    standings,
 )
 from userdp.sweeping.folder import Begun, SweepFolder
 from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
@@ -71,7 +71,6 @@ class Tuned:
         settings: the winner's.
         trials: settings and score of each, best first; empty for a private selection, of which
             nothing but the winner may be told.
-        inside_the_noise: trials that may as well be better than the winner, by number.
     """
 
     request: SweepRequest
@@ -80,7 +79,15 @@ class Tuned:
     score: Score | None = None
     settings: dict[str, Any] | None = None
     trials: tuple[dict[str, Any], ...] = ()
-    inside_the_noise: tuple[int, ...] = ()
+
+    @property
+    def inside_the_noise(self) -> list[int]:
+        """The numbers of trials that may as well be better than the winner."""
+        return [
+            one["trial"]
+            for one in self.trials
+            if inside_the_noise(one["behind"], one["behind_error"])
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The winner's claim, recomputed from its ledger, and what else may be told to whom."""
@@ -97,7 +104,7 @@ class Tuned:
             "settings": self.settings,
             "score": None if score is None else score.value,
             "score_error": None if score is None else score.error,
-            "inside_the_noise": list(self.inside_the_noise),
+            "inside_the_noise": self.inside_the_noise,
             "trials": list(self.trials),
             "store_epsilon": claim(self.store).guarantee.epsilon,
         }
@@ -148,66 +155,71 @@ def run_sweep(
         return _Sweep(store=store, folder=folder, begun=begun, device=device, shown=shown).run()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """A run of a tuning: its candidate, and the slot of a private selection that pays for it."""
+
+    candidate: Candidate
+    slot: str | None = None
+
+
 class _BusyError(FailureError):
     """Another process is at it."""
 
 
 @dataclass(kw_only=True)
 class _Sweep:
-    """A tuning on which this process works."""
+    """A tuning on which this process works; its trials by number, from 1."""
 
     store: UserStore
     folder: SweepFolder
     begun: Begun
     device: str
     shown: Progress
-    trials: list[int] = field(default_factory=list)
-    slots: list[str] = field(default_factory=list)
-
-    @property
-    def request(self) -> SweepRequest:
-        """What was asked for."""
-        return self.begun.request
-
-    @property
-    def numbers(self) -> range:
-        """Of all trials, from 1."""
-        return range(1, len(self.trials) + 1)
+    trials: dict[int, Trial] = field(default_factory=dict)
 
     def run(self) -> Tuned:
         """Everything that is not done yet, in order."""
-        base = lineage_of_named(self.request.candidates[0].config.model, self.store)
-        if self.request.tuning is not None and base.parts and math.isinf(compose(base).epsilon):
-            raise UseError(
-                "nothing is claimed of the model that all trials would begin from, so that nothing "
-                "could be claimed of the winner",
-                hint="begin from another model, or tune without a claim: --tuning non-private",
-            )
-        require_intact(self.store)
-        charges, sweep_id = StoreLedger(self.store.path), self.begun.sweep_id
-        tuning = self.request.tuning
-        constants = [
-            constants_digest(one.plan, encode(one.config), self.store)
-            for one in self.request.candidates
-        ]
-        history = charges.append(lines.BeginTuning(run_id=sweep_id, constants=tuple(constants)))
-        self.trials = list(range(len(constants)))
-        if isinstance(tuning, PrivateSelection):
-            if sweep_id not in history.charges:
-                state = self.store.meta.state.id
-                charges.append(lines.Selection(run_id=sweep_id, selection=tuning, state=state))
-            slots = lines.Slots(run_id=sweep_id, slots=_draw(tuning, constants))
-            drawn = charges.append(slots).slots[sweep_id]
-            self.slots = list(drawn)
-            self.trials = [constants.index(one) for one in drawn.values()]
-        while waiting := [number for number in self.numbers if number not in self.folder.scores()]:
-            if not sum(self._finish(number) for number in waiting):
+        self.trials = dict(enumerate(self._planned(), start=1))
+        while waiting := self.trials.keys() - self.folder.scores():
+            if not sum(self._finish(number) for number in sorted(waiting)):
                 time.sleep(_POLL)
         while True:
             with self._alone("winner") as alone:
                 if alone:
                     return self._choose()
             time.sleep(_POLL)
+
+    def _planned(self) -> list[Trial]:
+        """The trials, noted in the store's ledger before any of them runs."""
+        request, sweep_id = self.begun.request, self.begun.sweep_id
+        base = lineage_of_named(request.candidates[0].config.model, self.store)
+        if request.tuning is not None and base.parts and math.isinf(compose(base).epsilon):
+            raise UseError(
+                "nothing is claimed of the model that all trials would begin from, so that nothing "
+                "could be claimed of the winner",
+                hint="begin from another model, or tune without a claim: --tuning non-private",
+            )
+        require_intact(self.store)
+        ledger = StoreLedger(self.store.path)
+        candidates = {
+            constants_digest(one.plan, encode(one.config), self.store): one
+            for one in request.candidates
+        }
+        history = ledger.append(lines.BeginTuning(run_id=sweep_id, constants=tuple(candidates)))
+        if not isinstance(request.tuning, PrivateSelection):
+            return [Trial(candidate=one) for one in candidates.values()]
+        if sweep_id not in history.charges:
+            state = self.store.meta.state.id
+            ledger.append(lines.Selection(run_id=sweep_id, selection=request.tuning, state=state))
+        # From the operating system's randomness. In the order of their random ids, in which a
+        # ledger gives them back: a resumed tuning counts them alike.
+        ids = sorted(new_id() for _ in range(request.tuning.repetitions.draw()))
+        drawn = lines.Slots(
+            run_id=sweep_id, slots={one: secrets.choice([*candidates]) for one in ids}
+        )
+        slots = ledger.append(drawn).slots[sweep_id]  # those of the first time
+        return [Trial(candidate=candidates[one], slot=slot) for slot, one in slots.items()]
 
     @contextmanager
     def _alone(self, what: str) -> Iterator[bool]:
@@ -218,12 +230,9 @@ class _Sweep:
         except _BusyError:
             yield False
 
-    def _candidate(self, number: int) -> Candidate:
-        return self.request.candidates[self.trials[number - 1]]
-
     def _finish(self, number: int) -> bool:
         """Train a trial and score it; whether this process did."""
-        run, candidate = self.folder.run(number), self._candidate(number)
+        run, candidate = self.folder.run(number), self.trials[number].candidate
         with self._alone(f"trial-{number:03d}") as alone:
             if not alone or number in self.folder.scores():
                 return False
@@ -240,27 +249,28 @@ class _Sweep:
                     out=run.path,
                     options=RunOptions(
                         device=self.device,
-                        slot=self.slots[number - 1] if self.slots else None,
+                        slot=self.trials[number].slot,
                         allow_large_delta=True,  # whoever asked for the tuning has judged its plans
                     ),
                     resume=run.begun,
                     progress=self.shown,
                 )
             model = read_model(str(run.model), store=self.store).to(choose_device(self.device))
-            split, batch = self.request.split, candidate.config.micro_batch
+            split, batch = self.begun.request.split, candidate.config.micro_batch
             losses = user_losses(model, self.store, split, batch=batch)
             self.folder.note(number, self._score(number, run, losses))
             return True
 
     def _score(self, number: int, run: RunFolder, losses: Any) -> Score:
-        request, store = self.request, self.store
+        request, store = self.begun.request, self.store
         if request.tuning is None:
             return exact_score(losses)
         price = {"epsilon": request.tuning.score_epsilon, "bound": request.loss_bound}
         if isinstance(request.tuning, PrivateSelection):
-            drawn = lines.Score(run_id=run.run_id, value=selection_score(losses, **price))
-            scores = StoreLedger(store.path).append(drawn).scores
-            return Score(value=scores[run.run_id], error=selection_error(**price))
+            score = selection_score(losses, **price)
+            drawn = lines.Score(run_id=run.run_id, value=score.value)
+            # Of a trial that was scored before, the first score: nobody would pay for a second.
+            return replace(score, value=StoreLedger(store.path).append(drawn).scores[run.run_id])
         subject = f"loss on {request.split}, sweep {self.begun.sweep_id} trial {number:03d}"
         lineage = run_lineage(RunRecord.read(run.path))
         # Every trial has a score, so that none was chosen for it.
@@ -270,7 +280,7 @@ class _Sweep:
 
     def _choose(self) -> Tuned:
         """The best score, the first of equal ones, and the winner's folder."""
-        request, store = self.request, self.store.path
+        request, store = self.begun.request, self.store.path
         if not self.trials:
             return Tuned(request=request, store=store)
         scores = self.folder.scores()
@@ -284,32 +294,31 @@ class _Sweep:
             StoreLedger(store).append(
                 lines.Release(run_id=self.begun.sweep_id, weights=weights, lineage=lineage.plain)
             )
-        tuned = Tuned(
+        told = []
+        if not isinstance(request.tuning, PrivateSelection):
+            told = [*ranked, *sorted(self.trials.keys() - values)]
+        return Tuned(
             request=request,
             store=store,
             winner=self.folder.winner,
             score=scores[best],
-            settings=self._candidate(best).settings,
+            settings=self.trials[best].candidate.settings,
+            trials=tuple(self._row(number, scores[number], scores[best]) for number in told),
         )
-        if isinstance(request.tuning, PrivateSelection):
-            return tuned
-        beside = standings(best, scores)
-        lost = [number for number in self.numbers if number not in values]
-        rows = [
-            {
-                "trial": number,
-                "run": str(self.folder.run(number).path),
-                **self._candidate(number).settings,
-                "loss": scores[number].loss,
-                "standard_error": scores[number].error,
-                "behind": beside[number].behind,
-                "behind_error": beside[number].error,
-                "note": scores[number].note,
-            }
-            for number in (*ranked, *lost)
-        ]
-        near = tuple(number for number in ranked if beside[number].inside_the_noise)
-        return replace(tuned, trials=tuple(rows), inside_the_noise=near)
+
+    def _row(self, number: int, score: Score, winner: Score) -> dict[str, Any]:
+        """What the operator is told of a trial."""
+        less, error = (None, None) if score is winner else behind(score, winner)
+        return {
+            "trial": number,
+            "run": str(self.folder.run(number).path),
+            **self.trials[number].candidate.settings,
+            "loss": score.loss,
+            "standard_error": score.error,
+            "behind": less,
+            "behind_error": error,
+            "note": score.note,
+        }
 
     def _inherited(self, winner: int) -> Lineage:
         """What the winner descends from besides its own run and the price of choosing it.
@@ -318,12 +327,11 @@ class _Sweep:
         Besides, what each trial began from, as it was known then; and what no candidate's price
         holds: further charges of trials, and trials that were begun and thrown away.
         """
-        history = StoreLedger(self.store.path).history()
-        private = self.request.mode is not TuningMode.NON_PRIVATE
+        request, history = self.begun.request, StoreLedger(self.store.path).history()
         begun, constants = history.tunings[self.begun.sweep_id]
         lineage = inherited_at(history, begun)
-        lineage += lineage_of_named(self.request.candidates[0].config.model, self.store)
-        runs = {number: self.folder.run(number).run_id for number in self.numbers}
+        lineage += lineage_of_named(request.candidates[0].config.model, self.store)
+        runs = {number: self.folder.run(number).run_id for number in self.trials}
         ours = [
             charge
             for charge in history.charges.values()
@@ -333,21 +341,11 @@ class _Sweep:
             if base:
                 lineage += lineage_from(base, what="the base of a trial")
         unpaid = [charge for charge in ours if charge.run_id not in runs.values()]
-        if not private:  # the others are in its condition
+        if request.tuning is None:  # the others are in its condition
             unpaid = [charge for charge in unpaid if charge.again == runs[winner]]
         lineage += of_parts(parts_of(history, unpaid))
         lineage = lineage.among(history.id, history.ids)
-        if not private:
+        if request.tuning is None:
             looked = Condition(kind=ConditionKind.LOOKS, told="tune")
             lineage += Lineage(conditions=(looked,))
         return lineage + lineage_of_text(self.store)
-
-
-def _draw(tuning: PrivateSelection, constants: list[str]) -> dict[str, str]:
-    """The trials of a private selection, from the operating system's randomness.
-
-    In the order of their random ids, in which a ledger gives them back: a resumed tuning counts
-    them alike.
-    """
-    slots = [new_id() for _ in range(tuning.repetitions.draw())]
-    return {slot: constants[secrets.randbelow(len(constants))] for slot in sorted(slots)}

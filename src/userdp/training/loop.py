@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+
+from torch import nn
 
 from userdp.core import interrupts
 from userdp.core.codec import encode
@@ -36,6 +39,7 @@ from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
+Watched = Callable[[PrivateRun, nn.Module], object]
 
 
 def train(
@@ -49,6 +53,7 @@ def train(
     dry_run: bool = False,
     progress: Progress | None = None,
     unsafe_seeds: UnsafeSeeds = _SECRET,
+    watched: Watched | None = None,
 ) -> DryRun | None:
     """Train a model on a store's training split and release it in ``out``.
 
@@ -69,6 +74,7 @@ def train(
         dry_run: do all but charge and write; see `userdp.make_private`.
         progress: is told how many steps are done.
         unsafe_seeds: FOR TESTS ONLY.
+        watched: is given a private run and its model, when the run is open and before its steps.
 
     Returns:
         What a dry run would cost and claim; None of a run that was made.
@@ -139,6 +145,8 @@ def train(
             return dry_run_of(run)
         with interrupts.held() as signals, run.open():
             opened = True
+            if watched is not None and isinstance(run, PrivateRun):
+                watched(run, model)
             _take_steps(run, training, config, options, signals, progress or NoProgress())
     return None
 

@@ -1,0 +1,122 @@
+"""Runs like the audited one, of which nothing is released and nothing charged.
+
+Each trains on a copy of a part of the store. Copies hold people's text: they lie in folders for the
+operator alone, and go when their run ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.core.errors import UseError
+from userdp.core.files import operator_folder
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.records import Tally
+from userdp.data.splits import Split
+from userdp.data.store import StoreSplit, TokenRows, UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.data.writer import StoreWriter
+from userdp.plans import Plan
+from userdp.training.config import PlainPlan, RunOptions, TrainConfig
+from userdp.training.loop import Watched, train
+
+People = Iterable[tuple[bytes, TokenRows]]
+"""Users of a copy, in the order of their names: name and examples."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repetition:
+    """Runs like an audited one.
+
+    Args:
+        store: whose people trained.
+        plan: the audited run's; its noise too, where it was private.
+        config: the audited run's, without what looks at people between steps.
+        place: a folder for the operator alone.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told how far the work is.
+    """
+
+    store: UserStore
+    plan: Plan | PlainPlan
+    config: TrainConfig
+    place: Path
+    device: str
+    progress: Progress
+
+    def train(
+        self,
+        copy: UserStore,
+        out: Path,
+        *,
+        progress: Progress | None = None,
+        watched: Watched | None = None,
+    ) -> None:
+        """One run on a copy, at ``out``; see `userdp.training.loop.train`."""
+        train(
+            copy,
+            self.plan,
+            self.config,
+            out=out,
+            # Its δ is the audited run's own affair.
+            options=RunOptions(device=self.device, allow_large_delta=True),
+            progress=progress or NoProgress(),
+            watched=watched,
+        )
+
+    def clean(self) -> None:
+        """Make the place, and remove the private text that a killed audit left there."""
+        operator_folder(self.place)
+        for left in self.place.glob("work-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A new folder in the place for private text, which goes whatever happens."""
+        self.clean()
+        with TemporaryDirectory(prefix="work-", dir=self.place, ignore_cleanup_errors=True) as work:
+            yield Path(work)
+
+
+def texts_of(part: StoreSplit, user: int, examples: NDArray[np.int64]) -> tuple[bytes, TokenRows]:
+    """Some examples of a user of ``part``, under a name made of their row."""
+    return b"user%09d" % part.rows[user], part.gather(np.full(len(examples), user), examples)
+
+
+def write_copy(store: UserStore, people: People, out: Path) -> UserStore:
+    """A store of these people at ``out``: training examples only, prepared as ``store`` is.
+
+    Args:
+        store: whose tokenizer, length and loss mask the copy has.
+        people: who is in it.
+        out: a new folder.
+
+    Raises:
+        UseError: there is nobody.
+    """
+    meta, tally = store.meta, Tally()
+    with StoreWriter.create(
+        out,
+        tokenizer=StoreTokenizer.load(store.tokenizer_path).with_end(meta.end_of_text_id),
+        seq_len=meta.seq_len,
+        loss_mask=meta.loss_mask,
+    ) as writer:
+        for name, rows in people:
+            targets = None if rows.targets is None else rows.targets.astype(np.uint8)
+            writer.write(
+                name, Split.TRAIN, rows.tokens, rows.lengths, targets=targets, records=len(rows)
+            )
+            tally.read(len(rows))
+            tally.store(len(rows))
+        if not tally.records_stored:
+            raise UseError("nobody is left for a run of the audit: the store is too small")
+        writer.finish(source={"kind": "audit", "public": False}, tally=tally)
+    return UserStore.open(out)
