@@ -10,6 +10,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +28,38 @@ def spark_child(path: str, out: str, engine: str) -> None:
     if engine != "duckdb":
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master {engine} pyspark-shell"
         os.environ["PYSPARK_PYTHON"] = sys.executable
+    from userdp.data import spark as grouping
     from userdp.data.grouping import GroupingEngine
     from userdp.data.prepare import prepare_store
     from userdp.data.sources import open_source
-    from userdp.data.spark import SparkJob
     from userdp.data.tokenize import StoreTokenizer
 
     seconds: dict[str, float] = {}
     spark: dict[str, float] = {"cpu_seconds": 0.0, "java_peak_rss_gb": 0.0}
 
     def timed(name: str) -> None:
-        whole = getattr(SparkJob, name)
+        whole = getattr(grouping.SparkGrouping, name)
 
         def stage(*arguments: Any, **options: Any) -> Any:
             began = time.perf_counter()
-            if name == "__exit__":
-                spark.update(_of_spark())
             try:
                 return whole(*arguments, **options)
             finally:
-                seconds[name.strip("_")] = time.perf_counter() - began
+                seconds[name] = time.perf_counter() - began
 
-        setattr(SparkJob, name, stage)
+        setattr(grouping.SparkGrouping, name, stage)
 
-    for name in ("__enter__", "read", "_run", "__exit__"):
+    for name in ("add", "sort"):
         timed(name)
+    session = grouping.session
+
+    @contextmanager
+    def measured(*arguments: Any, **options: Any) -> Iterator[Any]:
+        with session(*arguments, **options) as running:
+            yield running
+            spark.update(_of_spark())
+
+    grouping.session = measured
     began = time.perf_counter()
     meta = prepare_store(
         open_source([path]),

@@ -39,7 +39,7 @@ _SORT = 'SELECT * FROM records ORDER BY "user", place'
 _FETCH = 2**14
 """Rows for which the spool is mapped at once: mapped pages count as ours (RSS), though the system
 may take them back, and Linux maps 64 kB around each text, so these are 1 GB at most."""
-_RECORDS_AT_ONCE = 2**12
+RECORDS_AT_ONCE = 2**12
 
 
 class GroupingEngine(StrEnum):
@@ -135,7 +135,7 @@ class Grouping:
                         pa.uint8(), spool.size(), [None, spool.read_buffer()]
                     )
                 start, size, extra = (rows[n].to_numpy() for n in ("start", "size", "pieces"))
-                for begin, end in bounds_by_size(size, records=_RECORDS_AT_ONCE, size=BLOCK_BYTES):
+                for begin, end in bounds_by_size(size, records=RECORDS_AT_ONCE, size=BLOCK_BYTES):
                     at = slice(begin, end)
                     own = rows.slice(begin, end - begin)
                     columns = {

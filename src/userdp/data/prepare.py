@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.files import sync, write_json
@@ -27,11 +27,14 @@ from userdp.data.ownership import Owners, first_owner_facts, greedy_facts, settl
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Tally, in_blocks
 from userdp.data.sources import Source, user_is
-from userdp.data.sources.table import FileTable, with_lost
+from userdp.data.sources.table import with_lost
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
 from userdp.version import __version__
+
+if TYPE_CHECKING:
+    from userdp.data.spark import SparkGrouping
 
 _STATE = "state.json"
 
@@ -165,34 +168,17 @@ def _fill(
     key = _key(source, bound, held_out, str(engine))
     tokens = partial(tokenized, tokenizer=writer.tokenizer, loss_mask=writer.meta.loss_mask)
 
-    def records() -> Iterator[Any]:
-        progress.stage("reading", source.size)
-        return in_blocks(settled(source, tally, progress, bound=bound, held_out_users=held_out))
-
-    with ExitStack() as stack:
-        kept = _kept_records(writer.place, key, tally)
-        folder, is_sorted, keep = stack.enter_context(kept)
-        if engine is GroupingEngine.SPARK:
-            from userdp.data.spark import SparkJob
-
-            job = SparkJob(folder, memory_limit=memory_limit, progress=progress)
-            stack.enter_context(job)
-            if not is_sorted:
-                if isinstance(source, FileTable) and bound is None:
-                    job.read(source, tally)
-                else:
-                    job.add(records())
-                keep(job.files)
-            blocks = job.tokens(writer.tokenizer, loss_mask=writer.meta.loss_mask)
-        else:
-            grouping = Grouping(folder, memory_limit=memory_limit)
-            if not is_sorted:
-                grouping.add(records())
-                progress.stage("grouping", None)
-                grouping.sort()
-                keep(grouping.files)
-            # One block is tokenized while the one before it is cut and written.
-            blocks = (block for _, block in ahead(tokens, grouping.batches()))
+    with _kept_records(writer.place, key, tally) as (folder, is_sorted, keep):
+        grouping = _grouping(engine, folder, memory_limit)
+        if not is_sorted:
+            progress.stage("reading", source.size)
+            records = settled(source, tally, progress, bound=bound, held_out_users=held_out)
+            grouping.add(in_blocks(records))
+            progress.stage("grouping", None)
+            grouping.sort()
+            keep(grouping.files)
+        # One block is tokenized while the one before it is cut and written.
+        blocks = (block for _, block in ahead(tokens, grouping.batches()))
         progress.stage("tokenizing", tally.kept)
         write_examples(
             blocks, writer, tally, rule=rule, one_per_record=bound is not None, at=progress.at
@@ -205,6 +191,16 @@ def _fill(
             tally=tally,
             ownership=ownership if bound is None else greedy_facts(bound),
         )
+
+
+def _grouping(
+    engine: GroupingEngine, folder: Path, memory_limit: str
+) -> Grouping | SparkGrouping:
+    if engine is GroupingEngine.DUCKDB:
+        return Grouping(folder, memory_limit=memory_limit)
+    from userdp.data.spark import SparkGrouping
+
+    return SparkGrouping(folder, memory_limit=memory_limit)
 
 
 @contextmanager

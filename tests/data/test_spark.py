@@ -1,0 +1,210 @@
+"""The store that Spark's grouping gives is the one that DuckDB's does; kills leave all or nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.data.corpora import REAL_DATA, corpus, interleaved, view, write_jsonl
+from userdp.cli.app import run
+from userdp.core.errors import FailureError, UseError
+from userdp.data.prepare import append_records, prepare_store
+from userdp.data.sources import open_source
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.data.verify import verify_store
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+if shutil.which("java") is None:
+    pytest.skip("Spark needs Java", allow_module_level=True)
+
+from userdp.data import spark as job
+
+WAIT = 300
+LAYOUT = ("store_id", "blocks_sha256", "states", "segments")
+"""What two stores of the same content may differ in."""
+UNUSABLE = [
+    b"\xff", b"", b"{", {"user": "a"}, {"user": "c", "text": " "}, {"user": ["e", "f"], "text": ""},
+    {"user": "k", "text": "l"}, {"user": ["g", "h"], "text": "i j"},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """One Spark for all tests, that is found active: starting it takes seconds."""
+    with job.session(tmp_path_factory.mktemp("spark"), heap=2**29) as spark:
+        yield spark
+
+
+def mixed(folder: Path, users: int = 60) -> Path:
+    """JSON Lines with everything that is dropped, and records of several owners."""
+    texts = interleaved(corpus(users))
+    rows: list[object] = [{"user": r.user.decode(), "text": r.text.decode()} for r in texts]
+    for place, odd in enumerate(UNUSABLE * 5):
+        rows.insert(place * 7 % len(rows), odd)
+    return write_jsonl(folder / "mixed.jsonl", rows)
+
+
+def talks(folder: Path) -> Path:
+    texts = interleaved(corpus(30))
+    rows = [
+        {"user": r.user.decode(), "prompt": r.text.decode(), "completion": r.text.decode()[::-1]}
+        for r in texts
+    ]
+    return write_jsonl(folder / "talk.jsonl", rows)
+
+
+def made(path: Path, out: Path, engine: str, **options: object) -> dict[str, object]:
+    """What the store that ``engine`` makes says of itself, but for its layout."""
+    words = StoreTokenizer.load()
+    options = {"seq_len": 8, **options}
+    meta = prepare_store(
+        open_source([str(path)]), out, tokenizer=words, engine=engine, **options
+    ).to_dict()
+    return {name: value for name, value in meta.items() if name not in LAYOUT}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [mixed, talks])
+def test_both_engines_make_the_same_store(session, tmp_path, source):
+    """Also where the store lies at a path that Spark would take for a pattern."""
+    path, odd = source(tmp_path), tmp_path / "a %20 [s]tore{1}*?"
+    expected = made(path, tmp_path / "duckdb", "duckdb", split="first-part")
+    assert made(path, odd, "spark", split="first-part") == expected
+    assert view(UserStore.open(odd)) == view(UserStore.open(tmp_path / "duckdb"))
+    assert verify_store(odd).ok
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.slow
+def test_a_store_appended_to_goes_on_with_known_users(session, tmp_path):
+    lines = mixed(tmp_path).read_bytes().splitlines(keepends=True)
+    halves = [tmp_path / "0.jsonl", tmp_path / "1.jsonl"]
+    for half, rows in zip(halves, (lines[::2], lines[1::2]), strict=True):
+        half.write_bytes(b"".join(rows))
+    stores = []
+    for engine in ("duckdb", "spark"):
+        made(halves[0], tmp_path / engine, "duckdb")
+        append_records(open_source([str(halves[1])]), tmp_path / engine, engine=engine)
+        stores.append(UserStore.open(tmp_path / engine))
+    assert stores[0].meta.content_sha256 == stores[1].meta.content_sha256
+    assert view(stores[0]) == view(stores[1])
+    assert verify_store(tmp_path / "spark").ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shakespeare", "commits"])
+def test_real_records_give_the_same_store(session, tmp_path, name):
+    source = REAL_DATA / f"{name}.jsonl.gz"
+    if not source.exists():
+        pytest.skip(f"{source.name} is not beside the repository")
+    one, other = (made(source, tmp_path / e, e, seq_len=128) for e in ("duckdb", "spark"))
+    assert one == other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", [("_ORDER", ("user", "text")), ("_ORDER", ("text",))])
+def test_twin_records_that_come_otherwise_give_another_store(
+    session, tmp_path, monkeypatch, broken
+):
+    """By text within a user, and users apart."""
+    path = mixed(tmp_path)
+    expected = made(path, tmp_path / "duckdb", "duckdb")["content_sha256"]
+    monkeypatch.setattr(job, *broken)
+    assert made(path, tmp_path / "spark", "spark")["content_sha256"] != expected
+
+
+@pytest.mark.slow
+def test_twin_a_part_that_is_lost_breaks_the_books(session, tmp_path, monkeypatch):
+    """Its records are counted as read, and stored nowhere."""
+    whole = job.SparkGrouping.batches
+    monkeypatch.setattr(job.SparkGrouping, "batches", lambda self: (b[1:] for b in whole(self)))
+    with pytest.raises(FailureError, match="books do not balance"):
+        made(mixed(tmp_path), tmp_path / "store", "spark")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+def test_a_spark_that_fails_leaves_no_store(session, tmp_path, monkeypatch):
+    path = mixed(tmp_path)
+    monkeypatch.setattr(job, "_ORDER", ("nothing",))
+    with pytest.raises(FailureError, match="Spark failed"):
+        made(path, tmp_path / "store", "spark")
+    assert [one.name for one in tmp_path.iterdir()] == ["mixed.jsonl"]
+
+
+def test_a_path_that_spark_cannot_read_is_refused(tmp_path):
+    with pytest.raises(UseError, match="may not have a colon"):
+        job.SparkGrouping(tmp_path / "a:b")
+
+
+def test_without_java_the_way_out_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(UseError, match="needs Java"):
+        job.SparkGrouping(tmp_path)
+
+
+def java_of(pid: int) -> int | None:
+    """The Java that a process started, once it is Spark's."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rsplit(") ", 1)[1].split()[1])
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"SparkSubmit" in command and b"launcher.Main" not in command and parent == pid:
+            return int(entry.name)
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["userdp", "Spark"])
+def test_a_killed_driver_leaves_no_store(tmp_path, killed):
+    """By SIGKILL while Spark runs; then DuckDB makes the store and removes what is left."""
+    source, store = mixed(tmp_path, 600), tmp_path / "store"
+    command = ["prepare", str(source), "--out", str(store)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "userdp", *command, "--engine", "spark"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while (java := java_of(process.pid)) is None:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.03)
+    os.kill(process.pid if killed == "userdp" else java, signal.SIGKILL)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == (-signal.SIGKILL if killed == "userdp" else 1)
+    assert not store.exists()
+    if killed == "Spark":
+        assert "preparing with Spark failed" in " ".join(errors.split())
+    deadline = time.monotonic() + WAIT
+    while Path(f"/proc/{java}/cmdline").exists() and Path(f"/proc/{java}/cmdline").read_bytes():
+        assert time.monotonic() < deadline  # it ends with its driver
+        time.sleep(0.1)
+    assert run(command) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mixed.jsonl", "store"]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_with_what_spark_sorted(session, tmp_path, monkeypatch):
+    path = mixed(tmp_path)
+    expected = made(path, tmp_path / "at once", "spark")
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as kill:
+        kill.setattr(job.SparkGrouping, "batches", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made(path, tmp_path / "store", "spark")
+    assert not (tmp_path / "store").exists()
+    monkeypatch.setattr(job.SparkGrouping, "sort", None)
+    assert made(path, tmp_path / "store", "spark") == expected
+    assert not list(tmp_path.glob(".*"))
