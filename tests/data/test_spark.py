@@ -1,4 +1,4 @@
-"""The store that Spark's grouping gives is the one that DuckDB's does; kills leave all or nothing."""
+"""Spark's grouping gives the store that DuckDB's does; kills leave all or nothing."""
 
 from __future__ import annotations
 

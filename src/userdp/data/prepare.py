@@ -193,9 +193,7 @@ def _fill(
         )
 
 
-def _grouping(
-    engine: GroupingEngine, folder: Path, memory_limit: str
-) -> Grouping | SparkGrouping:
+def _grouping(engine: GroupingEngine, folder: Path, memory_limit: str) -> Grouping | SparkGrouping:
     if engine is GroupingEngine.DUCKDB:
         return Grouping(folder, memory_limit=memory_limit)
     from userdp.data.spark import SparkGrouping

@@ -116,7 +116,7 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
         yield active
         return
     spill.mkdir(exist_ok=True)
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         "spark.app.name": "userdp prepare",
         "spark.driver.memory": f"{heap // 2**20}m",
         "spark.local.dir": str(spill),
@@ -126,7 +126,7 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
         "spark.log.level": "OFF",
     }
     if not any(os.environ.get(name) for name in ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")):
-        here = {name: "127.0.0.1" for name in ("spark.driver.host", "spark.driver.bindAddress")}
+        here = dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
         settings |= {"spark.master": "local[*]", **here}
     with told():
         own = SparkSession.builder.config(map=settings).getOrCreate()
