@@ -24,7 +24,7 @@ from tests.training.conftest import _one_thread, prepared
 from tests.training.toy import toy_store
 from userdp.claims import released as released_module
 from userdp.claims import verify as verify_module
-from userdp.claims.weights import read_header
+from userdp.claims.subject import read_header
 from userdp.cli.app import run as command
 from userdp.core.errors import UseError
 from userdp.training.private import make_private
@@ -140,9 +140,8 @@ def test_a_released_file_with_a_word_put_into_it_is_refused_by_name(run, tmp_pat
 
 def test_broken_twin_a_ledger_that_binds_weights_only_lets_words_leave(run, tmp_path, monkeypatch):
     """What an export would be worth without the digests: the same attacks, and most pass."""
-    monkeypatch.setattr(verify_module, "files_differ", lambda *_: iter(()))
-    monkeypatch.setattr(verify_module, "_unreleased", lambda *_: iter(()))
-    monkeypatch.setattr(released_module, "read_bound", lambda path, _: path.read_bytes())
+    for module in (released_module, verify_module):
+        monkeypatch.setattr(module, "differences", lambda *_: iter(()))
     plant_token(run / "model" / "tokenizer.json")
     userdp.export(run, out=tmp_path / "shared")
     assert holding(tmp_path / "shared", MARK) != []
@@ -161,8 +160,8 @@ ADDED = {
 def test_a_file_that_was_put_beside_the_released_ones_stays_and_is_named(run, tmp_path, where):
     ADDED[where](run / "model")
     assert holding(run, MARK), "it was planted"
-    assert not verify_module.verify_run(run).problems
-    assert any("in no line of the ledger" in note for note in verify_module.verify_run(run).notes)
+    assert not verify_module.verify(run).problems
+    assert any("in no line of the ledger" in note for note in verify_module.verify(run).notes)
     exported = userdp.export(run, out=tmp_path / "shared")
     assert holding(tmp_path / "shared", MARK) == []
     assert {path.name for path in (tmp_path / "shared").iterdir()} == FILES

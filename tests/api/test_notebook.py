@@ -6,7 +6,7 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.plans_room.conftest import request
-from userdp.claims.claims import Claim
+from userdp.claims import Claim
 from userdp.claims.lineage import of_parts
 from userdp.claims.parts import Query, Steps
 from userdp.core.vocabulary import round_up

@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 
 from tests.plans import uls_plan
-from userdp.claims.claims import Claim, compose
+from userdp.claims import Claim
+from userdp.claims.claims import compose
 from userdp.claims.lineage import Apart, Lineage, of_parts
-from userdp.claims.parts import Query, Steps
+from userdp.claims.parts import Bound, Query, Steps
 from userdp.core.vocabulary import Adjacency, PrivacyUnit
 
 PLAN = uls_plan()
 RUN = Steps(id="run", plan=PLAN)
+QUERY = Query(id="q", name="users", pure_epsilon=0.1)
 
 
 def test_invariant_13_a_sum_keeps_the_further_charges_that_either_side_knows():
@@ -50,11 +52,10 @@ def test_a_claim_is_one_mechanism_only_if_a_single_charge_is_all_of_it():
             guarantee=compose(whole), lineage=whole, subject="run", steps=5, complete=True
         ).mechanism
 
-    run, query = Steps(id="r", plan=PLAN), Query(id="q", name="users", pure_epsilon=0.1)
-    assert claimed(run) == PLAN.mechanism
-    assert claimed(run, query) is None
-    assert claimed(query, run) is None
-    assert claimed(query) is None
+    assert claimed(RUN) == PLAN.mechanism
+    assert claimed(RUN, QUERY) is None
+    assert claimed(QUERY, RUN) is None
+    assert claimed(QUERY) is None
     assert claimed() is None
     assert claimed(Steps(id="r", plan=PLAN, further=("again",))) is None
 
@@ -72,12 +73,9 @@ def test_a_claim_is_one_mechanism_only_if_a_single_charge_is_all_of_it():
 )
 def test_only_prices_of_one_unit_add_up(units, whole):
     """A sum over subjects and silos bounds neither; a subject is a user of several silos."""
-    parts = [Query(id=str(number), name="n", pure_epsilon=0.1) for number in range(2)]
-
-    def price(part, delta):
-        return replace(part.guarantee(), unit=PrivacyUnit[units[int(part.id)]])
-
-    found = compose(of_parts(parts), price=price)
+    bounds = [replace(QUERY.guarantee(), unit=PrivacyUnit[unit]) for unit in units]
+    parts = [Bound(id=str(number), what="", bound=one) for number, one in enumerate(bounds)]
+    found = compose(of_parts(parts))
     if whole is None:
         assert found.epsilon == math.inf
         assert found.accountant == "none"
@@ -87,10 +85,5 @@ def test_only_prices_of_one_unit_add_up(units, whole):
 
 
 def test_prices_of_different_neighbours_do_not_add_up():
-    parts = [Query(id=str(number), name="n", pure_epsilon=0.1) for number in range(2)]
-
-    def price(part, delta):
-        adjacency = Adjacency.REPLACE if part.id == "1" else Adjacency.ADD_OR_REMOVE
-        return replace(part.guarantee(), adjacency=adjacency)
-
-    assert compose(of_parts(parts), price=price).epsilon == math.inf
+    other = Bound(id="b", what="", bound=replace(QUERY.guarantee(), adjacency=Adjacency.REPLACE))
+    assert compose(of_parts([QUERY, other])).epsilon == math.inf

@@ -13,7 +13,7 @@ from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims import claims as claims_module
 from userdp.claims import lineage as lineage_module
-from userdp.claims import weights as weights_module
+from userdp.claims import subject as subject_module
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query, Steps
 from userdp.ledger import RunRecord
@@ -68,11 +68,11 @@ def so_far(run, own=lineage_module._own_part):
 
 COMPOSING = (claims_module, lineage_module)
 LOSSES = {
-    "base": ([origin_module], "lineage_of_base", lambda *args, **options: Lineage(),
+    "base": ([subject_module], "_of_weights", lambda *args: Lineage(),
              "train prepare_again go_on"),
     "bases in totals": (COMPOSING, "bases_of", lambda history, charges: [],
                         "train prepare_again go_on"),
-    "files": ([weights_module], "description_of", nothing, "train prepare_again go_on"),
+    "files": ([subject_module], "description_of", nothing, "train prepare_again go_on"),
     "known weights": ([lines_module.Release], "fold", nothing, "plain stripped"),
     "answers": (COMPOSING, "parts_of", without_answers, "ask train"),
     "what answers are about": ([lines_module.Query], "fold", about_nothing,

@@ -14,11 +14,12 @@ from tests.ledgers import run_with
 from tests.plans import els_plan, uls_plan
 from tests.training.conftest import _one_thread
 from userdp import export
-from userdp.claims import Claim, claim
+from userdp.claims import Claim, Lineage, claim
 from userdp.claims import verify as verify_module
-from userdp.claims.claims import SPENT_SO_FAR, _together, printed_in_words
+from userdp.claims.parts import Query
 from userdp.claims.signing import STATEMENT
-from userdp.claims.verify import verify_export
+from userdp.claims.verify import verify
+from userdp.claims.words import SPENT_SO_FAR
 from userdp.cli.app import run as command
 from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit
 from userdp.ledger.run import append_release
@@ -58,7 +59,7 @@ def test_the_claim_stays_the_models_and_the_sum_stands_beside_it(tmp_path):
 def test_a_run_without_a_printed_loss_says_nothing_of_one(tmp_path):
     told = claim(finished(tmp_path / "run"))
     assert told.together is None
-    assert printed_in_words(told) is None
+    assert told.notes == ()
     assert not {"printed", "together"} & told.to_dict().keys()
 
 
@@ -75,16 +76,17 @@ def test_an_answer_covers_everybody_so_that_the_sum_holds_for_two_neighbours():
         epsilon=one, delta=0.0, unit=PrivacyUnit.USER, adjacency=Adjacency.ADD_OR_REMOVE,
         sampling="none", accountant="pure",
     )  # fmt: skip
-    printed = claim_of_printed(other)
-    assert _together(model, printed).epsilon >= worst * (1 - 1e-9)
+    assert together(model, other) >= worst * (1 - 1e-9)
     # The twin: what was said before is too little for whoever reads both.
     assert model.epsilon < worst
 
 
-def claim_of_printed(epsilon: float):
-    from userdp.claims.parts import Query
-
-    return (Query(id="a", name="loss", pure_epsilon=epsilon),)
+def together(model: Guarantee, epsilon: float) -> float:
+    printed = (Query(id="a", name="loss", pure_epsilon=epsilon),)
+    facts = {"lineage": Lineage(), "subject": "run", "steps": 1, "complete": True}
+    told = Claim(guarantee=model, printed=printed, **facts).together
+    assert told is not None
+    return told.epsilon
 
 
 @pytest.mark.parametrize(
@@ -101,17 +103,16 @@ def test_prices_are_added_only_where_a_sum_holds(adjacency, unit, epsilon):
     model = Guarantee(
         epsilon=1.0, delta=1e-5, unit=unit, adjacency=adjacency, sampling="users", accountant="x"
     )
-    assert _together(model, claim_of_printed(2.0)).epsilon == epsilon
+    assert together(model, 2.0) == epsilon
 
 
 def test_where_no_sum_holds_it_is_said(tmp_path):
     told = claim(finished(tmp_path / "run", LOSS, plan=els_plan(fixed_graph=True)))
-    assert "no sum" in str(printed_in_words(told))
+    assert "no sum" in "".join(told.notes)
 
 
 def said_of(claimed: Claim) -> str:
-    words = printed_in_words(claimed)
-    assert words is not None
+    (words,) = claimed.notes
     return words
 
 
@@ -143,7 +144,7 @@ def shared(tmp_path_factory) -> Path:
 def test_an_export_its_card_its_statement_and_verify_tell_both(shared, capsys):
     assert command(["verify", str(shared)]) == 0
     said = capsys.readouterr().out
-    told = verify_export(shared).claim
+    told = verify(shared).claim
     assert told is not None
     assert told.together is not None
     assert said_of(told) in said
@@ -164,8 +165,8 @@ def test_a_statement_that_hides_it_is_refused(shared, change, monkeypatch):
     values["predicate"]["claim"].update(change)
     path.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
     try:
-        assert next(iter(change)) in "; ".join(verify_export(shared).problems)
-        monkeypatch.setattr(verify_module, "differences", lambda told, claim: [])
-        assert verify_export(shared).problems == (), "the twin that reads the statement passes it"
+        assert next(iter(change)) in "; ".join(verify(shared).problems)
+        monkeypatch.setattr(verify_module, "other_claims", lambda told, claim: [])
+        assert verify(shared).problems == (), "the twin that reads the statement passes it"
     finally:
         path.write_bytes(before)

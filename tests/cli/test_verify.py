@@ -15,7 +15,7 @@ from tests.training.conftest import prepared
 from userdp.claims import Condition, Lineage
 from userdp.claims import verify as verifying
 from userdp.claims.parts import ConditionKind
-from userdp.claims.weights import describe
+from userdp.claims.subject import describe
 from userdp.core.files import write_json
 from userdp.data.store import UserStore
 

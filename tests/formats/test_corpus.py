@@ -15,8 +15,8 @@ import pytest
 
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
-from userdp.claims.verify import verify_model, verify_run
-from userdp.claims.weights import description_of, digest_of
+from userdp.claims.subject import description_of, digest_of
+from userdp.claims.verify import verify
 from userdp.data.store import UserStore
 from userdp.plans import Plan
 from userdp.plans.norms import GradientNorms
@@ -96,5 +96,5 @@ def test_a_release_is_shown(corpus):
 
 @pytest.mark.parametrize("name", ["run", "winner", "adapted"])
 def test_everything_is_verified(corpus, name):
-    assert not verify_run(corpus / name).problems
-    assert not verify_model(corpus / name / "model").problems
+    assert not verify(corpus / name).problems
+    assert not verify(corpus / name / "model").problems

@@ -95,12 +95,12 @@ def make_winner(folder: Path) -> None:
 
 def read_run(folder: Path) -> None:
     from userdp.claims import claim
-    from userdp.claims.verify import verify_run
+    from userdp.claims.verify import verify
     from userdp.ledger.folder import RunFolder
     from userdp.reporting import facts
 
     sound_claim(claim(folder))
-    verify_run(folder)
+    verify(folder)
     facts.read_run(folder)
     RunFolder(folder).read_train()
 
@@ -224,11 +224,11 @@ def read_records(folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> None:
-    from userdp.claims.verify import verify_model
-    from userdp.claims.weights import digest_of
+    from userdp.claims.subject import digest_of
+    from userdp.claims.verify import verify
 
     digest = digest_of(folder)
-    checked = verify_model(folder)
+    checked = verify(folder)
     known = digest_of(CORPUS / "winner" / "model")
     assert checked.problems or digest == known, "verified, and the tensors are others"
 

@@ -9,7 +9,7 @@ from tests.huggingface.test_sft import private, table
 from tests.huggingface.toy import toy_model, toy_tokenizer
 from tests.plans import uls_plan
 from userdp.claims.lineage import Lineage
-from userdp.claims.weights import describe, description_of
+from userdp.claims.subject import describe, description_of
 
 FROM = "adapters-of-unknown-origin"
 

@@ -8,8 +8,8 @@ from transformers import TrainerCallback
 
 import userdp
 from tests.huggingface.toy import TEMPLATE, trainer
-from userdp.claims.verify import verify_model, verify_run
-from userdp.claims.weights import digest_of
+from userdp.claims.subject import digest_of
+from userdp.claims.verify import verify
 from userdp.core.errors import FailureError, UseError
 
 pytestmark = pytest.mark.slow
@@ -48,17 +48,17 @@ def test_invariant_13_what_is_saved_is_what_was_released(tmp_path):
     for place in (tmp_path / "final", tmp_path / "out"):
         one.save_model(str(place))
         assert digest_of(place) == released
-        assert verify_model(place).problems == ()
-    assert verify_run(tmp_path / "out").problems == ()
+        assert verify(place).problems == ()
+    assert verify(tmp_path / "out").problems == ()
     one.model.save_pretrained(tmp_path / "out")
-    assert verify_run(tmp_path / "out").problems, "other weights beside the ledger are noticed"
-    assert verify_model(tmp_path / "out").problems
+    assert verify(tmp_path / "out").problems, "other weights beside the ledger are noticed"
+    assert verify(tmp_path / "out").problems
 
 
 def test_a_trainers_run_leaves_with_the_template_that_it_released(tmp_path):
     trainer(tmp_path).train()
     run = tmp_path / "out"
-    assert verify_run(run).problems == ()
+    assert verify(run).problems == ()
     exported = userdp.export(run, out=tmp_path / "shared")
     assert exported.claim.guarantee.epsilon == userdp.claim(run).guarantee.epsilon
     assert (tmp_path / "shared" / "chat_template.jinja").read_text() == TEMPLATE

@@ -9,7 +9,7 @@ from tests.huggingface.toy import rows, toy_model, toy_tokenizer
 from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
-from userdp.claims.weights import describe
+from userdp.claims.subject import describe
 from userdp.data.splits import Split
 
 pytestmark = pytest.mark.slow  # TRL alone takes seconds to load

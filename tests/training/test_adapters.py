@@ -15,7 +15,7 @@ from userdp.gradients import trainable_parameters
 from userdp.training import origin as origin_module
 from userdp.training.config import PlainPlan
 from userdp.training.opening import Training
-from userdp.training.origin import lineage_of_weights
+from userdp.training.origin import lineage_of_model
 from userdp.training.plain import PlainRun
 
 PLAN = uls_plan(steps=1)
@@ -108,7 +108,7 @@ def test_invariant_13_nothing_is_claimed_on_top_of_adapters_without_privacy(
 ):
     model, out = adapted(base), tmp_path / "plain"
     of = {"model": model, "optimizer": sgd(model), "store": store, "out": out}
-    plan, descends = PlainPlan(steps=2, batch_size=4), lineage_of_weights(model, store)
+    plan, descends = PlainPlan(steps=2, batch_size=4), lineage_of_model(store, model)
     with PlainRun(Training(**of, plan=plan, base=descends), seed=0).open() as run:
         take(run)
         run.save()

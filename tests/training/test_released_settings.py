@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import transformers
 from tests.exports import MARK, holding
 from tests.training.toy import toy_model
 from userdp.claims.lineage import Lineage
-from userdp.claims.released import copy_bound
-from userdp.core.errors import UseError
 from userdp.training.releasing import _settings, save_model
 
 KINDS = ["gpt2", "llama", "qwen2", "gemma3", "gemma3_text", "mixtral", "mamba2", "gpt_neox", "phi3"]
@@ -65,39 +62,3 @@ def test_of_adapters_no_place_is_kept(store, tmp_path):
     assert holding(saved(model, store, tmp_path / "hub"), MARK) == []
     settings = peft.PeftConfig.from_pretrained(str(tmp_path / "hub"))
     assert settings.base_model_name_or_path == "openai-community/gpt2"
-
-
-def bound_of(folder: Path) -> dict[str, str]:
-    """What a finishing line says of a folder without weights."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-
-
-@pytest.fixture
-def places(tmp_path) -> tuple[Path, Path]:
-    for name in ("model", "out"):
-        (tmp_path / name).mkdir()
-    return tmp_path / "model", tmp_path / "out"
-
-
-@pytest.mark.parametrize("bound", [True, False])
-def test_a_file_leaves_only_if_the_ledger_binds_it(places, bound):
-    model, out = places
-    (model / "chat_template.jinja").write_text("{{ messages }}")
-    copy_bound(model, out, ["chat_template.jinja"], bound=bound_of(model) if bound else {})
-    assert (out / "chat_template.jinja").exists() == bound
-
-
-@pytest.mark.parametrize("how", ["changed", "missing", "a link"])
-def test_another_file_than_the_bound_one_is_refused(places, how):
-    model, out = places
-    path = model / "chat_template.jinja"
-    path.write_text("{{ messages }}")
-    bound = bound_of(model)
-    path.unlink()
-    if how == "changed":
-        path.write_text(MARK)
-    elif how == "a link":
-        (model / "elsewhere").write_text("{{ messages }}")
-        path.symlink_to(model / "elsewhere")
-    with pytest.raises(UseError, match="chat_template"):
-        copy_bound(model, out, ["chat_template.jinja"], bound=bound)

@@ -6,7 +6,7 @@ import pytest
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG
 from userdp.claims import claim
-from userdp.claims.weights import digest_of
+from userdp.claims.subject import digest_of
 from userdp.core import files
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger

@@ -18,10 +18,10 @@ from tests.speed import fast_then_slow
 from tests.training.toy import private_run, run_all, sgd, toy_model, trained, weights
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
-from userdp.claims.verify import require_released_files, verify_export, verify_run
-from userdp.claims.weights import digest_of
+from userdp.claims.subject import digest_of
+from userdp.claims.verify import verify
 from userdp.core.errors import UseError
-from userdp.ledger import RunFolder, RunRecord, StoreLedger
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.origin import digest_of_weights
 from userdp.training.private import make_private
 from userdp.training.releasing import release, save_model
@@ -65,7 +65,7 @@ def test_a_saved_model_is_the_settled_one_and_its_folder_is_whole(store, tmp_pat
     assert finishing_digests(run)["weights"] == digest_of(run / "model")
     (released,) = StoreLedger(store.path).history().released
     assert released.weights == digest_of(run / "model")
-    assert verify_run(run).problems == ()
+    assert verify(run).problems == ()
     assert claim(run).guarantee == uls_plan(steps=2).guarantee()
 
 
@@ -81,7 +81,7 @@ def test_a_model_with_adapters_is_saved_apart_and_merged_and_stays_as_it_is(stor
     assert any(bool(value.any()) for name, value in adapter.items() if "lora_B" in name)
     assert finishing_digests(run)["weights"] == digest_of(run / "model")
     assert finishing_digests(run)["adapter"] == digest_of(run / "adapter")
-    assert verify_run(run).problems == ()
+    assert verify(run).problems == ()
     sgd(model)  # it can go on
 
 
@@ -92,7 +92,7 @@ def test_a_module_of_any_kind_is_saved_and_its_lineage_is_known(store, tmp_path)
     load_model(again, run / "model" / "model.safetensors")
     assert torch.equal(weights(again), weights(model))
     assert finishing_digests(run)["weights"] == digest_of(run / "model")
-    assert verify_run(run).problems == ()
+    assert verify(run).problems == ()
     with pytest.raises(UseError, match="no model of transformers") as caught:
         require_released(RunFolder(run))
     assert "safetensors.torch.load_model" in caught.value.hint
@@ -111,7 +111,7 @@ def test_save_after_the_block_writes_the_settled_weights_and_no_others(store, tm
     with pytest.raises(UseError, match="not those that the run settled with"):
         private.save()
     assert digest_of(run / "model") == settled, "what was there is left alone"
-    assert verify_run(run).problems == ()
+    assert verify(run).problems == ()
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_invariant_13_twin_weights_exchanged_after_saving_are_caught(store, tmp_
     saved = run / "model" / "model.safetensors"
     saved.write_bytes((tmp_path / "other" / "model" / "model.safetensors").read_bytes())
     with pytest.raises(UseError, match="not those that the run released"):
-        require_released_files(RunRecord.read(run))
+        claim(run)
 
 
 def released(model, store, folder):
@@ -182,18 +182,18 @@ def after_prompt(model, input_ids, lengths):
 
 def test_adapters_that_cannot_be_merged_are_released_alone(store, alone, tmp_path):
     assert not (alone / "model").exists()
-    assert verify_run(alone).problems == ()
+    assert verify(alone).problems == ()
     assert finishing_digests(alone)["weights"] == digest_of(alone / "adapter")
     out = userdp.export(alone, out=tmp_path / "out").export
     assert (out / "adapter" / "adapter_model.safetensors").exists()
-    assert verify_export(out).problems == ()
+    assert verify(out).problems == ()
     with pytest.raises(UseError, match="released only adapters") as caught:
         userdp.generate(alone, records=1)
     assert "PeftModel.from_pretrained" in caught.value.hint
     weights = alone / "adapter" / "adapter_model.safetensors"
     save_file({name: one + 1 for name, one in load_file(weights).items()}, weights)
     with pytest.raises(UseError, match="not those that the run released"):
-        require_released_files(RunRecord.read(alone))
+        claim(alone)
 
 
 @pytest.mark.slow

@@ -30,8 +30,8 @@ from userdp.claims.parts import (
     Query,
     Steps,
     Unclaimed,
+    about,
     among_runs,
-    looked_at,
     of_plan,
 )
 from userdp.core.codec import decode, encode
@@ -123,19 +123,15 @@ def lineage_from(values: Any, *, what: str) -> Lineage:
 
 def of_parts(parts: Iterable[Part], *conditions: Condition, within: str = "") -> Lineage:
     """A lineage of parts that were charged one after another."""
-    whole = Lineage(conditions=tuple(sorted(set(conditions))))
-    for part in parts:
-        whole += Lineage(parts=(part,), within=within)
-    return whole
+    whole = Lineage(conditions=conditions)
+    return sum((Lineage(parts=(part,), within=within) for part in parts), Lineage()) + whole
 
 
 def _dearer(one: Part, other: Part) -> Part:
     """Of two records of one part: all that either charged for it; or the one that has no ε."""
-    if isinstance(one, Unclaimed) or isinstance(other, Unclaimed):
-        return one if isinstance(one, Unclaimed) else other
     if isinstance(one, Steps) and isinstance(other, Steps):
         return replace(one, further=tuple(dict.fromkeys((*one.further, *other.further))))
-    return one
+    return one if isinstance(one, Unclaimed) or not isinstance(other, Unclaimed) else other
 
 
 # Which way each line of a store's ledger is paid for: the first of these that applies, always. A
@@ -210,9 +206,8 @@ def inherited_at(history: History, at: int) -> Lineage:
     it. All that showed an exact number before is a condition.
     """
     earlier = [charge for charge in history.charges.values() if charge.at < at]
-    conditions = [COPIED] if history.copied else []
-    conditions += looked_at(history.looked_before(at))
-    return _shown_by(history, earlier, *conditions)
+    conditions = about(ConditionKind.LOOKS, history.looked_before(at))
+    return _shown_by(history, earlier, *conditions, *([COPIED] if history.copied else ()))
 
 
 def charged_since(history: History, own: Charge) -> Lineage:
@@ -221,15 +216,15 @@ def charged_since(history: History, own: Charge) -> Lineage:
     Whoever takes a run's steps in a loop of their own may choose by it what nobody recorded: the
     next learning rate, what becomes of the noisy sums, or the weights that the run goes on from.
     """
-    later = (one for one in history.charges.values() if one.at > own.at)
+    later = [one for one in history.charges.values() if one.at > own.at]
     return _shown_by(history, [one for one in later if one.again != own.run_id])
 
 
 def _shown_by(history: History, charges: Sequence[Charge], *conditions: Condition) -> Lineage:
     """What was released by charges of a store's ledger, and by the bases of their models."""
     # What has no price is a look: a condition. What it was used for is the operator's to say.
-    shown = of_parts(filter(_is_priced, parts_of(history, charges)), *conditions,
-                     within=history.within)  # fmt: skip
+    own = filter(_is_priced, parts_of(history, charges))
+    shown = of_parts(own, *conditions, within=history.within)
     for base in bases_of(history, charges):  # what a run here released also shows its base
         apart = tuple(one for one in base.apart if _is_priced(one.part))
         priced = of_parts(filter(_is_priced, base.parts), *base.conditions)
@@ -283,9 +278,8 @@ def store_conditions(history: History, parts: Iterable[Part]) -> tuple[Condition
     told = {COPIED} if history.copied else set()
     for charge in charges:
         looks |= history.looked_during(charge)
-        selected = charge.selection.plans if charge.selection is not None else ()
-        for plan in (charge.plan, *selected):
-            told |= set(of_plan(plan))
+        for plan in charge.selection.plans if charge.selection else (charge.plan,):
+            told.update(of_plan(plan))
     # Not those of a private selection's trials: of them the winner alone leaves, whose own line
     # says what it rests on.
     constants = {charge.constants for charge in charges}
@@ -296,7 +290,7 @@ def store_conditions(history: History, parts: Iterable[Part]) -> tuple[Condition
             lineage = lineage_from(released.lineage, what="what weights descend from")
             # A total is of all runs, so that it does not matter which of them was chosen.
             told |= {one for one in lineage.conditions if one.kind is not ConditionKind.CHOSEN}
-    return tuple(sorted({*told, *looked_at(looks)}))
+    return tuple(sorted({*told, *about(ConditionKind.LOOKS, looks)}))
 
 
 # What a run's own ledger says.
@@ -311,7 +305,7 @@ def run_lineage(run: RunRecord) -> Lineage:
     if run.has(RunCopied):
         conditions.add(COPIED)
     if run.finish is not None:
-        conditions |= set(looked_at(run.finish.looks))
+        conditions.update(about(ConditionKind.LOOKS, run.finish.looks))
         if run.finish.since:
             since = lineage_from(run.finish.since, what=f"released meanwhile, in {run.path}")
     return inherited + own + since + Lineage(conditions=tuple(conditions))

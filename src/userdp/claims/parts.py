@@ -1,27 +1,35 @@
 """What a claim is made of: parts, each with a price; and conditions, which no price covers.
 
-How each of them is said stands here beside it, and nowhere else.
+Both are data, under names that ledgers and exports hold. How they are priced and said stands here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Self, TypeAlias
 
 from userdp.accounting.filters import ACCOUNTANT as FILTER
 from userdp.accounting.filters import RenyiFilter
 from userdp.core.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
-from userdp.plans import Plan, Series, Tuning
+from userdp.plans import FixedGrid, Plan, Series, Tuning
 from userdp.plans.origin import NonPrivateLook
 from userdp.sampling import PoissonUsers
+
+PriceOfPlan: TypeAlias = Callable[[Plan, float | None], Guarantee]
+"""What all steps of a plan cost at a δ, or at the plan's own."""
+
+
+def own_price(plan: Plan, delta: float | None) -> Guarantee:
+    """By the plan's own accountant."""
+    return plan.guarantee(delta=delta)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One thing that was released of people's text.
+    """One thing that was released of people's text; one of the classes below.
 
     Args:
         id: random, from the ledger that it was charged in.
@@ -34,16 +42,58 @@ class Part:
     @property
     def in_words(self) -> str:
         """What it is."""
-        raise NotImplementedError
+        match self:
+            case Steps(plan=plan, charges=charges):
+                times = f", charged {charges} times" if charges > 1 else ""
+                return f"training ({plan.algorithm}, {plan.steps} steps{times})"
+            case Choice(tuning=declared) | OfSeries(series=declared):
+                return declared.in_words
+            case Query(name=name):
+                return f"DP answer: {name}"
+            case Filtered(filter=opened):
+                return (
+                    "a budget that was fixed before its first use, all of it (Rényi filter of "
+                    f"order {opened.order:g})"
+                )
+            case Bound(what=words) | Unclaimed(why=words):
+                return words
+        raise TypeError(f"{self!r} is no part of a claim")
 
     @property
     def has_delta(self) -> bool:
         """Whether a δ may be chosen for it."""
-        return False
+        return isinstance(self, Steps | Choice | OfSeries)
 
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
+    def guarantee(self, *, delta: float | None = None, price: PriceOfPlan = own_price) -> Guarantee:
         """Its claim, at its own δ by default; ε is infinite where it has none."""
-        raise NotImplementedError
+        match self:
+            case Steps(plan=plan, charges=charges):
+                once = price(plan, None if delta is None else delta / charges)
+                in_all = min(once.delta * charges, math.nextafter(1.0, 0.0))
+                return replace(once, epsilon=once.epsilon * charges, delta=in_all)
+            case Choice(tuning=FixedGrid() as grid):
+                return grid.guarantee(delta=delta, price=price)
+            case Choice(tuning=declared) | OfSeries(series=declared):
+                return declared.guarantee(delta=delta)
+            case Query(pure_epsilon=epsilon):  # every user is asked: q = 1
+                return _per_user(epsilon, 0.0, sampling=PoissonUsers.kind, accountant="pure")
+            case Filtered(filter=opened):
+                total = _per_user(opened.epsilon, opened.delta, sampling=MIXED, accountant=FILTER)
+                return replace(total, adjacency=self.adjacency)
+            case Bound(bound=bound):
+                return bound
+        return _per_user(math.inf, delta or 0.0, sampling=NONE, accountant="none")
+
+
+def _per_user(epsilon: float, delta: float, *, sampling: str, accountant: str) -> Guarantee:
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        unit=PrivacyUnit.USER,
+        adjacency=Adjacency.ADD_OR_REMOVE,
+        sampling=sampling,
+        accountant=accountant,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +106,7 @@ class Steps(Part):
     Args:
         plan: of the run.
         further: ids of further charges of the whole plan: of a run that went on from a copy, or
-            from a folder that could not be told from one.
+            from a folder that could not be told from one. The charges compose by addition.
     """
 
     kind: ClassVar[str] = "run"
@@ -69,56 +119,23 @@ class Steps(Part):
         """How often the whole plan was charged."""
         return 1 + len(self.further)
 
-    @property
-    def in_words(self) -> str:
-        times = f", charged {self.charges} times" if self.charges > 1 else ""
-        return f"training ({self.plan.algorithm}, {self.plan.steps} steps{times})"
-
-    @property
-    def has_delta(self) -> bool:
-        return True
-
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        share = None if delta is None else delta / self.charges
-        return times(self.plan.guarantee(delta=share), self.charges)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Declared(Part):
-    """Several things together that state one price, declared before the first of them."""
-
-    @property
-    def declared(self) -> Tuning | Series:
-        """What states the price."""
-        raise NotImplementedError
-
-    @property
-    def in_words(self) -> str:
-        return self.declared.in_words
-
-    @property
-    def has_delta(self) -> bool:
-        return True
-
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        return self.declared.guarantee(delta=delta)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice(Declared):
-    """The best of several runs, chosen by DP scores: all that was tried is in its price.
-
-    Args:
-        tuning: how it was chosen.
-    """
+class Choice(Part):
+    """The best of several runs, chosen by DP scores: all that was tried is in its price."""
 
     kind: ClassVar[str] = "choice"
 
     tuning: Tuning
 
-    @property
-    def declared(self) -> Tuning:
-        return self.tuning
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfSeries(Part):
+    """All runs and answers of a series that was declared before the first of them."""
+
+    kind: ClassVar[str] = "series"
+
+    series: Series
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,58 +152,20 @@ class Query(Part):
     name: str
     pure_epsilon: float
 
-    @property
-    def in_words(self) -> str:
-        return f"DP answer: {self.name}"
-
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        return Guarantee(
-            epsilon=self.pure_epsilon,
-            delta=0.0,
-            unit=PrivacyUnit.USER,
-            adjacency=Adjacency.ADD_OR_REMOVE,
-            sampling=PoissonUsers.kind,  # every user is asked: q = 1
-            accountant="pure",
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound(Part):
-    """A guarantee that was computed elsewhere, such as that of a federation's plan.
+    """A guarantee with a finite ε that was computed elsewhere, such as that of a federation's plan.
 
     Args:
         what: it is of, in words.
-        bound: the guarantee; ε is finite.
+        bound: the guarantee.
     """
 
     kind: ClassVar[str] = "bound"
 
     what: str
     bound: Guarantee
-
-    @property
-    def in_words(self) -> str:
-        return self.what
-
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        return self.bound
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OfSeries(Declared):
-    """All runs and answers of a declared series, whether or not they took place.
-
-    Args:
-        series: what was declared before the first of them.
-    """
-
-    kind: ClassVar[str] = "series"
-
-    series: Series
-
-    @property
-    def declared(self) -> Series:
-        return self.series
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,23 +182,6 @@ class Filtered(Part):
     filter: RenyiFilter
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
 
-    @property
-    def in_words(self) -> str:
-        return (
-            "a budget that was fixed before its first use, all of it (Rényi filter of order "
-            f"{self.filter.order:g})"
-        )
-
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        return Guarantee(
-            epsilon=self.filter.epsilon,
-            delta=self.filter.delta,
-            unit=PrivacyUnit.USER,
-            adjacency=self.adjacency,
-            sampling=MIXED,
-            accountant=FILTER,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unclaimed(Part):
@@ -233,78 +195,80 @@ class Unclaimed(Part):
 
     why: str
 
-    @property
-    def in_words(self) -> str:
-        return self.why
-
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        return Guarantee(
-            epsilon=math.inf,
-            delta=delta or 0.0,
-            unit=PrivacyUnit.USER,
-            adjacency=Adjacency.ADD_OR_REMOVE,
-            sampling=NONE,
-            accountant="none",
-        )
-
-
-def times(guarantee: Guarantee, charges: int) -> Guarantee:
-    """Basic composition of a claim with itself."""
-    return replace(
-        guarantee,
-        epsilon=guarantee.epsilon * charges,
-        delta=min(guarantee.delta * charges, math.nextafter(1.0, 0.0)),
-    )
-
 
 class ConditionKind(StrEnum):
-    """What a claim may rest on that no price covers; by its value it is known in JSON."""
+    """What a claim may rest on that no price covers; JSON knows it by its value.
 
-    LOOKS = "exact-looks"
-    BASE = "base-of-unknown-origin"
-    MEMORY = "weights-changed-in-memory"
-    ADAPTERS = "adapters-of-unknown-origin"
-    PLAN = "plan-from-exact-numbers"
-    COPY = "copied-ledger"
-    TEXT = "text-of-unknown-origin"
-    FILTERED = "filtered-against-private"
-    OTHERS = "base-of-other-people"
-    EVALUATION = "evaluation-on-public-data"
-    SILOS = "silos-per-subject"
-    SILO_LEDGERS = "silo-ledgers-missing"
-    CHOSEN = "chosen-among-runs"
+    Attributes:
+        clause: follows "provided that".
+        of_store: the same of everything that was charged in a store, where that is said otherwise.
+    """
 
+    clause: str
+    of_store: str
 
-_WORDS = {
-    ConditionKind.LOOKS: "nothing of its training was chosen by the exact numbers that {told} "
-    "showed its operator before",
-    ConditionKind.BASE: "the model that it began from ({told}) had learned nothing of these people",
-    ConditionKind.MEMORY: "the weights in memory that it began from, which are not those in the "
-    "files of {told}, had learned nothing of these people",
-    ConditionKind.ADAPTERS: "the adapters that it began with ({told}) had learned nothing of these "
-    "people",
-    ConditionKind.PLAN: "what its plan was chosen from ({told}) says nothing of these people",
-    ConditionKind.COPY: "no other copy of the store or of its ledger was charged, and no charge "
-    "was taken back with it ({told})",
-    ConditionKind.TEXT: "the text that it learned from ({told}) was written by no model of these "
-    "people's text",
-    ConditionKind.FILTERED: "nobody of this store is in the private data ({told}) that text it "
-    "learned from was filtered against",
-    ConditionKind.OTHERS: "nobody whose text the base model learned from ({told}) is in the store "
-    "that it was trained on next (for those people themselves nothing is claimed)",
-    ConditionKind.EVALUATION: "the evaluation data ({told}) that may have steered its training "
-    "holds nothing of these people",
-    ConditionKind.SILOS: "nobody has items in more than {told} silos",
-    ConditionKind.SILO_LEDGERS: "nothing was released of the people of the silos whose ledgers are "
-    "not here ({told}) before they joined",
-    ConditionKind.CHOSEN: "no model here was chosen among {told}",
-}
-_WORDS_OF_A_STORE = {
-    ConditionKind.LOOKS: "nothing that was charged here was chosen by the exact numbers that "
-    "{told} showed its operator before",
-    ConditionKind.PLAN: "what plans were chosen from ({told}) says nothing of these people",
-}
-"""Where a store's total says it otherwise than a model's claim."""
+    def __new__(cls, value: str, clause: str, of_store: str | None = None) -> Self:
+        """A member that is ``value``."""
+        one = str.__new__(cls, value)
+        one._value_, one.clause, one.of_store = value, clause, of_store or clause
+        return one
+
+    LOOKS = (
+        "exact-looks",
+        "nothing of its training was chosen by the exact numbers that {told} showed its operator "
+        "before",
+        "nothing that was charged here was chosen by the exact numbers that {told} showed its "
+        "operator before",
+    )
+    BASE = (
+        "base-of-unknown-origin",
+        "the model that it began from ({told}) had learned nothing of these people",
+    )
+    MEMORY = (
+        "weights-changed-in-memory",
+        "the weights in memory that it began from, which are not those in the files of {told}, had "
+        "learned nothing of these people",
+    )
+    ADAPTERS = (
+        "adapters-of-unknown-origin",
+        "the adapters that it began with ({told}) had learned nothing of these people",
+    )
+    PLAN = (
+        "plan-from-exact-numbers",
+        "what its plan was chosen from ({told}) says nothing of these people",
+        "what plans were chosen from ({told}) says nothing of these people",
+    )
+    COPY = (
+        "copied-ledger",
+        "no other copy of the store or of its ledger was charged, and no charge was taken back "
+        "with it ({told})",
+    )
+    TEXT = (
+        "text-of-unknown-origin",
+        "the text that it learned from ({told}) was written by no model of these people's text",
+    )
+    FILTERED = (
+        "filtered-against-private",
+        "nobody of this store is in the private data ({told}) that text it learned from was "
+        "filtered against",
+    )
+    OTHERS = (
+        "base-of-other-people",
+        "nobody whose text the base model learned from ({told}) is in the store that it was "
+        "trained on next (for those people themselves nothing is claimed)",
+    )
+    EVALUATION = (
+        "evaluation-on-public-data",
+        "the evaluation data ({told}) that may have steered its training holds nothing of these "
+        "people",
+    )
+    SILOS = ("silos-per-subject", "nobody has items in more than {told} silos")
+    SILO_LEDGERS = (
+        "silo-ledgers-missing",
+        "nothing was released of the people of the silos whose ledgers are not here ({told}) "
+        "before they joined",
+    )
+    CHOSEN = ("chosen-among-runs", "no model here was chosen among {told}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -322,12 +286,12 @@ class Condition:
     @property
     def in_words(self) -> str:
         """A clause that follows "provided that"."""
-        return _WORDS[self.kind].format(told=self.told)
+        return self.kind.clause.format(told=self.told)
 
     @property
     def in_words_of_a_store(self) -> str:
         """The same of everything that was charged in a store."""
-        return _WORDS_OF_A_STORE.get(self.kind, _WORDS[self.kind]).format(told=self.told)
+        return self.kind.of_store.format(told=self.told)
 
 
 COPIED = Condition(
@@ -336,10 +300,17 @@ COPIED = Condition(
 )
 
 
-def looked_at(looks: Iterable[str]) -> tuple[Condition, ...]:
-    """That exact numbers which these commands showed did not choose anything; none without any."""
-    told = ", ".join(sorted(looks))
-    return (Condition(kind=ConditionKind.LOOKS, told=told),) if told else ()
+def about(kind: ConditionKind, names: Iterable[str]) -> tuple[Condition, ...]:
+    """One condition about all that is named; none where nothing is."""
+    told = ", ".join(sorted(set(names)))
+    return (Condition(kind=kind, told=told),) if told else ()
+
+
+def of_plan(plan: Plan | None) -> tuple[Condition, ...]:
+    """What a plan itself says of where its constants come from."""
+    origins = {} if plan is None else plan.origins
+    looks = [one.what for one in origins.values() if isinstance(one, NonPrivateLook)]
+    return about(ConditionKind.PLAN, looks)
 
 
 def among_runs(runs: int, looks: Iterable[str]) -> Condition:
@@ -356,17 +327,9 @@ def among_runs(runs: int, looks: Iterable[str]) -> Condition:
     return Condition(kind=ConditionKind.CHOSEN, told=told)
 
 
-def of_plan(plan: Plan | None) -> tuple[Condition, ...]:
-    """What a plan itself says of where its constants come from."""
-    origins = {} if plan is None else plan.origins
-    looks = {one.what for one in origins.values() if isinstance(one, NonPrivateLook)}
-    told = ", ".join(sorted(looks))
-    return (Condition(kind=ConditionKind.PLAN, told=told),) if told else ()
-
-
 def looks_in_one(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """The same, with all exact numbers that were shown in one condition."""
-    conditions = list(conditions)
-    looks = [one for one in conditions if one.kind is ConditionKind.LOOKS]
-    names = {name for one in looks for name in one.told.split(", ")}
-    return tuple(sorted({*(one for one in conditions if one not in looks), *looked_at(names)}))
+    kept = set(conditions)
+    looks = {one for one in kept if one.kind is ConditionKind.LOOKS}
+    names = [name for one in looks for name in one.told.split(", ")]
+    return tuple(sorted(kept - looks | set(about(ConditionKind.LOOKS, names))))

@@ -3,42 +3,33 @@
 A model is more than its weights. The tokenizer, the settings and a chat template hold words, and a
 word that somebody put there later would leave as part of a release that an ε covers. So what lies
 in RUN/model and RUN/adapter when a run ends is bound file by file in the ledger's finishing line,
-and what leaves a run later is, byte for byte, what is bound. Of a file of weights the tensors and
-their names are bound: whatever else stands in it was bound by nobody, and does not go along.
+and what leaves a run later is what is bound. Of a file of weights the tensors and their names are
+bound: whatever else stands in it was bound by nobody, and does not go along.
 
 One file is not bound: ``userdp.json``, which says what the weights descend from. It is written anew
 where that is told in other words (the winner of a tuning), and is held against the ledger by what
-it says.
+it says (`userdp.claims.verify`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from userdp.claims.lineage import Lineage
-from userdp.claims.weights import (
-    LINEAGE,
-    copy_tensors,
-    describe,
-    digest_of,
-    named_digest,
-    read_header,
-)
+from userdp.claims.subject import LINEAGE, copy_tensors, describe, digest_of, named_digest
 from userdp.core import files
 from userdp.core.errors import UseError
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, RunRecord
 
-MODEL_FILES = (
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-    "chat_template.jinja", "model.safetensors.index.json",
-)  # fmt: skip
-ADAPTER_FILES = ("adapter_config.json",)
-"""What may leave beside weights. Another file, though bound, stays in the run's folder."""
-_FILE = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors")
-_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
+_LEAVES = re.compile(
+    r"model/((generation_)?config|tokenizer(_config)?|model\.safetensors\.index)\.json"
+    r"|model/chat_template\.jinja|adapter/adapter_config\.json"
+    r"|(model|adapter)/(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors"
+)
+"""What may leave. Another file, though bound, stays in the run's folder."""
 
 
 def content_digest(path: Path) -> str:
@@ -49,9 +40,7 @@ def content_digest(path: Path) -> str:
     """
     if path.is_symlink():
         raise UseError(f"{path} is a link, and a run releases none")
-    if path.suffix == ".safetensors":
-        return named_digest(path)
-    return files.digest_of_file(path)
+    return named_digest(path) if path.suffix == ".safetensors" else files.digest_of_file(path)
 
 
 def bound_files(folder: RunFolder) -> dict[str, str]:
@@ -63,56 +52,11 @@ def bound_files(folder: RunFolder) -> dict[str, str]:
     return {place: content_digest(path) for place, path in _there(folder).items()}
 
 
-def files_differ(folder: RunFolder, bound: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Each bound file that is missing, or is another one: its place, and what is wrong."""
-    there = _there(folder)
-    for place, digest in sorted(bound.items()):
-        path = folder.path / place
-        if place not in there:
-            yield place, f"{path}, which the run released, is not there"
-            continue
-        try:
-            seen = content_digest(path)
-        except UseError as error:
-            yield place, error.message
-            continue
-        if seen != digest:
-            yield place, f"{path} is not the file that the run released, as its ledger says"
-
-
-def unbound(folder: RunFolder, bound: Mapping[str, str]) -> list[str]:
+def unbound(run: RunRecord) -> list[str]:
     """The places of files that lie beside the released ones, and that no line speaks of."""
-    return [place for place in _there(folder) if place not in bound]
-
-
-def place_in_run(place: str) -> str:
-    """Where a file of an exported folder lay in the run's."""
-    return place if place.startswith("adapter/") else f"model/{place}"
-
-
-def exported_places(bound: Mapping[str, str]) -> list[str]:
-    """The places that bound files have in an exported folder, weights left out."""
-    leaving = {f"model/{name}": name for name in MODEL_FILES}
-    leaving |= {f"adapter/{name}": f"adapter/{name}" for name in ADAPTER_FILES}
-    return [leaving[place] for place in bound if place in leaving]
-
-
-def read_bound(path: Path, digest: str) -> bytes:
-    """The bytes of a bound file, read once, so that nobody exchanges it between check and use.
-
-    Raises:
-        UseError: it is another file.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UseError(f"cannot read {path}, which the run released: {error.strerror}") from error
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise UseError(
-            f"{path} is not the file that the run released, as its ledger says",
-            hint="put the released file back; `userdp verify RUN` names all that differs",
-        )
-    return data
+    bound = {} if run.finish is None else run.finish.files
+    weights = () if bound else (".safetensors",)  # saved after the end: known by their digest
+    return [one for one in _there(run.folder) if one not in bound and not one.endswith(weights)]
 
 
 def _there(folder: RunFolder) -> dict[str, Path]:
@@ -124,6 +68,70 @@ def _there(folder: RunFolder) -> dict[str, Path]:
         for path in sorted(top.rglob("*"))
         if path.name != LINEAGE and (path.is_symlink() or not path.is_dir())
     }
+
+
+def bound_by(run: RunRecord, *, exported: bool = False) -> dict[Path, str]:
+    """What a finishing line binds of a released model, by the path where it should lie.
+
+    Args:
+        run: of the folder of a run, or of an export.
+        exported: the folder is an export, whose model lies at its top.
+
+    Returns:
+        The digest of each file. The weights of a folder are bound as a whole where not every file
+        of them is bound by itself: a model may be saved after the run's end.
+    """
+    if run.finish is None:
+        return {}
+    folder, digests = run.folder, run.finish.digests
+    tops = {"model": folder.path if exported else folder.model, "adapter": folder.adapter}
+    bound = {}
+    for place, digest in run.finish.files.items():
+        top, _, name = place.partition("/")
+        inside = top in tops and ".." not in PurePosixPath(name).parts
+        if _LEAVES.fullmatch(place) if exported else inside:
+            bound[tops[top] / name] = digest
+    weights, adapter = digests.get("weights"), digests.get("adapter")
+    for top, whole in (("model", None if weights == adapter else weights), ("adapter", adapter)):
+        there = set(tops[top].glob("*.safetensors"))
+        if whole and not (there and there <= bound.keys()):
+            bound[tops[top]] = whole
+    return bound
+
+
+def differences(bound: Mapping[Path, str], ledger: Path) -> Iterator[str]:
+    """Each bound file, and each folder of weights, that is missing or another one; a sentence."""
+    for path, digest in sorted(bound.items()):
+        said = f"the run released, as {ledger} says"
+        if not path.is_symlink() and not path.exists():
+            yield f"{path}, which {said}, is not there"
+            continue
+        try:
+            folder = path.is_dir() and not path.is_symlink()
+            seen = digest_of(path) if folder else content_digest(path)
+        except UseError as error:
+            yield error.message
+            continue
+        if seen != digest and (path.is_dir() or path.suffix == ".safetensors"):
+            yield f"the weights in {path} are not those that {said}"
+        elif seen != digest:
+            yield f"{path} is not the file that {said}"
+
+
+def require_released_files(run: RunRecord) -> None:
+    """`UseError` where a run's folder holds another model than it released.
+
+    A run that is not finished, or whose model lies elsewhere, has nothing here to be compared.
+    """
+    tops = [top for top in (run.folder.model, run.folder.adapter) if top.is_dir()]
+    bound = bound_by(run) if run.finish and run.finish.digests.get("weights") else {}
+    here = {path: one for path, one in bound.items() if any(map(path.is_relative_to, tops))}
+    if problem := next(differences(here, run.path), None):
+        raise UseError(
+            f"{problem}: what is said of the run is said of the whole model that it released, and "
+            "of no file that came later",
+            hint="put the released files back; `userdp verify RUN` names all that differs",
+        )
 
 
 def require_no_links(paths: Iterable[Path]) -> None:
@@ -141,68 +149,21 @@ def require_no_links(paths: Iterable[Path]) -> None:
             )
 
 
-def copy_bound(
-    source: Path, target: Path, names: Iterable[str], *, bound: Mapping[str, str]
-) -> None:
-    """Copy what may leave of the small files of a released model or adapter.
+def copy_released(run: RunRecord, target: Path, lineage: Lineage) -> None:
+    """Copy what may leave of a released model and adapter, with what the weights descend from.
 
-    Guarantee: each file that is written has the digest in ``bound``.
-
-    Args:
-        source: the folder of the model or of the adapter, in a run's.
-        target: where to write.
-        names: of the files that may leave.
-        bound: SHA-256 by name, of the run's finishing line; a file that it does not name stays.
-
-    Raises:
-        UseError: a file is missing, is a link or is another one than the run released.
+    Of files of weights nothing but tensors and their names goes along. Whoever calls this has
+    compared the files before (`differences`) and compares the copies afterwards.
     """
-    for name in names:
-        if name in bound:
-            require_no_links([source / name])
-            files.write_file(target / name, read_bound(source / name, bound[name]))
-
-
-def copy_weights(source: Path, target: Path, *, lineage: Lineage, only: str) -> list[Path]:
-    """Copy the weights of a model or adapter, tensor by tensor, with what they descend from.
-
-    Guarantee: the digest of what was *written* is ``only``; nothing but tensors, their names and
-    ``lineage`` is in the files.
-
-    Args:
-        source: a folder of a run, with ``*.safetensors``.
-        target: a folder that nobody else writes to.
-        lineage: what the weights descend from, by the run's ledger.
-        only: the digest in the ledger's finishing line.
-
-    Returns:
-        The files of ``target``.
-
-    Raises:
-        UseError: the weights are others, a file is damaged, or there is a link.
-    """
-    found = sorted(source.glob("*.safetensors"))
-    require_no_links([source, *found])
-    for path in found:
-        _refuse_other_names(path)
-        copy_tensors(path, target / path.name, metadata={"format": "pt"})
-    if not found or digest_of(target) != only:
-        raise UseError(
-            f"the weights in {source} are not those that the run released, as the last lines of "
-            "its ledger say: the claim of the run is of other weights, and nothing was exported",
-            hint="put the released weights back; `userdp verify RUN` names all that differs",
-        )
-    describe(target, lineage)
-    return sorted(target.glob("*.safetensors"))
-
-
-def _refuse_other_names(path: Path) -> None:
-    """A second file of the same tensors changes no digest, and could be called anything."""
-    if not _FILE.fullmatch(path.name):
-        raise UseError(
-            f"{path} is called as no file of released weights is: nobody knows whose it is",
-            hint="remove it; released are model.safetensors, and adapter_model.safetensors",
-        )
-    for name in read_header(path)[0]:
-        if not _NAME.fullmatch(name):
-            raise UseError(f"{path} is damaged: one of its tensors is called {name[:80]!r}")
+    assert run.finish is not None
+    bound = run.finish.files or {one: "" for one in _there(run.folder) if "safetensors" in one}
+    for place in filter(_LEAVES.fullmatch, bound):
+        source, copy = run.folder.path / place, target / place.removeprefix("model/")
+        require_no_links([source])
+        copy.parent.mkdir(exist_ok=True)
+        if source.suffix == ".safetensors":
+            copy_tensors(source, copy, metadata={"format": "pt"})
+        else:
+            shutil.copyfile(source, copy)
+    for folder in {path.parent for path in target.rglob("*.safetensors")}:
+        describe(folder, lineage)

@@ -16,13 +16,14 @@ import base64
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from userdp.claims.claims import Claim
 from userdp.claims.lineage import Lineage
+from userdp.claims.words import Claim
 from userdp.core import files
 from userdp.core.codec import decode, encode, plain
 from userdp.core.errors import UseError, in_short
@@ -36,7 +37,6 @@ PREDICATE_TYPE = "urn:userdp:claim:v2"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _SAME = 1e-6
 """Relative: two machines' floating-point libraries may differ in an ε's last digits."""
-_KINDS = "an Ed25519 key, or an ECDSA key on the curve P-256 or P-384"
 _MAKE = "openssl genpkey -algorithm ed25519 -out key.pem && chmod 600 key.pem"
 _MAKE_PUBLIC = "openssl pkey -in key.pem -pubout -out key.pub"
 
@@ -48,7 +48,7 @@ class Statement:
     Args:
         weights: SHA-256 of each file of weights, by its place in the folder.
         others: the same of every other file; the statement and its signature left out.
-        tensors: digest of the weights whatever files they lie in (`userdp.claims.weights`).
+        tensors: digest of the weights whatever files they lie in (`userdp.claims.subject`).
         base: digest of the base model's weights, if the run noted it.
         claim: as `told_of` has it.
         lineage: what the weights descend from.
@@ -83,7 +83,7 @@ class Statement:
     @classmethod
     def read(cls, data: bytes, *, where: Path) -> Statement:
         """The inverse of `encoded`; `UseError` if it is none, or has a key twice."""
-        values = strict_json(data, where=where)
+        values = _object(data, where=where)
         try:
             if (values["_type"], values["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
                 raise ValueError(f"it is of type {str(values['predicateType'])[:80]!r}")
@@ -96,7 +96,7 @@ class Statement:
             ) from error
 
 
-def strict_json(data: bytes, *, where: Path) -> dict[str, Any]:
+def _object(data: bytes, *, where: Path) -> dict[str, Any]:
     """The JSON object in ``data``; `UseError` for what `userdp.core.strict_json.parse` refuses.
 
     Readers disagree about which of two equal keys counts, so that one signature would cover two
@@ -129,11 +129,17 @@ def told_of(claim: Claim) -> dict[str, Any]:
     }
 
 
-def differences(told: Mapping[str, Any], claim: Claim) -> list[str]:
+def other_claims(told: Mapping[str, Any], claim: Claim) -> list[str]:
     """The names of what a statement says of a claim, and the ledger does not."""
     recomputed = json.loads(json.dumps(told_of(claim)))
     names = sorted({*told, *recomputed})
     return [name for name in names if not _equal(told.get(name), recomputed.get(name))]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=_SAME)
+    return type(one) is type(other) and bool(one == other)
 
 
 def digests_of(folder: Path) -> tuple[dict[str, str], list[str]]:
@@ -155,50 +161,34 @@ def digests_of(folder: Path) -> tuple[dict[str, str], list[str]]:
     return dict(sorted(digests.items())), sorted(odd)
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=_SAME)
-    return type(one) is type(other) and bool(one == other)
-
-
 class Signer:
     """Signs with the private key in a PEM file.
 
     Raises:
         UseError: there is no such file, others may read it, it is encrypted, or of another kind.
+
+    Attributes:
+        id: the name of the key: a digest of its public half.
     """
 
     def __init__(self, path: Path) -> None:
         _refuse_readable_by_others(path)
-        serialization = _library("cryptography.hazmat.primitives.serialization")
+        load = _library("cryptography.hazmat.primitives.serialization").load_pem_private_key
         try:
-            private = serialization.load_pem_private_key(_read(path), password=None)
-            public = private.public_key()
-        except UseError:
-            raise
+            private = _loaded(path, partial(load, password=None), kind="private", make=_MAKE)
         except TypeError as error:
             raise UseError(
                 f"the key in {path} is encrypted with a passphrase, which a command that may run "
                 "alone cannot ask for",
                 hint=f"decrypt it into a file of your own: openssl pkey -in {path} -out key.pem",
             ) from error
-        except Exception as error:  # of a broken key OpenSSL's errors come through, of any class
-            raise UseError(
-                f"{path} holds no private key in PEM: {in_short(error)}", hint=f"make one: {_MAKE}"
-            ) from error
-        _require_kind(public, path)
-        signers = _library("securesystemslib.signer")
-        self._signer: Any = signers.CryptoSigner(private)
-
-    @property
-    def id(self) -> str:
-        """The name of the key: a digest of its public half."""
-        return str(self._signer.public_key.keyid)
+        _require_kind(private.public_key(), path)
+        self._signer: Any = _library("securesystemslib.signer").CryptoSigner(private)
+        self.id = str(self._signer.public_key.keyid)
 
     def sign(self, payload: bytes) -> bytes:
         """The envelope of a statement, as JSON."""
-        dsse = _library("securesystemslib.dsse")
-        envelope = dsse.Envelope(payload, PAYLOAD_TYPE, {})
+        envelope = _library("securesystemslib.dsse").Envelope(payload, PAYLOAD_TYPE, {})
         envelope.sign(self._signer)
         return (json.dumps(envelope.to_dict(), indent=1) + "\n").encode()
 
@@ -208,31 +198,23 @@ class PublicKey:
 
     Raises:
         UseError: there is no such file, or it holds no public key of a kind that is known.
+
+    Attributes:
+        id: the name of the key: a digest of it.
     """
 
     def __init__(self, path: Path) -> None:
-        serialization = _library("cryptography.hazmat.primitives.serialization")
-        data = _read(path)
-        if b"PRIVATE KEY" in data:
+        load = _library("cryptography.hazmat.primitives.serialization").load_pem_public_key
+        if b"PRIVATE KEY" in _read(path):
             raise UseError(
                 f"{path} holds a private key, and a signature is checked with the public one; a "
                 "private key belongs on the machine that signs, and nowhere else",
                 hint=f"make the public one there: {_MAKE_PUBLIC}",
             )
-        try:
-            public = serialization.load_pem_public_key(data)
-        except Exception as error:  # of a broken key OpenSSL's errors come through, of any class
-            raise UseError(
-                f"{path} holds no public key in PEM: {in_short(error)}",
-                hint=f"make one: {_MAKE_PUBLIC}",
-            ) from error
+        public = _loaded(path, load, kind="public", make=_MAKE_PUBLIC)
         _require_kind(public, path)
         self._key: Any = _library("securesystemslib.signer").SSlibKey.from_crypto(public)
-
-    @property
-    def id(self) -> str:
-        """The name of the key: a digest of it."""
-        return str(self._key.keyid)
+        self.id = str(self._key.keyid)
 
     def payload_of(self, envelope: bytes, *, where: Path) -> bytes | None:
         """What is signed in an envelope; None if this key has not signed it.
@@ -240,11 +222,14 @@ class PublicKey:
         Raises:
             UseError: it is no envelope of a statement.
         """
-        opened = _opened(envelope, where=where)
-        errors = _library("securesystemslib.exceptions")
+        values, dsse = _envelope(envelope, where=where), _library("securesystemslib.dsse")
+        try:
+            opened = dsse.Envelope.from_dict(values)
+        except Exception as error:  # what its parts raise: the library documents no list of it
+            raise UseError(f"{where} is a damaged DSSE envelope: {in_short(error)}") from error
         try:
             opened.verify([self._key], 1)
-        except errors.VerificationError:
+        except _library("securesystemslib.exceptions").VerificationError:
             return None
         return bytes(opened.payload)
 
@@ -262,18 +247,8 @@ def unchecked_payload(envelope: bytes, *, where: Path) -> bytes:
         raise UseError(f"{where} is a damaged DSSE envelope: {in_short(error)}") from error
 
 
-def _opened(envelope: bytes, *, where: Path) -> Any:
-    values = _envelope(envelope, where=where)
-    try:
-        return _library("securesystemslib.dsse").Envelope.from_dict(values)
-    except UseError:
-        raise
-    except Exception as error:  # what its parts raise: the library documents no list of it
-        raise UseError(f"{where} is a damaged DSSE envelope: {in_short(error)}") from error
-
-
 def _envelope(envelope: bytes, *, where: Path) -> dict[str, Any]:
-    values = strict_json(envelope, where=where)
+    values = _object(envelope, where=where)
     if set(values) != {"payload", "payloadType", "signatures"}:
         raise UseError(f"{where} is no DSSE envelope: it holds {sorted(values)!r:.80}")
     if values["payloadType"] != PAYLOAD_TYPE:
@@ -294,12 +269,20 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
-def _refuse_readable_by_others(path: Path) -> None:
+def _loaded(path: Path, load: Callable[[bytes], Any], *, kind: str, make: str) -> Any:
+    data = _read(path)
     try:
-        mode = path.stat().st_mode
-    except OSError:
-        return  # `_read` says why
-    if mode & 0o077:
+        return load(data)
+    except TypeError:  # it is encrypted
+        raise
+    except Exception as error:  # of a broken key OpenSSL's errors come through, of any class
+        raise UseError(
+            f"{path} holds no {kind} key in PEM: {in_short(error)}", hint=f"make one: {make}"
+        ) from error
+
+
+def _refuse_readable_by_others(path: Path) -> None:
+    if path.exists() and path.stat().st_mode & 0o077:
         raise UseError(
             f"other people on this machine may read the private key {path}: any of them could sign "
             "in your name, so that a signature by it would say nothing",
@@ -308,8 +291,10 @@ def _refuse_readable_by_others(path: Path) -> None:
 
 
 def _require_kind(public: Any, path: Path) -> None:
-    kind = type(public).__name__
     curve = getattr(getattr(public, "curve", None), "name", None)
-    if "Ed25519" in kind or curve in ("secp256r1", "secp384r1"):
-        return
-    raise UseError(f"the key in {path} is of another kind than {_KINDS}", hint=f"make one: {_MAKE}")
+    if "Ed25519" not in type(public).__name__ and curve not in ("secp256r1", "secp384r1"):
+        raise UseError(
+            f"the key in {path} is of another kind than an Ed25519 key, or an ECDSA key on the "
+            "curve P-256 or P-384",
+            hint=f"make one: {_MAKE}",
+        )

@@ -1,10 +1,11 @@
 """Whether a folder is what its claim speaks of: of a run, of a model, or an export.
 
-Bytes are held against what binds them: of a run the finishing line of its ledger, which holds the
-digests of every file of the released model, the plan and the options; of an export its statement
-too, and that against its signature. And every claim is computed anew, and compared with what is
-told of it. Whoever changes one of these files alone, or puts other weights in their place, is
-noticed. Somebody who writes all of them anew is not, but by a signature.
+Two things are checked of each. *Bytes* are held against what binds them: of a run the finishing
+line of its ledger (`userdp.claims.released`), of an export its statement too, and that against its
+signature. And the *claim* is computed anew, and compared with all that is told of it: beside the
+weights, in their metadata, in the statement. Whoever changes one of these files alone, or puts
+other weights in their place, is noticed. Somebody who writes all of them anew is not, but by a
+signature.
 """
 
 from __future__ import annotations
@@ -14,29 +15,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from userdp.claims.claims import Claim, claim, model_claim, second_opinion
+from userdp.claims.claims import model_claim, run_claim, second_opinion
 from userdp.claims.lineage import Lineage, run_lineage
-from userdp.claims.released import (
-    content_digest,
-    exported_places,
-    files_differ,
-    place_in_run,
-    unbound,
-)
+from userdp.claims.released import bound_by, differences, unbound
 from userdp.claims.signing import (
     ENVELOPE,
     STATEMENT,
     PublicKey,
     Statement,
-    differences,
     digests_of,
+    other_claims,
     unchecked_payload,
 )
-from userdp.claims.weights import LINEAGE, descriptions_of, digest_of
+from userdp.claims.subject import LINEAGE, description_of, descriptions_of, digest_of
+from userdp.claims.words import Claim
 from userdp.core import files
 from userdp.core.errors import UseError
-from userdp.core.vocabulary import Guarantee
-from userdp.ledger import RunFolder, RunRecord
+from userdp.core.vocabulary import Guarantee, round_up
+from userdp.ledger import RunRecord
 from userdp.ledger.folder import LEDGER
 from userdp.plans import Plan
 
@@ -53,197 +49,123 @@ class Checked:
     Args:
         problems: one sentence each; empty: every file is what the claim speaks of.
         claim: recomputed from the folder; None where it cannot be.
+        notes: what is well, and should be known.
         second: of an export, the same claim by another accountant; None where only one knows it.
         signed_by: of an export, the id of the key that was given, if it signed the statement.
-        notes: what is well, and should be known.
     """
 
     problems: tuple[str, ...]
-    claim: Claim | None
+    claim: Claim | None = None
+    notes: tuple[str, ...] = ()
     second: Guarantee | None = None
     signed_by: str | None = None
-    notes: tuple[str, ...] = ()
 
 
-def is_run(path: Path) -> bool:
-    """Whether a folder is a run's: it has a ledger."""
-    return RunFolder(path).ledger.is_file()
+def kind_of(folder: Path) -> str | None:
+    """``"export"``, ``"run"`` or ``"model"``; None of another folder.
+
+    An export has a statement or a signature, a run a ledger, a model weights or what they descend
+    from.
+    """
+    if any(one.exists() or one.is_symlink() for one in (folder / STATEMENT, folder / ENVELOPE)):
+        return "export"
+    if (folder / LEDGER).is_file():
+        return "run"
+    model = (folder / LINEAGE).is_file() or any(folder.glob("*.safetensors"))
+    return "model" if model else None
 
 
-def is_model(path: Path) -> bool:
-    """Whether a folder is a model's: it has weights, or says of some what they descend from."""
-    return (path / LINEAGE).is_file() or any(path.glob("*.safetensors"))
+def verify(folder: Path, *, key: Path | None = None) -> Checked:
+    """Hold all of a folder against what binds it, and recompute its claim.
 
+    Guarantee: where there are no problems, a run, a model or an export is as it was written. Of an
+    export every file is the one that the statement names and there is no other; the claim is what
+    the ledger in the folder gives; and with ``key``, whoever holds its private half signed just
+    this. Claims are computed, and never read.
 
-def is_exported(path: Path) -> bool:
-    """Whether a folder was exported, or says that it was signed."""
-    places = (path / STATEMENT, path / ENVELOPE)
-    return any(place.exists() or place.is_symlink() for place in places)
-
-
-def require_released_files(run: RunRecord) -> None:
-    """Refuse to tell the ε of a run where its folder holds another model than it released.
-
-    Every command that tells the ε of a released model calls this. A run that is not finished, or
-    whose model lies elsewhere, has nothing here that could be compared.
+    Args:
+        folder: of a run, of a model, or an export. That the parts which a model's folder names are
+            all there are is known to the run's ledger alone: verify the run where it is at hand.
+        key: of an export, public, in PEM. Without it nobody vouches for the folder: whoever can
+            write its files can write all of them anew.
 
     Raises:
-        UseError: the weights in the folder, or a file beside them, are not what the finishing line
-            speaks of, or the weights are damaged.
+        UseError: the key cannot be used.
+        FailureError: two accountants contradict each other.
     """
-    place = run.folder.released
-    if run.finish is None or run.finish.digests.get("weights") is None or not place.is_dir():
-        return
-    bound = _bound_here(run)
-    weights = (f"{place.name}/{path.name}" for path in place.glob("*.safetensors"))
-    name, problem = next(files_differ(run.folder, bound), ("", ""))
-    # Tensors that lie in bound files are known by the digests of those.
-    others = not all(one in bound for one in weights) and any(
-        _weights_differ(run, place, "weights")
-    )
-    if others or name.endswith(".safetensors"):
-        problem = (
-            f"the weights in {place} are not those that the run released, as the last lines of "
-            f"{run.path} say"
-        )
-    if problem:
-        raise UseError(
-            f"{problem}: what is said of the run is said of the whole model that it released, and "
-            "of no file that came later",
-            hint="put the released files back; `userdp verify RUN` names all that differs",
-        )
+    public = None if key is None else PublicKey(key)
+    try:
+        match kind_of(folder):
+            case "export":
+                return _of_export(folder, public)
+            case "run":
+                return _of_run(RunRecord.read(folder))
+        return _of_model(folder)
+    except UseError as error:
+        return Checked(problems=(error.message,))
+
+
+def _of_run(run: RunRecord) -> Checked:
+    claimed, problems, notes = run_claim(run), run_differs(run), list[str]()
+    if run.finish is None:
+        notes += ["The run is not finished, so that nothing binds its plan and its options yet."]
+    elif others := unbound(run):
+        notes += [
+            f"{len(others)} file(s) beside the released ones ({others[0]}) are in no line of the "
+            "ledger: no claim speaks of them, and they are not exported."
+        ]
+    notes += ["The run is as written."]
+    return Checked(problems=problems, claim=claimed, notes=tuple(notes))
 
 
 def run_differs(run: RunRecord) -> tuple[str, ...]:
     """What in a run's folder is not what its ledger speaks of, each in a sentence.
 
-    Checked are the chain of the ledger; every file of the model and the adapters, plan.json and
-    train.toml against the digests in the finishing line; plan.json against the plan in the first
-    line; and what the model and the adapters say that they descend from, against what the ledger
-    says. A file beside the model that no line speaks of is named, and is no problem: it is never
-    exported.
+    Checked are every file of the model and the adapters, plan.json and train.toml against the
+    ledger; and what the model and the adapters say that they descend from, against what the ledger
+    says. A file beside the model that no line speaks of is no problem: it is never exported.
     """
-    folder, problems = run.folder, [*_files_of(run), *_plan_differs(run)]
+    folder, finish = run.folder, run.finish
+    problems, bound = [*_plan_differs(run)], bound_by(run)
+    train = files.digest_of_file(folder.train) if folder.train.is_file() else None
+    if finish is not None and train != finish.digests.get("train"):
+        problems.append(f"the options in {folder.train} are not those that {run.path} speaks of")
+    problems += differences(bound, run.path)
     for model in (folder.model, folder.adapter):
         if model.is_dir():
+            if finish is None:
+                problems.append(
+                    f"{run.path} does not note the run's end, so that nothing binds the weights "
+                    f"in {model} to it"
+                )
+            elif not any(path.is_relative_to(model) for path in bound):
+                problems.append(f"{run.path} does not speak of the weights in {model}")
             problems += _told_differs(model, run_lineage(run.as_written))
-    if is_model(folder.path):  # a trainer may write a model beside the ledger as well
-        problems += verify_model(folder.path).problems
+    if any(folder.path.glob("*.safetensors")):  # a trainer may write a model beside the ledger too
+        problems += _of_model(folder.path).problems
     return tuple(problems)
 
 
-def verify_run(path: Path) -> Checked:
-    """Hold every file of a run's folder against its ledger (`run_differs`); recompute the claim."""
+def _plan_differs(run: RunRecord) -> Iterator[str]:
+    """Whether plan.json holds the plan in the ledger's first line."""
+    place, expected = run.folder.plan, None if run.plan is None else run.plan.digest
     try:
-        run = RunRecord.read(path)
-        claimed, problems = claim(run), run_differs(run)
-    except UseError as error:
-        return Checked(problems=(error.message,), claim=None)
-    return Checked(problems=problems, claim=claimed, notes=tuple(_notes(run)))
-
-
-def verify_model(folder: Path) -> Checked:
-    """Hold a model's weights against what its folder says of them, and recompute the claim.
-
-    The claim is recomputed from the parts that the folder names. That those are all there are is
-    known to the ledger of the run alone: verify the run's folder, where it is at hand.
-    """
-    try:
-        told = [one for _, one in descriptions_of(folder) if one is not None]
-        weights = digest_of(folder)
-    except UseError as error:
-        return Checked(problems=(error.message,), claim=None)
-    if not told:
-        silent = f"nothing in {folder} says what the weights descend from"
-        return Checked(problems=(silent,), claim=None)
-    problems = []
-    if any(one.weights != weights for one in told):
-        problems.append(f"the weights in {folder} are not those that {LINEAGE} speaks of")
-    if any(one != told[0] for one in told):
-        problems.append(
-            f"{LINEAGE} and the metadata of the weights in {folder} say different things"
-        )
-    lineage = told[0].lineage
-    for one in told[1:]:
-        lineage = one.lineage + lineage if one.lineage != lineage else lineage
-    return Checked(problems=tuple(problems), claim=model_claim(lineage))
-
-
-def _notes(run: RunRecord) -> Iterator[str]:
-    if run.finish is None:
-        yield "The run is not finished, so that nothing binds its plan and its options yet."
-        return
-    others = unbound(run.folder, run.finish.files)
-    if not run.finish.files:  # the model was saved after the run's end: its weights are known
-        others = [place for place in others if not place.endswith(".safetensors")]
-    if others:
-        yield (
-            f"{len(others)} file(s) beside the released ones ({others[0]}) are in no line of the "
-            "ledger: no claim speaks of them, and they are not exported."
-        )
-
-
-def _files_of(run: RunRecord) -> Iterator[str]:
-    """What differs of the files that the finishing line binds."""
-    folder, place = run.folder, run.folder.released
-    if run.finish is None:
-        if folder.model.is_dir():
-            yield (
-                f"{run.path} does not note the run's end, so that nothing binds the weights "
-                f"in {folder.model} to it"
-            )
-        return
-    yield from _weights_differ(run, place, "weights")
-    train = files.digest_of_file(folder.train) if folder.train.is_file() else None
-    yield from _same("the options", folder.train, run.finish.digests.get("train"), train)
-    yield from _weights_differ(run, folder.adapter, "adapter")
-    for _, problem in files_differ(folder, _bound_here(run)):
-        yield problem
-
-
-def _bound_here(run: RunRecord) -> dict[str, str]:
-    """What the finishing line binds of those folders that are here: others are named as a whole."""
-    here = {top.name for top in (run.folder.model, run.folder.adapter) if top.is_dir()}
-    bound = {} if run.finish is None else run.finish.files
-    return {place: one for place, one in bound.items() if place.partition("/")[0] in here}
-
-
-_CALLED = {"weights": "the weights", "adapter": "the adapter"}
-
-
-def _weights_differ(run: RunRecord, place: Path, name: str) -> Iterator[str]:
-    """Whether the weights in a folder are those that the ledger names so."""
-    expected = None if run.finish is None else run.finish.digests.get(name)
-    try:
-        seen = digest_of(place) if place.is_dir() else None
+        kept = Plan.load(place).digest if place.exists() else None
     except UseError as error:
         yield error.message
         return
-    yield from _same(_CALLED[name], place, expected, seen)
-
-
-def _plan_differs(run: RunRecord) -> Iterator[str]:
-    """plan.json, the plan in the ledger's first line and the one that the run finished with."""
-    expected, kept = None if run.plan is None else run.plan.digest, None
-    if run.folder.plan.exists():
-        try:
-            kept = Plan.load(run.folder.plan).digest
-        except UseError as error:
-            yield error.message
-            return
-    yield from _same("the plan", run.folder.plan, expected, kept)
-    if run.finish is not None and run.finish.digests.get("plan") != expected:
-        yield f"the finishing line of {run.path} is of another plan than its first line"
+    if kept != expected:
+        yield f"the plan in {place} is not the one that {run.path} speaks of"
 
 
 def _told_differs(model: Path, lineage: Lineage) -> Iterator[str]:
-    """What is said in a model's folder, by each of the places in it."""
+    """What is said in a model's folder, by each of the places in it, against what is known."""
     try:
         weights, told = digest_of(model), descriptions_of(model)
     except UseError as error:
         yield error.message
         return
-    for place, described in told:
+    for place, described in told.items():
         if described is None:
             yield f"{place} does not say what the weights descend from"
         elif described.weights != weights:
@@ -252,42 +174,28 @@ def _told_differs(model: Path, lineage: Lineage) -> Iterator[str]:
             yield f"what {place} says that the weights descend from is not what the ledger says"
 
 
-def _same(what: str, place: Path, expected: str | None, seen: str | None) -> Iterator[str]:
-    if expected == seen:
-        return
-    if seen is None:
-        yield f"{what} that the ledger speaks of are not at {place}"
-    elif expected is None:
-        yield f"the ledger does not speak of {what} in {place}"
-    else:
-        yield f"{what} in {place} differ from those that the ledger speaks of"
+def _of_model(folder: Path) -> Checked:
+    told = [one for one in descriptions_of(folder).values() if one is not None]
+    weights, whole = digest_of(folder), description_of(folder)
+    if whole is None:
+        return Checked(problems=(f"nothing in {folder} says what the weights descend from",))
+    problems = []
+    if any(one.weights != weights for one in told):
+        problems.append(f"the weights in {folder} are not those that {LINEAGE} speaks of")
+    if any(one != told[0] for one in told):
+        problems.append(
+            f"{LINEAGE} and the metadata of the weights in {folder} say different things"
+        )
+    said, claimed = ("The model is as written.",), model_claim(whole.lineage)
+    return Checked(problems=tuple(problems), claim=claimed, notes=said)
 
 
-def verify_export(folder: Path, *, key: Path | None = None) -> Checked:
-    """Check all of an exported folder, and recompute its claim.
-
-    Guarantee: where there are no problems, every file is the one that the statement names and there
-    is no other; the claim is what the ledger in the folder gives; and with ``key``, whoever holds
-    its private half signed just this. ``claim`` and ``second`` are computed, and never read.
-
-    Args:
-        folder: that `userdp export` wrote.
-        key: public, in PEM. Without it nobody vouches for the folder: whoever can write its files
-            can write all of them anew.
-
-    Raises:
-        UseError: the key cannot be used.
-        FailureError: two accountants contradict each other.
-    """
-    public = None if key is None else PublicKey(key)
-    try:
-        statement = Statement.read(_bytes_of(folder / STATEMENT), where=folder / STATEMENT)
-        signed_by, problems = _signature(folder, public)
-        _require_file(folder / LEDGER)
-        run = RunRecord.read(folder)
-        claimed = claim(run)
-    except UseError as error:
-        return Checked(problems=(error.message,), claim=None)
+def _of_export(folder: Path, key: PublicKey | None) -> Checked:
+    statement = Statement.read(_bytes_of(folder / STATEMENT), where=folder / STATEMENT)
+    signed_by, problems = _signature(folder, key)
+    _require_file(folder / LEDGER)
+    run = RunRecord.read(folder)
+    claimed = run_claim(run)
     digests, odd = digests_of(folder)
     problems += [f"{place} is a link or no file, and an export has none" for place in odd]
     of_hub = [one for one in digests if one not in statement.files and _OF_HUB.fullmatch(one)]
@@ -300,32 +208,42 @@ def verify_export(folder: Path, *, key: Path | None = None) -> Checked:
         elif ours[place] != statement.files[place]:
             problems.append(f"{place} is not the file that {STATEMENT} speaks of")
     problems += [*_stated_differs(statement, run, claimed), *_unreleased(run, ours)]
-    nobody = (
-        "Nobody vouches for it: whoever can write these files can write all of them anew, so that "
-        "they agree."
-    )
-    is_signed = (folder / ENVELOPE).is_file()
-    check = "It is signed: check by whom with --key." if is_signed else "It is not signed."
-    vouched = f"Signed by the key {signed_by}: its holder vouches for every file, and the claim."
-    notes = [f"{nobody} {check}" if signed_by is None else vouched]
+    second = second_opinion(claimed)
+    notes = ["Every file is the one that was exported."]
+    if signed_by is None:
+        is_signed = (folder / ENVELOPE).is_file()
+        check = "It is signed: check by whom with --key." if is_signed else "It is not signed."
+        notes.append(
+            "Nobody vouches for it: whoever can write these files can write all of them anew, so "
+            f"that they agree. {check}"
+        )
+    else:
+        notes.append(f"Signed by the key {signed_by}: its holder vouches for every file, and the "
+                     "claim.")  # fmt: skip
     if of_hub:
         notes.append(
             f"{len(of_hub)} file(s) of the hub's client ({of_hub[0]}) are in no statement, and no "
             "model is read from them."
         )
+    notes.append(
+        "No second accountant here knows the price of all of its parts."
+        if second is None
+        else f"Recomputed by another accountant ({second.accountant}): ε ≤ "
+        f"{round_up(second.epsilon)} at the same δ. Both are upper bounds of the true one."
+    )
     return Checked(
         problems=tuple(problems),
         claim=claimed,
-        second=second_opinion(claimed),
-        signed_by=signed_by,
         notes=tuple(notes),
+        second=second,
+        signed_by=signed_by,
     )
 
 
 def _stated_differs(statement: Statement, run: RunRecord, claimed: Claim) -> Iterator[str]:
-    """What in an export, or in its statement, is not what its ledger says."""
+    """What is told in an export is not what its ledger says."""
     digests = {} if run.finish is None else run.finish.digests
-    for name in differences(statement.claim, claimed):
+    for name in other_claims(statement.claim, claimed):
         yield (
             f"{STATEMENT} claims another {name} than the ledger gives: "
             f"{str(statement.claim.get(name))[:80]}"
@@ -337,11 +255,8 @@ def _stated_differs(statement: Statement, run: RunRecord, claimed: Claim) -> Ite
     if statement.base != run.facts.get("base_model", {}).get("weights"):
         yield f"{STATEMENT} names another base model than the ledger does"
     yield from _plan_differs(run)
-    folder, adapter = run.folder.path, run.folder.adapter
-    for place, name in ((folder, "weights"), (adapter, "adapter")):
-        alone = digests.get("weights") == digests.get("adapter")  # adapters that have no model
-        if (place == folder and not alone) or (place == adapter and adapter.is_dir()):
-            yield from _weights_differ(run, place, name)
+    for place in (run.folder.path, run.folder.adapter):
+        if any(place.glob("*.safetensors")):
             yield from _told_differs(place, claimed.lineage)
 
 
@@ -354,24 +269,14 @@ def _unreleased(run: RunRecord, digests: Mapping[str, str]) -> Iterator[str]:
         run: of the export.
         digests: SHA-256 of the files that are here, by place.
     """
-    released = {} if run.finish is None else run.finish.files
-    for place in exported_places(released):
-        if place not in digests:
-            yield f"{place}, which the ledger's run released, is not there"
-    for place, digest in digests.items():
-        if place in _OF_EXPORT or place.rpartition("/")[2] == LINEAGE:
-            continue
-        weights, bound = place.endswith(".safetensors"), released.get(place_in_run(place))
-        if weights and not released:
-            continue  # nothing but the digest of all weights together was noted
-        try:
-            seen = content_digest(run.folder.path / place) if weights else digest
-        except UseError as error:
-            seen = error.message  # equal to no digest
-        if bound is None:
+    folder, bound = run.folder.path, bound_by(run, exported=True)
+    yield from differences(bound, run.path)
+    for place in digests:
+        path = folder / place
+        known = place in _OF_EXPORT or path.name == LINEAGE or path in bound
+        saved_later = path.suffix == ".safetensors" and not (run.finish and run.finish.files)
+        if not (known or saved_later):
             yield f"{place} is no file that the ledger's run released"
-        elif bound != seen:
-            yield f"{place} is not the file that the ledger's run released"
 
 
 def _signature(folder: Path, key: PublicKey | None) -> tuple[str | None, list[str]]:

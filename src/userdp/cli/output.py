@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table as Drawn
 
 from userdp.claims import Claim
-from userdp.claims.claims import foreseen_in_words, printed_in_words, so_far_in_words
+from userdp.claims.words import foreseen_in_words
 from userdp.cli.commands import module_of, options_of, sections_of
 from userdp.commands.progress import say
 from userdp.core.codec import plain
@@ -133,8 +133,7 @@ def show(parts: Iterable[Part], *, console: Console = stdout) -> None:
 def _simpler(part: Any, caption: str = "") -> Iterator[Table | str]:
     """A claim, or values by their names, as sentences and tables."""
     if isinstance(part, Claim):
-        told = (f"Claim: {part.headline}", so_far_in_words(part), printed_in_words(part))
-        yield from (f"{words}." for words in told if words is not None)
+        yield from (f"{words}." for words in (f"Claim: {part.headline}", *part.notes))
         yield from filter(None, [parts_of_claim(part)])
     elif isinstance(part, Mapping):
         there = {key: one for key, one in part.items() if one is not None}

@@ -198,14 +198,8 @@ def _of_ledger(
     drawn, or that another accountant could price.
     """
     from userdp.claims import claim
-    from userdp.claims.verify import is_run, require_released_files
-    from userdp.ledger import RunRecord
-    from userdp.ledger.folder import LEDGER
 
-    folder = path.parent if path.name == LEDGER else path
     claimed = claim(path, delta=delta)
-    if claimed.subject == "run" and is_run(folder):
-        require_released_files(RunRecord.read(folder))
     guarantee, mechanism = claimed.guarantee, claimed.mechanism
     if delta is not None and guarantee.delta == 0:
         why = f"all that {path} charges has delta 0" if claimed.finite else claimed.headline

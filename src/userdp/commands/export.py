@@ -8,19 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import Claim
-from userdp.claims.claims import why_nothing
 from userdp.claims.lineage import followed
 from userdp.claims.parts import ConditionKind
-from userdp.claims.released import (
-    ADAPTER_FILES,
-    MODEL_FILES,
-    copy_bound,
-    copy_weights,
-    require_no_links,
-    unbound,
-)
+from userdp.claims.released import copy_released, require_no_links, unbound
 from userdp.claims.signing import ENVELOPE, STATEMENT, Signer, Statement, digests_of, told_of
-from userdp.claims.verify import run_differs, verify_export
+from userdp.claims.verify import run_differs
+from userdp.claims.verify import verify as checked_export
 from userdp.commands.answer import Answer
 from userdp.commands.run import Place, path_of
 from userdp.core import files
@@ -116,7 +109,7 @@ def export(
         _state(place, record, facts.claim, signer)
         for path in (place, *place.rglob("*")):  # whatever the umask of this process
             path.chmod(_FOLDER if path.is_dir() else files.SHAREABLE_FILE)
-        checked = verify_export(place)
+        checked = checked_export(place)
         if checked.problems or checked.claim is None:
             raise FailureError(f"what was exported does not verify: {checked.problems[0]}")
         written = sorted(str(one.relative_to(place)) for one in place.rglob("*") if one.is_file())
@@ -142,7 +135,7 @@ def _released(run: RunRecord) -> Facts:
     folder, facts = run.folder, read_run(run.folder.path, run)
     if facts.claim.trial or not facts.claim.finite:
         raise UseError(
-            f"nothing is claimed of the run at {folder.path}: {why_nothing(facts.claim)}. An "
+            f"nothing is claimed of the run at {folder.path}: {facts.claim.why_nothing}. An "
             "export says what holds for the people whose text it was, and of this model nothing",
             hint="export a private run; of a tuning its winner",
         )
@@ -165,20 +158,9 @@ def _released(run: RunRecord) -> Facts:
 def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list[str]:
     """All files but the statement; returns what is to be known of them."""
     folder, ledger, lineage = run.folder, target / LEDGER, facts.claim.lineage
-    assert run.finish is not None
     files.write_file(ledger, run.data)
     journal.append(ledger, RUN, lambda _: run.followed or ())
-    digests, bound = run.finish.digests, run.finish.files
-    for source, place, names, key in (
-        (folder.model, target, MODEL_FILES, "weights"),
-        (folder.adapter, target / folder.adapter.name, ADAPTER_FILES, "adapter"),
-    ):
-        if source.is_dir() and digests.get(key):
-            place.mkdir(exist_ok=True)
-            copy_weights(source, place, lineage=lineage, only=str(digests[key]))
-            prefix = f"{source.name}/"
-            mine = {at.removeprefix(prefix): bound[at] for at in bound if at.startswith(prefix)}
-            copy_bound(source, place, names, bound=mine)
+    copy_released(run, target, lineage)
     card = replace(
         given,
         base_model=given.base_model or base_model_on_hub(facts),
@@ -196,7 +178,7 @@ def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list
             "The claim does not cover a choice of this run among several: let `userdp tune` choose "
             "(docs/tuning.md)."
         )
-    if others := [one for one in unbound(folder, bound) if not one.endswith(".safetensors")]:
+    if others := unbound(run):
         notes.append(
             f"{len(others)} file(s) of the run's folder stayed behind ({', '.join(others[:5])}): "
             "the run's ledger does not speak of them."

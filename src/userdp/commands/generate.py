@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims import Claim, claim
-from userdp.claims.verify import require_released_files
 from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
@@ -110,7 +109,6 @@ def generate(
     path = folder_of(run)
     record = RunRecord.read(path)
     claimed = claim(record)
-    require_released_files(record)
     store = None if check is None else opened(check)
     how = config or GenerateConfig(**options)
     texts: list[GeneratedText] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims.claims import foreseen
+from userdp.claims.subject import Subject, ancestry
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError, warn
@@ -138,7 +139,7 @@ def plan(
     if proposal.series is not None:
         ledger.append(DeclareSeries(run_id=new_id(), series=proposal.series))
     history = ledger.history()  # read after that: the series pays for the run
-    base = None if model is None else Path(model)
+    base = None if model is None else ancestry(Subject(name=str(model), loaded=True), ledger)
     prediction["claim"] = foreseen(history, proposal.plan, base=base)
     if history.budget is not None:
         spent, more = share_of(history), share_of(history, proposal.plan)

@@ -230,7 +230,9 @@ def _foretell(
     digest: str,
 ) -> None:
     """Before anything is charged: what the claim will be, or that there will be none."""
-    from userdp.claims.claims import foreseen, foreseen_in_words
+    from userdp.claims.claims import foreseen
+    from userdp.claims.subject import Subject, ancestry
+    from userdp.claims.words import foreseen_in_words
     from userdp.commands.progress import say
     from userdp.ledger import StoreLedger
 
@@ -240,9 +242,10 @@ def _foretell(
             "this run or, from here on, for the store."
         )
         return
-    history = StoreLedger(people.path).history()
+    ledger = StoreLedger(people.path)
+    history, began = ledger.history(), Subject(name=learned.model, loaded=True)
     warn_of_delta(plan, given, total=history.total_delta, allowed=run.allow_large_delta)
-    base = None if run.base_of_others else learned.model
+    base = None if run.base_of_others else ancestry(began, ledger)
     to_come = foreseen(history, plan, base=base, at=history.fixed_at(digest, history.lines))
     if run.slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
         say(f"The model will claim {foreseen_in_words(to_come)}.")

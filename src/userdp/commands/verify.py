@@ -9,18 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import Claim, claim
-from userdp.claims.verify import (
-    is_exported,
-    is_model,
-    is_run,
-    verify_export,
-    verify_model,
-    verify_run,
-)
+from userdp.claims.verify import kind_of
+from userdp.claims.verify import verify as check
 from userdp.commands.answer import ASIDE, INNER, Answer
 from userdp.commands.progress import shown
 from userdp.core.errors import UseError
-from userdp.core.vocabulary import round_up
 from userdp.data.meta import is_store
 from userdp.data.progress import Progress
 from userdp.data.verify import verify_store
@@ -86,43 +79,30 @@ def verify(
         UseError: the folder is none of these, or an argument is for another of them.
     """
     place, public = Path(path), None if key is None else Path(key)
-    exported = is_exported(place)
-    if public is not None and not exported:
+    subject = kind_of(place)
+    if public is not None and subject != "export":
         raise UseError(
             f"{place} is no export: nothing there could be signed",
             hint="name a folder that `userdp export RUN --out DIR --sign KEY` wrote",
         )
     if is_store(place) or not place.exists():
         return _of_store(place, quick=quick, progress=progress)
-    subject = "export" if exported else "run" if is_run(place) else "model"
-    if subject == "model" and not is_model(place):
+    if subject is None:
         raise UseError(
             f"{place} is neither a store nor a run nor a model nor an export: there is nothing to "
             "check it by",
             hint="name a folder that `userdp prepare`, `train` or `export` wrote",
         )
+    checked = check(place, key=public)
     facts: dict[str, Any] = {subject: place}
-    if exported:
-        checked = verify_export(place, key=public)
-        second = checked.second
-        facts |= {"signed_by": checked.signed_by, "second": second}
-        said = ["Every file is the one that was exported.", *checked.notes]
-        if second is None:
-            said.append("No second accountant here knows the price of all of its parts.")
-        else:
-            said.append(
-                f"Recomputed by another accountant ({second.accountant}): ε ≤ "
-                f"{round_up(second.epsilon)} at the same δ. Both are upper bounds of the true one."
-            )
-    else:
-        checked = verify_run(place) if subject == "run" else verify_model(place)
-        said = [*checked.notes, f"The {subject} is as written."]
+    if subject == "export":
+        facts |= {"signed_by": checked.signed_by, "second": checked.second}
     return Verified(
         subject=subject,
         facts=facts,
-        problems=tuple(checked.problems),
+        problems=checked.problems,
         claim=checked.claim,
-        said=tuple(said),
+        said=checked.notes,
     )
 
 

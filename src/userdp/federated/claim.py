@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.claims.claims import Claim, compose
+from userdp.claims import Claim
+from userdp.claims.claims import compose
 from userdp.claims.lineage import Lineage, run_lineage
 from userdp.claims.parts import Bound, Condition, ConditionKind, Part, Unclaimed
 from userdp.core.errors import UseError

@@ -29,7 +29,7 @@ from userdp.plans import Plan
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.models import require_fit
 from userdp.training.opening import Training
-from userdp.training.origin import lineage_of_named
+from userdp.training.origin import lineage_of_model
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
 
@@ -172,7 +172,7 @@ class Silo:
         steps, spec = self.plan.of_silo(self.index), self.plan.model
         base = Lineage()  # what the first round's weights descend from; a new model's from nobody
         if isinstance(spec, LanguageModel):
-            base = lineage_of_named(spec.model, self.store)
+            base = lineage_of_model(self.store, name=spec.model)
         facts = {"federation": self.plan.digest, "silo": self.index}
         training = Training(
             model=self._model,

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from userdp.claims.claims import Claim, store_claim
+from userdp.claims import Claim
+from userdp.claims.claims import store_claim
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, round_up
 from userdp.data import meta as layout

@@ -18,14 +18,8 @@ from typing import Any
 
 from userdp.accounting import Accountant
 from userdp.claims import Claim, claim
-from userdp.claims.claims import (
-    SPENT_SO_FAR,
-    printed_in_words,
-    second_opinion,
-    so_far_in_words,
-    why_nothing,
-)
-from userdp.claims.verify import require_released_files
+from userdp.claims.claims import second_opinion
+from userdp.claims.words import SPENT_SO_FAR
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, epsilon_up, round_up
@@ -70,7 +64,7 @@ class BaseModel:
     Args:
         origin: "bundled", "new", "folder", "hub" or "memory".
         name: on the hub, or of the folder; what a model in memory says of itself.
-        weights: the digest of its weights, see `userdp.claims.weights`.
+        weights: the digest of its weights, see `userdp.claims.subject`.
         kind: of the architecture, as `transformers` calls it.
         layers, width, heads, vocabulary: of the model, whatever options said.
         parameters: how many.
@@ -193,7 +187,7 @@ class Facts:
     @property
     def why_nothing(self) -> str:
         """Why no ε is claimed."""
-        return why_nothing(self.claim)
+        return self.claim.why_nothing
 
     @property
     def conditions(self) -> list[str]:
@@ -203,9 +197,8 @@ class Facts:
     @property
     def notes(self) -> list[str]:
         """Sentences beside the claim: what was spent, and what is printed beside the model."""
-        spent = None if self.claim.lineage.fixed else SPENT_SO_FAR
-        told = (spent, so_far_in_words(self.claim), printed_in_words(self.claim))
-        return [f"{short(note)}." for note in told if note]
+        spent = () if self.claim.lineage.fixed else (SPENT_SO_FAR,)
+        return [f"{short(note)}." for note in (*spent, *self.claim.notes)]
 
     @property
     def adjacency(self) -> Mapping[str, str]:
@@ -458,7 +451,6 @@ def read_run(path: Path, record: RunRecord | None = None) -> Facts:
             than the run released.
     """
     record = record or RunRecord.read(path)
-    require_released_files(record)
     return facts(record, claim(record))
 
 

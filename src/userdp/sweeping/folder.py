@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from userdp.claims.lineage import Lineage, run_lineage
-from userdp.claims.released import files_differ
-from userdp.claims.weights import describe, digest_of
+from userdp.claims.released import bound_by, differences
+from userdp.claims.subject import describe, digest_of
 from userdp.core import files
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, RunRecord
+from userdp.ledger.folder import DIVERGED
 from userdp.ledger.run import write_winner
 from userdp.sweeping.choice import Score
 from userdp.sweeping.request import SweepRequest
@@ -164,14 +165,15 @@ def _released(winner: RunFolder) -> list[Path]:
 
 def copy_released(run: RunFolder, winner: RunFolder) -> None:
     """Copy the files that a trial released, and none that came into its folder later."""
-    finish = RunRecord.read(run.path).finish
-    bound = {} if finish is None else finish.files
-    if problem := next(files_differ(run, bound), None):
+    trial = RunRecord.read(run.path)
+    if problem := next(differences(bound_by(trial), trial.path), None):
         raise UseError(
-            f"{problem[1]}: the tuning would release another model than its trial did",
+            f"{problem}: the tuning would release another model than its trial did",
             hint="put the released file back, and resume the tuning",
         )
-    for place in bound:
+    for place in {} if trial.finish is None else trial.finish.files:
         target = winner.path / place
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(run.path / place, target)
+    if run.diverged:  # what is exported says so by itself, and nobody could use it
+        winner.log({"kind": DIVERGED})

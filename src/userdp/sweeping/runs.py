@@ -54,7 +54,7 @@ from userdp.training.loop import train
 from userdp.training.losses import user_losses
 from userdp.training.models import read_model
 from userdp.training.opening import constants_digest, settle_finished
-from userdp.training.origin import lineage_of_named, lineage_of_text
+from userdp.training.origin import lineage_of_model, lineage_of_text
 
 _POLL = 0.5  # seconds between looks at trials that another process trains
 
@@ -193,7 +193,7 @@ class _Sweep:
     def _planned(self) -> list[Trial]:
         """The trials, noted in the store's ledger before any of them runs."""
         request, sweep_id = self.begun.request, self.begun.sweep_id
-        base = lineage_of_named(request.candidates[0].config.model, self.store)
+        base = lineage_of_model(self.store, name=request.candidates[0].config.model)
         if request.tuning is not None and base.parts and math.isinf(compose(base).epsilon):
             raise UseError(
                 "nothing is claimed of the model that all trials would begin from, so that nothing "
@@ -330,7 +330,7 @@ class _Sweep:
         request, history = self.begun.request, StoreLedger(self.store.path).history()
         begun, constants = history.tunings[self.begun.sweep_id]
         lineage = inherited_at(history, begun)
-        lineage += lineage_of_named(request.candidates[0].config.model, self.store)
+        lineage += lineage_of_model(self.store, name=request.candidates[0].config.model)
         runs = {number: self.folder.run(number).run_id for number in self.trials}
         ours = [
             charge

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from userdp.claims import Claim
-from userdp.claims.claims import foreseen, foreseen_in_words, store_claim
+from userdp.claims.claims import foreseen, store_claim
+from userdp.claims.words import foreseen_in_words
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, round_up
 from userdp.data.verify import require_intact

@@ -10,7 +10,6 @@ from typing import Any
 
 from userdp.claims import Lineage, claim
 from userdp.claims.claims import compose
-from userdp.claims.verify import require_released_files
 from userdp.core.errors import UseError
 from userdp.data.progress import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
@@ -132,7 +131,6 @@ def release_evaluation(
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
     widest = DEFAULT_BOUND if difference_bound is None else difference_bound
     require_difference_bound(widest)
-    require_released_files(record)
     models = released_models(folder, store, with_base=with_base, device=computes)
     Uncounted(progress or NoProgress()).stage("evaluate", None)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}

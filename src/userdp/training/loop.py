@@ -30,7 +30,7 @@ from userdp.training.optimizers import build_optimizer, learning_rate, set_learn
 from userdp.training.origin import (
     base_facts,
     digest_of_weights,
-    lineage_of_named,
+    lineage_of_model,
     made_with,
     of_others,
     require_made_for,
@@ -105,7 +105,7 @@ def train(
         weights = digest_of_weights(model)
         facts = base_facts(model, weights=weights, loaded_from=config.model)
         # Of a resumed run too: a kill may have come before the ledger had its first line.
-        base = lineage_of_named(config.model, store, model)
+        base = lineage_of_model(store, model, name=config.model)
         if options.base_of_others:
             base = of_others(base, config.model, store)
         if isinstance(plan, Plan) and plan.made_for is not None:

@@ -37,9 +37,9 @@ from userdp.claims.lineage import (
     payer_of,
     run_lineage,
 )
-from userdp.claims.parts import COPIED, looked_at
+from userdp.claims.parts import COPIED, ConditionKind, about
 from userdp.claims.released import bound_files
-from userdp.claims.weights import digest_of
+from userdp.claims.subject import digest_of, known_of
 from userdp.core import files
 from userdp.core.codec import digest, encode
 from userdp.core.errors import FailureError, UseError
@@ -392,8 +392,9 @@ class OpenRun:
     def lineage(self) -> Lineage:
         """What the model that this run releases descends from, the run itself included."""
         since, looks = self.steering
-        copied = [COPIED] if self.store.history().copied else []
-        return self._own_lineage + since + Lineage(conditions=(*copied, *looked_at(looks)))
+        conditions = about(ConditionKind.LOOKS, looks)
+        conditions += (COPIED,) if self.store.history().copied else ()
+        return self._own_lineage + since + Lineage(conditions=conditions)
 
     def _note_copy(self) -> None:
         """Have the run's ledger say what was found of its store's ledger since the run began."""
@@ -423,9 +424,8 @@ class OpenRun:
         Those that this run's own lineage tells of, such as its base model's, are none.
         """
         told = {part.id for part in self._own_lineage.parts}
-        plain = [one.lineage for one in self.store.history().released if one.weights in weights]
-        known = [lineage_from(one, what="the lineage of released weights") for one in plain]
-        return any({part.id for part in one.parts} - told for one in known)
+        known = known_of(self.store.history(), weights)
+        return known is not None and any(part.id not in told for part in known.parts)
 
     @property
     def _own_lineage(self) -> Lineage:

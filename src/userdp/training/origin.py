@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from userdp.claims.lineage import Apart, Lineage, lineage_from
 from userdp.claims.parts import Condition, ConditionKind
-from userdp.claims.weights import lineage_of_base, weights_digest
+from userdp.claims.subject import Subject, ancestry, weights_digest
 from userdp.core.errors import UseError
 from userdp.core.strict_json import parse
 from userdp.data.scores import lineage_of_scores as score_lineage
@@ -35,7 +36,7 @@ _NAMES = {
 
 
 def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] | None = None) -> str:
-    """The digest of a model's parameters and buffers, as `userdp.claims.weights.digest_of` has it.
+    """The digest of a model's parameters and buffers, as `userdp.claims.subject.digest_of` has it.
 
     That of the saved model is the same, where it is saved in the dtype that it is in. Of a sharded
     model it is that of this process's part.
@@ -130,59 +131,57 @@ class KnownWeights:
         return digest_of_weights(self._model, only=lambda name: name not in self._trained)
 
 
-def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = None) -> Lineage:
+def lineage_of_model(
+    store: UserStore, model: nn.Module | None = None, *, name: str | None = None
+) -> Lineage:
     """What a model's weights descend from, before they are trained on ``store``.
 
     Of a model of `peft` base and adapters are asked apart: new adapters descend from nobody.
 
     Args:
-        model: at the weights that training begins with.
         store: whose people the lineage is for; its ledger knows what was released of them.
-        name: where they were just loaded from; by default what `transformers` noted in the model,
-            which only counts as far as the weights are still those of that place.
-    """
-    inner: Any = uncompiled(model)
-    noted = _noted(inner) if name is None else name
-    # No process holds all weights of a sharded model, and this one asks by itself.
-    digest = None if any(map(is_sharded, model.parameters())) else digest_of_weights(inner)
-    released = {one.weights: one.lineage for one in StoreLedger(store.path).history().released}
-    # A run of a model of peft that saved nothing has settled with base and adapters together.
-    if digest is None or digest in released or not is_adapted(inner):
-        return _among(store, noted, digest, loaded=name is not None)
-    of_base, held = (digest_of_part(inner, base=base) for base in (True, False))
-    base = _among(store, _noted(inner.get_base_model()), of_base, loaded=False)
-    if held in released:
-        known = lineage_from(released[held], what="the lineage of adapters")
-        return base + for_people_of(known, store)
-    from_data = data_of_adapters(inner)
-    if are_fresh(inner) and not from_data:
-        return base
-    told = f"initialised from data: {from_data}" if from_data else "no ledger knows them"
-    return base + Lineage(conditions=(Condition(kind=ConditionKind.ADAPTERS, told=told),))
-
-
-def lineage_of_named(name: str, store: UserStore, model: nn.Module | None = None) -> Lineage:
-    """What the weights descend from that ``name`` names, and that ``model`` holds where they are
-    loaded, for the people of ``store``; new ones from nobody.
+        model: at the weights that training begins with; None before they are loaded.
+        name: where they were just loaded from, or will be; new ones descend from nobody. By default
+            what `transformers` noted in the model, which only counts as far as the weights are
+            still those of that place.
     """
     if name == NEW:
         return Lineage()
-    if model is None:
-        return _among(store, resolve(name), None, loaded=True)
-    return lineage_of_weights(model, store, resolve(name))
+    place = None if name is None else resolve(name)
+    of = _subject(place or "", loaded=True) if model is None else subject_of(model, place)
+    return ancestry(of, StoreLedger(store.path))
+
+
+def subject_of(model: nn.Module, loaded_from: str | None = None) -> Subject:
+    """A model in memory by its digests, for `userdp.claims.subject.ancestry`."""
+    inner: Any = uncompiled(model)
+    name, loaded = _noted(inner) if loaded_from is None else loaded_from, loaded_from is not None
+    # No process holds all weights of a sharded model, and this one asks by itself.
+    if any(map(is_sharded, model.parameters())):
+        return _subject(name, loaded=loaded)
+    whole = _subject(name, digest_of_weights(inner), loaded=loaded)
+    if not is_adapted(inner):
+        return whole
+    base, adapters = (digest_of_part(inner, base=base) for base in (True, False))
+    from_data = data_of_adapters(inner)
+    doubt = f"initialised from data: {from_data}" if from_data else "no ledger knows them"
+    return replace(
+        whole,
+        base=_subject(_noted(inner.get_base_model()), base),
+        adapters=adapters,
+        doubt=doubt if from_data or not are_fresh(inner) else "",
+    )
+
+
+def _subject(name: str, weights: str | None = None, *, loaded: bool = False) -> Subject:
+    called = "the bundled model" if Path(name) == BASE_MODEL else ""
+    return Subject(name=name, weights=weights, loaded=loaded, called=called)
 
 
 def for_people_of(lineage: Lineage, store: UserStore) -> Lineage:
     """A lineage as it is for the people of ``store``; see `Lineage.among`."""
     ledger = StoreLedger(store.path)
     return lineage.among(ledger.place.id, ledger.history().ids)
-
-
-def _among(store: UserStore, name: str, digest: str | None, *, loaded: bool) -> Lineage:
-    released = StoreLedger(store.path).history().released
-    known = [(one.weights, one.lineage) for one in released]
-    called = "the bundled model" if Path(name) == BASE_MODEL else ""
-    return for_people_of(lineage_of_base(name, digest, known, loaded=loaded, called=called), store)
 
 
 def lineage_of_text(store: UserStore) -> Lineage:

@@ -36,9 +36,9 @@ from userdp.training.origin import (
     KnownWeights,
     base_facts,
     digest_of_weights,
+    lineage_of_model,
     lineage_of_scores,
     lineage_of_text,
-    lineage_of_weights,
 )
 from userdp.training.questions import device_of, require_fit_for_steps
 from userdp.training.releasing import release, save_model, unsharded
@@ -145,7 +145,7 @@ class PrivateRun:
     def told(self) -> Training:
         """The training, with what its trainer says of it and what is known here."""
         of, first = self._of, self._weights.first
-        base = lineage_of_weights(of.model, of.store) if of.base is None else of.base
+        base = lineage_of_model(of.store, of.model) if of.base is None else of.base
         base += lineage_of_text(of.store)
         if of.options.scores is not None:
             base += lineage_of_scores(of.options.scores)
@@ -273,7 +273,7 @@ class PrivateRun:
         """Note the end of the run and settle with the store, for a model that is saved elsewhere.
 
         Args:
-            weights: the digest of the weights that were released (`userdp.claims.weights`); by
+            weights: the digest of the weights that were released (`userdp.claims.subject`); by
                 default that of the model as it stands.
 
         Raises:

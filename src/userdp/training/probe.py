@@ -39,7 +39,7 @@ from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import load_model
-from userdp.training.origin import ledger_id, lineage_of_named, made_with
+from userdp.training.origin import ledger_id, lineage_of_model, made_with
 
 
 def probe_store(
@@ -105,7 +105,7 @@ def probe_store(
     made_for = made_with(base, config)
     if source is not Provenance.PUBLIC:  # public people are not those of the store that is trained
         made_for = replace(made_for, store=ledger_id(store))
-    origin = lineage_of_named(config.model, store, base)
+    origin = lineage_of_model(store, base, name=config.model)
     if under_dp and not math.isfinite(compose(origin).epsilon) and origin.parts:
         raise UseError(
             f"nothing is claimed of the model {config.model!r}, so that a release has no price",

@@ -25,8 +25,8 @@ from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import rows_of, split_losses
-from userdp.training.models import read_model, resolve
-from userdp.training.origin import lineage_of_weights
+from userdp.training.models import read_model
+from userdp.training.origin import lineage_of_model
 
 _LARGEST = math.log(np.finfo(np.float32).max)
 """Of a loss whose perplexity the file can hold."""
@@ -75,7 +75,7 @@ def score_store(
     if not len(users):
         raise UseError(f"the store holds nothing in split {split}: there is nothing to score")
     scorer = read_model(model, store=store)
-    lineage = lineage_of_weights(scorer, store, resolve(model))
+    lineage = lineage_of_model(store, scorer, name=model)
     if lineage.parts:
         raise UseError(
             f"the model {model!r} was trained on people's text, which would choose among others'",

@@ -19,7 +19,7 @@ from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import sort_checkpoints
 
 from userdp.claims.lineage import Lineage
-from userdp.claims.weights import describe, digest_of
+from userdp.claims.subject import describe, digest_of
 from userdp.core.errors import FailureError
 from userdp.core.interrupts import Held
 

@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
-from userdp.claims.claims import Claim, claim
+from userdp.claims import Claim, claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Condition, ConditionKind
 from userdp.core import files, interrupts
@@ -48,7 +48,7 @@ from userdp.training.huggingface.checkpoints import StopWhenAsked, last_sealed, 
 from userdp.training.huggingface.dataset import default_seq_len, store_of
 from userdp.training.huggingface.trainer_settings import EVALUATION, PUSH, private_args
 from userdp.training.opening import Training
-from userdp.training.origin import digest_of_weights, lineage_of_weights
+from userdp.training.origin import digest_of_weights, lineage_of_model
 from userdp.training.private_run import PrivateRun
 from userdp.training.steps import Step
 
@@ -235,7 +235,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         kind = f"{type(self).__name__}, transformers {transformers.__version__}"
         # A resumed run must share it; what a checkpoint holds is known by its seal.
         identity = {"base model": digest_of_weights(self.model)} if checkpoint is None else {}
-        base = lineage_of_weights(self.model, self._store)
+        base = lineage_of_model(self._store, self.model)
         if self._public_data is not None:
             declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
             base += Lineage(conditions=(declared,))

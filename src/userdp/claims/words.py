@@ -1,0 +1,234 @@
+"""A claim as data, and the sentences that are said of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from userdp.accounting.mechanisms import NoisySteps
+from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Condition, Part, Query, Steps, Unclaimed
+from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, round_up
+from userdp.notebook import html_of
+from userdp.plans import Plan
+
+SPENT, BOUND = "spent so far", "guarantee"
+SPENT_SO_FAR = (
+    "This is what was spent so far, not a guarantee that was fixed beforehand: prices were chosen "
+    "after earlier ones were seen (Rogers et al. 2016)"
+)
+_WHY = {
+    "training without privacy": "people's text was trained on without privacy",
+    "training with a known seed": (
+        "its randomness was fixed by a known seed, which anybody could repeat"
+    ),
+}
+_TIMES = {Adjacency.ADD_OR_REMOVE: 1, Adjacency.REPLACE: 2, Adjacency.ZERO_OUT: 2}
+"""Prices of answers are for adding or removing a user. Whoever exchanges one removes one and adds
+another, which costs twice as much (group privacy: Dwork and Roth 2014, Theorem 2.2). Under fixed
+graph adjacency a record may have several owners, and no multiple holds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A guarantee, what it was computed from, and what it rests on.
+
+    Args:
+        guarantee: the claim; ε is infinite where a part of it has none.
+        lineage: its parts and its conditions.
+        subject: ``"run"``, ``"store"``, ``"model"`` or ``"federation"``.
+        steps: attempted steps that were charged.
+        complete: every planned step ran (run), or every run settled (store).
+        so_far: what the attempted steps of an unfinished run cost by themselves, if it is one: no
+            claim, since when it stopped may have been chosen by what it released.
+        trial: it is a trial of a private selection: operator-only, and without a claim.
+        plan: of the single run that this is the claim of; None without one.
+        printed: what was released under DP after the run had ended, at prices of its own, and
+            stands beside the model wherever that is told of.
+    """
+
+    guarantee: Guarantee
+    lineage: Lineage
+    subject: str
+    steps: int
+    complete: bool
+    so_far: Guarantee | None = None
+    trial: bool = False
+    plan: Plan | None = None
+    printed: tuple[Query, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.lineage.parts
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        return self.lineage.conditions
+
+    @property
+    def finite(self) -> bool:
+        """Whether anything is claimed."""
+        return math.isfinite(self.guarantee.epsilon)
+
+    @property
+    def together(self) -> Guarantee | None:
+        """What the model and the answers printed beside it cost a user whose text is in both.
+
+        Guarantee: basic composition (Dwork and Roth 2014, Theorem 3.16), in the adjacency of the
+        model's claim; ε is infinite where no sum bounds anything. For somebody who was only
+        trained on, or only asked, it is less.
+
+        Returns:
+            None where nothing is printed.
+        """
+        if not self.printed:
+            return None
+        model, price = self.guarantee, math.fsum(one.pure_epsilon for one in self.printed)
+        times = _TIMES.get(model.adjacency) if model.unit is PrivacyUnit.USER else None
+        epsilon = math.inf if times is None else math.fsum((model.epsilon, times * price))
+        return replace(model, epsilon=epsilon, accountant=f"{model.accountant} + pure")
+
+    @property
+    def mechanism(self) -> NoisySteps | None:
+        """What the claim prices, where one mechanism is all of it and its price is finite."""
+        match self.parts:
+            case (Steps(plan=plan, further=()),) if self.finite:
+                return plan.mechanism
+        return None
+
+    @property
+    def standing(self) -> str:
+        """`BOUND`, or `SPENT` where prices were chosen after earlier ones were seen."""
+        return BOUND if self.lineage.fixed else SPENT
+
+    @property
+    def conditions_in_words(self) -> tuple[str, ...]:
+        """Clauses that follow "provided that"."""
+        if self.subject == "store":
+            return tuple(one.in_words_of_a_store for one in self.conditions)
+        return tuple(one.in_words for one in self.conditions)
+
+    @property
+    def composition(self) -> str:
+        """How the parts were put together."""
+        if len(self.parts) > 1:
+            return f"basic composition of {len(self.parts)} parts"
+        return self.parts[0].in_words if self.parts else "nothing was charged"
+
+    @property
+    def headline(self) -> str:
+        """What is claimed, with all that it rests on, without a full stop at its end.
+
+        "(ε ≤ …, δ = …)-DP per user, add-or-remove adjacency"; then the conditions; then, where the
+        prices were not fixed beforehand, that their sum is no guarantee.
+        """
+        if not self.finite:
+            return f"no ε is claimed: {self.why_nothing}"
+        words = in_words(self.guarantee)
+        if self.conditions:
+            words += f", provided that {'; and '.join(self.conditions_in_words)}"
+        return words if self.lineage.fixed else f"{words}. {SPENT_SO_FAR}"
+
+    @property
+    def why_nothing(self) -> str:
+        """Why ε is infinite."""
+        reasons = [part.why for part in self.parts if isinstance(part, Unclaimed)]
+        plans = [part.plan for part in self.parts if isinstance(part, Steps)]
+        if self.trial:
+            return "it is a trial of a private selection, of which only the winner claims anything"
+        if self.subject == "run" and self.plan is None:
+            return "it was trained without privacy"
+        if reasons:
+            return "; ".join(dict.fromkeys(_WHY.get(reason, reason) for reason in reasons))
+        if any(not plan.sampling.covered for plan in plans):
+            return "it drew shuffled batches, which no accountant here covers"
+        if not self.parts:
+            return "nothing was charged"
+        if len({part.guarantee().adjacency for part in self.parts}) > 1:
+            return "its parts are of different adjacencies, and no sum of their ε bounds anything"
+        return "its accountant gave no finite bound"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences beside the claim, without full stops: what is spent so far, and what is printed
+        beside the model.
+        """
+        if not self.finite:
+            return ()
+        told = []
+        if (spent := self.so_far) is not None:
+            told.append(
+                "The run is not finished, and the claim is of its whole plan. The "
+                f"{self.steps:,} steps that were attempted so far cost ε = "
+                f"{round_up(spent.epsilon)} at δ = {delta_up(spent.delta)} by themselves. That is "
+                "no claim: when a run stops may be chosen by what its steps released"
+            )
+        if (both := self.together) is not None:
+            what = (f"{one.name} (ε = {round_up(one.pure_epsilon)})" for one in self.printed)
+            sums = (
+                f"For somebody whose text is in both, the model with the evaluation printed beside "
+                f"it is {in_words(both)}. {SPENT_SO_FAR}"
+                if math.isfinite(both.epsilon)
+                else "It is per user, add-or-remove, and the model is not: no sum of the two ε "
+                "bounds what both tell together"
+            )
+            told.append(
+                "Printed beside the model, at a price of its own, is the evaluation: "
+                f"{', '.join(what)}. {sums}"
+            )
+        return tuple(told)
+
+    def __str__(self) -> str:
+        return f"{self.headline}."
+
+    def _repr_html_(self) -> str:
+        priced = [(part.in_words, part.guarantee()) for part in self.parts]
+        rows = [(words, round_up(own.epsilon), delta_up(own.delta)) for words, own in priced]
+        return html_of(str(self), rows, columns=("made of", "ε at most", "δ"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The claim as plain values, for JSON."""
+        printed = [
+            {"id": one.id, "what": one.in_words, "epsilon": one.pure_epsilon}
+            for one in self.printed
+        ]
+        together = None if self.together is None else asdict(self.together)
+        return {
+            **asdict(self.guarantee),
+            "subject": self.subject,
+            "headline": self.headline,
+            "steps": self.steps,
+            "complete": self.complete,
+            "composition": self.composition,
+            "standing": self.standing,
+            "conditions": list(self.conditions_in_words),
+            "parts": [{"id": part.id, **priced(part)} for part in self.parts],
+            "epsilon_so_far": None if self.so_far is None else self.so_far.epsilon,
+            **({"printed": printed, "together": together} if printed else {}),
+        }
+
+
+def priced(part: Part) -> dict[str, Any]:
+    """What a part is, its ε and its δ, as plain values."""
+    own = part.guarantee()
+    return {"what": part.in_words, "epsilon": own.epsilon, "delta": own.delta}
+
+
+def in_words(told: Guarantee) -> str:
+    """A guarantee without what it rests on, for those who say that beside it."""
+    return (
+        f"(ε ≤ {round_up(told.epsilon)}, δ = {delta_up(told.delta)})-DP per {told.unit}, "
+        f"{told.adjacency} adjacency"
+    )
+
+
+def foreseen_in_words(claim: Mapping[str, Any]) -> str:
+    """Each part of a claim to come, and what they come to."""
+    parts = ", ".join(f"{_up(part)} for {part['what']}" for part in claim["parts"])
+    return f"{parts}: {_up(claim)} in all, delta {delta_up(claim['delta'], 3)}, per user"
+
+
+def _up(price: Mapping[str, Any]) -> str:
+    return "no epsilon" if price["epsilon"] is None else f"epsilon {round_up(price['epsilon'])}"
