@@ -1,11 +1,14 @@
 """What others on the machine may see of a sweep: its winner, once it is copied out."""
 
+import shutil
 import stat
 
 import pytest
 
-from tests.ledgers import begun
+import userdp
+from tests.ledgers import begun, run_with
 from tests.modes import made_with, open_to_others
+from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.sweeping.launch import swept as sweep
 from tests.sweeping.test_sweep import request
@@ -14,7 +17,10 @@ from userdp.claims.released import bound_files
 from userdp.core import files
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
+from userdp.ledger.folder import DIVERGED
 from userdp.sweeping.folder import SweepFolder, copy_released
+
+PLAN = uls_plan()
 
 
 def swept(store, out, mode):
@@ -60,6 +66,19 @@ def test_what_was_put_into_a_trials_model_does_not_come_with_the_winner(tmp_path
         with pytest.raises(UseError, match="another model than its trial did"):
             copy_released(run, winner)
         assert not winner.path.exists()
+
+
+def test_a_winner_that_diverged_says_so_and_export_refuses_it(tmp_path):
+    run, winner = SweepFolder(tmp_path).run(1), RunFolder(tmp_path / "winner")
+    run_with(run.path, PLAN, PLAN.steps, finished=True)
+    run.model.mkdir()
+    run.log({"kind": DIVERGED})
+    winner.path.mkdir()
+    copy_released(run, winner)
+    shutil.copyfile(run.ledger, winner.ledger)
+    winner.model.mkdir()
+    with pytest.raises(UseError, match="diverged"):
+        userdp.export(winner.path, out=tmp_path / "out")
 
 
 @pytest.mark.slow
