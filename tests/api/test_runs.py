@@ -13,6 +13,7 @@ from tests.claims.lives import Teller
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, cycles, sgd, toy_model, toy_store
 from userdp.core.codec import encode
+from userdp.ledger import RunFolder
 
 PLAN = uls_plan()
 LEARNING = {name: value for name, value in encode(CONFIG).items() if value is not None}
@@ -100,13 +101,14 @@ def test_a_plan_is_trained_as_it_is_proposed(tmp_path):
     assert again.plan == proposal.plan
 
 
-def test_config_and_its_fields_exclude_each_other(store, tmp_path):
-    with pytest.raises(userdp.UseError, match="says it all"):
-        userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, learning_rate=0.1)
+def test_a_field_beside_a_configuration_counts_and_a_misspelt_one_is_refused(store, tmp_path):
+    run = userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, learning_rate=0.1)
+    learned = RunFolder(run.path).read_train()["learning"]
+    assert learned == {**LEARNING, "learning_rate": 0.1}
     with pytest.raises(userdp.UseError, match="lerning_rate") as told:
-        userdp.train(store, PLAN, out=tmp_path / "run", lerning_rate=0.1)
+        userdp.train(store, PLAN, out=tmp_path / "other", lerning_rate=0.1)
     assert told.value.hint == "did you mean learning_rate?"
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.slow

@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ledgers import query, reserve
-from tests.plans import changed_plan
+from tests.ledgers import begun, query, reserve
+from tests.plans import changed_plan, uls_plan
 from tests.reporting.conftest import examples_plan, run_maker, users_plan
 from tests.speed import fast_then_slow
-from userdp.accounting import Accountant
+from userdp.accounting import Accountant, Bracket
 from userdp.accounting.accountants import epsilon_by
 from userdp.claims import claim
-from userdp.cli.app import run as userdp
+from userdp.commands import account as module
+from userdp.commands.account import Priced
 from userdp.ledger import StoreLedger
-from userdp.plans import Plan
+from userdp.plans import Plan, StepRecord
 
-STEPS = ["--steps", "2", "--delta", "1e-5"]
-USERS = ["--sampling", "users", "--sampling-probability", "1", *STEPS]
-EXAMPLES = ["--sampling", "examples", "--sampling-probability", "1", "--group-size", "2", *STEPS]
-BATCH = ["--sampling", "fixed-batch", "--set", "sampling.batch_size=2", "--population", "2", *STEPS]
-BUDGET = ["--epsilon", "4"]
-TOGGLES = (["--accountant", "rdp"], ["--curve"], ["--delta", "3e-6"])
+STEPS = ["--steps", 2, "--delta", 1e-5]
+USERS = ["--sampling", "users", "--sampling-probability", 1, *STEPS]
+EXAMPLES = ["--sampling", "examples", "--sampling-probability", 1, "--group-size", 2, *STEPS]
+BATCH = ["--sampling", "fixed-batch", "--group-size", 2, "--population", 2, *STEPS]
+BATCH += ["--set", "sampling.batch_size=2"]
+TOGGLES = (("--accountant", "rdp"), ("--curve",), ("--delta", 3e-6))
 VALUES = {  # each option of a mechanism with a value that no base has
     "--sampling": "users",
-    "--sampling-probability": "0.5",
-    "--group-size": "3",
+    "--sampling-probability": 0.5,
+    "--group-size": 3,
     "--set": "sampling.batch_size=5",
-    "--population": "1000000",
-    "--steps": "4",
-    "--noise-multiplier": "7",
-    "--delta": "3e-6",
-    "--epsilon": "3",
+    "--population": 1_000_000,
+    "--steps": 4,
+    "--noise-multiplier": 7,
+    "--delta": 3e-6,
+    "--epsilon": 3,
 }
 
 
@@ -49,49 +52,46 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Ledgers of every kind of claim."""
     folder = tmp_path_factory.mktemp("ledgers")
     make = run_maker(folder)
-    group = plan_of(examples_plan(), accountant=Accountant.GROUP_PRIVACY)
     # Noise enough for an ε that the distance of the noise from a Gaussian leaves finite.
     graph = plan_of(examples_plan(fixed_graph=True), noise_multiplier=8.0)
     found = {
         "uls": make("uls", plan_of(users_plan())),
         "els": make("els", plan_of(examples_plan())),
-        "group privacy": make("gp", group),
+        "group privacy": make("gp", plan_of(examples_plan(), accountant=Accountant.GROUP_PRIVACY)),
         "fixed graph": make("graph", graph),
         "plain": make("plain", private=False),
         "interrupted": make("part", plan_of(users_plan()), attempts=1),
+        **{name: folder / name for name in ("one run", "two runs", "query")},
     }
-    for name, plans in (("one run", [users_plan()]), ("two runs", [users_plan(), users_plan()])):
-        found[name] = folder / name
+    for name, runs in (("one run", 1), ("two runs", 2), ("query", 0)):
         found[name].mkdir()
-        ledger = StoreLedger(found[name])
-        for number, plan in enumerate(plans):
-            reserve(ledger, f"run {number}", plan_of(plan))
-    found["query"] = folder / "query"
-    found["query"].mkdir()
+        for number in range(runs):
+            reserve(StoreLedger(found[name]), f"run {number}", plan_of(users_plan()))
     query(StoreLedger(found["query"]), "q", name="users", pure_epsilon=0.5)
     return found
 
 
-def said(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> dict[str, Any] | None:
-    """What a command answers; None where it refuses, which it must do in words."""
-    status = userdp([*arguments, "--json"])
-    told = dict(json.loads(capsys.readouterr().out))
-    if status:
-        assert status == told["status"] == 2
-        assert told["error"]
-        return None
-    return told
+@pytest.fixture
+def said(userdp):
+    """What the command answers; None where it refuses, which it must do in words."""
+
+    def answer(*options: object) -> dict[str, Any] | None:
+        status, out, _ = userdp("account", *options, "--json")
+        told = dict(json.loads(out))
+        assert status == told.get("status", 0)
+        assert status in (0, 2)
+        return None if status else told
+
+    return answer
 
 
-def require_all_heard(
-    capsys: pytest.CaptureFixture[str], base: list[str], toggles: tuple[list[str], ...]
-) -> int:
+def require_all_heard(said, base: Sequence[object], toggles) -> int:
     """Whatever is added changes the answer or is refused, in all combinations; how many answer."""
     answers: dict[frozenset[int], dict[str, Any] | None] = {}
     for size in range(len(toggles) + 1):
         for chosen in itertools.combinations(range(len(toggles)), size):
             added = [word for number in chosen for word in toggles[number]]
-            answers[frozenset(chosen)] = said(capsys, ["account", *base, *added])
+            answers[frozenset(chosen)] = said(*base, *added)
     for chosen, answer in answers.items():
         for number in chosen:
             without = answers[chosen - {number}]
@@ -104,98 +104,140 @@ KINDS = ["uls", "els", "group privacy", "fixed graph", "plain", "interrupted", "
 
 
 @pytest.mark.parametrize("kind", fast_then_slow([*KINDS, "two runs", "query"]))
-def test_no_option_is_ignored_beside_a_ledger(kind: str, places, capsys) -> None:
-    answered = require_all_heard(capsys, ["--ledger", str(places[kind])], TOGGLES)
+def test_no_option_is_ignored_beside_a_ledger(kind: str, places, said) -> None:
+    answered = require_all_heard(said, ("--ledger", places[kind]), TOGGLES)
     # Where nothing is claimed, or no part has a delta, --delta is refused.
     assert answered >= {"plain": 1, "two runs": 2, "query": 1}.get(kind, 4)
     for option, value in VALUES.items():
         if option != "--delta":
-            assert said(capsys, ["account", "--ledger", str(places[kind]), option, value]) is None
+            assert said("--ledger", places[kind], option, value) is None
 
 
 @pytest.mark.parametrize(
     "base", fast_then_slow([USERS, EXAMPLES, BATCH]), ids=["users", "examples", "batch"]
 )
-def test_no_option_is_ignored_beside_a_mechanism(base, capsys) -> None:
-    whole = [*base, "--noise-multiplier", "3"]
-    toggles = TOGGLES[:2] if base is not BATCH else TOGGLES[:1]  # a slow curve
-    assert require_all_heard(capsys, whole, toggles) >= 2
-    first = said(capsys, ["account", *whole])
-    calibrated = said(capsys, ["account", *base, *BUDGET])
-    assert first is not None
-    assert calibrated is not None
-    # A population that bounds no draw is heard in a warning of delta alone.
+def test_no_option_is_ignored_beside_a_mechanism(base, said) -> None:
+    whole, budget = (*base, "--noise-multiplier", 3), (*base, "--epsilon", 4)
+    toggles = TOGGLES[:1] if base is BATCH else TOGGLES[:2]  # its curve is slow
+    assert require_all_heard(said, whole, toggles) >= 2
+    first, calibrated = said(*whole), said(*budget)
+    assert first
+    assert calibrated
     for option, value in VALUES.items():
-        if option == "--population" and base is not BATCH:
-            continue
-        if not (option == "--sampling" and value in base):
-            assert said(capsys, ["account", *with_option(whole, option, value)]) != first, option
-        if option != "--noise-multiplier" and not (option == "--sampling" and value in base):
-            changed = said(capsys, ["account", *with_option([*base, *BUDGET], option, value)])
-            assert changed != calibrated, option
+        # A population that bounds no draw is heard in a warning of delta alone.
+        if not (option == "--population" and base is not BATCH) and value not in base:
+            assert said(*with_option(whole, option, value)) != first, option
+            if option != "--noise-multiplier":
+                assert said(*with_option(budget, option, value)) != calibrated, option
     for accountant in ("rdp", "group-privacy") if base is not BATCH else ("rdp",):
-        changed = said(capsys, ["account", *base, *BUDGET, "--accountant", accountant])
+        changed = said(*budget, "--accountant", accountant)
         assert changed is None or changed["accountant"] != calibrated["accountant"]
 
 
-def with_option(arguments: list[str], option: str, value: str) -> list[str]:
-    """The arguments with ``option`` set to ``value``, in place of what it was."""
-    kept = list(arguments)
+def with_option(words: Sequence[object], option: str, value: object) -> list[object]:
+    """The words with ``option`` set to ``value``, in place of what it was."""
+    kept = list(words)
     if option in kept:
         at = kept.index(option)
         del kept[at : at + 2]
     return [*kept, option, value]
 
 
-def test_a_ledger_is_priced_by_the_accountant_that_is_named(places, capsys) -> None:
-    path = places["els"]
+def test_a_ledger_is_priced_by_the_accountant_that_is_named(places, said) -> None:
     plan = plan_of(examples_plan())
     for name in ("rdp", "group-privacy", "contour"):
-        found = said(capsys, ["account", "--ledger", str(path), "--accountant", name])
+        found = said("--ledger", places["els"], "--accountant", name)
         expected = epsilon_by(Accountant(name), plan.mechanism, plan.budget.target_delta)
-        assert found is not None
-        assert found["epsilon"] == expected.upper
+        assert (found["epsilon"], found["steps"]) == (expected.upper, plan.steps)
         assert found["accountant"] == expected.accountant == name
-        assert found["steps"] == plan.steps
-    own = said(capsys, ["account", "--ledger", str(places["group privacy"])])
-    exact = said(
-        capsys, ["account", "--ledger", str(places["group privacy"]), "--accountant", "contour"]
-    )
+    own = said("--ledger", places["group privacy"])
+    exact = said("--ledger", places["group privacy"], "--accountant", "contour")
     assert exact["epsilon"] < own["epsilon"]
     assert own["accountant"] == "group-privacy"
 
 
-def test_the_curve_of_a_ledger_is_that_of_its_whole_plan(places, capsys) -> None:
-    found = said(capsys, ["account", "--ledger", str(places["interrupted"]), "--curve"])
-    assert found is not None
+def test_the_curve_of_a_ledger_is_that_of_its_whole_plan(places, said, userdp) -> None:
+    curve = said("--ledger", places["interrupted"], "--curve")["curve"]
     mechanism = claim(places["interrupted"]).mechanism
     assert mechanism is not None
     assert mechanism.steps == users_plan().steps
-    middle = len(found["curve"]["epsilon"]) // 2
-    epsilon, delta = found["curve"]["epsilon"][middle], found["curve"]["delta"][middle]
-    assert delta == mechanism.delta(epsilon).upper
-    assert userdp(["account", "--ledger", str(places["interrupted"]), "--curve"]) == 0
-    assert "largest true positive rate" in capsys.readouterr().out
+    middle = len(curve["epsilon"]) // 2
+    assert curve["delta"][middle] == mechanism.delta(curve["epsilon"][middle]).upper
+    shown = userdp("account", "--ledger", places["interrupted"], "--curve")[1]
+    assert "largest true positive rate" in shown
 
 
-def test_what_a_composed_claim_cannot_answer_is_refused_with_a_way_out(places, capsys) -> None:
+def test_what_cannot_be_answered_is_refused_with_a_way_out(places, said, userdp) -> None:
     for kind in ("two runs", "plain", "query"):
         for toggle in TOGGLES[:2]:
-            assert userdp(["account", "--ledger", str(places[kind]), *toggle]) == 2
-            err = capsys.readouterr().err
-            assert "hint: leave them out" in err
-    assert said(capsys, ["account", *USERS, "--noise-multiplier", "3", "--curve",
-                         "--accountant", "rdp"]) is None  # fmt: skip
+            status, _, err = userdp("account", "--ledger", places[kind], *toggle)
+            assert (status, "hint: leave them out" in err) == (2, True)
+    whole = (*USERS, "--noise-multiplier", 3)
+    assert said(*whole, "--curve", "--accountant", "rdp") is None
+    assert said(*whole[:-4], "--noise-multiplier", 3, "--epsilon", 1, "--accountant", "rdp") is None
 
 
-def test_broken_twin_an_account_that_forgets_an_option_is_caught(
-    places, capsys, monkeypatch
-) -> None:
-    from userdp.commands.account import Priced
-
+def test_broken_twin_an_account_that_forgets_an_option_is_caught(places, said, monkeypatch) -> None:
     def deaf(priced: Priced) -> dict[str, Any]:
         return {key: value for key, value in priced.values.items() if key != "curve"}
 
     monkeypatch.setattr(Priced, "to_dict", deaf)
     with pytest.raises(AssertionError, match="is ignored"):
-        require_all_heard(capsys, ["--ledger", str(places["interrupted"])], (["--curve"],))
+        require_all_heard(said, ("--ledger", places["interrupted"]), (("--curve",),))
+
+
+PROVED = ("--sampling-probability", 0.1, "--steps", 100, "--noise-multiplier", 1, "--proof")
+
+
+@pytest.fixture
+def flint() -> None:
+    pytest.importorskip("flint", reason="the extra `proof` is not installed")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("flint")
+def test_the_claim_is_proven_beside_the_epsilon(said, userdp) -> None:
+    result = said(*PROVED, "--delta", 1e-6)
+    proof = result["proof"]
+    assert proof["proven"]
+    assert proof["epsilon"] == result["epsilon"]
+    assert proof["delta_lower"] <= proof["delta_upper"] <= 1e-6
+    assert proof["epsilon_lower_bound"]["proven"]
+    assert proof["bits"] >= 128
+    assert "not that it dominates" in userdp("account", *PROVED, "--delta", 1e-6)[1]
+
+
+@pytest.mark.usefixtures("flint")
+def test_a_given_epsilon_is_enclosed_too(said) -> None:
+    result = said(*PROVED, "--epsilon", 1)
+    assert result["proof"]["remove"][0] <= 0.2075268521031497 <= result["proof"]["remove"][1]
+    assert result["delta_lower_bound"] <= 0.2075268521031497 <= result["delta"]
+    assert said(*PROVED, "--epsilon", 1, "--delta", 0.1) is None
+
+
+@pytest.mark.usefixtures("flint")
+def test_a_contradicted_accountant_ends_in_a_loud_error(userdp, monkeypatch) -> None:
+    too_small = Bracket(lower=7.9, upper=8.0, accountant="contour")
+    monkeypatch.setattr(module, "epsilon_by", lambda *_: too_small)  # the truth is 8.0586
+    status, out, err = userdp("account", *PROVED, "--delta", 1e-6)
+    assert (status, out) == (1, "")
+    assert "the proof contradicts the accountant" in err
+
+
+def test_without_the_library_the_way_to_it_is_told_and_the_rest_works(userdp, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "flint", None)
+    status, _, err = userdp("account", *PROVED, "--delta", 1e-6)
+    assert (status, "pip install 'userdp[proof]'" in err) == (2, True)
+    assert userdp("account", *PROVED[:-1], "--delta", 1e-6)[0] == 0
+
+
+@pytest.mark.usefixtures("flint")
+def test_the_claim_of_a_runs_ledger_is_proven_for_all_steps_of_its_plan(said, tmp_path) -> None:
+    plan = uls_plan()
+    ledger = begun(tmp_path / "ledger.jsonl", plan, run_id="one")
+    for _ in range(3):
+        ledger.attempt(StepRecord.of_plan(plan))
+    ledger.close()
+    result = said("--ledger", tmp_path, "--proof")
+    assert result["proof"]["proven"]
+    assert result["proof"]["epsilon"] == result["epsilon"] == plan.guarantee().epsilon

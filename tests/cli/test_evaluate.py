@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import userdp as userdp_api
+import userdp as library
 from tests.heard import Heard
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, lines, toy_store
 from userdp.claims import claim
-from userdp.cli.app import run as userdp
 from userdp.cli.output import in_words
 from userdp.commands.evaluate import Evaluated
 from userdp.data.splits import Split
@@ -41,13 +40,20 @@ def place(made, tmp_path) -> Path:
     return tmp_path / "place"
 
 
-def evaluate(place: Path, *options: str) -> int:
-    return userdp(["evaluate", str(place / "run"), "--store", str(place / "store"), *options])
+@pytest.fixture
+def evaluate(place, userdp):
+    """What ``userdp evaluate`` prints."""
+
+    def printed(*options: object) -> str:
+        status, out, _ = userdp("evaluate", place / "run", "--store", place / "store", *options)
+        assert status == 0
+        return out
+
+    return printed
 
 
-def test_both_held_out_splits_before_and_after_for_the_operator(place, capsys):
-    assert evaluate(place, "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+def test_both_held_out_splits_before_and_after_for_the_operator(place, evaluate):
+    result = json.loads(evaluate("--json"))
     assert result["operator_only"] is True
     assert [found["split"] for found in result["splits"]] == ["held-out-users", "held-out-examples"]
     noted = (place / "run" / "operator.jsonl").read_text()
@@ -57,14 +63,14 @@ def test_both_held_out_splits_before_and_after_for_the_operator(place, capsys):
             assert str(found[of]["loss"]) in noted
             quantiles = found[of]["user_quantiles"]
             assert quantiles["p5"] <= quantiles["p50"] <= quantiles["p95"]
-    assert evaluate(place) == 0
-    assert "Operator-only" in capsys.readouterr().out
+    told = evaluate()
+    assert "Operator-only" in told
+    assert "After less before" in told
 
 
-def test_the_paired_difference_is_that_of_each_user_s_losses(place, capsys):
+def test_the_paired_difference_is_that_of_each_user_s_losses(place, evaluate):
     """The oracle: every user's loss under both models, computed one user at a time."""
-    assert evaluate(place, "--split", "held-out-users", "--json") == 0
-    (told,) = json.loads(capsys.readouterr().out)["splits"]
+    (told,) = json.loads(evaluate("--split", "held-out-users", "--json"))["splits"]
     store = UserStore.open(place / "store")
     models = released_models(RunFolder(place / "run"), store, with_base=True)
     after, before = (
@@ -78,30 +84,20 @@ def test_the_paired_difference_is_that_of_each_user_s_losses(place, capsys):
     assert "paired difference" in (place / "run" / "operator.jsonl").read_text()
 
 
-@pytest.mark.parametrize("options", [[], ["--epsilon", "0.5"]])
-def test_both_models_are_compared(place, capsys, options):
-    if options:
-        pytest.importorskip("opendp", reason="the extra queries is not installed")
-    assert evaluate(place, *options) == 0
-    said = capsys.readouterr().out
-    assert "After less before" in said
-
-
 @pytest.mark.parametrize(
     ("difference", "error", "words"),
     [(-0.18, 0.05, "better"), (0.18, 0.05, "worse"), (-0.18, 0.1, "not told apart")],
 )
 def test_which_is_better_is_said_only_where_the_errors_let_one_see_it(difference, error, words):
     told = {"user_loss": difference, "standard_error": error}
-    part = {"split": "train", "model": {"loss": 1.0}, "difference": told}
+    part = {"split": "train", "users": 2, "model": {"loss": 1.0}, "difference": told}
     said = in_words(Evaluated(run=Path("run"), splits=(part,)), "evaluate", {})
     assert any(words in one for one in said if isinstance(one, str))
 
 
-def test_one_split_without_the_base_model(place, capsys):
-    options = ["--split", "train", "--no-base", "--most-users", "5", "--json"]
-    assert evaluate(place, *options) == 0
-    (found,) = json.loads(capsys.readouterr().out)["splits"]
+def test_one_split_without_the_base_model(evaluate):
+    options = ("--split", "train", "--no-base", "--most-users", 5, "--json")
+    (found,) = json.loads(evaluate(*options))["splits"]
     assert (found["split"], found["users"]) == ("train", 5)
     assert "base" not in found
 
@@ -111,26 +107,25 @@ def test_progress_of_a_release_tells_nobodys_number(place):
     pytest.importorskip("opendp", reason="the extra queries is not installed")
     released, exact = Heard(), Heard()
     run, store = place / "run", place / "store"
-    userdp_api.evaluate(run, store=store, epsilon=0.5, base=False, progress=released)
+    library.evaluate(run, store=store, epsilon=0.5, base=False, progress=released)
     assert released.calls == [("evaluate", None)]
-    userdp_api.evaluate(run, store=store, base=False, progress=exact)
+    library.evaluate(run, store=store, base=False, progress=exact)
     assert any(isinstance(call, int) for call in exact.calls)
 
 
-def test_a_release_is_charged_noted_and_shareable(place, capsys):
+def test_a_release_is_charged_noted_and_shareable(place, evaluate):
     pytest.importorskip("opendp", reason="the extra queries is not installed")
     before = claim(place / "store").guarantee.epsilon
     noted = (place / "run" / "operator.jsonl").read_bytes()
-    assert evaluate(place, "--epsilon", "0.5", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(evaluate("--epsilon", 0.5, "--json"))
     assert result["operator_only"] is False
     assert 0 <= result["model"]["user_loss"] <= result["loss_bound"]
     assert abs(result["difference"]["user_loss"]) <= result["difference"]["bound"] == 1
     assert 0 < result["difference"]["noise_error"] <= result["difference"]["standard_error"]
     assert "base" not in result
     assert claim(place / "store").guarantee.epsilon == pytest.approx(before + 0.5)
-    assert evaluate(place, "--epsilon", "0.25", "--split", "held-out-examples", "--no-base") == 0
-    assert "charged" in capsys.readouterr().out
+    told = evaluate("--epsilon", 0.25, "--split", "held-out-examples", "--no-base")
+    assert "charged" in told
     path = place / "run" / "ledger.jsonl"
     released = [line for line in lines(path) if line["kind"] == "release"]
     assert [line["epsilon"] for line in released] == [0.5, 0.25]

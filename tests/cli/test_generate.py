@@ -1,95 +1,88 @@
 """`userdp generate`: post-processing with the run's own claim, and what its operator is told."""
 
 import json
-import shlex
 import stat
 
 import pytest
 
-from tests.cli.test_train import MODEL, changed, prepared, store, train  # noqa: F401
+from tests.cli.test_train import MODEL, PLAN, prepared, store
 from userdp.claims import claim
-from userdp.cli.app import run as userdp
 from userdp.training.generation import GenerateConfig, sampled_texts
+
+__all__ = ["prepared", "store"]
 
 
 @pytest.fixture
-def run(store, tmp_path, capsys):  # noqa: F811
-    assert train(store, tmp_path / "run", *changed(), *MODEL) == 0
-    capsys.readouterr()
-    return tmp_path / "run"
+def trained(store, tmp_path, userdp):
+    """Trains a run of this name."""
+
+    def run(name, *options):
+        assert userdp("train", store.path, "--out", tmp_path / name, *options, *MODEL)[0] == 0
+        return tmp_path / name
+
+    return run
 
 
-def generate(capsys, *arguments) -> tuple[int, dict, str]:
-    status = userdp(["generate", *map(str, arguments)])
-    said = capsys.readouterr()
-    return status, json.loads(said.out) if said.out.startswith("{") else {}, said.out + said.err
+def plain(steps):
+    return ("--set", f"plain.steps={steps}", "--set", "plain.batch_size=8")
 
 
-def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys, tmp_path):
+def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(trained, userdp, tmp_path):
+    run, out = trained("run", *PLAN), tmp_path / "synthetic.jsonl"
     before = claim(run / "ledger.jsonl").guarantee
-    out = tmp_path / "synthetic.jsonl"
-    options = shlex.split("--records 5 --micro-batch 2 --max-tokens 4 --prompt w1 --json")
-    status, said, _ = generate(capsys, run, "--out", out, *options)
+    few = ("--records", 5, "--micro-batch", 2, "--max-tokens", 4, "--prompt", "w1", "--json")
+    status, printed, _ = userdp("generate", run, "--out", out, *few)
     assert status == 0
-    texts = [json.loads(line)["text"] for line in out.read_text().splitlines()]
+    said, texts = json.loads(printed), [json.loads(one) for one in out.read_text().splitlines()]
     assert len(texts) == said["records"] == 5
-    assert all(text.startswith("w1") for text in texts)
+    assert all(one["text"].startswith("w1") for one in texts)
     assert (said["epsilon"], said["delta"]) == (before.epsilon, before.delta)
     assert said["headline"] == claim(run).headline
     assert not said["operator_only"]
     assert stat.S_IMODE(out.stat().st_mode) & 0o044
     assert claim(run / "ledger.jsonl").guarantee == before
-    status, said, _ = generate(capsys, run, "--out", out, *options)
-    assert status == 2
-    assert "--overwrite" in said["hint"]
-    assert userdp(["prepare", str(out), "--user", "text", "--out", str(tmp_path / "s")]) == 0
+    assert userdp("prepare", out, "--user", "text", "--out", tmp_path / "s")[0] == 0
 
 
 @pytest.mark.slow
-def test_the_operator_is_told_of_copies_and_nobody_else(run, store, capsys, tmp_path):  # noqa: F811
-    plain = tmp_path / "plain"
-    options = ["--set", "plain.steps=300", "--set", "plain.batch_size=8"]
-    assert train(store, plain, *options, "--learning-rate", "0.02", *MODEL) == 0
-    capsys.readouterr()
-    asked = ["--records", 20, "--max-tokens", 6, "--check", store.path, "--check-tokens", 5]
-    status, said, _ = generate(capsys, plain, *asked, "--prompt", "w3", "--json")
-    assert status == 0
-    assert said["epsilon"] == "inf"
-    learned = said["check"]["train"]["texts_with_a_copy"]
-    assert said["operator_only"]
-    _, said, _ = generate(capsys, run, *asked, "--prompt", "w3", "--json")
-    assert learned > said["check"]["train"]["texts_with_a_copy"]
-    assert said["operator_only"]
-    assert "verbatim check" in (run / "operator.jsonl").read_text()
-    assert "verbatim" not in (run / "ledger.jsonl").read_text()
+def test_the_operator_is_told_of_copies_and_nobody_else(trained, store, userdp):
+    learned, private = trained("a", *plain(300), "--learning-rate", 0.02), trained("b", *PLAN)
+    asked = ("--records", 20, "--max-tokens", 6, "--check", store.path, "--check-tokens", 5)
+    copies = []
+    for run in (learned, private):
+        said = json.loads(userdp("generate", run, *asked, "--prompt", "w3", "--json")[1])
+        assert said["operator_only"]
+        copies.append(said["check"]["train"]["texts_with_a_copy"])
+    assert copies[0] > copies[1]
+    assert "verbatim check" in (private / "operator.jsonl").read_text()
+    assert "verbatim" not in (private / "ledger.jsonl").read_text()
 
 
-def test_texts_of_a_run_without_a_claim_are_the_operators(store, capsys, tmp_path):  # noqa: F811
-    plain, out = tmp_path / "plain", tmp_path / "texts.jsonl"
-    options = ["--set", "plain.steps=2", "--set", "plain.batch_size=4"]
-    assert train(store, plain, *options, *MODEL) == 0
-    capsys.readouterr()
-    few = ["--records", 1, "--max-tokens", 2, "--out", out]
-    status, said, _ = generate(capsys, plain, *few, "--json")
-    assert (status, said["operator_only"], said["epsilon"]) == (0, True, "inf")
+def test_texts_of_a_run_without_a_claim_are_the_operators(trained, userdp, tmp_path):
+    run, out = trained("plain", *plain(2)), tmp_path / "texts.jsonl"
+    few = ("--records", 1, "--max-tokens", 2, "--out", out)
+    said = json.loads(userdp("generate", run, *few, "--json")[1])
+    assert (said["operator_only"], said["epsilon"]) == (True, "inf")
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
-    _, _, note = generate(capsys, plain, *few, "--overwrite")
-    assert "Operator-only" in note
-    assert "no ε is claimed: it was trained without privacy" in note
+    _, told, _ = userdp("generate", run, *few, "--overwrite")
+    assert "Operator-only" in told
+    assert "no ε is claimed: it was trained without privacy" in told
 
 
-def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):
-    prompts = ("w1", "w2 w3 w4", "w5 w6")
-    one = {"max_tokens": 4, "top_p": 1e-9}  # always the likeliest token
-    together = list(sampled_texts(run, GenerateConfig(prompt=prompts, **one), 3))
-    alone = [
-        next(sampled_texts(run, GenerateConfig(prompt=(prompt,), **one), 1)) for prompt in prompts
-    ]
-    assert together == alone
+def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(trained):
+    run, prompts = trained("run", *PLAN), ("w1", "w2 w3 w4", "w5 w6")
+
+    def sampled(*texts):  # always the likeliest token
+        how = GenerateConfig(prompt=texts, max_tokens=4, top_p=1e-9)
+        return list(sampled_texts(run, how, len(texts)))
+
+    assert sampled(*prompts) == [*sampled(prompts[0]), *sampled(prompts[1]), *sampled(prompts[2])]
 
 
 @pytest.mark.slow
-def test_a_seed_repeats_and_its_absence_does_not(run):
+def test_a_seed_repeats_and_its_absence_does_not(trained):
+    run = trained("run", *PLAN)
+
     def sampled(seed):
         how = GenerateConfig(prompt=("w1",), max_tokens=6, seed=seed)
         return [text.tokens for text in sampled_texts(run, how, 8)]

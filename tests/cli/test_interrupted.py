@@ -6,77 +6,74 @@ import signal
 
 import pytest
 
-from tests.cli.test_train import MODEL, changed, prepared, store, train
+from tests.cli.test_train import MODEL, PLAN, prepared, store
 from tests.training.test_interrupts import SignalIn
 from tests.training.toy import attempts
-from userdp.cli.app import run as userdp
 from userdp.cli.output import last_words
 from userdp.core.errors import Interrupted
 from userdp.training import loop
 
 __all__ = ["prepared", "store"]
+STOPPED = Interrupted("after step 1 of 2", resume=True)
 
 
-def interrupted(*arguments, **options):
-    raise KeyboardInterrupt
-
-
-def test_train_says_after_which_step_and_its_line_goes_on(store, tmp_path, monkeypatch, capsys):
+def test_train_says_after_which_step_and_its_line_goes_on(store, tmp_path, monkeypatch, userdp):
+    line = ("train", store.path, "--out", tmp_path / "my run", *PLAN, *MODEL)
     with monkeypatch.context() as patch:
         SignalIn(patch, 2)
-        assert train(store, tmp_path / "my run", *changed(), *MODEL) == 130
-    out, said = capsys.readouterr()
-    assert out == ""
-    words, line = said.splitlines()[-1].split("; go on with: userdp ")
+        status, out, err = userdp(*line)
+    assert (status, out) == (130, "")
+    words, again = err[err.rindex("interrupted after") :].split("; go on with: userdp ")
     assert words == "interrupted after step 2 of 3"
-    assert line.endswith(" --resume")
-    assert userdp(shlex.split(line)) == 0
+    assert again.endswith(" --resume")
+    assert userdp(*shlex.split(again))[0] == 0
     assert attempts(tmp_path / "my run") == 3
 
 
-def test_before_the_run_there_is_nothing_to_resume(store, tmp_path, monkeypatch, capsys):
+def test_before_the_run_there_is_nothing_to_resume(store, tmp_path, monkeypatch, userdp):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(loop, "load_model", interrupted)
-    assert train(store, tmp_path / "run", *changed(), *MODEL) == 130
-    said = capsys.readouterr().err
-    assert "interrupted before anything was charged; run it again: userdp train" in said
-    assert "--resume" not in said
+    status, _, err = userdp("train", store.path, "--out", tmp_path / "run", *PLAN, *MODEL)
+    assert status == 130
+    assert "interrupted before anything was charged; run it again: userdp train" in err
+    assert "--resume" not in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_any_command_ends_with_130_and_its_own_line(monkeypatch, capsys, number):
+def test_any_command_ends_with_130_and_its_own_line(monkeypatch, userdp, number):
     def stop(*arguments, **options):
         os.kill(os.getpid(), number)
         signal.pause()
 
     monkeypatch.setattr("userdp.data.store.UserStore.open", stop)
-    assert userdp(["store", "stats", "a store"]) == 130
-    assert capsys.readouterr().err.endswith(
-        "interrupted; run it again: userdp store stats 'a store'\n"
-    )
+    status, _, err = userdp("store", "stats", "a store")
+    assert status == 130
+    assert err.endswith("interrupted; run it again: userdp store stats 'a store'")
 
 
-def test_a_second_price_is_not_charged_by_the_line_that_goes_on():
-    line = ["train", "store", "--out", "run", "--resume", "--set", "run.charge_again=true"]
-    told = last_words(Interrupted("after step 1 of 2", resume=True), "train", line)
-    assert told is not None
-    assert told.endswith("userdp train store --out run --resume")
-
-
-def test_commands_that_train_on_the_way_begin_again():
-    stop = Interrupted("after step 1 of 2", resume=True)
-    told = last_words(stop, "demo", ["demo", "--out", "demo"])
-    assert told is not None
-    assert told.endswith("; run it again: userdp demo --out demo --overwrite")
-    assert last_words(stop, "demo", ["demo", "--out", "demo", "--overwrite"]) == told
+@pytest.mark.parametrize(
+    ("line", "again"),
+    [
+        (  # a second price is not charged by the line that goes on
+            "train store --out run --resume --set run.charge_again=true",
+            "go on with: userdp train store --out run --resume",
+        ),
+        # It trains on the way, and begins again.
+        ("demo --out demo", "run it again: userdp demo --out demo --overwrite"),
+        ("demo --out demo --overwrite", "run it again: userdp demo --out demo --overwrite"),
+    ],
+)
+def test_the_line_that_goes_on(line, again):
+    words = line.split()
+    assert str(last_words(STOPPED, words[0], words)).endswith(f"; {again}")
 
 
 def test_under_torchrun_the_line_starts_as_many_processes_and_one_of_them_says_it(monkeypatch):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    monkeypatch.setenv("RANK", "0")
-    stop = Interrupted("after step 1 of 2", resume=True)
-    told = last_words(stop, "train", ["train", "store"])
-    assert told is not None
+    for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("LOCAL_WORLD_SIZE", "4"), ("RANK", "0")):
+        monkeypatch.setenv(name, value)
+    told = str(last_words(STOPPED, "train", ["train", "store"]))
     assert told.endswith("torchrun --nproc-per-node 4 -m userdp train store --resume")
     monkeypatch.setenv("RANK", "1")
-    assert last_words(stop, "train", ["train", "store"]) is None
+    assert last_words(STOPPED, "train", ["train", "store"]) is None

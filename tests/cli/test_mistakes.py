@@ -4,24 +4,34 @@ import json
 import shlex
 import shutil
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.claims.lives import SHAPE
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, toy_store
 from userdp.cli.app import run
 from userdp.training.loop import train
 
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]
-BUDGET = "--epsilon 4 --population 2000"
+SHORT = {
+    "BUDGET": "--epsilon 4 --population 2000",
+    "TOY": f"--set learning.model=new {' '.join(SHAPE)}",
+}
 FILES = {
     "mail.jsonl": '{"user": "ana", "text": "hello"}\n',
     "notes.toml": "title = 1\n",
     "misspelled-section.toml": "[trian]\nsteps = 2\n",
     "misspelled-option.toml": "[train]\nlerning_rate = 0.1\n",
     "wrong-value.toml": '[train]\nsteps = "many"\n',
+    "nobody.jsonl": '{"text": "a"}\n{"text": "b"}\n',
+    "body.jsonl": '{"user": "a", "body": "b"}\n',
+    "no-users.jsonl": '{"user": "", "text": "a"}\n{"user": null, "text": "b"}\n',
+    "no-words.jsonl": '{"user": "a", "text": ""}\n{"user": "b", "text": " "}\n',
+    "empty.jsonl": "",
+    "binary.jsonl": "\x00\x01\x02PK\n",
+    "prose.jsonl": "Once upon a time\n",
 }
 
 
@@ -35,21 +45,13 @@ def place(tmp_path_factory) -> Path:
     train(store, plan, CONFIG, out=folder / "run")
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    damage(folder / "store", folder / "damaged", flipped)
-    damage(folder / "store", folder / "cut", lambda text: text[:-8])
+    for name in ("damaged", "cut"):
+        shutil.copytree(folder / "store", folder / name)
+        tokens = next((folder / name / "segments").rglob("*.arrow"))
+        text = bytearray(tokens.read_bytes())
+        text[len(text) // 2] ^= 1
+        tokens.write_bytes(text[:-8] if name == "cut" else text)
     return folder
-
-
-def flipped(text: bytes) -> bytes:
-    middle = len(text) // 2
-    return text[:middle] + bytes([text[middle] ^ 1]) + text[middle + 1 :]
-
-
-def damage(store: Path, copy: Path, change: Callable[[bytes], bytes]) -> None:
-    """A copy of a store, whose tokens are not what was written."""
-    shutil.copytree(store, copy)
-    tokens = next((copy / "segments").rglob("*.arrow"))
-    tokens.write_bytes(change(tokens.read_bytes()))
 
 
 def contents(place: Path) -> dict[str, bytes]:
@@ -61,7 +63,8 @@ def contents(place: Path) -> dict[str, bytes]:
 
 
 def line(mistake) -> list[str]:
-    return shlex.split(mistake["command"].replace("BUDGET", BUDGET))
+    words = shlex.split(mistake["command"])
+    return [one for word in words for one in SHORT.get(word, word).split()]
 
 
 def said(capsys) -> str:

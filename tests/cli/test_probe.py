@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import shutil
 import stat
 from pathlib import Path
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 from tests.speed import fast_then_slow
 from tests.training.toy import cycles, toy_model, toy_store
 from userdp.claims.lineage import Lineage
-from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.gradients import Units, causal_lm_loss
@@ -28,10 +26,6 @@ from userdp.training.config import TrainConfig
 from userdp.training.probe import probe_norms, probe_store
 from userdp.training.releasing import save_model
 
-BUDGET = shlex.split(
-    "--budget 16 --steps 2 --population 100 --median-examples 2 --delta 1e-3 --most-noise 1e9"
-)
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
@@ -42,58 +36,24 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
-def config(folder: Path) -> TrainConfig:
-    return TrainConfig(model=str(folder / "model"))
+def probed(folder: Path, **how: object) -> GradientNorms:
+    config = TrainConfig(model=str(folder / "model"))
+    return probe_store(UserStore.open(folder / "store"), config, **how)
 
 
-def plan(folder: Path, out: Path, *measured: str, epsilon: float = 4) -> int:
-    """``userdp plan``, which measures the norms, with these settings of how."""
-    how = [word for one in measured for word in ("--set", f"measure.{one}")]
-    return userdp(
-        [
-            *("plan", str(folder / "store"), "--model", str(folder / "model")),
-            *("--norms-out", str(out), *BUDGET, "--epsilon", str(epsilon), *how),
-        ]
-    )
+@pytest.fixture
+def plan(tmp_path, userdp):
+    """Runs ``userdp plan``, which measures the norms, with these settings of how."""
 
+    def run(folder: Path, *measured: str, epsilon: float = 4) -> tuple[int, str]:
+        how = [word for one in measured for word in ("--set", f"measure.{one}")]
+        few = ("--budget", 16, "--steps", 2, "--population", 100, "--median-examples", 2)
+        goals = ("--epsilon", epsilon, "--delta", 1e-3, "--most-noise", 1e9)
+        places = ("--model", folder / "model", "--norms-out", tmp_path / "norms.json")
+        status, out, err = userdp("plan", folder / "store", *places, *few, *goals, *how)
+        return status, out + err
 
-def plain_medians(folder: Path, split: Split, grid: tuple[int, ...]) -> list[float]:
-    """Over all users of a split, all of whose examples count at the largest G."""
-    store = UserStore.open(folder / "store")
-    part = store.split(split)
-    model = toy_model(store)
-    norms = []
-    for user, count in enumerate(part.counts):
-        rows = part.gather(np.full(count, user), np.arange(count))
-        units = Units.from_flat(rows.tokens, rows.offsets, np.array([0, count]))
-        model.zero_grad()
-        causal_lm_loss(model, units.input_ids, units.lengths).mean().backward()
-        squares = [p.grad.double().square().sum() for p in model.parameters()]
-        norms.append(float(torch.stack(squares).sum().sqrt()))
-    return [float(np.median(norms)) for _ in grid]
-
-
-@pytest.mark.parametrize("source", fast_then_slow(["held-out-users", "public", "non-private"]))
-def test_the_largest_group_is_every_users_whole_gradient(folder, tmp_path, source) -> None:
-    store, out = UserStore.open(folder / "store"), tmp_path / "norms.json"
-    norms = probe_store(store, config(folder), source=Provenance(source), max_group_size=64)
-    norms.save(out)
-    assert GradientNorms.load(out) == norms
-    split = Split.HELD_OUT_USERS if source == "held-out-users" else Split.TRAIN
-    (expected,) = plain_medians(folder, split, (64,))
-    assert norms.user_norms[64] == pytest.approx(expected, rel=1e-5)
-    assert norms.users == len(store.split(split).counts)
-    assert str(norms.source) == source
-    mode = stat.S_IMODE(out.stat().st_mode)
-    assert mode == (0o644 if source == "public" else 0o600)
-
-
-def test_the_command_measures_as_it_is_told(folder, tmp_path) -> None:
-    out = tmp_path / "norms.json"
-    assert plan(folder, out, "source=public", "users=5", "max_group_size=3") == 0
-    norms = GradientNorms.load(out)
-    assert (norms.source, norms.users) == (Provenance.PUBLIC, 5)
-    assert list(norms.user_norms) == [1, 2, 3]
+    return run
 
 
 def plain_norm(model: nn.Module, rows: list[list[int]]) -> float:
@@ -104,6 +64,31 @@ def plain_norm(model: nn.Module, rows: list[list[int]]) -> float:
     norm = torch.stack([p.grad.double().square().sum() for p in model.parameters()]).sum().sqrt()
     model.zero_grad()
     return float(norm)
+
+
+@pytest.mark.parametrize("source", fast_then_slow(["held-out-users", "public", "non-private"]))
+def test_the_largest_group_is_every_users_whole_gradient(folder, tmp_path, source) -> None:
+    norms, out = probed(folder, source=Provenance(source), max_group_size=64), tmp_path / "n.json"
+    norms.save(out)
+    assert GradientNorms.load(out) == norms
+    store = UserStore.open(folder / "store")
+    part = store.split(Split.HELD_OUT_USERS if source == "held-out-users" else Split.TRAIN)
+    each = []
+    for user, count in enumerate(part.counts):
+        rows = part.gather(np.full(count, user), np.arange(count))
+        ends = zip(rows.offsets[:-1], rows.offsets[1:], strict=True)
+        texts = [rows.tokens[begin:end].tolist() for begin, end in ends]
+        each.append(plain_norm(toy_model(store), texts))
+    assert norms.user_norms[64] == pytest.approx(float(np.median(each)), rel=1e-5)
+    assert (norms.users, str(norms.source)) == (len(part.counts), source)
+    assert stat.S_IMODE(out.stat().st_mode) == (0o644 if source == "public" else 0o600)
+
+
+def test_the_command_measures_as_it_is_told(folder, tmp_path, plan) -> None:
+    assert plan(folder, "source=public", "users=5", "max_group_size=3")[0] == 0
+    norms = GradientNorms.load(tmp_path / "norms.json")
+    assert (norms.source, norms.users) == (Provenance.PUBLIC, 5)
+    assert list(norms.user_norms) == [1, 2, 3]
 
 
 def test_norms_equal_plain_autograd_for_every_group_size_and_every_example(folder) -> None:
@@ -145,26 +130,22 @@ def test_a_gradient_that_is_not_finite_leaves_its_user_out(folder) -> None:
 def charged(folder, tmp_path) -> Path:
     """A store of its own, since a release is charged there; and the model."""
     pytest.importorskip("opendp", reason="the extra queries is not installed")
-    shutil.copytree(folder / "store", tmp_path / "here" / "store")
-    shutil.copytree(folder / "model", tmp_path / "here" / "model")
-    return tmp_path / "here"
+    return shutil.copytree(folder, tmp_path / "here")
 
 
-RELEASE = ["source=dp-release", "users=100", "max_group_size=2"]
+RELEASE = ("source=dp-release", "users=100", "max_group_size=2")
 
 
 @pytest.mark.slow
-def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path, capsys) -> None:
-    out = tmp_path / "norms.json"
-    assert plan(charged, out, *RELEASE, "epsilon=200", epsilon=204) == 0
-    assert "gradient norms" in capsys.readouterr().out
-    norms = GradientNorms.load(out)
+def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path, plan) -> None:
+    status, told = plan(charged, *RELEASE, "epsilon=200", epsilon=204)
+    assert (status, "gradient norms" in told) == (0, True)
+    norms = GradientNorms.load(tmp_path / "norms.json")
     (line,) = StoreLedger(charged / "store").charges()
     assert (norms.ledger_line, line.query_epsilon) == (line.run_id, 200.0)
     assert norms.users == 100  # as declared: how many were measured is private
     assert norms.median_examples_per_user is None
-    store = UserStore.open(charged / "store")
-    exact = probe_store(store, config(charged), source=Provenance.PUBLIC, max_group_size=2)
+    exact = probed(charged, source=Provenance.PUBLIC, max_group_size=2)
     for size in (1, 2):
         assert norms.user_norms[size] == pytest.approx(exact.user_norms[size], rel=0.3)
     assert norms.example_norm == norms.user_norms[1]
@@ -173,21 +154,17 @@ def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path,
 @pytest.mark.slow
 def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, monkeypatch) -> None:
     """Each user's coin is their own: nobody's presence moves who else is measured."""
-    seen = []
-    honest = probe_module.draw_units
+    seen, honest = [], probe_module.draw_units
 
     def noted(split, chosen, **rest):
         seen.append(len(chosen))
         return honest(split, chosen, **rest)
 
     monkeypatch.setattr(probe_module, "draw_units", noted)
-    store = UserStore.open(charged / "store")
+    how = {"source": Provenance.DP_RELEASE, "max_group_size": 2, "epsilon": 1.0}
     for _ in range(12):
-        probe_store(
-            store, config(charged), source=Provenance.DP_RELEASE, max_group_size=2,
-            users=100, population=200, epsilon=1.0,
-        )  # fmt: skip
-    people = len(store.split(Split.TRAIN).counts)
+        probed(charged, users=100, population=200, **how)
+    people = len(UserStore.open(charged / "store").split(Split.TRAIN).counts)
     assert abs(np.mean(seen) - people / 2) < 4 * np.sqrt(people / 4 / 12)
     assert len(set(seen)) > 1
 
@@ -196,14 +173,14 @@ def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, monkeypatch) -> Non
     ("measured", "says"),
     [
         (RELEASE, "needs a population and an epsilon"),
-        ([*RELEASE, "epsilon=1", "seed=3"], "no seed"),
-        ([*RELEASE, "epsilon=-1"], "epsilon"),
-        (["source=public", "epsilon=1"], "other sources take none"),
-        (["source=nobody"], "measure.source must be one of"),
+        ((*RELEASE, "epsilon=1", "seed=3"), "no seed"),
+        ((*RELEASE, "epsilon=-1"), "epsilon"),
+        (("source=public", "epsilon=1"), "other sources take none"),
+        (("source=nobody",), "measure.source must be one of"),
     ],
 )
-def test_bad_releases_charge_nobody(charged, tmp_path, capsys, measured, says) -> None:
-    assert plan(charged, tmp_path / "norms.json", *measured) == 2
-    assert says in " ".join(capsys.readouterr().err.split())
+def test_bad_releases_charge_nobody(charged, tmp_path, plan, measured, says) -> None:
+    status, told = plan(charged, *measured)
+    assert (status, says in told) == (2, True)
     assert StoreLedger(charged / "store").charges() == []
     assert not (tmp_path / "norms.json").exists()

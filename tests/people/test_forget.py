@@ -99,7 +99,7 @@ def test_nothing_of_the_person_is_left_and_everything_else_is(life):
     assert marks(UserStore.open(store.path)) == sought, "nothing has changed"
     done = userdp.forget(store, USER, yes=True, statement=life / "for-them.txt")
     assert holding(life, sought) == set()
-    assert done.lost_runs == ()
+    assert done.runs_not_found == ()
     assert set(done.removed) == {
         life / "plain" / "model",
         life / "plain" / "checkpoints",

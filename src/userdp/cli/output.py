@@ -21,7 +21,7 @@ from rich.table import Table as Drawn
 
 from userdp.claims import Claim
 from userdp.claims.words import foreseen_in_words
-from userdp.cli.commands import module_of, options_of, sections_of
+from userdp.cli.commands import options_of, sections_of
 from userdp.commands.progress import say
 from userdp.core.codec import plain
 from userdp.core.errors import FailureError, Interrupted, UserdpError, UserdpWarning
@@ -55,7 +55,7 @@ def show_answer(answer: Any, command: str, *, json: bool) -> int:
     """
     if answer is None:
         return 0
-    told = plain(getattr(module_of(command), "to_dict", plain)(answer))
+    told = plain(answer)
     if json:
         sys.stdout.write(json_library.dumps(told, allow_nan=False) + "\n")
     else:

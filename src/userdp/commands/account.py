@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
+from userdp.accounting.bracket import Bracket
 from userdp.claims import Claim
 from userdp.commands.answer import ASIDE, INNER, Answer
 from userdp.commands.setting import Section, read, samplings
@@ -88,19 +89,17 @@ def account(
     Raises:
         UseError: something is missing, is said twice or says nothing.
     """
-    if accountant not in (None, "contour") and curve:
-        raise UseError(
-            f"--curve is computed by contour, not by --accountant {accountant}",
-            hint="leave --accountant out, or ask for it by itself",
-        )
     own = {"sampling_probability": sampling_probability, "group_size": group_size}
     constants = {name: one for name, one in own.items() if one is not None}
     constants |= read(settings, sections())["sampling"]
+    more = {"curve": curve, "proof": proof}
+    if curve and accountant not in (None, "contour"):
+        raise UseError("--curve is computed by contour: leave --accountant out, or --curve")
     if ledger is not None:
         beside = (sampling, population, epsilon, noise_multiplier, steps, *constants.values())
         if any(one is not None for one in beside):
             raise UseError("--ledger says it all: leave the options of a mechanism out")
-        return _of_ledger(Path(ledger), delta, accountant, curve=curve, proof=proof)
+        return _of_ledger(Path(ledger), delta, accountant, **more)
     law = _sampling(sampling or "users", constants, population)
     require_said({"steps": steps}, why="epsilon depends on it")
     noise = Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier)
@@ -110,25 +109,19 @@ def account(
             "account needs two of --noise-multiplier, --delta and --epsilon (or --ledger PATH): "
             "the third is computed"
         )
-    if delta is not None:
-        _warn_of_delta(law, population, delta)
-        chosen, goal = Accountant(accountant or "contour"), dict[str, float]()
-        if epsilon is not None:
-            goal = {"target_epsilon": epsilon}
-            mechanism = calibrate(mechanism, **goal, target_delta=delta, accountant=chosen)
-        told = _facts(law, mechanism) | goal | _epsilon(mechanism, delta, chosen)
-        return Priced(values=_further(told, mechanism, curve=curve, proof=proof))
-    assert epsilon is not None
-    if curve or accountant:
-        raise UseError("--epsilon with a noise goes with a mechanism and --proof only")
-    bracket = mechanism.delta(epsilon)
-    told = _facts(law, mechanism) | {"delta": bracket.upper, "delta_lower_bound": bracket.lower}
-    told |= {"epsilon": epsilon, "accountant": bracket.accountant}
-    if proof:
-        from userdp.accounting.claims import prove_delta
-
-        told["proof"] = prove_delta(mechanism, epsilon, bracket)
-    return Priced(values=told)
+    if delta is None and epsilon is not None:
+        if accountant is not None:
+            raise UseError("--accountant computes epsilon, and --epsilon says it: leave one out")
+        told = _answer(mechanism, mechanism.delta(epsilon), of="delta", at=epsilon, **more)
+        return Priced(values=_facts(law, mechanism) | told)
+    assert delta is not None
+    _warn_of_delta(law, population, delta)
+    chosen, goal = Accountant(accountant or "contour"), dict[str, float]()
+    if epsilon is not None:
+        goal = {"target_epsilon": epsilon}
+        mechanism = calibrate(mechanism, **goal, target_delta=delta, accountant=chosen)
+    told = _answer(mechanism, epsilon_by(chosen, mechanism, delta), of="epsilon", at=delta, **more)
+    return Priced(values=_facts(law, mechanism) | goal | told)
 
 
 def sections() -> dict[str, Section]:
@@ -175,12 +168,38 @@ def _facts(sampling: Sampling, mechanism: Any) -> dict[str, Any]:
     }
 
 
-def _epsilon(mechanism: Any, delta: float, accountant: Accountant) -> dict[str, Any]:
-    """The ε of a mechanism at δ."""
-    bracket = epsilon_by(accountant, mechanism, delta)
-    told = {"epsilon": bracket.upper, "epsilon_lower_bound": bracket.lower, "delta": delta}
-    note = {"note": bracket.note} if bracket.note else {}
-    return {**told, "accountant": bracket.accountant, **note}
+def _answer(
+    mechanism: Any, bracket: Bracket, *, of: str, at: float, curve: bool, proof: bool
+) -> dict[str, Any]:
+    """What an accountant says, with the whole curve and a proof where they are asked for.
+
+    Args:
+        mechanism: that is priced.
+        bracket: the answer.
+        of: what it is an answer of: "epsilon", at a delta, or "delta", at an epsilon.
+        at: that number.
+        curve: see `account`.
+        proof: see `account`; it fails if the answer is contradicted.
+    """
+    given = "delta" if of == "epsilon" else "epsilon"
+    told: dict[str, Any] = {of: bracket.upper, f"{of}_lower_bound": bracket.lower, given: at}
+    told |= {"accountant": bracket.accountant} | ({"note": bracket.note} if bracket.note else {})
+    if curve:
+        from userdp.accounting.tradeoff import delta_curve
+
+        rates = [1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.5]
+        drawn = delta_curve(lambda epsilon: float(mechanism.delta(epsilon).upper))
+        told["curve"] = {
+            "epsilon": list(drawn.epsilons),
+            "delta": list(drawn.deltas),
+            "false_positive_rate": rates,
+            "largest_true_positive_rate": [drawn.max_true_positive_rate(rate) for rate in rates],
+        }
+    if proof:
+        from userdp.accounting.claims import prove_delta, prove_epsilon
+
+        told["proof"] = (prove_epsilon if given == "delta" else prove_delta)(mechanism, at, bracket)
+    return told
 
 
 def _warn_of_delta(law: Sampling, population: int | None, delta: float) -> None:
@@ -211,38 +230,17 @@ def _of_ledger(
             f"of {why}",
             hint="leave them out, or name the ledger of a single private run",
         )
-    told = claimed.to_dict()
+    own = Bracket(lower=0.0, upper=guarantee.epsilon, accountant=guarantee.accountant)
+    bracket = own
+    if accountant and mechanism is not None:
+        bracket = epsilon_by(Accountant(accountant), mechanism, guarantee.delta)
+    told = _answer(mechanism, bracket, of="epsilon", at=guarantee.delta, curve=curve, proof=proof)
     if (plan := claimed.plan) is not None:
         _warn_of_delta(plan.sampling, plan.population, guarantee.delta)
         if accountant:
-            again = _epsilon(mechanism, guarantee.delta, Accountant(accountant))
-            told = _facts(plan.sampling, mechanism) | told | again
-            second = {name: told[name] for name in ("epsilon", "accountant")}
+            told |= _facts(plan.sampling, mechanism)
+            second: Any = {"epsilon": bracket.upper, "accountant": bracket.accountant}
             claimed = replace(claimed, guarantee=replace(guarantee, **second))
-            told["headline"] = claimed.headline
-    return Priced(values=_further(told, mechanism, curve=curve, proof=proof), claim=claimed)
-
-
-def _further(
-    told: dict[str, Any], mechanism: Any, *, curve: bool, proof: bool
-) -> Mapping[str, Any]:
-    """What is told, with the curve, and with the proof of ε, which fails if it is contradicted."""
-    if curve:
-        from userdp.accounting.tradeoff import delta_curve
-
-        rates = [1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.5]
-        drawn = delta_curve(lambda epsilon: float(mechanism.delta(epsilon).upper))
-        told["curve"] = {
-            "epsilon": list(drawn.epsilons),
-            "delta": list(drawn.deltas),
-            "false_positive_rate": rates,
-            "largest_true_positive_rate": [drawn.max_true_positive_rate(rate) for rate in rates],
-        }
-    if proof:
-        from userdp.accounting.bracket import Bracket
-        from userdp.accounting.claims import prove_epsilon
-
-        lower, upper = float(told.get("epsilon_lower_bound", 0.0)), float(told["epsilon"])
-        bracket = Bracket(lower=lower, upper=upper, accountant=str(told["accountant"]))
-        told["proof"] = prove_epsilon(mechanism, float(told["delta"]), bracket)
-    return told
+    if bracket is own:
+        del told["epsilon_lower_bound"]
+    return Priced(values=claimed.to_dict() | told, claim=claimed)

@@ -82,17 +82,15 @@ def dedup(
         raise UseError(f"--out is the public corpus itself, {corpus}, which stays as it is")
     require_new(place, overwrite=overwrite, name="clean.jsonl.gz")
     require_new(provenance_of(place), overwrite=overwrite)
-    given = read(settings, sections())
-    domains, listed = _domains(domain), _urls(urls)
-    name = secrets.token_hex(16)
+    given, name = read(settings, sections()), secrets.token_hex(16)
+    fields = {"text": public_text_field, "url": public_url_field}
+    published = PublicCorpus(**fields, domains=_domains(domain), urls=_urls(urls))
     if store is not None:
         name = read_meta(Path(store)).store_id
         StoreLedger(Path(store)).look("dedup")
     paths = [private] if isinstance(private, str) else list(private)
     options = source_options(InputOptions(**given["input"]), None)
     records, tally = open_source(paths, kind=source, options=options), Tally()
-    fields = {"text": public_text_field, "url": public_url_field}
-    published = PublicCorpus(**fields, domains=domains, urls=listed)
     with shown(progress) as bar:
         texts = PrivateTexts(_texts(records, tally, bar), OverlapRules(**given["rules"]))
         if not len(texts):
@@ -101,18 +99,10 @@ def dedup(
                 hint="check --set input.user=…, input.text=… and the paths",
             )
         counts = filter_file(corpus, place, texts, published, private_content=name, progress=bar)
-    return {
-        "public": str(corpus),
-        "out": str(place),
-        "provenance": str(provenance_of(place)),
-        "private_data": name,
-        "private_records": len(texts),
-        "private_drops": {str(reason): n for reason, n in tally.drops.items()},
-        "operator_only": True,
-        **asdict(counts),
-        "near_duplicates": counts.near_duplicates,
-        "on_sites": counts.on_sites,
-    }
+    places = {"public": corpus, "out": place, "provenance": provenance_of(place)}
+    read_here = {"private_data": name, "private_records": len(texts), "private_drops": tally.drops}
+    removed = {"near_duplicates": counts.near_duplicates, "on_sites": counts.on_sites}
+    return {**places, **read_here, "operator_only": True, **asdict(counts), **removed}
 
 
 def sections() -> dict[str, Section]:

@@ -18,21 +18,10 @@ from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Total
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
-from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
+from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.training.config import TrainConfig
 
 STEPS = 12
-
-
-def _plan(sampling: Sampling, *, noise: float, population: int) -> Plan:
-    return Plan(
-        sampling=sampling,
-        clip=Clip(l2_norm=1.0),
-        noise=Gaussian(multiplier=noise),
-        steps=STEPS,
-        population=population,
-        budget=Budget(target_delta=1e-5, target_epsilon=7.9),
-    )
 
 
 # Both plans spend the same: at most so many gradients a step in expectation, times steps. The noise
@@ -40,11 +29,13 @@ def _plan(sampling: Sampling, *, noise: float, population: int) -> Plan:
 # not search; epsilon is recomputed from the ledger in any case. The learning rate, clip norms and
 # group sizes were chosen on this text, which is public. Populations are declared: round numbers,
 # whatever the packages installed here hold.
+_COMMON: Any = {"clip": Clip(l2_norm=1.0), "steps": STEPS}
+_COMMON["budget"] = Budget(target_delta=1e-5, target_epsilon=7.9)
 _ULS = PoissonUsers(sampling_probability=20 / 600, group_size=2)
 _ELS = PoissonExamples(sampling_probability=40 / 3_800, group_size=8)
 PLANS = {
-    "uls": _plan(_ULS, noise=0.4848, population=600),
-    "els": _plan(_ELS, noise=0.7706, population=3_800),
+    "uls": Plan(sampling=_ULS, noise=Gaussian(multiplier=0.4848), population=600, **_COMMON),
+    "els": Plan(sampling=_ELS, noise=Gaussian(multiplier=0.7706), population=3_800, **_COMMON),
 }
 CONFIG = TrainConfig(learning_rate=2e-3, checkpoint_every=STEPS)
 PACKAGES = ("numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib")
@@ -87,12 +78,9 @@ def demo(*, out: str | os.PathLike[str], overwrite: bool = False) -> dict[str, A
     store = userdp.prepare(PACKAGES, out=place / "store", **PREPARED)
     # Fixed before anything ran: so the sum is a guarantee, and neither run's claim holds the other.
     prices = [plan.guarantee() for plan in PLANS.values()]
-    StoreLedger(store.path).append(
-        Total(
-            epsilon=math.fsum(price.epsilon for price in prices),
-            delta=math.fsum(price.delta for price in prices),
-        )
-    )
+    epsilon = math.fsum(price.epsilon for price in prices)
+    delta = math.fsum(price.delta for price in prices)
+    StoreLedger(store.path).append(Total(epsilon=epsilon, delta=delta))
     for declare in (True, False):
         for name, plan in PLANS.items():
             if not declare:
@@ -102,16 +90,16 @@ def demo(*, out: str | os.PathLike[str], overwrite: bool = False) -> dict[str, A
     sizes, runs = store.meta.totals["splits"]["train"], []
     for name, plan in PLANS.items():
         measured = userdp.evaluate(place / name, store=store, split=[Split.HELD_OUT_USERS])
-        base, model = measured.rows()
+        before, after = (row["loss"] for row in measured.rows())
         told = {"run": str(place / name), "algorithm": plan.algorithm}
-        counted = {"users": sizes["users"], "examples": sizes["examples"]}
-        losses = {"loss_before": base["loss"], "loss_after": model["loss"]}
-        runs.append({**told, **counted, **userdp.claim(place / name).to_dict(), **losses})
+        told |= {one: sizes[one] for one in ("users", "examples")}
+        told |= {"loss_before": before, "loss_after": after}
+        runs.append(told | userdp.claim(place / name).to_dict())
     say("4/4 report: the claim, its assumptions, the curves")
     pages = {"public_report": place / "report-public.html", "report": place / "report.html"}
     for kind, page in pages.items():
         public = kind == "public_report"
-        userdp.report([place / name for name in PLANS], out=page, public=public)
+        userdp.report([place / name for name in PLANS], out=page, public=public, overwrite=True)
     result = {
         "runs": runs,
         "together": userdp.claim(store).to_dict(),
@@ -134,11 +122,8 @@ def _place(out: Path, *, overwrite: bool) -> Path:
             f"{out} is no empty folder and holds no earlier demo: nothing of it is overwritten",
             hint="choose another --out",
         )
-    if demonstrated:
-        for name in ("store", *PLANS):
-            shutil.rmtree(out / name, ignore_errors=True)
-        for page in out.glob("report*.html"):
-            page.unlink()
+    for old in ("store", *PLANS) if demonstrated else ():
+        shutil.rmtree(out / old, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / MARKER, {})
     return out

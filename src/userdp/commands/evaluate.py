@@ -135,17 +135,18 @@ def evaluate(
     with told_of(left, resume=False), shown(progress) as bar:
         how: dict[str, Any] = {"with_base": base, "device": device, "progress": bar}
         if epsilon is not None:
-            of = splits[0] if splits else Split.HELD_OUT_USERS
             how |= {"epsilon": epsilon, "batch": micro_batch, **bounds}
-            released = release_evaluation(path, people, of, **how)
+            released = release_evaluation(
+                path, people, (splits or [Split.HELD_OUT_USERS])[0], **how
+            )
             return Evaluated(run=path, operator_only=False, released=released)
         how["most_users"] = most_users
         if personalize:
-            training = LocalTraining(**local)
-            gained = personalize_run(path, people, training, lora_rank=lora_rank, **how)
+            how["lora_rank"] = lora_rank
+            gained = personalize_run(path, people, LocalTraining(**local), **how)
             return Evaluated(run=path, personalized=gained)
-        of_all = splits or held_out_splits(people)
-        measured = evaluate_splits(path, people, of_all, batch=micro_batch, **how)
+        splits = splits or [*held_out_splits(people)]
+        measured = evaluate_splits(path, people, splits, batch=micro_batch, **how)
         return Evaluated(run=path, splits=tuple(measured))
 
 

@@ -28,8 +28,6 @@ from userdp.federated.simulation import claim_of, make_federation, measure, run_
 from userdp.plans import Budget, Plan
 from userdp.plans.small_delta import require_small_delta
 
-_OPTIONS = ("items_per_silo", "subjects_per_silo", "group_size", "batch_size")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Federated(Answer):
@@ -142,15 +140,17 @@ def federate(
             "constants, and counting the data would make them private",
             hint="declare round numbers that you would also tell a stranger",
         )
-    given = read(settings, sections())
+    given = read(
+        settings, sections(), "silo", "model", items_per_silo=items_per_silo, group_size=group_size,
+        subjects_per_silo=subjects_per_silo, batch_size=batch_size, model=model,
+    )  # fmt: skip
     named = None if model in ("bundled", "new") else Path(model)
     tokenizer = StoreTokenizer.load(named)
     options = source_options(InputOptions(**given["input"]), named)
-    constants = {"group_size": group_size, "batch_size": batch_size, **given["silo"]}
     given["model"] |= {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
     records = _records(data, options)
     plan = FederationPlan.calibrated(
-        Declared(items_per_silo=items_per_silo, subjects_per_silo=subjects_per_silo, **constants),
+        Declared(**given["silo"]),
         Budget(target_delta=delta, target_epsilon=epsilon),
         algorithm=algorithm,
         silos=silos,
@@ -158,7 +158,7 @@ def federate(
         silos_per_subject=silos_per_subject or silos,
         rounds=rounds,
         learning_rate=learning_rate,
-        model=LanguageModel(model=model, **given["model"]),
+        model=LanguageModel(**given["model"]),
     )
     if isinstance(plan.local, Plan):
         subjects, counted = silos * subjects_per_silo, "subjects, all silos together"
@@ -170,8 +170,8 @@ def federate(
 def sections() -> dict[str, Section]:
     """What ``--set`` reaches: of a silo's steps, of the model, of how the data is read."""
     return {
-        "silo": section_of(Declared, without=_OPTIONS),
-        "model": section_of(LanguageModel, without=("model", "tokenizer_sha256", "vocab_size")),
+        "silo": section_of(Declared),
+        "model": section_of(LanguageModel, without=("tokenizer_sha256", "vocab_size")),
         "input": section_of(InputOptions),
     }
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from userdp.commands.members import person, write_statement
 from userdp.commands.progress import shown
@@ -59,18 +58,8 @@ def forget(
     if not (name := person(user)):
         raise UseError("a user's id is empty", hint="name the person: --user ID")
     with shown(progress) as bar:
-        done = forget_user(
-            Path(store), name, also=[Path(one) for one in also], yes=yes, progress=bar
-        )
+        folders = [Path(one) for one in also]
+        done = forget_user(Path(store), name, also=folders, yes=yes, progress=bar)
     if statement is not None:
         write_statement(Path(statement), done.statement)
     return done
-
-
-def to_dict(done: Forgotten) -> Mapping[str, Any]:
-    """What ``userdp store forget --json`` prints."""
-    return {
-        "removed": [str(path) for path in done.removed],
-        "runs_not_found": list(done.lost_runs),
-        "statement": done.statement.to_dict(),
-    }

@@ -77,26 +77,18 @@ def members(
             write_statement(Path(statement), made)
         return Members(store=place, statement=made)
     ledger.look("members")
-    history = ledger.history()
-    numbers = ((charge, state_number(opened, charge)) for charge in history.charges.values())
-    return Members(
-        store=place,
-        operator_only=True,
-        joined=tuple(
-            {
-                "state": one.number + 1,
-                "kind": str(one.state.kind),
-                "users": one.users,
-                "charges": len(one.charges),
-                "epsilon": one.total.guarantee.epsilon if one.total else 0.0,
-                "delta": one.total.guarantee.delta if one.total else 0.0,
-            }
-            for one in intakes(opened, history)
-        ),
-        charges=tuple(
-            {"id": charge.run_id, "state": None if at is None else at + 1} for charge, at in numbers
-        ),
-    )
+    history, joined = ledger.history(), list[dict[str, Any]]()
+    for one in intakes(opened, history):
+        price = one.total and one.total.guarantee
+        told = {"state": one.number + 1, "kind": str(one.state.kind), "users": one.users}
+        cost = {"epsilon": price.epsilon if price else 0.0, "delta": price.delta if price else 0.0}
+        joined.append({**told, "charges": len(one.charges), **cost})
+    charges = [
+        {"id": charge.run_id, "state": None if at is None else at + 1}
+        for charge in history.charges.values()
+        for at in [state_number(opened, charge)]
+    ]
+    return Members(store=place, operator_only=True, joined=tuple(joined), charges=tuple(charges))
 
 
 def write_statement(path: Path, made: Statement) -> None:

@@ -131,11 +131,8 @@ def prepare(
         how |= {"owners": Owners(owners), "records_per_user": records_per_user}
         how |= {"tokenizer": StoreTokenizer.load(words), "seq_len": seq_len, "overwrite": overwrite}
     write = append_records if append else prepare_store
-    left = told(
-        "before its end: no store was written in part, and the same call goes on where it was",
-        resume=False,
-    )
-    with left, shown(progress) as bar:
+    left = "before its end: no store was written in part, and the same call goes on where it was"
+    with told(left, resume=False), shown(progress) as bar:
         write(records, place, progress=bar, **how)
     with held() as signals:  # the store stands: what remains is short, and belongs to it
         if shared is not None:
@@ -150,11 +147,6 @@ def prepare(
 def sections() -> dict[str, Section]:
     """What ``--set`` reaches."""
     return {"input": section_of(InputOptions, without=("user", "text"))}
-
-
-def to_dict(store: UserStore) -> dict[str, Any]:
-    """What ``userdp prepare --json`` prints: exact counts."""
-    return {"store": str(store.path), "operator_only": True, **store.meta.to_dict()}
 
 
 def source_options(given: InputOptions, tokenizer: Path | None) -> SourceOptions:

@@ -85,7 +85,7 @@ def train(
         declare: train nothing: record these constants in the store's ledger, so that a run that is
             trained by them later is known to have been fixed before whatever follows.
         settings: a further setting, as learning.weight_decay=0.1.
-        config: the model and how it learns, whole; further fields of it as keywords.
+        config: the model and how it learns, whole; fields that are given beside it count.
         progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
         fields: of `TrainConfig` and of `RunOptions`, by their names.
 
@@ -105,6 +105,7 @@ def train(
     from userdp.data.verify import require_intact
     from userdp.ledger import StoreLedger
     from userdp.ledger.lines import Declare
+    from userdp.plans.proposal import declared_users
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
     from userdp.training.opening import constants_digest
@@ -131,9 +132,9 @@ def train(
         if declare:
             StoreLedger(people.path).append(Declare(constants=digest))
             return {"store": str(people.path), "declared": True}
-        _foretell(people, chosen, plan, learned, run, digest)
-    options = replace(run, allow_large_delta=True)  # δ was judged above, by the users if declared
-    how: dict[str, Any] = {"options": options, "resume": resume, "dry_run": dry_run}
+        _foretell(people, chosen, learned, run, digest)
+    how: dict[str, Any] = {"options": run, "resume": resume, "dry_run": dry_run}
+    how["users"] = declared_users(plan)
     with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
         if run.verify:
             world.on_rank_zero(lambda: require_intact(people, quick=False, progress=bar))
@@ -141,12 +142,11 @@ def train(
         dry = run_training(people, chosen, learned, out=folder, progress=bar, **how)
     if world.rank != 0 or dry is not None:
         return None if world.rank != 0 else dry
-    claimed, plain = claim(folder), isinstance(chosen, PlainPlan)
     return Run(
         path=folder,
-        claim=claimed,
+        claim=claim(folder),
         algorithm=None if isinstance(chosen, PlainPlan) else chosen.algorithm,
-        steps=chosen.steps if plain else claimed.steps,
+        steps=chosen.steps,
         seconds=time.monotonic() - begin,
     )
 
@@ -180,30 +180,23 @@ def _resolved(
 
     learning, plain = given["learning"], given["plain"]
     nested: dict[str, Any] = {one: given[one] for one in ("sampling", "clip", "adaptation")}
-    chosen = PlanFields(**given["plan"], **nested)
-    if config is not None and learning:
-        raise UseError(
-            f"config says it all: leave {', '.join(learning)} out, or config",
-            hint="dataclasses.replace(config, …) changes a field",
-        )
-    resolved: Plan | PlainPlan
-    if resume and plan is None and not chosen.given and not plain:
-        resolved, kept = _begun(folder)
-        config = config if config is not None or learning else kept
-    elif isinstance(plan, PlainPlan) or plain:
+    chosen, own = PlanFields(**given["plan"], **nested), {*learning}
+    own |= set() if config is None else {"learning_rate"}
+    if resume and plan is None and not (chosen.given or plain):
+        plan, kept = _begun(folder)
+        config = config or kept
+    learned = TrainConfig(**learning) if config is None else replace(config, **learning)
+    if isinstance(plan, PlainPlan) or plain:
         if chosen.given or (plan is not None and plain):
             names = ", ".join(chosen.given or ["plan"])
             raise UseError(f"{names} says nothing in a run without privacy (plain)")
-        if plan is None and plain.keys() != {"steps", "batch_size"}:
+        if plain and plain.keys() != {"steps", "batch_size"}:
             raise UseError("a run without privacy needs plain.steps and plain.batch_size")
-        resolved = plan if isinstance(plan, PlainPlan) else PlainPlan(**plain)
-    else:
-        rank = learning.get("lora_rank") if config is None else config.lora_rank
-        resolved, by_preset = resolve(plan, chosen, low_rank=rank is not None)
-        if by_preset is not None:
-            own = set() if config is None else {"learning_rate"}
-            say(by_preset.sentence({*chosen.given, *learning, *own}))
-    return resolved, TrainConfig(**learning) if config is None else config
+        return plan if isinstance(plan, PlainPlan) else PlainPlan(**plain), learned
+    resolved, by_preset = resolve(plan, chosen, low_rank=learned.lora_rank is not None)
+    if by_preset is not None:
+        say(by_preset.sentence({*chosen.given, *own}))
+    return resolved, learned
 
 
 def _begun(out: Path) -> tuple[Plan | PlainPlan, TrainConfig]:
@@ -222,12 +215,7 @@ def _begun(out: Path) -> tuple[Plan | PlainPlan, TrainConfig]:
 
 
 def _foretell(
-    people: UserStore,
-    plan: Plan,
-    given: AnyPlan | None,
-    learned: TrainConfig,
-    run: RunOptions,
-    digest: str,
+    people: UserStore, plan: Plan, learned: TrainConfig, run: RunOptions, digest: str
 ) -> None:
     """Before anything is charged: what the claim will be, or that there will be none."""
     from userdp.claims.claims import foreseen
@@ -244,28 +232,7 @@ def _foretell(
         return
     ledger = StoreLedger(people.path)
     history, began = ledger.history(), Subject(name=learned.model, loaded=True)
-    warn_of_delta(plan, given, total=history.total_delta, allowed=run.allow_large_delta)
     base = None if run.base_of_others else ancestry(began, ledger)
     to_come = foreseen(history, plan, base=base, at=history.fixed_at(digest, history.lines))
     if run.slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
         say(f"The model will claim {foreseen_in_words(to_come)}.")
-
-
-def warn_of_delta(plan: Plan, given: object, *, total: float, allowed: bool) -> None:
-    """Refuse a δ of 1/n or more, and warn of one above n^-1.1.
-
-    Args:
-        plan: whose δ.
-        given: what it was given as: in a file, or as a proposal, the users that were declared stand
-            beside it, where only their examples are in the plan.
-        total: δ of the store's budget, see `plan_with_small_delta`.
-        allowed: neither refuse nor warn.
-    """
-    from userdp.plans.proposal import declared_users
-    from userdp.plans.small_delta import plan_with_small_delta
-
-    users = declared_users(given)
-    warn(
-        plan_with_small_delta(plan, users=users, total_delta=total, allow_large_delta=allowed),
-        stacklevel=3,
-    )

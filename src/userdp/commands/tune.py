@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from userdp.commands.progress import shown
 from userdp.commands.run import opened
 from userdp.commands.setting import Section, read, section_of
-from userdp.commands.train import warn_of_delta
-from userdp.core.errors import UseError
+from userdp.core.errors import UseError, warn
 from userdp.data.progress import Progress
 from userdp.data.splits import Split
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan
-from userdp.plans.proposal import Proposal, as_plan
+from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sweeping.request import TuningMode, build_request, grid, repetitions_of
 from userdp.sweeping.runs import Tuned, run_sweep
 from userdp.training.config import OptimizerName, RunOptions, TrainConfig
@@ -96,23 +97,24 @@ def tune(
     given = read(settings, sections())
     several = isinstance(plan, Sequence) and not isinstance(plan, str)
     plans: list[Any] = list(cast("Sequence[AnyPlan]", plan)) if several else [plan]
+    request = None
     if tuning is None:
-        numbers = (epsilon, population, delta, score_epsilon, loss_bound, mean_trials)
-        said = [one for one in (*numbers, distribution, config) if one is not None]
+        tried = (plans, learning_rate, l2_clip_norm, optimizer, settings, config)
+        numbers = (epsilon, population, delta, score_epsilon, loss_bound, mean_trials, distribution)
         if not resume:
             raise UseError(
                 "a tuning needs --tuning by name: what the winner claims depends on how it is "
                 "chosen",
                 hint="non-private, composition or private-selection; see `userdp tune --help`",
             )
-        if said or any(map(len, (plans, learning_rate, l2_clip_norm, optimizer, settings))):
+        if any(tried) or any(one is not None for one in numbers):
             raise UseError(
                 "--resume goes on with what the tuning began with: these options would be ignored",
                 hint="give --resume alone, or all of the options once more",
             )
-        request = None
     else:
-        learned = TrainConfig(**given["learning"]) if config is None else config
+        learning = given["learning"]
+        learned = TrainConfig(**learning) if config is None else replace(config, **learning)
         if not plans and epsilon is not None and population is not None:
             budget = PlanFields(epsilon=epsilon, population=population, delta=delta)
             made, _ = resolve(None, budget, low_rank=learned.lora_rank is not None)
@@ -125,7 +127,12 @@ def tune(
         total = StoreLedger(people.path).history().total_delta
         allowed = bool(given["run"].get("allow_large_delta"))
         for one in plans:
-            warn_of_delta(as_plan(one), one, total=total, allowed=allowed)
+            users = declared_users(one)
+            warn(
+                plan_with_small_delta(
+                    as_plan(one), users=users, total_delta=total, allow_large_delta=allowed
+                )
+            )
         axes = {"learning_rate": learning_rate, "optimizer": list(map(OptimizerName, optimizer))}
         request = build_request(
             people,

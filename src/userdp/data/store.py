@@ -74,6 +74,10 @@ class UserStore:
     def __repr__(self) -> str:
         return f"UserStore({str(self.path)!r})"
 
+    def to_dict(self) -> dict[str, Any]:
+        """What ``userdp prepare --json`` prints: exact counts."""
+        return {"store": str(self.path), "operator_only": True, **self.meta.to_dict()}
+
     @classmethod
     def open(cls, path: Path | str, *, fixed_graph: bool = False) -> UserStore:
         """Open the store at ``path``.

@@ -37,12 +37,12 @@ class Forgotten:
     Args:
         statement: for the person.
         removed: files and folders elsewhere that went: weights without privacy, audits' numbers.
-        lost_runs: runs whose folder was not found, so that nothing there was removed.
+        runs_not_found: runs whose folder was not found, so that nothing there was removed.
     """
 
     statement: Statement
     removed: tuple[Path, ...]
-    lost_runs: tuple[str, ...]
+    runs_not_found: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +152,7 @@ def forget_user(
         if charge.is_run and charge.again is None
     ]
     lost = tuple(run for run in (*charged, *history.taken.values()) if run not in found)
-    return Forgotten(statement=statement, removed=tuple(removed), lost_runs=lost)
+    return Forgotten(statement=statement, removed=tuple(removed), runs_not_found=lost)
 
 
 def find_runs(store: Path, history: History, also: Iterable[Path] = ()) -> list[FoundRun]:

@@ -51,6 +51,7 @@ def train(
     options: RunOptions = _USUAL,
     resume: bool = False,
     dry_run: bool = False,
+    users: int | None = None,
     progress: Progress | None = None,
     unsafe_seeds: UnsafeSeeds = _SECRET,
     watched: Watched | None = None,
@@ -72,6 +73,7 @@ def train(
         resume: continue an interrupted run: its remaining steps, from its last checkpoint; or only
             settle it, where a kill came when all else was done.
         dry_run: do all but charge and write; see `userdp.make_private`.
+        users: that were declared beside the plan, if it does not say it.
         progress: is told how many steps are done.
         unsafe_seeds: FOR TESTS ONLY.
         watched: is given a private run and its model, when the run is open and before its steps.
@@ -140,7 +142,7 @@ def train(
             slot=options.slot,
         )
         private = isinstance(plan, Plan)
-        run = PrivateRun(training) if private else PlainRun(training, seed=config.seed)
+        run = PrivateRun(training, users=users) if private else PlainRun(training, seed=config.seed)
         if dry_run:
             return dry_run_of(run)
         with interrupts.held() as signals, run.open():
