@@ -1,14 +1,20 @@
-"""`userdp federate` and the figures of Marathe et al., each in very small."""
+"""`userdp federate`: every algorithm in small, what it refuses, and how it goes on."""
 
 import json
 import math
+import os
 import random
+import shlex
+import signal
 
 import pytest
 
 from tests.speed import fast_then_slow
+from tests.training.toy import attempts
 from userdp.cli.app import run as userdp
+from userdp.core.files import write_json
 from userdp.federated.algorithms import ALGORITHMS
+from userdp.federated.silo import BEGUN_FILE, RELEASED_FILE, Silo
 from userdp.federated.simulation import claim_of
 
 SMALL = ["--silos", "2", "--rounds", "2", "--runtime", "in-process", "--json"]
@@ -74,9 +80,10 @@ def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
     assert not (out / "silo-00" / "run").exists()
     assert (out / "silo-00").stat().st_mode & 0o777 == 0o700
     assert said["app"] == str(out / "app")
-    status, _, error = federate(capsys, out, "--claim")  # nothing has been charged yet
-    assert status == 2
-    assert "at least one silo's ledger" in error
+    for folder, why in ((out, "at least one silo's ledger"), (tmp_path, "a federation plan")):
+        status, _, error = federate(capsys, folder, "--claim")  # nothing has been charged yet
+        assert status == 2
+        assert why in error
 
 
 @pytest.mark.parametrize(
@@ -112,7 +119,43 @@ def test_bad_use_is_told_at_the_start_and_leaves_nothing(play, tmp_path, capsys,
     assert not out.exists()
 
 
-def test_what_is_no_federation_has_no_claim(tmp_path, capsys):
-    status, _, error = federate(capsys, tmp_path, "--claim")
-    assert status == 2
-    assert "a federation plan" in error
+def interrupted(play, out, capsys, monkeypatch):
+    """Ctrl-C in round 2, when silo 0 has begun its steps; what was said of it."""
+    whole = Silo.run_round
+
+    def run_round(self, asked, weights):
+        if (self.index, asked) == (0, 2):
+            os.kill(os.getpid(), signal.SIGINT)
+        return whole(self, asked, weights)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Silo, "run_round", run_round)
+        status, _, said = federate(capsys, play, "--out", out, *TEXT, *DECLARED, *SMALL)
+    assert status == 130
+    assert [attempts(out / f"silo-0{index}" / "run") for index in range(2)] == [2, 1]
+    return said
+
+
+def test_invariant_7_a_silo_finishes_its_steps_and_the_line_goes_on(
+    play, tmp_path, capsys, monkeypatch
+):
+    out = tmp_path / "f"
+    said = interrupted(play, out, capsys, monkeypatch)
+    words, command = said.splitlines()[-1].split("; go on with: userdp federate ")
+    assert words.endswith("interrupted in round 2 of 2, between two silos")
+    status, answer, said = federate(capsys, *shlex.split(command))
+    assert status == 0, said
+    assert claim_of(out).complete
+    assert claim_of(out).steps == {0: 2, 1: 2}
+    assert answer["claim"]["epsilon"] == claim_of(out).guarantee.epsilon
+
+
+def test_a_silo_that_was_killed_in_a_round_sits_it_out(play, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "f"
+    interrupted(play, out, capsys, monkeypatch)
+    (out / "silo-01" / RELEASED_FILE).unlink()
+    write_json(out / "silo-01" / BEGUN_FILE, {"round": 2})
+    status, _, said = federate(capsys, play, "--out", out, *SMALL, "--resume")
+    assert status == 0, said
+    assert claim_of(out).steps == {0: 2, 1: 1}
+    assert not claim_of(out).complete
