@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.exports import make_key
-from userdp.claims.signing import PublicKey, Signer, unchecked_payload
+from userdp.claims.signing import PublicKey, Signer
 from userdp.core.errors import UseError
 
 pytest.importorskip("securesystemslib", reason="the extra sign is not installed")
@@ -25,7 +25,6 @@ def test_a_signature_is_checked_by_the_public_key_of_its_signer_only(tmp_path, k
     assert PublicKey(public).payload_of(envelope, where=WHERE) == b"{}"
     assert PublicKey(public).id == signer.id
     assert PublicKey(other).payload_of(envelope, where=WHERE) is None
-    assert unchecked_payload(envelope, where=WHERE) == b"{}"
 
 
 def test_the_signature_is_of_the_encoding_that_dsse_prescribes(tmp_path):
@@ -99,8 +98,8 @@ def test_an_encrypted_key_is_refused_with_a_way_out(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"[]", b"{}", b'{"payload": 1, "payloadType": "x", "signatures": []}',
-     b'{"payload": "!", "payloadType": "application/vnd.in-toto+json", "signatures": []}',
+    [b"", b"[]", b"{}", b'{"payload": "", "payloadType": "x", "signatures": []}',
+     b'{"payload": 1, "payloadType": "application/vnd.in-toto+json", "signatures": []}',
      b'{"payload": "", "payloadType": "application/vnd.in-toto+json", "signatures": [{}]}'],
 )  # fmt: skip
 def test_what_is_no_envelope_is_refused(tmp_path, text):

@@ -1,15 +1,18 @@
 """What a claim is made of: parts, each with a price; and conditions, which no price covers.
 
-Both are data, under names that ledgers and exports hold. How they are priced and said stands here.
+Both are data, under names that ledgers and exports hold; ``words.toml`` has a sentence for each.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar, Self, TypeAlias
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
 
 from userdp.accounting.filters import ACCOUNTANT as FILTER
 from userdp.accounting.filters import RenyiFilter
@@ -20,6 +23,12 @@ from userdp.sampling import PoissonUsers
 
 PriceOfPlan: TypeAlias = Callable[[Plan, float | None], Guarantee]
 """What all steps of a plan cost at a δ, or at the plan's own."""
+
+
+@cache
+def sentences() -> Mapping[str, Any]:
+    """What is said of claims: ``words.toml``."""
+    return tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
 
 
 def own_price(plan: Plan, delta: float | None) -> Guarantee:
@@ -42,22 +51,8 @@ class Part:
     @property
     def in_words(self) -> str:
         """What it is."""
-        match self:
-            case Steps(plan=plan, charges=charges):
-                times = f", charged {charges} times" if charges > 1 else ""
-                return f"training ({plan.algorithm}, {plan.steps} steps{times})"
-            case Choice(tuning=declared) | OfSeries(series=declared):
-                return declared.in_words
-            case Query(name=name):
-                return f"DP answer: {name}"
-            case Filtered(filter=opened):
-                return (
-                    "a budget that was fixed before its first use, all of it (Rényi filter of "
-                    f"order {opened.order:g})"
-                )
-            case Bound(what=words) | Unclaimed(why=words):
-                return words
-        raise TypeError(f"{self!r} is no part of a claim")
+        told: str = sentences()["part"][self.kind]
+        return told.format(part=self)
 
     @property
     def has_delta(self) -> bool:
@@ -118,6 +113,11 @@ class Steps(Part):
     def charges(self) -> int:
         """How often the whole plan was charged."""
         return 1 + len(self.further)
+
+    @property
+    def again(self) -> str:
+        """That in words, where it was more than once."""
+        return f", charged {self.charges} times" if self.further else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,78 +197,21 @@ class Unclaimed(Part):
 
 
 class ConditionKind(StrEnum):
-    """What a claim may rest on that no price covers; JSON knows it by its value.
+    """What a claim may rest on that no price covers, by its name in JSON and in ``words.toml``."""
 
-    Attributes:
-        clause: follows "provided that".
-        of_store: the same of everything that was charged in a store, where that is said otherwise.
-    """
-
-    clause: str
-    of_store: str
-
-    def __new__(cls, value: str, clause: str, of_store: str | None = None) -> Self:
-        """A member that is ``value``."""
-        one = str.__new__(cls, value)
-        one._value_, one.clause, one.of_store = value, clause, of_store or clause
-        return one
-
-    LOOKS = (
-        "exact-looks",
-        "nothing of its training was chosen by the exact numbers that {told} showed its operator "
-        "before",
-        "nothing that was charged here was chosen by the exact numbers that {told} showed its "
-        "operator before",
-    )
-    BASE = (
-        "base-of-unknown-origin",
-        "the model that it began from ({told}) had learned nothing of these people",
-    )
-    MEMORY = (
-        "weights-changed-in-memory",
-        "the weights in memory that it began from, which are not those in the files of {told}, had "
-        "learned nothing of these people",
-    )
-    ADAPTERS = (
-        "adapters-of-unknown-origin",
-        "the adapters that it began with ({told}) had learned nothing of these people",
-    )
-    PLAN = (
-        "plan-from-exact-numbers",
-        "what its plan was chosen from ({told}) says nothing of these people",
-        "what plans were chosen from ({told}) says nothing of these people",
-    )
-    COPY = (
-        "copied-ledger",
-        "no other copy of the store or of its ledger was charged, and no charge was taken back "
-        "with it ({told})",
-    )
-    TEXT = (
-        "text-of-unknown-origin",
-        "the text that it learned from ({told}) was written by no model of these people's text",
-    )
-    FILTERED = (
-        "filtered-against-private",
-        "nobody of this store is in the private data ({told}) that text it learned from was "
-        "filtered against",
-    )
-    OTHERS = (
-        "base-of-other-people",
-        "nobody whose text the base model learned from ({told}) is in the store that it was "
-        "trained on next (for those people themselves nothing is claimed)",
-    )
-    EVALUATION = (
-        "evaluation-on-public-data",
-        "the evaluation data ({told}) that may have steered its training holds nothing of these "
-        "people",
-    )
-    SILOS = ("silos-per-subject", "nobody has items in more than {told} silos")
-    SILO_LEDGERS = (
-        "silo-ledgers-missing",
-        "nothing was released of the people of the silos whose ledgers are not here ({told}) "
-        "before they joined",
-    )
-    CHOSEN = ("chosen-among-runs", "no model here was chosen among {told}")
+    LOOKS = "exact-looks"
+    BASE = "base-of-unknown-origin"
+    MEMORY = "weights-changed-in-memory"
+    ADAPTERS = "adapters-of-unknown-origin"
+    PLAN = "plan-from-exact-numbers"
+    COPY = "copied-ledger"
+    TEXT = "text-of-unknown-origin"
+    FILTERED = "filtered-against-private"
+    OTHERS = "base-of-other-people"
+    EVALUATION = "evaluation-on-public-data"
+    SILOS = "silos-per-subject"
+    SILO_LEDGERS = "silo-ledgers-missing"
+    CHOSEN = "chosen-among-runs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -286,12 +229,14 @@ class Condition:
     @property
     def in_words(self) -> str:
         """A clause that follows "provided that"."""
-        return self.kind.clause.format(told=self.told)
+        told: str = sentences()["condition"][self.kind]
+        return told.format(told=self.told)
 
     @property
     def in_words_of_a_store(self) -> str:
         """The same of everything that was charged in a store."""
-        return self.kind.of_store.format(told=self.told)
+        told: str | None = sentences()["condition_of_store"].get(self.kind)
+        return self.in_words if told is None else told.format(told=self.told)
 
 
 COPIED = Condition(

@@ -12,7 +12,6 @@ Signing Envelope (github.com/secure-systems-lab/dsse).
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import os
@@ -32,9 +31,10 @@ from userdp.core.strict_json import parse
 
 STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "urn:userdp:claim:v2"
+PREDICATE_TYPE = "urn:userdp:claim:v3"
 """A name that nobody else uses, and no address: nothing is to be found there."""
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+_WEIGHTS = ".safetensors"
 _SAME = 1e-6
 """Relative: two machines' floating-point libraries may differ in an ε's last digits."""
 _MAKE = "openssl genpkey -algorithm ed25519 -out key.pem && chmod 600 key.pem"
@@ -43,38 +43,33 @@ _MAKE_PUBLIC = "openssl pkey -in key.pem -pubout -out key.pub"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statement:
-    """What an export says of itself; its fields but ``weights`` are the predicate.
+    """What an export says of itself.
 
     Args:
-        weights: SHA-256 of each file of weights, by its place in the folder.
-        others: the same of every other file; the statement and its signature left out.
-        tensors: digest of the weights whatever files they lie in (`userdp.claims.subject`).
-        base: digest of the base model's weights, if the run noted it.
+        files: SHA-256 of each file by its place; the statement and its signature left out. Those of
+            weights are the subject.
         claim: as `told_of` has it.
         lineage: what the weights descend from.
         version: of userdp that exported.
     """
 
-    weights: Mapping[str, str]
-    others: Mapping[str, str]
-    tensors: str
-    base: str | None
+    files: Mapping[str, str]
     claim: Mapping[str, Any]
     lineage: Lineage
     version: str
 
-    @property
-    def files(self) -> dict[str, str]:
-        """Every file by its place."""
-        return {**self.weights, **self.others}
-
     def encoded(self) -> bytes:
         """The bytes that are written and signed."""
         predicate = encode(self)
-        weights = predicate.pop("weights")
+        every = predicate.pop("files")
+        predicate["others"] = {one: every[one] for one in every if not one.endswith(_WEIGHTS)}
         values = {
             "_type": STATEMENT_TYPE,
-            "subject": [{"name": one, "digest": {"sha256": weights[one]}} for one in weights],
+            "subject": [
+                {"name": one, "digest": {"sha256": every[one]}}
+                for one in every
+                if one.endswith(_WEIGHTS)
+            ],
             "predicateType": PREDICATE_TYPE,
             "predicate": predicate,
         }
@@ -88,8 +83,10 @@ class Statement:
             if (values["_type"], values["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
                 raise ValueError(f"it is of type {str(values['predicateType'])[:80]!r}")
             weights = {one["name"]: one["digest"]["sha256"] for one in values["subject"]}
-            return decode(cls, {**values["predicate"], "weights": weights}, what=str(where))
-        except (UseError, KeyError, TypeError, ValueError) as error:
+            others = values["predicate"].pop("others")
+            stated = {**values["predicate"], "files": {**weights, **others}}
+            return decode(cls, stated, what=str(where))
+        except (UseError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise UseError(
                 f"{where} is no statement of a userdp export: {error}",
                 hint="ask whoever made the export for it again",
@@ -222,7 +219,9 @@ class PublicKey:
         Raises:
             UseError: it is no envelope of a statement.
         """
-        values, dsse = _envelope(envelope, where=where), _library("securesystemslib.dsse")
+        values, dsse = _object(envelope, where=where), _library("securesystemslib.dsse")
+        if values.get("payloadType") != PAYLOAD_TYPE:
+            raise UseError(f"{where} is no envelope of a statement")
         try:
             opened = dsse.Envelope.from_dict(values)
         except Exception as error:  # what its parts raise: the library documents no list of it
@@ -232,28 +231,6 @@ class PublicKey:
         except _library("securesystemslib.exceptions").VerificationError:
             return None
         return bytes(opened.payload)
-
-
-def unchecked_payload(envelope: bytes, *, where: Path) -> bytes:
-    """What an envelope says that somebody signed; nobody has checked that. Needs no library.
-
-    Raises:
-        UseError: it is no envelope of a statement.
-    """
-    values = _envelope(envelope, where=where)
-    try:
-        return base64.b64decode(values["payload"], validate=True)
-    except (TypeError, ValueError) as error:
-        raise UseError(f"{where} is a damaged DSSE envelope: {in_short(error)}") from error
-
-
-def _envelope(envelope: bytes, *, where: Path) -> dict[str, Any]:
-    values = _object(envelope, where=where)
-    if set(values) != {"payload", "payloadType", "signatures"}:
-        raise UseError(f"{where} is no DSSE envelope: it holds {sorted(values)!r:.80}")
-    if values["payloadType"] != PAYLOAD_TYPE:
-        raise UseError(f"{where} is an envelope of something else: {values['payloadType']!r:.80}")
-    return values
 
 
 def _library(module: str) -> Any:

@@ -1,4 +1,4 @@
-"""A claim as data, and the sentences that are said of it."""
+"""A claim as data, and the sentences that are said of it (``words.toml``)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,13 @@ from typing import Any
 
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Condition, Part, Query, Steps, Unclaimed
+from userdp.claims.parts import Condition, Part, Query, Steps, Unclaimed, sentences
 from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, round_up
 from userdp.notebook import html_of
 from userdp.plans import Plan
 
 SPENT, BOUND = "spent so far", "guarantee"
-SPENT_SO_FAR = (
-    "This is what was spent so far, not a guarantee that was fixed beforehand: prices were chosen "
-    "after earlier ones were seen (Rogers et al. 2016)"
-)
-_WHY = {
-    "training without privacy": "people's text was trained on without privacy",
-    "training with a known seed": (
-        "its randomness was fixed by a known seed, which anybody could repeat"
-    ),
-}
+SPENT_SO_FAR: str = sentences()["note"]["spent_so_far"]
 _TIMES = {Adjacency.ADD_OR_REMOVE: 1, Adjacency.REPLACE: 2, Adjacency.ZERO_OUT: 2}
 """Prices of answers are for adding or removing a user. Whoever exchanges one removes one and adds
 another, which costs twice as much (group privacy: Dwork and Roth 2014, Theorem 2.2). Under fixed
@@ -115,7 +106,7 @@ class Claim:
         """How the parts were put together."""
         if len(self.parts) > 1:
             return f"basic composition of {len(self.parts)} parts"
-        return self.parts[0].in_words if self.parts else "nothing was charged"
+        return self.parts[0].in_words if self.parts else str(sentences()["nothing"]["empty"])
 
     @property
     def headline(self) -> str:
@@ -134,51 +125,38 @@ class Claim:
     @property
     def why_nothing(self) -> str:
         """Why ε is infinite."""
+        told: Mapping[str, str] = sentences()["nothing"]
         reasons = [part.why for part in self.parts if isinstance(part, Unclaimed)]
         plans = [part.plan for part in self.parts if isinstance(part, Steps)]
         if self.trial:
-            return "it is a trial of a private selection, of which only the winner claims anything"
+            return told["trial"]
         if self.subject == "run" and self.plan is None:
-            return "it was trained without privacy"
+            return told["plain"]
         if reasons:
-            return "; ".join(dict.fromkeys(_WHY.get(reason, reason) for reason in reasons))
+            return "; ".join(dict.fromkeys(told.get(reason, reason) for reason in reasons))
         if any(not plan.sampling.covered for plan in plans):
-            return "it drew shuffled batches, which no accountant here covers"
+            return told["shuffled"]
         if not self.parts:
-            return "nothing was charged"
-        if len({part.guarantee().adjacency for part in self.parts}) > 1:
-            return "its parts are of different adjacencies, and no sum of their ε bounds anything"
-        return "its accountant gave no finite bound"
+            return told["empty"]
+        several = len({part.guarantee().adjacency for part in self.parts}) > 1
+        return told["adjacencies" if several else "accountant"]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences beside the claim, without full stops: what is spent so far, and what is printed
-        beside the model.
+        """Sentences beside the claim, without full stops: what the steps so far cost, and what is
+        printed beside the model.
         """
-        if not self.finite:
-            return ()
-        told = []
-        if (spent := self.so_far) is not None:
-            told.append(
-                "The run is not finished, and the claim is of its whole plan. The "
-                f"{self.steps:,} steps that were attempted so far cost ε = "
-                f"{round_up(spent.epsilon)} at δ = {delta_up(spent.delta)} by themselves. That is "
-                "no claim: when a run stops may be chosen by what its steps released"
-            )
-        if (both := self.together) is not None:
+        words, notes = sentences()["note"], list[str]()
+        spent, both = self.so_far, self.together
+        if spent is not None and self.finite:
+            price = {"epsilon": round_up(spent.epsilon), "delta": delta_up(spent.delta)}
+            notes.append(words["unfinished"].format(steps=self.steps, **price))
+        if both is not None and self.finite:
             what = (f"{one.name} (ε = {round_up(one.pure_epsilon)})" for one in self.printed)
-            sums = (
-                f"For somebody whose text is in both, the model with the evaluation printed beside "
-                f"it is {in_words(both)}. {SPENT_SO_FAR}"
-                if math.isfinite(both.epsilon)
-                else "It is per user, add-or-remove, and the model is not: no sum of the two ε "
-                "bounds what both tell together"
-            )
-            told.append(
-                "Printed beside the model, at a price of its own, is the evaluation: "
-                f"{', '.join(what)}. {sums}"
-            )
-        return tuple(told)
+            adds_up = words["sum" if math.isfinite(both.epsilon) else "no_sum"]
+            total = adds_up.format(together=in_words(both), spent=SPENT_SO_FAR)
+            notes.append(words["printed"].format(printed=", ".join(what), sum=total))
+        return tuple(notes)
 
     def __str__(self) -> str:
         return f"{self.headline}."

@@ -106,7 +106,7 @@ def export(
     facts = _released(record)
     with files.whole_folder(target, mode=_FOLDER) as place:
         notes = _write(record, place, replace(facts, name=target.resolve().name), given)
-        _state(place, record, facts.claim, signer)
+        _state(place, facts.claim, signer)
         for path in (place, *place.rglob("*")):  # whatever the umask of this process
             path.chmod(_FOLDER if path.is_dir() else files.SHAREABLE_FILE)
         checked = checked_export(place)
@@ -188,20 +188,12 @@ def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list
     return notes
 
 
-def _state(target: Path, run: RunRecord, claim: Claim, signer: Signer | None) -> None:
+def _state(target: Path, claim: Claim, signer: Signer | None) -> None:
     """Write the statement of all that is in ``target``, and its signature."""
     digests, odd = digests_of(target)
     assert not odd, "everything here was just written as a file"
-    weights = {at: one for at, one in digests.items() if at.endswith(".safetensors")}
-    statement = Statement(
-        weights=weights,
-        others={at: one for at, one in digests.items() if at not in weights},
-        tensors=str(run.finish and run.finish.digests["weights"]),
-        base=run.facts.get("base_model", {}).get("weights"),
-        claim=told_of(claim),
-        lineage=claim.lineage,
-        version=__version__,
-    )
+    told, lineage = told_of(claim), claim.lineage
+    statement = Statement(files=digests, claim=told, lineage=lineage, version=__version__)
     payload = statement.encoded()
     files.write_file(target / STATEMENT, payload)
     if signer is not None:
