@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from userdp.data.prepare import prepare_store
-from userdp.data.progress import Progress
 from userdp.data.records import Record
 from userdp.data.selection import select_once
 from userdp.data.sources.base import Source
@@ -26,18 +24,11 @@ WORDS = [
 REAL_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
-@dataclass(frozen=True)
-class ListSource(Source):
+def ListSource(held: Iterable[Record], public: bool = False, **flags: bool) -> Source:
     """Records from a list, as a source; also how little a source needs."""
-
-    held: tuple[Record, ...]
-    public: bool = False
-    several_owners: bool = False
-    loss_mask: bool = False
-    kind = "list"
-
-    def entries(self, progress: Progress) -> Iterator[Record]:
-        yield from self.held
+    return Source(
+        kind="list", places=(tuple(held),), read=lambda held, at: iter(held), public=public, **flags
+    )
 
 
 def corpus(users: int, seed: int = 0, *, longest: int = 40) -> dict[bytes, list[str]]:

@@ -138,8 +138,6 @@ SEPARATORS = [
     "From Ana Quill <ana@example.org> Mon May 14 16:39:00 2001",
     "From ana@example.org Mon, 14 May 2001 16:39:00 -0700",
     "From jwz Fri, Jul 01 09:13:09 1994 (+0700)",
-    "From -2054383234566\r",
-    "From ",
 ]
 
 

@@ -104,6 +104,8 @@ def test_tokens_and_labels_are_those_of_trl(tmp_path, kind, settings):
     place = {user: number for number, user in enumerate(sorted(set(data["author"])))}
     expected = sorted((place[row["author"]], row["input_ids"], row["labels"]) for row in theirs)
     assert sorted(examples(ours.store)) == expected
+    streamed = private(tmp_path / "streamed", data.to_iterable_dataset(), **settings)
+    assert streamed.store.meta.content_sha256 == ours.store.meta.content_sha256
     counted = sum(label != -100 for _, _, labels in expected for label in labels)
     assert counted > 0
     whole = kind == "text" or settings.get("completion_only_loss") is False

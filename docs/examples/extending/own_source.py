@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from userdp.data import Drop, Record
-from userdp.data.sources import KINDS, At, Kind, SourceOptions, of_files
+from userdp.data.sources import KINDS, At, Kind, SourceOptions
 
 SAID = re.compile(r"\[\d\d:\d\d\] <(?P<who>[^>]*)> ?(?P<what>.*)")
 
@@ -30,8 +30,4 @@ def read(path: Path, options: SourceOptions, at: At) -> Iterator[Record | Drop]:
             yield Record(said["who"].encode(), said["what"].encode())
 
 
-KINDS["irc"] = Kind(
-    open=of_files("irc", read, suffixes=(".irc",), what="IRC logs"),
-    told_by=(".irc",),
-    user_is="the nickname",
-)
+KINDS["irc"] = Kind(read=read, suffixes=(".irc",), user_is="the nickname")

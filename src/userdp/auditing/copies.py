@@ -114,7 +114,7 @@ def write_copy(store: UserStore, people: People, out: Path) -> UserStore:
             writer.write(
                 name, Split.TRAIN, rows.tokens, rows.lengths, targets=targets, records=len(rows)
             )
-            tally.read(len(rows))
+            tally.records_read += len(rows)
             tally.store(len(rows))
         if not tally.records_stored:
             raise UseError("nobody is left for a run of the audit: the store is too small")

@@ -119,9 +119,8 @@ def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:
 def _domains(given: Sequence[str]) -> frozenset[bytes]:
     if not given:
         return frozenset()
-    from userdp.data.sources.web import BaseDomain
+    from userdp.data.sources.web import domain_of
 
-    domain_of = BaseDomain()
     for name in given:
         if domain_of(f"https://{name}/") != name.encode():
             raise UseError(

@@ -240,15 +240,15 @@ def provenance_of(out: Path) -> Path:
 
 def _lines(path: Path, progress: Progress) -> Iterator[_Document]:
     from userdp.data.sources import SourceOptions
-    from userdp.data.sources.table import open_tables
+    from userdp.data.sources.tables import open_tables
 
     table = open_tables([str(path)], SourceOptions(), form="jsonl")
     progress.stage("filtering", table.size)
-    for row in table.rows(progress):
+    for row in table.rows(progress, None):
         yield {} if isinstance(row, Drop) else row
 
 
 def _domains() -> Callable[[str], bytes | Drop]:
-    from userdp.data.sources.web import BaseDomain
+    from userdp.data.sources.web import domain_of
 
-    return BaseDomain()
+    return domain_of

@@ -27,7 +27,7 @@ from userdp.data.ownership import Owners, first_owner_facts, greedy_facts, settl
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Tally, in_blocks
 from userdp.data.sources import Source, user_is
-from userdp.data.sources.table import with_lost
+from userdp.data.sources.rows import with_lost
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
@@ -259,15 +259,14 @@ def _key(source: Source, *facts: object) -> str | None:
 
 
 def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:
-    told = source.facts()
     facts = {
         "kind": source.kind,
         "public": source.public,
         "split": str(rule),
-        "user_is": user_is(source.kind, told.get("fields", [])),
+        "user_is": user_is(source.kind, source.facts.get("fields", [])),
         "may_name_several": source.several_owners,
     }
-    return with_lost({**facts, **told}, tally.written_by)
+    return with_lost({**facts, **source.facts}, tally.written_by)
 
 
 def _require_bound(owners: Owners, records_per_user: int | None) -> int | None:

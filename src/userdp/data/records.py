@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -178,23 +180,23 @@ class ExampleDrop(StrEnum):
 _MOST_WRITERS = 1000
 
 
+@dataclass
 class Tally:
     """Books of one `prepare`: what was read, stored and dropped.
 
     >>> tally = Tally()
-    >>> tally.read(3); tally.drop(Drop.EMPTY_TEXT); tally.store(2)
+    >>> tally.records_read += 3; tally.drop(Drop.EMPTY_TEXT); tally.store(2)
     >>> tally.balance(); dict(tally.drops)
     {'empty text': 1}
     """
 
-    def __init__(self) -> None:
-        self.records_read = 0
-        self.records_stored = 0
-        self.drops: Counter[str] = Counter()
-        self.example_drops: Counter[str] = Counter()
-        self.written_by: list[str] = []
-        self.of_several = 0
-        """Records that had several owners, and are their first owner's."""
+    records_read: int = 0
+    records_stored: int = 0
+    drops: Counter[str] = field(default_factory=Counter)
+    example_drops: Counter[str] = field(default_factory=Counter)
+    written_by: list[str] = field(default_factory=list)
+    of_several: int = 0
+    """Records that had several owners, and are their first owner's."""
 
     @property
     def kept(self) -> int:
@@ -202,13 +204,9 @@ class Tally:
         return self.records_read - self.drops.total()
 
     def wrote(self, model: str) -> None:
-        """Note a model that wrote one of the records; see `userdp.data.sources.table`."""
+        """Note a model that wrote one of the records; see `userdp.data.sources.rows`."""
         if model not in self.written_by and len(self.written_by) < _MOST_WRITERS:
             self.written_by.append(model)
-
-    def read(self, records: int = 1) -> None:
-        """Count records read."""
-        self.records_read += records
 
     def drop(self, reason: Drop, records: int = 1) -> None:
         """Count records dropped for ``reason``; a reason of none is not named."""
@@ -226,20 +224,14 @@ class Tally:
 
     def facts(self) -> dict[str, Any]:
         """All counts, as plain values."""
-        return {
-            "records_read": self.records_read,
-            "records_stored": self.records_stored,
-            "drops": dict(self.drops),
-            "example_drops": dict(self.example_drops),
-            "written_by": list(self.written_by),
-            "of_several": self.of_several,
-        }
+        return deepcopy(vars(self))
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """Add what another process counted, or this one before it was killed: its `facts`.
 
         >>> whole, part = Tally(), Tally()
-        >>> part.read(2); part.drop(Drop.NO_USER); whole.add(part.facts()); whole.add(part.facts())
+        >>> part.records_read += 2; part.drop(Drop.NO_USER)
+        >>> whole.add(part.facts()); whole.add(part.facts())
         >>> whole.records_read, dict(whole.drops)
         (4, {'empty user': 2})
         """

@@ -6,8 +6,7 @@ from coins of its own user, so that nobody's presence moves anybody else's recor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,28 +15,13 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.hashing import user_hash
 from userdp.data.prepare import prepare_store
-from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record
+from userdp.data.records import Record
 from userdp.data.sources.base import Source
 from userdp.data.tokenize import StoreTokenizer
 from userdp.sampling.coins import Indices
 
 HELD_OUT = 0.2
 """Of each subject's items, for the operators' tests: 80/20, as in Marathe et al. 2023."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part(Source):
-    """The records of one silo, as a source; those of several owners go to the first."""
-
-    held: Sequence[Record]
-    loss_mask: bool
-
-    kind = "federation"
-    several_owners = True
-
-    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
-        yield from self.held
 
 
 def places(
@@ -101,9 +85,16 @@ def spread(
 def make_store(
     records: Sequence[Record], out: Path, *, tokenizer: StoreTokenizer, seq_len: int
 ) -> None:
-    """The user store of one silo, from its records."""
+    """The user store of one silo, from its records; those of several owners go to the first."""
+    source = Source(
+        kind="federation",
+        places=(records,),
+        read=lambda records, at: iter(records),
+        several_owners=True,
+        loss_mask=records[0].pieces is not None,
+    )
     prepare_store(
-        _Part(records, loss_mask=records[0].pieces is not None),
+        source,
         out,
         tokenizer=tokenizer,
         seq_len=seq_len,

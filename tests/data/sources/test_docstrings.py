@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -59,6 +60,13 @@ def package(tmp_path, monkeypatch) -> str:
         path = tmp_path / "userdp_example_pkg" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    told = tmp_path / "userdp_example_pkg-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: userdp-example-pkg\nVersion: 1.0\n"
+    )
+    files = "".join(f"userdp_example_pkg/{name},,\n" for name in PACKAGE)
+    (told / "RECORD").write_text(files)
     monkeypatch.syspath_prepend(str(tmp_path))
     return "userdp_example_pkg"
 
@@ -98,18 +106,17 @@ def test_an_installed_distribution_is_read_and_its_version_recorded():
     source = open_source(["rich"], kind="docstrings", options=SourceOptions(max_users=5))
     records = list(source.records(Tally(), NoProgress()))
     assert len({record.user for record in records}) == 5
-    assert source.facts()["packages"]["rich"][0].isdigit()
+    assert source.facts["packages"]["rich"][0].isdigit()
     assert source.public
 
 
-def test_the_standard_library_has_the_topics_of_pydoc(monkeypatch):
+def test_the_standard_library_has_the_topics_of_pydoc():
     source = open_source(["stdlib"], kind="docstrings")
-    files = source._files()
+    (files,) = source.places
     assert not any("test" in module.split(".") for module in files)
     assert {"json.decoder", "pydoc_data.topics", "asyncio.tasks"} <= set(files)
     only = {"pydoc_data.topics": files["pydoc_data.topics"]}
-    monkeypatch.setattr(type(source), "_files", lambda self: only)
-    topics = list(source.records(Tally(), NoProgress()))
+    topics = list(replace(source, places=(only,)).records(Tally(), NoProgress()))
     assert len(topics) > 50
     assert any(b"assert" in record.text for record in topics)
 

@@ -97,7 +97,7 @@ def test_data_frames_are_read_by_their_columns():
     texts = ["one", "two"]
     long = pandas.DataFrame({"user": [2**70, 1], "text": texts, "meta": [{"a": 1}, [2]]})
     assert in_memory(long)[0] == [(str(2**70), "one"), ("1", "two")]
-    with pytest.raises(UseError, match="two columns of one name"):
+    with pytest.raises(UseError, match="2 columns named"):
         in_memory(pandas.DataFrame([["ana", "x", "y"]], columns=["user", "text", "text"]))
     with pytest.raises(UseError, match="Int64"):
         in_memory(pandas.DataFrame({"user": [1, None], "text": texts}))

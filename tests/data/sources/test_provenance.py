@@ -88,4 +88,4 @@ def test_a_file_that_was_unpacked_keeps_what_lies_beside_it(tmp_path):
     (tmp_path / "clean.jsonl.gz.provenance.json").write_text(json.dumps(told))
     for name in ("clean.jsonl", "clean.jsonl.gz"):
         source = open_source([str(tmp_path / name)], options=SourceOptions())
-        assert source.facts()["filtered_against_private"] == [told]
+        assert source.facts["filtered_against_private"] == [told]

@@ -92,18 +92,9 @@ def test_tables_of_mixed_kinds_are_read_together_in_their_order(tmp_path):
     assert [record.text.decode() for record in records] == [f"t{number}" for number in range(5)]
     assert [record.order for record in records] == list(range(5))
     assert tally.records_read == 5
-    assert source.facts()["files"] == 4
-    assert source.facts()["bytes"] == source.size == sum(file.stat().st_size for file in files)
+    assert source.facts["files"] == 4
+    assert source.facts["bytes"] == source.size == sum(file.stat().st_size for file in files)
     assert source.signature() is not None
-
-
-def test_conversations_of_mixed_kinds_are_one_source(tmp_path):
-    source, records, _ = read(
-        write_jsonl(tmp_path / "a.jsonl", SHAREGPT), write_csv(tmp_path / "b.csv", PROMPTS),
-        write_parquet(tmp_path / "c.parquet", MESSAGES),
-    )  # fmt: skip
-    assert (source.kind, source.loss_mask, len(records)) == ("conversations", True, 3)
-    assert len(read(tmp_path)[1]) == 3  # the folder that holds all of them
 
 
 def test_the_provenance_of_every_part_is_the_wholes(tmp_path):
@@ -115,7 +106,7 @@ def test_the_provenance_of_every_part_is_the_wholes(tmp_path):
     for number, file in enumerate(files):
         beside = file.with_name(f"{file.name}.provenance.json")
         beside.write_text(json.dumps({"lineage": {"number": number}, "generated_by": str(number)}))
-    facts = read(*files)[0].facts()
+    facts = read(*files)[0].facts
     assert facts["text_lineage"] == [{"number": 0}, {"number": 1}]
     assert facts["text_written_by"] == ["0", "1"]
 

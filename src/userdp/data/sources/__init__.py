@@ -1,146 +1,144 @@
-"""The kinds of source, in one table: a new one is one file here, and one line of `KINDS`."""
+"""The kinds of source, in one table: a new one is one file here, and one row of `KINDS`."""
 
 from __future__ import annotations
 
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
-from userdp.core.errors import UseError, kind_of, warn
+from userdp.core.errors import UseError, kind_of
 from userdp.core.hints import one_of
 from userdp.data.sources import (
-    csv,
     docstrings,
     documents,
     git,
-    jsonl,
     leaf,
     mail,
     memory,
-    parquet,
     stackoverflow,
     web,
 )
 from userdp.data.sources.base import (
     At,
-    DocumentSource,
     Entry,
     InputOptions,
     Source,
     SourceOptions,
+    existing,
     expand,
-    files_in,
+    files_facts,
     holds,
-    matching,
 )
 from userdp.data.sources.conversations import as_conversations, is_conversation
-from userdp.data.sources.table import FORMS, PROVENANCE, FileTable, open_tables
+from userdp.data.sources.rows import Table, first_held_out
+from userdp.data.sources.tables import FORMS, is_jsonl, open_tables
 from userdp.data.splits import SplitRule
 
-_FILES_LOOKED_AT = 32
 _FIELD = "the field '{field}'"
-_Open = Callable[[list[str], SourceOptions], Source]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """A kind of source.
+    """A kind of source: of files that ``read`` reads one by one, or of what ``open`` opens.
 
     Args:
-        open: gives the source of some paths; `UseError` if they or the options cannot be used.
         user_is: what names the user of a record, in words; ``{field}`` is the field of a table.
-        told_by: whether an existing path looks like this kind (cheap, never raises); or the
-            suffixes of its files; nothing: the operator has to name the kind.
+        suffixes: of its files in a folder.
+        told_by: whether an existing path looks like this kind (cheap, never raises); None: by its
+            suffixes. A kind without either has to be named by the operator.
+        read: the entries of one file; it may tell how many of its bytes are read.
+        find: the files that paths stand for; None: those with its suffixes (`expand`).
+        several_owners: see `Source`.
+        told: names of options that the store's facts have, since they decide what is read.
+        open: gives the source of some paths; `UseError` if they or the options cannot be used.
         split: the papers' own.
     """
 
-    open: _Open
     user_is: str = _FIELD
-    told_by: Callable[[Path], bool] | tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+    told_by: Callable[[Path], bool] | None = None
+    read: Callable[[Path, SourceOptions, At], Iterator[Entry]] | None = None
+    find: Callable[[Sequence[str]], tuple[Path, ...]] | None = None
+    several_owners: bool = False
+    told: tuple[str, ...] = ()
+    open: Callable[[list[str], SourceOptions], Source] | None = None
     split: SplitRule = SplitRule.HASH
 
     def matches(self, path: Path) -> bool:
         """Whether an existing ``path`` looks like this kind."""
-        if isinstance(self.told_by, tuple):
-            return holds(path, self.told_by)
-        return self.told_by(path)
+        return holds(path, self.suffixes) if self.told_by is None else self.told_by(path)
+
+    def source(self, name: str, paths: list[str], options: SourceOptions) -> Source:
+        """The source for ``paths``; ``name`` is the kind's own.
+
+        Raises:
+            UseError: the paths or the options cannot be used.
+        """
+        if self.open is not None:
+            return self.open(paths, options)
+        find = self.find or partial(expand, suffixes=self.suffixes, what=name)
+        files, read = find(paths), self.read
+        assert read is not None, f"the kind {name} has neither `read` nor `open`"
+        return Source(
+            kind=name,
+            places=files,
+            read=lambda path, at: read(path, options, at),
+            several_owners=self.several_owners,
+            facts={**files_facts(files), **{one: getattr(options, one) for one in self.told}},
+        )
 
 
-def of_files(
-    kind: str,
-    read: Callable[[Path, SourceOptions, At], Iterator[Entry]],
-    *,
-    suffixes: tuple[str, ...],
-    what: str,
-) -> _Open:
-    """What opens a kind whose files are read one by one.
-
-    Args:
-        kind: its name.
-        read: the entries of one file; it may tell how many of its bytes are read.
-        suffixes: of its files in a folder.
-        what: its files in words, for messages.
-    """
-
-    def open_files(paths: list[str], options: SourceOptions) -> Source:
-        files = expand(paths, suffixes=suffixes, what=what)
-        return DocumentSource(kind=kind, paths=files, options=options, read=read)
-
-    return open_files
-
-
-_SENDER = "the address of a message's sender"
-_DOMAIN = "the registered domain of the field '{field}'"
+_MAIL = partial(
+    Kind,
+    user_is="the address of a message's sender",
+    several_owners=True,
+    told=("receivers", "drop_forwarded", "drop_repeats", "held_out_from"),
+)
+_WEB = partial(
+    Kind, user_is="the registered domain of the field '{field}'", split=SplitRule.FIRST_PART
+)
 
 KINDS = {
-    "mbox": Kind(open=partial(mail.open_mail, kind="mbox"), user_is=_SENDER, told_by=mail.is_mbox),
-    "maildir": Kind(
-        open=partial(mail.open_mail, kind="maildir"), user_is=_SENDER, told_by=mail.is_maildir
-    ),
+    "mbox": _MAIL(read=mail.read_mbox, suffixes=mail.SUFFIXES, told_by=mail.is_mbox),
+    "maildir": _MAIL(read=mail.read_message, find=mail.messages_in, told_by=mail.is_maildir),
     "git": Kind(
-        open=git.open_history, user_is="the address of a commit's author", told_by=git.matches
+        open=git.open_history,
+        told_by=git.is_repository,
+        user_is="the address of a commit's author",
     ),
     "hf": Kind(open=memory.open_hub, told_by=memory.is_saved),
     "stackoverflow": Kind(
-        open=of_files(
-            "stackoverflow", stackoverflow.read, suffixes=(".sqlite",), what="SQLite files"
-        ),
+        read=stackoverflow.read,
+        suffixes=(".sqlite",),
+        told_by=stackoverflow.is_sqlite,
         user_is="the client that TensorFlow Federated's file names",
-        told_by=stackoverflow.matches,
         split=SplitRule.GIVEN,
     ),
-    "parquet": Kind(open=partial(open_tables, form="parquet"), told_by=parquet.SUFFIXES),
-    "csv": Kind(open=partial(open_tables, form="csv"), told_by=csv.SUFFIXES),
-    "c4": Kind(
-        open=partial(web.open_web, kind="c4"),
-        user_is=_DOMAIN,
-        told_by=web.is_c4,
-        split=SplitRule.FIRST_PART,
-    ),
+    "parquet": Kind(open=partial(open_tables, form="parquet"), suffixes=FORMS["parquet"].suffixes),
+    "csv": Kind(open=partial(open_tables, form="csv"), suffixes=FORMS["csv"].suffixes),
+    "c4": _WEB(open=partial(web.open_web, kind="c4"), told_by=web.is_c4),
     "leaf": Kind(
-        open=of_files("leaf", leaf.read, suffixes=(".json",), what="LEAF files"),
+        read=leaf.read,
+        suffixes=(".json",),
+        told_by=leaf.is_leaf,
         user_is="the user that LEAF's files name",
-        told_by=leaf.matches,
     ),
-    "jsonl": Kind(open=partial(open_tables, form="jsonl"), told_by=jsonl.matches),
+    "jsonl": Kind(open=partial(open_tables, form="jsonl"), told_by=is_jsonl),
     "folder": Kind(
         open=documents.open_folder,
+        suffixes=documents.SUFFIXES,
         user_is="the file: each document is a user of its own",
-        told_by=documents.SUFFIXES,
     ),
     "zip": Kind(
-        open=of_files("zip", documents.read_archive, suffixes=(".zip",), what="ZIP archives"),
+        read=documents.read_archive,
+        suffixes=(".zip",),
         user_is="the topmost folder",
-        told_by=(".zip",),
     ),
-    "ccnews": Kind(
-        open=partial(web.open_web, kind="ccnews"), user_is=_DOMAIN, split=SplitRule.FIRST_PART
-    ),
+    "ccnews": _WEB(open=partial(web.open_web, kind="ccnews")),
     "conversations": Kind(
         open=lambda paths, options: as_conversations(open_tables(paths, options), options)
     ),
@@ -149,8 +147,7 @@ KINDS = {
 """In the order in which a kind is inferred."""
 
 __all__ = [
-    "KINDS", "At", "InputOptions", "Kind", "Source", "SourceOptions", "of_files", "open_source",
-    "user_is",
+    "KINDS", "At", "InputOptions", "Kind", "Source", "SourceOptions", "open_source", "user_is",
 ]  # fmt: skip
 
 
@@ -180,15 +177,18 @@ def open_source(
     if kind is not None and kind not in KINDS:
         raise UseError(f"no source is named {kind!r}", hint=one_of(kind, KINDS))
     options = options or SourceOptions()
+    first_held_out(options)  # refused at once if it is no date
     here = [local for path in paths for local in _local(path)]
-    source = _recognised(here, options) if kind is None else KINDS[kind].open(here, options)
+    if kind is None:
+        source = _recognised(here, options)
+    else:
+        source = KINDS[kind].source(kind, here, options)
     if options.max_users is not None and not source.public:
         raise UseError(
             "max_users is for public sources alone: which users are kept would depend on who "
             "the others are",
             hint="leave --max-users out, or cut the file down by a rule on the user's own id",
         )
-    _tell_of_others(here, source)
     return source
 
 
@@ -218,45 +218,37 @@ def _recognised(paths: list[str], options: SourceOptions) -> Source:
     """The source of paths whose kind nobody said."""
     if not paths:
         raise UseError("no input: neither a PATH nor a --source is given", hint="name a file")
-    names = [path for name in paths for path in _existing(name)]
-    told = {name: [k for k in KINDS if KINDS[k].matches(Path(name))] for name in names}
-    shared = next((kind for kind in KINDS if all(kind in own for own in told.values())), None)
-    if shared is not None and shared not in FORMS:
-        return KINDS[shared].open(paths, options)
-    if all(any(kind in FORMS for kind in own) for own in told.values()):
+    told: dict[Path, str] = {}
+    for file in (file for path in paths for file in existing(path)):
+        kind = next((name for name, kind in KINDS.items() if kind.matches(file)), None)
+        if kind is None:
+            raise UseError(
+                f"the kind of {file} cannot be told from its name",
+                hint=f"give --source, one of: {', '.join(KINDS)}",
+            )
+        told[file] = kind
+    kinds = set(told.values())
+    if kinds <= FORMS.keys():
         return _or_conversations(open_tables(paths, options), options)
-    if all(told.values()):
-        each = "; ".join(f"{name}: {own[0]}" for name, own in told.items())
+    if len(kinds) > 1:
+        each = "; ".join(f"{file}: {kind}" for file, kind in told.items())
         raise UseError(
             f"files of these kinds are not read together ({each}): only tables are, which are "
             f"{', '.join(FORMS)}",
             hint="prepare one kind, then add each other with --append",
         )
-    raise UseError(
-        f"the kind of {', '.join(paths)} cannot be told from its name",
-        hint=f"give --source, one of: {', '.join(KINDS)}",
-    )
+    (kind,) = kinds
+    return KINDS[kind].source(kind, paths, options)
 
 
-def _existing(name: str) -> list[str]:
-    paths = [name] if Path(name).exists() else matching(name)
-    if not paths:
-        raise UseError(
-            f"no input at {name}: nothing is there",
-            hint="for installed packages give --source docstrings, for the hub --source hf",
-        )
-    return paths
-
-
-def _or_conversations(table: FileTable, options: SourceOptions) -> FileTable:
+def _or_conversations(table: Table, options: SourceOptions) -> Table:
     """The table, read as conversations where its first records are such.
 
     What is told is the *form* of the files (suffixes, names of fields), which counts as public, as
     the options of the command do. So it must not hang on one person's record: where the first
     records do not agree, nothing is told, and the operator says it.
     """
-    files = islice(table.each(), _FILES_LOOKED_AT)
-    told = {is_conversation(row, options) for file in files for row in file.first_fields()}
+    told = {is_conversation(fields, options) for fields in table.first_fields()}
     if {True, False} <= told:
         raise UseError(
             f"some records have the field {options.text!r}, and others are conversations: a store "
@@ -265,19 +257,3 @@ def _or_conversations(table: FileTable, options: SourceOptions) -> FileTable:
             "--source jsonl (or parquet, or csv) what has no text",
         )
     return as_conversations(table, options) if True in told else table
-
-
-def _tell_of_others(paths: Iterable[str], source: Source) -> None:
-    """Warn of files in a folder that was named which the source does not read."""
-    read = {*source.files}
-    for place in filter(Path.is_dir, map(Path, paths)) if read else ():
-        others = [
-            file
-            for file in files_in(place)
-            if file not in read and not file.name.endswith(PROVENANCE)
-        ]
-        if others:
-            warn(
-                f"{len(others)} of the files in {place} are not read: the kind {source.kind} has "
-                "other names"
-            )

@@ -7,23 +7,23 @@ import gzip
 import io
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import pyarrow as pa
 
-from userdp.core.errors import UseError, kind_of
+from userdp.core.errors import UseError, UserdpError, kind_of, warn
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
 
 GZIP_MAGIC = b"\x1f\x8b"
+PROVENANCE = ".provenance.json"
+"""How the name of a file ends that says where the text beside it is from."""
 _LOOK = 4096
-_READ_ERRORS = (
-    OSError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowException,
-)  # fmt: skip
+_READ_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowException)
 Entry = Record | Drop
 At = Callable[[int], None]
 """Is told how many bytes of a file are read."""
@@ -84,32 +84,34 @@ class SourceOptions(InputOptions):
     special_tokens: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Source:
-    """A stream of records; as it stands: of private text, one owner each, every token a target.
+    """A stream of records, read from one place after another.
 
-    A source of its own has a ``kind``, and `entries`.
-
-    Attributes:
-        kind: its name in the registry and on the command line.
+    Args:
+        kind: its name on the command line.
+        places: what ``read`` takes: files, folders, names, tables in memory.
+        read: the entries of a place: a record each, or why there is none; it may tell how many
+            units of the place are read. Of a `userdp.data.sources.rows.Table` it gives rows.
         public: whether the text is public, so that nobody's privacy is at stake.
         several_owners: whether records may name `Record.owners`, to be settled by `ownership`.
         loss_mask: whether records have `Record.pieces`, so that the store has a loss mask.
+        facts: what the store says of its origin; no text, no user ids, no paths. Of files their
+            number and bytes (`files_facts`).
     """
 
     kind: str
-    public = False
+    places: Sequence[Any]
+    read: Callable[..., Iterator[Any]]
+    public: bool = False
     several_owners: bool = False
     loss_mask: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> int | None:
-        """Of the whole in the units that `entries` reports; None if unknown."""
-        return None
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """What is read, where it is told from what else lies in a folder that was named."""
-        return ()
+        """Of all places, in the units that ``read`` tells; None if unknown."""
+        return self.facts.get("bytes")
 
     def entries(self, progress: Progress) -> Iterator[Entry]:
         """Each entry of the source: its record, or why there is none.
@@ -117,7 +119,20 @@ class Source:
         Raises:
             UseError: the input as a whole cannot be used.
         """
-        raise NotImplementedError
+        return self.each_place(self.read, progress)
+
+    def each_place(self, read: Callable[[Any, At], Iterator[T]], progress: Progress) -> Iterator[T]:
+        """What ``read`` gives of each place; `UseError` if a file cannot be read to its end."""
+        done = 0
+
+        def at(read: int) -> None:
+            progress.at(done + read)
+
+        for place in self.places:
+            with told_of(place):
+                yield from read(place, at)
+            done += place.stat().st_size if isinstance(place, Path) else 0
+            at(0)
 
     def records(
         self, tally: Tally, progress: Progress, *, all_owned: bool = False
@@ -129,15 +144,8 @@ class Source:
             progress: is told how far reading is.
             all_owned: yield also the records that have owners and are ``unusable``, uncounted.
         """
-        yield from self.part(tally, progress, all_owned=all_owned)
-        self.check(tally)
-
-    def part(
-        self, tally: Tally, progress: Progress, *, all_owned: bool = False
-    ) -> Iterator[Record]:
-        """What `records` gives, of a source that may be a part of one."""
         for order, entry in enumerate(self.entries(progress)):
-            tally.read()
+            tally.records_read += 1
             if isinstance(entry, Drop):
                 tally.drop(entry)
                 continue
@@ -150,79 +158,19 @@ class Source:
                 tally.wrote(entry.written_by)
             # As `entry._replace(order=order)`, in a third of its time.
             yield Record._make((*entry[:2], order, *entry[3:]))
+        self.check(tally)
 
     def check(self, tally: Tally) -> None:
         """`UseError` if what was read shows that the source as a whole is not what was meant."""
 
-    def facts(self) -> dict[str, Any]:
-        """What the store should say of its origin; no text, no user ids, no paths."""
-        return {}
-
     def signature(self) -> str | None:
-        """What all records depend on (names, sizes and times of files, options), if it can tell."""
+        """What all records depend on, if they are of files that any process can read again."""
         return None
 
 
-class FileSource(Source):
-    """A source that reads the files ``paths`` one after another."""
-
-    paths: tuple[Path, ...]
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """All of them."""
-        return self.paths
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files, as they lie on disk."""
-        return sum(path.stat().st_size for path in self.paths)
-
-    def facts(self) -> dict[str, Any]:
-        """The number of files and bytes."""
-        return {"files": len(self.paths), "bytes": self.size}
-
-    def each_file(self, read: Callable[[Path, At], Iterator[T]], progress: Progress) -> Iterator[T]:
-        """What ``read`` gives of each file; `UseError` if one cannot be read to its end."""
-        done = 0
-
-        def at(read: int) -> None:
-            progress.at(done + read)
-
-        for path in self.paths:
-            with told_of(path):
-                yield from read(path, at)
-                done += path.stat().st_size
-            progress.at(done)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DocumentSource(FileSource):
-    """Records from files that a function reads.
-
-    Args:
-        kind: see `Source`.
-        paths: of the files.
-        options: see there.
-        read: the entries of one file; it may tell how many of its bytes are read.
-        several_owners: see `Source`.
-        told: names of options that `facts` has, since they decide what is read.
-    """
-
-    kind: str
-    paths: tuple[Path, ...]
-    options: SourceOptions
-    read: Callable[[Path, SourceOptions, At], Iterator[Entry]]
-    several_owners: bool = False
-    told: tuple[str, ...] = ()
-
-    def facts(self) -> dict[str, Any]:
-        """The number of files and bytes, and some options."""
-        return {**FileSource.facts(self), **{one: getattr(self.options, one) for one in self.told}}
-
-    def entries(self, progress: Progress) -> Iterator[Entry]:
-        """The entries of all files; see `Source.entries`."""
-        return self.each_file(lambda path, at: self.read(path, self.options, at), progress)
+def files_facts(files: Sequence[Path]) -> dict[str, Any]:
+    """The number of files, and their bytes as they lie on disk."""
+    return {"files": len(files), "bytes": sum(file.stat().st_size for file in files)}
 
 
 def expand(paths: Sequence[str], *, suffixes: tuple[str, ...], what: str) -> tuple[Path, ...]:
@@ -232,36 +180,51 @@ def expand(paths: Sequence[str], *, suffixes: tuple[str, ...], what: str) -> tup
         paths: files, folders (their files and those of folders within, in the order of names) or
             glob patterns.
         suffixes: what the name of a file in a folder must end in, in lower case or capitals.
-        what: the kind in words, for messages.
+        what: the kind, for messages.
 
     Raises:
         UseError: nothing is named, nothing is there, or a folder holds no such file.
     """
     files: list[Path] = []
-    for name in named(paths, what):
-        path = Path(name)
-        if path.is_dir():
-            matches = [one for one in files_in(path) if is_named(one, suffixes)]
-            if not matches:
-                raise UseError(
-                    f"the folder {path} holds no {what}",
-                    hint=f"files must end in one of: {', '.join(suffixes)}",
-                )
-        elif path.exists():
-            matches = [path]
-        else:
-            matches = [Path(match) for match in matching(name) if Path(match).is_file()]
-            if not matches:
-                raise UseError(f"no input at {name}: nothing is there")
-        files.extend(matches)
+    for path in (path for name in require_paths(paths) for path in existing(name)):
+        if not path.is_dir():
+            files.append(path)
+            continue
+        there = [one for one in files_in(path) if not one.name.endswith(PROVENANCE)]
+        matches = [one for one in there if is_named(one, suffixes)]
+        if not matches:
+            raise UseError(
+                f"the folder {path} holds no files of the kind {what}",
+                hint=f"files must end in one of: {', '.join(suffixes)}",
+            )
+        if others := len(there) - len(matches):
+            warn(f"{others} of the files in {path} are not read: {what} files have other names")
+        files += matches
     return tuple(files)
 
 
-def named(paths: Sequence[str], what: str) -> Sequence[str]:
+def require_paths(paths: Sequence[str]) -> Sequence[str]:
     """``paths``; `UseError` if there is none."""
     if not paths:
-        raise UseError(f"no input: {what} need a path", hint="name one or more PATHs")
+        raise UseError("no input: no PATH is given", hint="name one or more files or folders")
     return paths
+
+
+def existing(name: str) -> list[Path]:
+    """What a path or glob pattern stands for, in the order of the names.
+
+    Raises:
+        UseError: nothing is there.
+    """
+    found = [name] if Path(name).exists() else []
+    if not found and glob.has_magic(name):
+        found = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 (patterns may be absolute)
+    if not found:
+        raise UseError(
+            f"no input at {name}: nothing is there",
+            hint="for installed packages give --source docstrings, for the hub --source hf",
+        )
+    return [Path(one) for one in found]
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -285,25 +248,21 @@ def holds(path: Path, suffixes: tuple[str, ...]) -> bool:
     return any(is_named(file, suffixes) for file in files)
 
 
-def matching(pattern: str) -> list[str]:
-    """What a glob pattern matches, in the order of the names; nothing for a plain path."""
-    if not glob.has_magic(pattern):
-        return []
-    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (patterns may be absolute)
-
-
 @contextmanager
-def told_of(path: Path) -> Iterator[None]:
+def told_of(place: Any) -> Iterator[None]:
     """`UseError` where a file cannot be read to its end: records would be missing uncounted."""
     try:
         yield
-    except UseError:
-        raise
     # Of a ZIP with a password the library raises a bare `RuntimeError`.
     except (*_READ_ERRORS, RuntimeError) as error:
+        if not isinstance(place, Path) or isinstance(error, UserdpError):
+            raise
+        words = kind_of(error)
+        if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
+            words = "the gzip stream is truncated or damaged"
         raise UseError(
-            f"{path} cannot be read to its end: {_words(error)}; the records after that "
-            "would be missing without a count",
+            f"{place} cannot be read to its end: {words}; the records after that would be missing "
+            "without a count",
             hint="copy the file again, or cut it where it is whole",
         ) from error
 
@@ -317,10 +276,10 @@ def opened(path: Path) -> tuple[IO[bytes], Callable[[], int]]:
     return io.BufferedReader(content, 2**20), raw.tell
 
 
-def opened_text(path: Path, *, what: str) -> tuple[IO[bytes], Callable[[], int]]:
-    """`opened`; `UseError` if the file is binary, and so not ``what``."""
+def opened_text(path: Path) -> tuple[IO[bytes], Callable[[], int]]:
+    """`opened`; `UseError` if the file is binary, and so no text."""
     if b"\0" in beginning(path):
-        raise UseError(f"{path} is a binary file, not {what}", hint="expected text, plain or gzip")
+        raise UseError(f"{path} is a binary file", hint="expected text, plain or gzip")
     return opened(path)
 
 
@@ -332,12 +291,3 @@ def beginning(path: Path) -> bytes:
             return content.read(_LOOK)
     except _READ_ERRORS:
         return b""
-
-
-def _words(error: BaseException) -> str:
-    """What went wrong, in a few words."""
-    if isinstance(error, EOFError):
-        return "the gzip stream is truncated"
-    if isinstance(error, zlib.error | gzip.BadGzipFile):
-        return "the gzip stream is damaged"
-    return getattr(error, "strerror", None) or kind_of(error)

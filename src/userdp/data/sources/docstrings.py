@@ -1,6 +1,6 @@
 """Docstrings of installed packages: one user per module, one record per docstring.
 
-Real heavy-tailed text that is on every machine. ``PATH`` names distributions or packages
+Real heavy-tailed text that is on every machine. ``PATH`` names distributions, as ``pip list`` does
 (``numpy``, ``scikit-learn``, ``transformers``), or ``stdlib`` for Python's own library together
 with the topics of ``pydoc`` (``pydoc_data.topics``). Nothing is imported: files are parsed.
 
@@ -15,22 +15,17 @@ import ast
 import inspect
 import platform
 import re
-import sys
 import sysconfig
 import tokenize
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
-from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
 from userdp.core.errors import UseError
 from userdp.data.hashing import user_hash
-from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import Entry, Source, SourceOptions
+from userdp.data.sources.base import At, Entry, Source, SourceOptions
 from userdp.data.sources.rows import record_of
 
 _STDLIB = "stdlib"
@@ -46,71 +41,39 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def open_packages(paths: list[str], options: SourceOptions) -> Docstrings:
-    """The source for packages ``paths``; none: `_DEFAULT_PACKAGES`."""
+def open_packages(paths: list[str], options: SourceOptions) -> Source:
+    """The source for packages ``paths``; none: `_DEFAULT_PACKAGES`.
+
+    Modules are read in the order of their hashes, so that ``max_users`` reads no more than it
+    needs; each one left unread counts as one dropped record.
+    """
     most = options.max_users
     if most is not None and not most >= 1:
         raise UseError(f"max_users must be at least 1, got {most}")
-    return Docstrings(packages=tuple(paths) or _DEFAULT_PACKAGES, max_users=most)
+    packages = tuple(paths) or _DEFAULT_PACKAGES
+    modules = {name: file for package in packages for name, file in _files_of(package).items()}
 
-
-@dataclass(frozen=True, kw_only=True)
-class Docstrings(Source):
-    """Records from the docstrings of installed packages; public text.
-
-    Args:
-        packages: names of distributions or top-level packages, or "stdlib".
-        max_users: at most this many modules, those with the least hashes; None: all.
-    """
-
-    packages: tuple[str, ...] = _DEFAULT_PACKAGES
-    max_users: int | None = None
-
-    kind = "docstrings"
-    public = True
-
-    @property
-    def size(self) -> int:
-        """Files to parse."""
-        return len(self._files())
-
-    def facts(self) -> dict[str, Any]:
-        """The packages with their versions, and Python's."""
-        versions = {name: _version(name) for name in self.packages}
-        return {"packages": versions, "max_users": self.max_users}
-
-    def entries(self, progress: Progress) -> Iterator[Entry]:
-        """The docstrings of modules that have any; see `Source.entries`.
-
-        Modules are read in the order of their hashes, so that ``max_users`` reads no more than
-        it needs; each one left unread counts as one dropped record.
-        """
-        files = sorted(self._files().items(), key=lambda item: user_hash(item[0].encode()))
+    def read(modules: dict[str, Path], at: At) -> Iterator[Entry]:
         users = 0
-        for number, (module, file) in enumerate(files):
-            progress.at(number + 1)
-            if users == self.max_users:
+        for module in sorted(modules, key=lambda name: user_hash(name.encode())):
+            if users == most:
                 yield Drop.OVER_MAX_USERS
                 continue
-            texts = _texts(module, file)
+            texts = _texts(module, modules[module])
             if texts is None:
                 yield Drop.UNREADABLE_MODULE
                 continue
             users += any(text.strip() for text in texts)
             yield from (record_of(module, text) for text in texts)
 
-    def _files(self) -> dict[str, Path]:
-        """Dotted module name to file, of all packages."""
-        files: dict[str, Path] = {}
-        for package in self.packages:
-            modules = _files_of(package)
-            if not modules:
-                raise UseError(
-                    f"no installed package is named {package!r}, or it has no Python files",
-                    hint="name distributions as `pip list` does, or stdlib",
-                )
-            files.update(modules)
-        return dict(sorted(files.items()))
+    versions = {name: _version(name) for name in packages}
+    return Source(
+        kind="docstrings",
+        places=(modules,),
+        read=read,
+        public=True,
+        facts={"packages": versions, "max_users": most},
+    )
 
 
 def _texts(module: str, file: Path) -> list[str] | None:
@@ -147,28 +110,26 @@ def _topics(tree: ast.Module) -> list[str]:
 
 
 def _files_of(package: str) -> dict[str, Path]:
-    """Module to file: by a distribution's record of files, else of a top-level package."""
+    """Module to file, by a distribution's record of files."""
     if package == _STDLIB:
         root = Path(sysconfig.get_paths()["stdlib"])
-        return _modules(root, [top for top in root.iterdir() if top.name not in _NOT_STDLIB])
-    try:
-        listed = metadata.files(package) or []
-    except (metadata.PackageNotFoundError, ValueError):
-        listed = []
-    files = {Path(*one.parts): Path(str(one.locate())) for one in listed if one.suffix == ".py"}
-    modules = {name: file for path, file in files.items() if (name := _module_name(path))}
-    if modules:
-        return {name: file for name, file in modules.items() if file.is_file()}
-    spec = PathFinder.find_spec(package, sys.path) if package.isidentifier() else None
-    for folder in (spec and spec.submodule_search_locations) or []:
-        modules |= _modules(Path(folder).parent, [Path(folder)])
+        tops = [top for top in root.iterdir() if top.name not in _NOT_STDLIB]
+        found = [file for top in tops for file in ([top] if top.is_file() else top.rglob("*.py"))]
+        files = {file.relative_to(root): file for file in found if file.suffix == ".py"}
+    else:
+        try:
+            listed = metadata.files(package) or []
+        except (metadata.PackageNotFoundError, ValueError):
+            listed = []
+        files = {Path(*one.parts): Path(str(one.locate())) for one in listed if one.suffix == ".py"}
+    named = {_module_name(path): file for path, file in files.items()}
+    modules = {name: file for name, file in named.items() if name and file.is_file()}
+    if not modules:
+        raise UseError(
+            f"no installed package is named {package!r}, or it has no Python files",
+            hint="name distributions as `pip list` does, or stdlib",
+        )
     return modules
-
-
-def _modules(root: Path, tops: list[Path]) -> dict[str, Path]:
-    """The modules of files and folders that lie in ``root``."""
-    files = [file for top in tops for file in ([top] if top.suffix == ".py" else top.rglob("*.py"))]
-    return {name: file for file in files if (name := _module_name(file.relative_to(root)))}
 
 
 def _module_name(path: Path) -> str | None:
@@ -185,10 +146,5 @@ def _module_name(path: Path) -> str | None:
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
-def _version(name: str) -> str | None:
-    if name == _STDLIB:
-        return platform.python_version()
-    try:
-        return metadata.version(name)
-    except (metadata.PackageNotFoundError, ValueError):
-        return None
+def _version(name: str) -> str:
+    return platform.python_version() if name == _STDLIB else metadata.version(name)

@@ -25,32 +25,37 @@ from __future__ import annotations
 import codecs
 import zipfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
-from userdp.data.sources.base import At, DocumentSource, Entry, SourceOptions, expand, named
+from userdp.data.sources.base import (
+    At,
+    Entry,
+    Source,
+    SourceOptions,
+    expand,
+    files_facts,
+    require_paths,
+)
 from userdp.data.sources.rows import record_of
 
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
 
 
-def open_folder(paths: list[str], options: SourceOptions) -> DocumentSource:
+def open_folder(paths: list[str], options: SourceOptions) -> Source:
     """The source for folders and files ``paths``."""
     units: dict[Path, str] = {}
-    for path in map(Path, named(paths, "documents")):
-        for file in expand([str(path)], suffixes=SUFFIXES, what="documents"):
+    for path in map(Path, require_paths(paths)):
+        for file in expand([str(path)], suffixes=SUFFIXES, what="folder"):
             unit = file.relative_to(path) if path.is_dir() else Path(file.name)
             units.setdefault(file, unit.as_posix())
     if len(set(units.values())) < len(units):  # of several folders with the same names inside
         units = {file: file.as_posix() for file in units}
-    read = partial(_document, units)
-    return DocumentSource(kind="folder", paths=tuple(units), options=options, read=read)
+    files = tuple(units)
 
+    def read(path: Path, at: At) -> Iterator[Entry]:
+        yield record_of(units[path], path.read_bytes().removeprefix(codecs.BOM_UTF8))
 
-def _document(
-    units: dict[Path, str], path: Path, options: SourceOptions, at: At
-) -> Iterator[Entry]:
-    yield record_of(units[path], path.read_bytes().removeprefix(codecs.BOM_UTF8))
+    return Source(kind="folder", places=files, read=read, facts=files_facts(files))
 
 
 def read_archive(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:

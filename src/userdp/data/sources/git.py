@@ -15,58 +15,41 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from userdp.core.errors import UseError
-from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import Entry, Source, SourceOptions, named
-from userdp.data.sources.rows import is_from, parse_day, record_of
+from userdp.data.sources.base import At, Entry, Source, SourceOptions, require_paths
+from userdp.data.sources.rows import first_held_out, is_from, record_of
 
 _FORMAT = "%aE%n%aI%n%P%n%B"
 _READ = 2**16
 
 
-def open_history(paths: list[str], options: SourceOptions) -> GitHistory:
-    """The source for repositories ``paths``."""
-    for name in named(paths, "git histories"):
-        if not matches(Path(name)):
+def open_history(paths: list[str], options: SourceOptions) -> Source:
+    """The source for repositories ``paths``: the messages of all commits of ``HEAD`` by author.
+
+    Commits of the day ``held_out_from`` and later are held out.
+    """
+    for name in require_paths(paths):
+        if not is_repository(Path(name)):
             raise UseError(f"{name} is not a git repository: it has neither .git nor HEAD")
-    day = parse_day(options.held_out_from)
-    return GitHistory(paths=tuple(map(Path, paths)), held_out_from=day)
+    day = first_held_out(options)
 
-
-def matches(path: Path) -> bool:
-    """Whether it is a work tree or a bare repository."""
-    return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())
-
-
-@dataclass(frozen=True, kw_only=True)
-class GitHistory(Source):
-    """Commit messages by author; commits of the day ``held_out_from`` and later are held out."""
-
-    paths: tuple[Path, ...]
-    held_out_from: datetime | None
-
-    kind = "git"
-
-    def facts(self) -> dict[str, Any]:
-        """The number of repositories."""
-        return {"repositories": len(self.paths)}
-
-    def entries(self, progress: Progress) -> Iterator[Entry]:
-        """The messages of all commits of ``HEAD``; see `Source.entries`."""
-        day = self.held_out_from
-        for number, entry in enumerate(chain.from_iterable(map(_log, self.paths))):
+    def read(path: Path, at: At) -> Iterator[Entry]:
+        for entry in _log(path):
             author, date, parents, message = (*entry.split(b"\n", 3), b"", b"", b"")[:4]
-            held_out = False if day is None else is_from(date, day)
+            held_out = day is not None and is_from(date, day)
             merge = b" " in parents
             yield Drop.MERGE if merge else record_of(author, message.rstrip(b"\n"), held_out)
-            progress.at(number)
+
+    places = tuple(map(Path, paths))
+    return Source(kind="git", places=places, read=read, facts={"repositories": len(places)})
+
+
+def is_repository(path: Path) -> bool:
+    """Whether it is a work tree or a bare repository."""
+    return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())
 
 
 def _log(path: Path) -> Iterator[bytes]:

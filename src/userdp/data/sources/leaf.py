@@ -23,7 +23,7 @@ from userdp.data.sources.base import At, Entry, SourceOptions, beginning
 from userdp.data.sources.rows import record_of
 
 
-def matches(path: Path) -> bool:
+def is_leaf(path: Path) -> bool:
     """Whether a .json file, or the first one in a folder, begins as LEAF's do.
 
     JSON Lines may begin so too (records of several ``users``), but are not named .json.
@@ -55,9 +55,9 @@ def read(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
     for user, samples in data.items():
         lists = samples if isinstance(samples, dict) else {}
         inputs, labels = lists.get("x"), lists.get("y")
-        if not isinstance(inputs, list):
-            raise UseError(f"{path} is not LEAF JSON: a user has no list `x`")
-        if not isinstance(labels, list) or len(labels) != len(inputs):
+        if not isinstance(inputs, list) or not isinstance(labels, list):
+            raise UseError(f"{path} is not LEAF JSON: a user has no lists `x` and `y`")
+        if len(labels) != len(inputs):
             raise UseError(f"{path} is not LEAF JSON: a user's `x` and `y` differ in length")
         for x, y in zip(inputs, labels, strict=True):
             yield record_of(user, _text(x, y), held_out)

@@ -23,10 +23,8 @@ named. Each message begins with a line ``From ``::
     From: Ana <ana@example.org>
 
 Such a line has a date, and a header follows it; other lines that begin with ``From `` are text of
-the message in which they stand. (Some programs write no date: where the first line of a file has
-none, a line ``From `` with at most one word after an empty line begins a message.) Where each
-message has a ``Content-Length`` that leads to the next, these lengths decide; otherwise ``>From ``
-is how a program wrote a line ``From `` of the text.
+the message in which they stand. Where each message has a ``Content-Length`` that leads to the next,
+these lengths decide; otherwise ``>From `` is how a program wrote a line ``From `` of the text.
 
 **maildir.** Every file below a folder is a message, in the order of the paths; ``tmp`` and hidden
 files are left out, and so are hidden folders, but for those that hold mail themselves (Maildir++)::
@@ -47,12 +45,12 @@ import gzip
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import parsedate_to_datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +59,13 @@ from userdp.data.records import Drop
 from userdp.data.sources.base import (
     GZIP_MAGIC,
     At,
-    DocumentSource,
     Entry,
     SourceOptions,
     beginning,
-    expand,
     holds,
-    named,
+    require_paths,
 )
-from userdp.data.sources.rows import is_from, parse_day, record_of_owners
+from userdp.data.sources.rows import first_held_out, is_from, record_of
 
 _NGRAM = 20
 _FORWARDED_SUBJECT = re.compile(r"\s*((re|aw)\s*:\s*)*(fw|fwd|wg)\s*:", re.IGNORECASE)
@@ -91,7 +87,6 @@ _DATED = re.compile(
     re.MULTILINE,
 )
 """With a date of asctime's or of RFC 5322; only a zone and a year may follow the time."""
-_UNDATED = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From \S*" + _HEADER)
 _WITH_LENGTH = re.compile(
     rb"(?i)(?>[^\n]*\n(?:[^\r\n][^\n]*\n)*?Content-Length:[ \t]*(\d{1,15})[ \t]*\r?\n)"
     rb"(?:[^\r\n][^\n]*\n)*+\r?\n"
@@ -100,28 +95,6 @@ _WITH_LENGTH = re.compile(
 _BREAKS = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*")
 _FRAME = re.compile(rb"^>(>*From )|^\r?\n\Z", re.MULTILINE)
 """What writers of mbox add to a message: a mark of quotation, and an empty line at the end."""
-
-
-def open_mail(paths: list[str], options: SourceOptions, *, kind: str) -> DocumentSource:
-    """The source for ``paths``: files of mbox, or folders with one message per file.
-
-    Of the options, ``receivers`` makes one record per receiver instead of one per message;
-    ``drop_forwarded`` drops what says it is forwarded, in its subject (``Fw:``) or body
-    (``---- Forwarded by``); ``drop_repeats`` drops what has a 20-gram of words twice; messages of
-    the day ``held_out_from`` and later are held out.
-    """
-    parse_day(options.held_out_from)
-    if kind == "mbox":
-        read, files = _read_mbox, expand(paths, suffixes=SUFFIXES, what="mbox files")
-    else:
-        read, files = (
-            _read_message,
-            tuple(chain.from_iterable(map(_files_of, named(paths, "mail")))),
-        )
-    return DocumentSource(
-        kind=kind, paths=files, options=options, read=read, several_owners=True,
-        told=("receivers", "drop_forwarded", "drop_repeats", "held_out_from"),
-    )  # fmt: skip
 
 
 def is_mbox(path: Path) -> bool:
@@ -136,8 +109,80 @@ def is_maildir(path: Path) -> bool:
     return path.is_dir() and (path / "cur").is_dir() and (path / "new").is_dir()
 
 
-def _read_message(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+def messages_in(folders: Sequence[str]) -> tuple[Path, ...]:
+    """The files of folders that hold a message per file."""
+    return tuple(file for name in require_paths(folders) for file in _files_of(Path(name)))
+
+
+def _files_of(folder: Path) -> Iterator[Path]:
+    if not folder.is_dir():
+        raise UseError(f"{folder} is not a folder of mail", hint="one message per file, below it")
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name != "tmp" and (not name.startswith(".") or is_maildir(Path(place, name)))
+        )
+        for name in sorted(names):
+            file = Path(place) / name
+            if not name.startswith(".") and file.is_file():
+                yield file
+
+
+def read_message(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+    """The records of a file that is one message."""
     return _entries(path.read_bytes(), options)
+
+
+def read_mbox(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+    """The records of each message; text before the first is one more."""
+    box = _content(path)
+    if not len(box):
+        return
+    first = _past_breaks(box, 0)
+    begins = dict(mark.span() for mark in _DATED.finditer(box))
+    if not begins:
+        raise UseError(
+            f"{path} is no mbox: no line begins a message, as `From ana@example.org Mon May 14 "
+            "16:39:00 2001` does with a header after it"
+        )
+    begins = {first: first} | begins
+    spans = _by_length(box, begins)
+    ends = zip(begins.values(), [*begins, len(box)][1:], strict=True)
+    for start, end in spans or ends:
+        message = box[start:end] if spans else _FRAME.sub(rb"\1", box[start:end])
+        yield from _entries(message, options)
+        at(end)
+
+
+def _by_length(box: mmap.mmap | bytes, begins: dict[int, int]) -> list[tuple[int, int]]:
+    """Where each message begins and ends by its Content-Length; nothing unless all lengths fit.
+
+    Dovecot and others write such lengths, and quote no line of a text. The length in a single
+    message is not believed: senders may write that header, and could take the messages of other
+    people after theirs.
+    """
+    spans: list[tuple[int, int]] = []
+    at = next(iter(begins))
+    while at in begins and (head := _WITH_LENGTH.match(box, at)):
+        end = head.end() + int(head[1])
+        spans.append((begins[at], end))
+        at = _past_breaks(box, end)
+    return spans if at == len(box) else []
+
+
+def _past_breaks(box: mmap.mmap | bytes, at: int) -> int:
+    """Where the line breaks after a place end."""
+    breaks = _BREAKS.match(box, at)
+    return at if breaks is None else max(at, breaks.end())
+
+
+def _content(path: Path) -> mmap.mmap | bytes:
+    """The bytes of a file, over a memory map; those of gzip in memory."""
+    with path.open("rb") as file:
+        if file.peek(2)[:2] == GZIP_MAGIC:
+            return gzip.decompress(file.read())
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.peek(1) else b""
 
 
 def _entries(content: bytes, options: SourceOptions) -> Iterator[Entry]:
@@ -155,8 +200,7 @@ def _entries(content: bytes, options: SourceOptions) -> Iterator[Entry]:
         yield Drop.UNREADABLE
         return
     yield from [Drop.ATTACHED] * attached
-    held_out = _is_from(date, options)
-    problem = _problem(subject, body, options)
+    held_out, problem = _is_from(date, options), _problem(subject, body, options)
     each = [[one] for one in receivers] or [[]]
     for to in each if options.receivers else [receivers]:
         if not senders:
@@ -166,9 +210,8 @@ def _entries(content: bytes, options: SourceOptions) -> Iterator[Entry]:
         else:
             head = f"Date: {date}\nFrom: {senders[0]}\nTo: {', '.join(to)}\n"
             text = f"{head}Subject: {subject}\n\n{body}".encode(errors="replace")
-            names = dict.fromkeys([senders[0], *to])
-            owners = tuple(one.encode(errors="replace") for one in names)
-            yield record_of_owners(owners, problem or text, held_out)
+            owners = [one.encode(errors="replace") for one in (senders[0], *to)]
+            yield record_of(owners, problem or text, held_out)
 
 
 def _problem(subject: str, body: str, options: SourceOptions) -> Drop | None:
@@ -202,7 +245,7 @@ def _repeats_ngram(text: str, size: int = _NGRAM) -> bool:
 
 
 def _is_from(date: str, options: SourceOptions) -> bool | Drop:
-    day = parse_day(options.held_out_from)
+    day = first_held_out(options)
     try:
         return day is not None and is_from(parsedate_to_datetime(date), day)
     except (ValueError, TypeError, IndexError):
@@ -240,18 +283,7 @@ def _body(message: Message) -> tuple[str, int]:
 
     Of HTML alone the text is what a reader sees of it.
     """
-    parts: list[Message] = []
-    waiting, attached = [message], 0
-    while waiting:
-        part = waiting.pop()
-        inner: Any = part.get_payload() if part.is_multipart() else []
-        if part.get_content_type() == "multipart/digest":
-            attached += len(inner)
-        elif part.get_content_maintype() == "message":
-            attached += 1
-        elif part.get_content_disposition() != "attachment":
-            waiting += reversed(inner)
-            parts.append(part)
+    parts, attached = _own_parts(message)
     for kind in ("text/plain", "text/html"):
         texts = [_decoded(part) for part in parts if part.get_content_type() == kind]
         if kind == "text/html":
@@ -264,80 +296,28 @@ def _body(message: Message) -> tuple[str, int]:
     return "", attached
 
 
+def _own_parts(part: Message) -> tuple[list[Message], int]:
+    """The parts of a message without other messages and attachments; how many messages those are.
+
+    The parts of a digest are messages, whatever their type.
+    """
+    inner: Any = part.get_payload() if part.is_multipart() else []
+    if part.get_content_type() == "multipart/digest":
+        return [], len(inner)
+    if part.get_content_maintype() == "message":
+        return [], 1
+    if part.get_content_disposition() == "attachment":
+        return [], 0
+    below = [_own_parts(one) for one in inner]
+    parts = [one for own, _ in below for one in own]
+    return [part, *parts], sum(attached for _, attached in below)
+
+
 def _decoded(part: Message) -> str:
     payload = part.get_payload(decode=True)
     if not isinstance(payload, bytes):
         return ""
-    for charset in (part.get_content_charset(), "utf-8"):
-        try:
-            if charset:
-                return payload.decode(charset)
-        except (LookupError, UnicodeError, ValueError):
-            continue
+    for charset in (part.get_content_charset("utf-8"), "utf-8"):
+        with suppress(LookupError, ValueError):
+            return payload.decode(charset)
     return payload.decode("latin-1")  # old mail names no charset; every byte is a letter then
-
-
-def _read_mbox(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
-    """The records of each message; text before the first is one more."""
-    box = _content(path)
-    if not len(box):
-        return
-    first = _past_breaks(box, 0)
-    undated = _UNDATED.match(box, first) and not _DATED.match(box, first)
-    begins = dict(mark.span() for mark in (_UNDATED if undated else _DATED).finditer(box))
-    if not begins:
-        raise UseError(
-            f"{path} is no mbox: no line begins a message, as `From ana@example.org Mon May 14 "
-            "16:39:00 2001` does with a header after it"
-        )
-    begins = {first: first} | begins
-    spans = _by_length(box, begins)
-    ends = zip(begins.values(), [*begins, len(box)][1:], strict=True)
-    for start, end in spans or ends:
-        message = box[start:end] if spans else _FRAME.sub(rb"\1", box[start:end])
-        yield from _entries(message, options)
-        at(end)
-
-
-def _content(path: Path) -> mmap.mmap | bytes:
-    """The bytes of a file, over a memory map; those of gzip in memory."""
-    with path.open("rb") as file:
-        if file.peek(2)[:2] == GZIP_MAGIC:
-            return gzip.decompress(file.read())
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.peek(1) else b""
-
-
-def _by_length(box: mmap.mmap | bytes, begins: dict[int, int]) -> list[tuple[int, int]]:
-    """Where each message begins and ends by its Content-Length; nothing unless all lengths fit.
-
-    The length in a single message is not believed: senders may write that header, and could take
-    the messages of other people after theirs.
-    """
-    spans: list[tuple[int, int]] = []
-    at = next(iter(begins))
-    while at in begins and (head := _WITH_LENGTH.match(box, at)):
-        end = head.end() + int(head[1])
-        spans.append((begins[at], end))
-        at = _past_breaks(box, end)
-    return spans if at == len(box) else []
-
-
-def _past_breaks(box: mmap.mmap | bytes, at: int) -> int:
-    """Where the line breaks after a place end."""
-    breaks = _BREAKS.match(box, at)
-    return at if breaks is None else max(at, breaks.end())
-
-
-def _files_of(folder: str) -> Iterator[Path]:
-    if not Path(folder).is_dir():
-        raise UseError(f"{folder} is not a folder of mail", hint="one message per file, below it")
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name != "tmp" and (not name.startswith(".") or is_maildir(Path(place, name)))
-        )
-        for name in sorted(names):
-            file = Path(place) / name
-            if not name.startswith(".") and file.is_file():
-                yield file

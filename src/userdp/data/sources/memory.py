@@ -1,10 +1,11 @@
 """Tables that a program holds: data sets, data frames, Arrow tables, and any rows that are dicts.
 
-``userdp.prepare(dataset, user="author", text="message", out="store")`` reads what has columns by
-Arrow, a batch at a time, and everything else row by row.
+``userdp.prepare(dataset, user="author", text="message", out="store")`` reads what hands out Arrow
+(`pandas`, `polars`, `pyarrow`, DuckDB) by Arrow, data sets of Hugging Face `datasets` by batches
+through their transforms, and everything else row by row.
 
-Data sets of Hugging Face `datasets` (extra ``hf``) are the kind ``hf`` of the command line, by a
-name on the hub, or a folder that ``save_to_disk`` wrote::
+Data sets of `datasets` (extra ``hf``) are the kind ``hf`` of the command line, by a name on the
+hub, or a folder that ``save_to_disk`` wrote::
 
     userdp prepare enron_aeslc --source hf --user sender --text email_body
     userdp prepare my-saved-dataset/ --source hf --dataset-split train
@@ -15,9 +16,9 @@ memory; no code of a data set is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,55 +26,18 @@ import pyarrow as pa
 
 from userdp.core.errors import UseError, kind_of
 from userdp.core.extras import library
-from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions, named
-from userdp.data.sources.conversations import ConversationParser, is_conversation
-from userdp.data.sources.parquet import batch_rows, wanted_columns
-from userdp.data.sources.rows import GENERATED, Row, plain_parser
-from userdp.data.sources.table import TableSource, provenance
+from userdp.data.sources.base import At, SourceOptions, require_paths
+from userdp.data.sources.conversations import as_conversations, is_conversation
+from userdp.data.sources.rows import Row, Table, plain_parser, provenance
+from userdp.data.sources.tables import Fields, columns_of, rows_of
 
 _BATCH = 2**13
-_FRAMES = ("polars.DataFrame", "polars.LazyFrame")
+_DATASETS = ("datasets.Dataset", "datasets.IterableDataset")
 _MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryTable(TableSource):
-    """Rows that a program holds.
-
-    Args:
-        tables: see `table_source`; read one after another.
-        origin: what is told of where they are from.
-    """
-
-    tables: tuple[Any, ...]
-    origin: Mapping[str, Any] = field(default_factory=dict)
-
-    def facts(self) -> dict[str, Any]:
-        """The fields, and where the tables are from."""
-        return {"fields": list(self.parser.fields), **self.origin}
-
-    def rows(self, progress: Progress) -> Iterator[Row | Drop]:
-        """The rows; see `TableSource.rows`."""
-        for done, row in enumerate(chain.from_iterable(map(self._rows_of, self.tables))):
-            if done % _BATCH == 0:
-                progress.at(done)
-            yield row
-
-    def _rows_of(self, table: Any) -> Iterator[Row | Drop]:
-        fields = self.parser.fields
-        for part in _parts(table, fields):
-            if isinstance(part, pa.Table):
-                names = wanted_columns(part.schema, fields, where="the table")
-                for batch in part.select(names).to_batches(max_chunksize=_BATCH):
-                    yield from batch_rows(batch)
-            else:
-                rows = iter(part)
-                yield from (dict(r) if isinstance(r, Mapping) else Drop.NOT_AN_OBJECT for r in rows)
-
-
-def table_source(table: Any, options: SourceOptions, *, kind: str | None = None) -> MemoryTable:
+def table_source(table: Any, options: SourceOptions, *, kind: str | None = None) -> Table:
     """The source for a table in memory.
 
     Args:
@@ -98,18 +62,26 @@ def table_source(table: Any, options: SourceOptions, *, kind: str | None = None)
             f"one table is prepared at a time, and this is a mapping of several: {splits}",
             hint="name one of them, such as dataset['train']",
         )
-    if not isinstance(table, Iterable | pa.Table) and _name(table) not in _FRAMES:
+    if _name(table) == "polars.LazyFrame":
+        table = table.collect()
+    if not isinstance(table, Iterable | pa.Table):
         raise UseError(
             f"a {type(table).__name__} is no table",
             hint="give a data set, a data frame, rows that are dicts, or the paths of files",
         )
-    columns = {str(name) for name in column_names(table)}
-    if kind == "conversations" or is_conversation(columns, options):
-        parser = ConversationParser(options=options)
-        return MemoryTable(kind="conversations", parser=parser, loss_mask=True, tables=(table,))
-    return MemoryTable(
-        kind="memory", parser=plain_parser(options), several_owners=True, tables=(table,)
+    parser = plain_parser(options)
+    source = Table(
+        kind="memory",
+        places=(table,),
+        read=_rows,
+        parser=parser,
+        options=options,
+        several_owners=True,
+        facts={"fields": list(parser.fields)},
     )
+    columns = {str(name) for name in column_names(table)}
+    talks = kind == "conversations" or is_conversation(columns, options)
+    return as_conversations(source, options) if talks else source
 
 
 def is_saved(path: Path) -> bool:
@@ -117,20 +89,20 @@ def is_saved(path: Path) -> bool:
     return path.is_dir() and any((path / name).is_file() for name in _MARKS)
 
 
-def open_hub(paths: list[str], options: SourceOptions) -> MemoryTable:
+def open_hub(paths: list[str], options: SourceOptions) -> Table:
     """The source of kind "hf" for data sets of the hub, by name, or in folders.
 
     Names on the hub are public, and told; folders are not.
     """
     split = options.dataset_split
-    tables = tuple(_opened(name, split) for name in named(paths, "data sets of the hub"))
+    tables = [_opened(name, split) for name in require_paths(paths)]
     first = table_source(tables[0], options)
     hub = [name for name in paths if not Path(name).exists()]
     return replace(
         first,
         kind="conversations" if first.loss_mask else "hf",
-        tables=tables,
-        origin={"dataset_split": split, "hub": hub, **provenance(map(Path, paths))},
+        places=tables,
+        facts={**first.facts, "dataset_split": split, "hub": hub, **provenance(map(Path, paths))},
     )
 
 
@@ -155,45 +127,43 @@ def _opened(name: str, split: str) -> Any:
     return data[split] if isinstance(data, dict) else data
 
 
-def column_names(table: Any) -> list[Any]:
+def column_names(table: Any) -> Sequence[Any]:
     """The names of its columns; none of rows that only come one by one."""
-    if _is_transformed(table):
-        return list(next(iter(table), ()))
-    for attribute in ("column_names", "columns"):
+    for attribute in () if _is_transformed(table) else ("column_names", "columns"):
         names = getattr(table, attribute, None)
         if names is not None:
             return list(names)
-    return list(table[0]) if isinstance(table, list) and table and table[0] else []
+    # A stream of `datasets` begins anew for each reader; another iterator might not.
+    again = _name(table) in _DATASETS or isinstance(table, list)
+    return [name for row in islice(table, 1) for name in row or ()] if again else ()
 
 
-def _parts(table: Any, fields: tuple[str, ...]) -> Iterable[Any]:
-    """A table as Arrow tables, by what it is; no library is imported for its own sake.
-
-    Anything else, and what no Arrow column can hold, as rows.
-    """
+def _rows(table: Any, fields: Fields, options: SourceOptions, at: At) -> Iterator[Row | Drop]:
+    """The rows of a table; no library is imported for its own sake."""
     name = _name(table)
-    if name == "datasets.Dataset" and not _is_transformed(table):
-        columns = None if table.format["output_all_columns"] else table.format["columns"]
-        parts = table.with_format("arrow", columns=columns).iter(batch_size=_BATCH)
-        return (pa.table(part) if isinstance(part, dict) else part for part in parts)
-    if name == "pandas.DataFrame":
-        return [_of_pandas(table, fields)]
-    if name == "polars.LazyFrame":
-        table = table.collect()
-    if name in _FRAMES:
-        table = table.to_arrow()
-    return [table]
-
-
-def _of_pandas(frame: Any, fields: tuple[str, ...]) -> Any:
-    """The columns that are read; row by row where they hold what no Arrow column can."""
-    own = frame[[name for name in dict.fromkeys((*fields, GENERATED)) if name in frame.columns]]
-    names = own if len(own.columns) else frame  # of which `wanted_columns` says what is missing
-    try:
-        return pa.Table.from_pandas(names, preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        wanted_columns(pa.schema([(str(n), pa.null()) for n in names.columns]), fields, where="it")
-        return names.to_dict("records")
+    if name in _DATASETS:
+        if name == "datasets.Dataset" and not _is_transformed(table):
+            shown = table.format
+            columns = table.column_names if shown["output_all_columns"] else shown["columns"]
+            wanted = columns_of(columns, fields, where="the data set")
+            table = table.with_format(None, columns=wanted)
+        for batch in table.iter(batch_size=_BATCH):
+            rows = zip(*batch.values(), strict=True)
+            yield from (dict(zip(batch, row, strict=True)) for row in rows)
+    elif hasattr(table, "__arrow_c_stream__"):
+        columns = columns_of(column_names(table), fields, where="the table")
+        if name == "pandas.DataFrame":  # whose other columns may hold what no Arrow column can
+            table = table[columns]
+        try:
+            held = pa.table(table)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            yield from table.to_dict("records")
+            return
+        for batch in held.select(columns).to_batches(max_chunksize=_BATCH):
+            yield from rows_of(batch, fields, where="the table")
+    else:
+        for row in table:
+            yield dict(row) if isinstance(row, Mapping) else Drop.NOT_AN_OBJECT
 
 
 def _is_transformed(table: Any) -> bool:

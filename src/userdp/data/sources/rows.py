@@ -1,100 +1,184 @@
-"""Rows of tables (JSON Lines, CSV, Parquet, data sets), and what makes records of them."""
+"""Tables as sources, and the one way from a row, or from anything else, to a record or a drop.
+
+``FILE.provenance.json`` beside a file of text says what a model descends from that wrote it
+(``userdp generate``), or what it was filtered against (`userdp.data.overlap`). A generated record
+names the model that wrote it, too (`GENERATED`), so that text which was mixed with other text, or
+brought into another format, and whose provenance was lost, is still noticed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
+from itertools import islice
 from numbers import Integral
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
+from userdp.core.codec import decode
 from userdp.core.errors import UseError
-from userdp.data.records import Drop, Record
-from userdp.data.sources.base import SourceOptions
+from userdp.core.files import read_json
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.base import PROVENANCE, Entry, InputOptions, Source, SourceOptions
 
 Row = dict[str, Any]
+UserOf = Callable[[str], bytes | Drop]
+"""Makes the user of a field's value."""
 GENERATED = "generated_by"
 """The field of a generated record that names the model that wrote it."""
-
-
-class Parser(Protocol):
-    """Makes a record of a row."""
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """All fields that are looked at."""
-
-    @property
-    def required(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of fields; of each group, some row must have one."""
-
-    def parse(self, row: Row) -> Record | Drop:
-        """The record of a row, or why there is none."""
+WRITERS = "text_written_by"
+"""The fact of a source: the models whose lineage its files' provenance tells."""
+_PLACES_LOOKED_AT, _ROWS_LOOKED_AT = 32, 100
+_NO_ROWS = (Drop.BLANK_LINE, Drop.INVALID_JSON, Drop.NOT_AN_OBJECT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlainParser:
-    """A field for the user, one for the text, perhaps one for the date.
+class Parser:
+    """Makes a record of a row.
 
     Args:
-        user: holds a string or a whole number, or a list of such: all owners.
-        text: holds a string (or its bytes in UTF-8).
-        date, held_out_from: see `SourceOptions`.
-        user_of: makes the user of the field's value; None: the value itself.
+        fields: all fields that are looked at.
+        parse: gives the record of a row, or why there is none.
+        required: groups of fields; of each group, some row must have one.
     """
 
-    user: str = "user"
-    text: str = "text"
-    date: str | None = None
-    held_out_from: datetime | None = None
-    user_of: Callable[[str], bytes | Drop] | None = None
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """User, text and date."""
-        dated = () if self.date is None else (self.date,)
-        return (self.user, self.text, *dated)
-
-    @property
-    def required(self) -> tuple[tuple[str, ...], ...]:
-        """Each of them."""
-        return tuple((name,) for name in self.fields)
-
-    def parse(self, row: Row) -> Record | Drop:
-        """The record of a row; or why there is none; see `Parser.parse`."""
-        held_out: bool | Drop = False
-        if self.held_out_from is not None and self.date is not None:
-            held_out = is_from(row.get(self.date), self.held_out_from)
-        owners = owners_of(row.get(self.user), self.user_of)
-        return record_of_owners(owners, text_of(row.get(self.text)), held_out)
+    fields: tuple[str, ...]
+    parse: Callable[[Row], Entry]
+    required: tuple[tuple[str, ...], ...]
 
 
-def record_of_owners(
-    owners: tuple[bytes, ...] | Drop,
-    text: bytes | Drop,
+@dataclass(frozen=True, kw_only=True)
+class Table(Source):
+    """Rows, each of which a parser makes a record of.
+
+    ``read(place, fields, options, at)`` gives each row of a place as field to value, or why it is
+    none; ``fields`` are those that are looked at, or None for all.
+
+    Args:
+        parser: see there.
+        options: see there.
+    """
+
+    parser: Parser
+    options: SourceOptions
+
+    def rows(self, progress: Progress, fields: tuple[str, ...] | None) -> Iterator[Row | Drop]:
+        """The rows of all places."""
+        return self.each_place(
+            lambda place, at: self.read(place, fields, self.options, at), progress
+        )
+
+    def entries(self, progress: Progress) -> Iterator[Entry]:
+        """The records of all rows; see `Source.entries`."""
+        parse = self.parser.parse
+        for row in self.rows(progress, self.parser.fields):
+            if isinstance(row, Drop):
+                yield row
+                continue
+            entry = parse(row)
+            if (model := row.get(GENERATED)) and not isinstance(entry, Drop):
+                model = model.decode() if isinstance(model, bytes) else str(model)
+                entry = entry._replace(written_by=model)
+            yield entry
+
+    def first_fields(self) -> Iterator[Collection[str]]:
+        """The names of the fields of the first rows of the first places."""
+        for place in self.places[:_PLACES_LOOKED_AT]:
+            rows = replace(self, places=(place,)).rows(NoProgress(), None)
+            yield from (
+                row.keys() for row in islice(rows, _ROWS_LOOKED_AT) if isinstance(row, dict)
+            )
+
+    def check(self, tally: Tally) -> None:
+        """`UseError` if no row came of what was read, or none had a field that is required."""
+        drops = tally.drops
+        rows = tally.records_read - sum(drops[one] for one in _NO_ROWS)
+        if tally.records_read and not rows:
+            raise UseError(
+                "no line is a JSON object",
+                hint="expected one object per line; a JSON array must be split into lines",
+            )
+        lacking = drops[Drop.NO_USER_FIELD] + drops[Drop.NO_TEXT_FIELD]
+        if not rows or lacking < rows:
+            return
+        seen = {name: None for names in self.first_fields() for name in names}
+        for group in self.parser.required:
+            if seen.keys().isdisjoint(group):
+                wanted = " or ".join(repr(name) for name in group)
+                raise UseError(
+                    f"no record has the field {wanted}; fields there: {_told(seen, group)}",
+                    hint="name the right ones with --user and --text",
+                )
+
+    def signature(self) -> str | None:
+        """See `Source.signature`: names, sizes and times of the files, and all options."""
+        if not all(isinstance(place, Path) and place.is_file() for place in self.places):
+            return None
+        facts = [(path.absolute(), path.stat()) for path in self.places]
+        files = [(str(path), s.st_size, s.st_mtime_ns, s.st_ino) for path, s in facts]
+        return repr((self.kind, self.parser.fields, self.options, files))
+
+
+def plain_parser(options: SourceOptions, user_of: UserOf | None = None) -> Parser:
+    """The parser of a field for the user, one for the text, perhaps one for the date.
+
+    Args:
+        options: which fields; the user's holds a string or a whole number, or a list of such: all
+            owners; the text's a string, or its bytes in UTF-8.
+        user_of: makes the user of the field's value; None: the value itself.
+    """
+    if (options.date is None) != (options.held_out_from is None):
+        raise UseError(
+            "--date and --held-out-from go together: the field that says when, and the first "
+            "day that is held out",
+            hint="give both --date and --held-out-from, or none",
+        )
+    dated = () if options.date is None else (options.date,)
+    fields = (options.user, options.text, *dated)
+    day = first_held_out(options)
+
+    def parse(row: Row) -> Entry:
+        held_out = day is not None and is_from(row.get(options.date or ""), day)
+        return record_of(row.get(options.user), row.get(options.text), held_out, user_of=user_of)
+
+    return Parser(fields=fields, parse=parse, required=tuple((name,) for name in fields))
+
+
+def record_of(
+    user: Any,
+    text: Any,
     held_out: bool | Drop = False,
+    *,
     pieces: tuple[tuple[int, int], ...] | None = None,
-) -> Record | Drop:
-    """The record of these users, also an unusable one: it has its place in the graph of owners."""
+    user_of: UserOf | None = None,
+) -> Entry:
+    """The record of a text, or why there is none.
+
+    An unusable text, or date, has its place in the graph of owners.
+
+    Args:
+        user: what names the user, or all owners as a list.
+        text: a string, or its bytes; or why there is none.
+        held_out: see `Record`; or why that is not known.
+        pieces: see `Record`.
+        user_of: see `plain_parser`.
+    """
+    owners = owners_of(user, user_of)
     if isinstance(owners, Drop):
         return owners
     several = owners if len(owners) > 1 else ()
-    if isinstance(text, Drop):
-        return Record(owners[0], b"", owners=several, unusable=text)
+    content = text_of(text)
+    if isinstance(content, Drop):
+        return Record(owners[0], b"", owners=several, unusable=content)
     if isinstance(held_out, Drop):
         return Record(owners[0], b"", owners=several, unusable=held_out)
-    return Record(owners[0], text, 0, held_out, pieces, several)
+    return Record(owners[0], content, 0, held_out, pieces, several)
 
 
-def record_of(user: Any, text: Any, held_out: bool | Drop = False) -> Record | Drop:
-    """The record of one user's text, or why it is none."""
-    return record_of_owners(owners_of(user), text_of(text), held_out)
-
-
-def owners_of(
-    value: Any, user_of: Callable[[str], bytes | Drop] | None = None
-) -> tuple[bytes, ...] | Drop:
+def owners_of(value: Any, user_of: UserOf | None = None) -> tuple[bytes, ...] | Drop:
     """The users that a field's value names, each once, in its order."""
     owners: dict[bytes, None] = {}
     alone = [] if value is None else [value]
@@ -106,12 +190,12 @@ def owners_of(
     return tuple(owners) or Drop.NO_USER_FIELD
 
 
-def _user(value: Any, user_of: Callable[[str], bytes | Drop] | None) -> bytes | Drop:
+def _user(value: Any, user_of: UserOf | None) -> bytes | Drop:
     try:
-        if isinstance(value, str):
-            user = value.encode()
-        elif isinstance(value, bytes):
+        if isinstance(value, bytes):
             user = value
+        elif isinstance(value, str):
+            user = value.encode()
         elif isinstance(value, bool) or not isinstance(value, Integral):
             return Drop.USER_NOT_TEXT
         else:
@@ -126,13 +210,13 @@ def _user(value: Any, user_of: Callable[[str], bytes | Drop] | None) -> bytes | 
 
 def text_of(value: Any) -> bytes | Drop:
     """The text of a field's value as UTF-8."""
-    if value is None:
-        return Drop.NO_TEXT_FIELD
+    if value is None or isinstance(value, Drop):
+        return Drop.NO_TEXT_FIELD if value is None else value
     try:
-        if isinstance(value, str):
-            return value.encode() if value and not value.isspace() else Drop.EMPTY_TEXT
         if isinstance(value, bytes):
             return value if value.decode().strip() else Drop.EMPTY_TEXT
+        if isinstance(value, str):
+            return value.encode() if value.strip() else Drop.EMPTY_TEXT
     except UnicodeError:
         return Drop.INVALID_UTF8
     return Drop.NOT_TEXT
@@ -159,41 +243,26 @@ def is_from(value: Any, day: datetime) -> bool | Drop:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) >= day
 
 
-def parse_day(text: str | None) -> datetime | None:
-    """An ISO date of the command line; `UseError` if it is none."""
-    if text is None:
+def first_held_out(options: InputOptions) -> datetime | None:
+    """The day ``held_out_from``; `UseError` if it is no ISO date."""
+    if options.held_out_from is None:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(options.held_out_from)
     except ValueError:
         raise UseError(
-            f"held_out_from must be an ISO date, got {text!r}", hint="as 2018-01-01"
+            f"held_out_from must be an ISO date, got {options.held_out_from!r}",
+            hint="as 2018-01-01",
         ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def plain_parser(options: SourceOptions) -> PlainParser:
-    """The parser that the options ask for."""
-    if (options.date is None) != (options.held_out_from is None):
-        raise UseError(
-            "--date and --held-out-from go together: the field that says when, and the first "
-            "day that is held out",
-            hint="give both --date and --held-out-from, or none",
-        )
-    return PlainParser(
-        user=options.user,
-        text=options.text,
-        date=options.date,
-        held_out_from=parse_day(options.held_out_from),
-    )
-
-
-def told(names: Iterable[str], wanted: Collection[str]) -> str:
+def _told(names: Iterable[str], wanted: Collection[str]) -> str:
     """Names of fields, for a message: those that look like one, or resemble what was asked for.
 
     A table without a header has somebody's record in its place, which no message quotes.
 
-    >>> told(["user", "body", "Dear Ann"], ["text"])
+    >>> _told(["user", "body", "Dear Ann"], ["text"])
     "'user', 'body', and others that do not look like names"
     """
     known = [str(name) for name in names]
@@ -203,3 +272,34 @@ def told(names: Iterable[str], wanted: Collection[str]) -> str:
         others = "and others that do not look like names"
         shown.append(others if shown else "none that looks like one")
     return ", ".join(shown) or "none"
+
+
+def provenance(paths: Iterable[Path]) -> dict[str, Any]:
+    """What is said beside files of text, or folders that stand for one, as facts of a source."""
+    told = [_said_beside(path) for path in paths]
+    facts = {
+        "filtered_against_private": [one for one in told if "private_data" in one],
+        "text_lineage": [one["lineage"] for one in told if "lineage" in one],
+        WRITERS: [one[GENERATED] for one in told if GENERATED in one],
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def with_lost(facts: dict[str, Any], written_by: Iterable[str]) -> dict[str, Any]:
+    """Facts of a source, and whether a model wrote some of its records of which nothing is told."""
+    told = {name: value for name, value in facts.items() if name != WRITERS}
+    lost = set(written_by) - set(facts.get(WRITERS, ()))
+    return {**told, "text_of_unknown_model": True} if lost else told
+
+
+def _said_beside(path: Path) -> dict[str, Any]:
+    """What lies beside a file, also if that was packed or unpacked since."""
+    for name in (path.name, f"{path.name}.gz", path.name.removesuffix(".gz")):
+        beside = path.with_name(f"{name}{PROVENANCE}")
+        if beside.is_file():
+            said = read_json(beside, what="what is said of a text")
+            for field, hint in ((GENERATED, str), ("lineage", dict[str, Any])):
+                if field in said:
+                    decode(hint, said[field], what=f"{field} in {beside}")
+            return said
+    return {}

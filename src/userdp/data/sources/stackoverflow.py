@@ -12,6 +12,7 @@ Parquet use ``--date creation_date --held-out-from 2018-01-01 --split given``.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,16 +22,21 @@ from typing import Any
 from userdp.core.errors import UseError, kind_of
 from userdp.data.records import Drop
 from userdp.data.sources.base import At, Entry, SourceOptions, beginning
-from userdp.data.sources.rows import owners_of, record_of_owners, text_of
+from userdp.data.sources.rows import record_of
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS = (
     "SELECT client_id, split_name, serialized_example_proto FROM examples "
     "WHERE split_name IN ('train', 'test') ORDER BY rowid"
 )
+_SIZE = rb"[\x80-\xff]*[\x00-\x7f]"
+_TOKENS = re.compile(rb"\n\x06tokens\x12%b\n%b\n(%b)" % (_SIZE, _SIZE, _SIZE))
+"""In protobuf's wire format: the key, then a feature that holds a list of bytes that holds a value,
+each with its size before it. Features of the same name that a post's own text spells are that
+person's words, too."""
 
 
-def matches(path: Path) -> bool:
+def is_sqlite(path: Path) -> bool:
     """Whether it is an SQLite file."""
     return beginning(path).startswith(_MAGIC)
 
@@ -42,7 +48,7 @@ def read(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
         with closing(sqlite3.connect(address, uri=True)) as database:
             database.text_factory = bytes
             for client, split, example in database.execute(_ROWS):
-                yield record_of_owners(owners_of(client), _text(example), split == b"test")
+                yield record_of(client, _text(example), split == b"test")
                 done += len(example) if isinstance(example, bytes) else 0
                 at(done)
     except (sqlite3.Error, UnicodeError) as error:  # damaged names are no UTF-8
@@ -53,63 +59,12 @@ def read(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
 
 
 def _text(example: Any) -> bytes | Drop:
+    """The first value of the feature ``tokens``."""
     if not isinstance(example, bytes):  # SQLite's columns hold any type; of a number n come n zeros
         return Drop.UNREADABLE
-    try:
-        return text_of(_parse_example(example).get("tokens"))
-    except ValueError:
+    found = _TOKENS.search(example)
+    if found is None:
         return Drop.UNREADABLE
-
-
-def _parse_example(message: bytes) -> dict[str, bytes]:
-    """The byte features of a serialized ``tf.train.Example``, the first value of each.
-
-    A reader of the wire format: Example.features = 1, Features.feature = 1 (a map: key = 1,
-    value = 2), Feature.bytes_list = 1, BytesList.value = 1.
-
-    Raises:
-        ValueError: ``message`` is none.
-    """
-    features: dict[str, bytes] = {}
-    for part in _fields(message, 1):
-        for entry in _fields(part, 1):
-            key = next(_fields(entry, 1), b"")
-            for feature in _fields(entry, 2):
-                for values in _fields(feature, 1):
-                    value = next(_fields(values, 1), None)
-                    if value is not None:
-                        features[key.decode()] = value
-    return features
-
-
-def _fields(message: bytes, wanted: int) -> Iterator[bytes]:
-    """The length-delimited fields of number ``wanted``."""
-    place = 0
-    while place < len(message):
-        tag, place = _varint(message, place)
-        kind = tag & 7
-        if kind == 0:
-            _, place = _varint(message, place)
-        elif kind in (1, 5):
-            place += 8 if kind == 1 else 4
-        elif kind == 2:
-            size, place = _varint(message, place)
-            if place + size > len(message):
-                raise ValueError("a field goes beyond its message")
-            if tag >> 3 == wanted:
-                yield message[place : place + size]
-            place += size
-        else:
-            raise ValueError(f"wire type {kind}")
-
-
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while place < len(message) and shift < 64:
-        byte = message[place]
-        place += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, place
-        shift += 7
-    raise ValueError("a number goes beyond its message")
+    size = sum((byte & 127) << 7 * place for place, byte in enumerate(found[1]))
+    text = example[found.end() : found.end() + size]
+    return text if len(text) == size else Drop.UNREADABLE

@@ -14,7 +14,7 @@ carries; no network is used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,16 @@ from typing import Any
 from userdp.core.extras import library
 from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.rows import plain_parser
-from userdp.data.sources.table import FileTable, open_tables
+from userdp.data.sources.rows import Table, plain_parser
+from userdp.data.sources.tables import open_tables
 
 
-def open_web(paths: list[str], options: SourceOptions, *, kind: str) -> FileTable:
+def open_web(paths: list[str], options: SourceOptions, *, kind: str) -> Table:
     """The source for files, folders and patterns ``paths`` of kind "c4" or "ccnews"."""
     named = replace(options, user=options.url)
     # C4 names its files *.json.gz though they are JSON Lines.
     table = open_tables(paths, named, more=(".json", ".json.gz"))
-    return replace(table, kind=kind, parser=replace(plain_parser(named), user_of=BaseDomain()))
+    return replace(table, kind=kind, parser=plain_parser(named, domain_of))
 
 
 def is_c4(path: Path) -> bool:
@@ -40,22 +40,13 @@ def is_c4(path: Path) -> bool:
     return any(file.name.startswith("c4-") and ".json" in file.name for file in names)
 
 
-@dataclass(frozen=True)
-class BaseDomain:
-    """URL to registered domain.
+@lru_cache(maxsize=2**16)
+def domain_of(url: str) -> bytes | Drop:
+    """The registered domain of a URL, or why there is none.
 
-    >>> of = BaseDomain()
-    >>> of("https://news.bbc.co.uk:443/world?x=1"), of("http://192.168.0.1/")
+    >>> domain_of("https://news.bbc.co.uk:443/world?x=1"), domain_of("http://192.168.0.1/")
     (b'bbc.co.uk', <Drop.NO_DOMAIN: 'URL without a registered domain'>)
     """
-
-    def __call__(self, url: str) -> bytes | Drop:
-        """The domain, or why there is none."""
-        return _domain(url)
-
-
-@lru_cache(maxsize=2**16)
-def _domain(url: str) -> bytes | Drop:
     try:
         parts = _extractor()(url)
         if not (parts.domain and parts.suffix):
