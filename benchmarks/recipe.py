@@ -54,6 +54,7 @@ from userdp.training.optimizers import (
     set_learning_rate,
     set_noise_std,
 )
+from userdp.training.signal import SharedSignal
 
 DESIGN = Path(__file__).with_suffix(".toml")
 ROWS = Path("docs/results/recipe-rows.jsonl")
@@ -83,6 +84,7 @@ class Setting:
         optimizer: the optimizer.
         rank: of adapters; 0 trains all weights.
         clip: C.
+        follow: steps over which the signal is measured that the rate then follows; 0 for never.
         users: people in whose place the cohort's mean stands.
         seed: of people and noise.
     """
@@ -102,6 +104,7 @@ class Setting:
     optimizer: str = "adamw"
     rank: int = 0
     clip: float = 0.1
+    follow: int = 0
     users: int = 24
     seed: int = 0
 
@@ -158,6 +161,7 @@ class Seen:
     norm: float
     clipped: float
     signal: float
+    factor: float
 
 
 def train(
@@ -173,8 +177,10 @@ def train(
     average = WeightAverage(model, AVERAGING)
     parameters = list(trainable_parameters(model).values())
     norms, squares = [], []
+    shared, factor = SharedSignal(parameters, setting.clip), 1.0
     for step in range(1, setting.steps + 1):
-        set_learning_rate(optimizer, learning_rate(config, step=step, steps=setting.steps))
+        rate = factor * learning_rate(config, step=step, steps=setting.steps)
+        set_learning_rate(optimizer, rate)
         sums = [torch.zeros_like(p) for p in parameters]
         for user in people.choice(len(split.counts), setting.users, replace=False):
             examples = people.permutation(int(split.counts[user]))[: setting.group]
@@ -192,11 +198,18 @@ def train(
         for p, one in zip(parameters, sums, strict=True):
             p.grad = one.div_(setting.users)
             p.grad.add_(torch.randn(p.shape, generator=noise), alpha=noise_std)
+        if step <= setting.follow:
+            shared.add()
+            factor = shared.factor(noise_std) if step == setting.follow else 1.0
         optimizer.step()
         average.update()
     clipped = statistics.fmean(norm > setting.clip for norm in norms)
     signal = math.sqrt(max(0.0, statistics.fmean(squares)))
-    return model, average, Seen(norm=statistics.median(norms), clipped=clipped, signal=signal)
+    return (
+        model,
+        average,
+        Seen(norm=statistics.median(norms), clipped=clipped, signal=signal, factor=factor),
+    )
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
@@ -234,6 +247,7 @@ def run(options: argparse.Namespace) -> None:
             "norm": round(seen.norm, 3),
             "clipped": round(seen.clipped, 3),
             "signal": round(seen.signal, 3),
+            "factor": round(seen.factor, 3),
             "seconds": round(time.monotonic() - begin, 1),
             "design": digest,
             "date": now(),
