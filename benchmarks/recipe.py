@@ -177,9 +177,9 @@ def train(
     average = WeightAverage(model, AVERAGING)
     parameters = list(trainable_parameters(model).values())
     norms, squares = [], []
-    shared, factor = SharedSignal(parameters, setting.clip), 1.0
+    shared, follows = SharedSignal(parameters, setting.clip), 1.0
     for step in range(1, setting.steps + 1):
-        rate = factor * learning_rate(config, step=step, steps=setting.steps)
+        rate = follows * learning_rate(config, step=step, steps=setting.steps)
         set_learning_rate(optimizer, rate)
         sums = [torch.zeros_like(p) for p in parameters]
         for user in people.choice(len(split.counts), setting.users, replace=False):
@@ -200,7 +200,7 @@ def train(
             p.grad.add_(torch.randn(p.shape, generator=noise), alpha=noise_std)
         if step <= setting.follow:
             shared.add()
-            factor = shared.factor(noise_std) if step == setting.follow else 1.0
+            follows = shared.factor(noise_std) if step == setting.follow else 1.0
         optimizer.step()
         average.update()
     clipped = statistics.fmean(norm > setting.clip for norm in norms)
@@ -208,7 +208,7 @@ def train(
     return (
         model,
         average,
-        Seen(norm=statistics.median(norms), clipped=clipped, signal=signal, factor=factor),
+        Seen(norm=statistics.median(norms), clipped=clipped, signal=signal, factor=follows),
     )
 
 
