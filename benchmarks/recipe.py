@@ -59,6 +59,7 @@ from userdp.training.signal import SharedSignal
 DESIGN = Path(__file__).with_suffix(".toml")
 ROWS = Path("docs/results/recipe-rows.jsonl")
 EVALUATED_EXAMPLES = 2  # of each held-out user
+EARLY = (5, 10, 20)  # steps after which the signal that was measured so far is noted
 AVERAGING = 0.95  # decay of the moving average of the weights, which is looked at beside the last
 
 
@@ -162,6 +163,7 @@ class Seen:
     clipped: float
     signal: float
     factor: float
+    early: list[float]
 
 
 def train(
@@ -178,6 +180,7 @@ def train(
     parameters = list(trainable_parameters(model).values())
     norms, squares = [], []
     shared, follows = SharedSignal(parameters, setting.clip), 1.0
+    early: list[float] = []
     for step in range(1, setting.steps + 1):
         rate = follows * learning_rate(config, step=step, steps=setting.steps)
         set_learning_rate(optimizer, rate)
@@ -198,8 +201,10 @@ def train(
         for p, one in zip(parameters, sums, strict=True):
             p.grad = one.div_(setting.users)
             p.grad.add_(torch.randn(p.shape, generator=noise), alpha=noise_std)
+        shared.add()
+        if step in EARLY:
+            early.append(shared.square)
         if step <= setting.follow:
-            shared.add()
             follows = shared.factor(noise_std) if step == setting.follow else 1.0
         optimizer.step()
         average.update()
@@ -208,7 +213,13 @@ def train(
     return (
         model,
         average,
-        Seen(norm=statistics.median(norms), clipped=clipped, signal=signal, factor=follows),
+        Seen(
+            norm=statistics.median(norms),
+            clipped=clipped,
+            signal=signal,
+            factor=follows,
+            early=early,
+        ),
     )
 
 
@@ -248,6 +259,7 @@ def run(options: argparse.Namespace) -> None:
             "clipped": round(seen.clipped, 3),
             "signal": round(seen.signal, 3),
             "factor": round(seen.factor, 3),
+            "early": [round(square, 5) for square in seen.early],
             "seconds": round(time.monotonic() - begin, 1),
             "design": digest,
             "date": now(),

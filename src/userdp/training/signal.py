@@ -49,6 +49,12 @@ class SharedSignal:
         self.squares += _square(grads)
         self.steps += 1
 
+    @property
+    def square(self) -> float:
+        """The unbiased estimate of s²."""
+        pairs = self.steps * (self.steps - 1)
+        return (_square(self.sums) - self.squares) / pairs * self._unit**2
+
     def factor(self, noise_std: float) -> float:
         """Of the usual learning rate.
 
@@ -56,13 +62,12 @@ class SharedSignal:
             noise_std: of the noise on each coordinate of a step's mean.
         """
         pairs = self.steps * (self.steps - 1)
-        found = (_square(self.sums) - self.squares) / pairs * self._unit**2
-        # The deviation of `found` by noise, against a prior that s² is the usual one, give or take
+        # The deviation of the estimate by noise, against a prior that s² is the usual one, give or take
         # as much: where noise hides s the usual rate stays.
         count = sum(p.numel() for p in self._parameters)
         deviation = (noise_std * self._unit) ** 2 * math.sqrt(2 * count / pairs)
         trust = USUAL**4 / (USUAL**4 + deviation**2)
-        square = trust * max(found, 0.0) + (1 - trust) * USUAL**2
+        square = trust * max(self.square, 0.0) + (1 - trust) * USUAL**2
         return min(_MOST, max(1 / _MOST, (square / USUAL**2) ** (_EXPONENT / 2)))
 
 
