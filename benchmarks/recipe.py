@@ -54,12 +54,11 @@ from userdp.training.optimizers import (
     set_learning_rate,
     set_noise_std,
 )
-from userdp.training.signal import SharedSignal
+from userdp.training.signal import RateFollower
 
 DESIGN = Path(__file__).with_suffix(".toml")
 ROWS = Path("docs/results/recipe-rows.jsonl")
 EVALUATED_EXAMPLES = 2  # of each held-out user
-EARLY = (5, 10, 20)  # steps after which the signal that was measured so far is noted
 AVERAGING = 0.95  # decay of the moving average of the weights, which is looked at beside the last
 
 
@@ -85,7 +84,7 @@ class Setting:
         optimizer: the optimizer.
         rank: of adapters; 0 trains all weights.
         clip: C.
-        follow: steps over which the signal is measured that the rate then follows; 0 for never.
+        follow: the pace of the rate that follows the noisy gradients; 0 for a rate that does not.
         users: people in whose place the cohort's mean stands.
         seed: of people and noise.
     """
@@ -105,7 +104,7 @@ class Setting:
     optimizer: str = "adamw"
     rank: int = 0
     clip: float = 0.1
-    follow: int = 0
+    follow: float = 0.0
     users: int = 24
     seed: int = 0
 
@@ -162,8 +161,7 @@ class Seen:
     norm: float
     clipped: float
     signal: float
-    factor: float
-    early: list[float]
+    factors: list[float]
 
 
 def train(
@@ -179,11 +177,9 @@ def train(
     average = WeightAverage(model, AVERAGING)
     parameters = list(trainable_parameters(model).values())
     norms, squares = [], []
-    shared, follows = SharedSignal(parameters, setting.clip), 1.0
-    early: list[float] = []
+    follower = RateFollower(optimizer, setting.follow)
+    factors: list[float] = []
     for step in range(1, setting.steps + 1):
-        rate = follows * learning_rate(config, step=step, steps=setting.steps)
-        set_learning_rate(optimizer, rate)
         sums = [torch.zeros_like(p) for p in parameters]
         for user in people.choice(len(split.counts), setting.users, replace=False):
             examples = people.permutation(int(split.counts[user]))[: setting.group]
@@ -201,26 +197,15 @@ def train(
         for p, one in zip(parameters, sums, strict=True):
             p.grad = one.div_(setting.users)
             p.grad.add_(torch.randn(p.shape, generator=noise), alpha=noise_std)
-        shared.add()
-        if step in EARLY:
-            early.append(shared.square)
-        if step <= setting.follow:
-            follows = shared.factor(noise_std) if step == setting.follow else 1.0
+        factors.append(follower.update(noise_std=noise_std, l2_clip_norm=setting.clip))
+        rate = learning_rate(config, step=step, steps=setting.steps)
+        set_learning_rate(optimizer, factors[-1] * rate)
         optimizer.step()
         average.update()
     clipped = statistics.fmean(norm > setting.clip for norm in norms)
     signal = math.sqrt(max(0.0, statistics.fmean(squares)))
-    return (
-        model,
-        average,
-        Seen(
-            norm=statistics.median(norms),
-            clipped=clipped,
-            signal=signal,
-            factor=follows,
-            early=early,
-        ),
-    )
+    seen = Seen(norm=statistics.median(norms), clipped=clipped, signal=signal, factors=factors)
+    return model, average, seen
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
@@ -258,8 +243,7 @@ def run(options: argparse.Namespace) -> None:
             "norm": round(seen.norm, 3),
             "clipped": round(seen.clipped, 3),
             "signal": round(seen.signal, 3),
-            "factor": round(seen.factor, 3),
-            "early": [round(square, 5) for square in seen.early],
+            "factors": [round(factor, 2) for factor in seen.factors[4::5]],
             "seconds": round(time.monotonic() - begin, 1),
             "design": digest,
             "date": now(),

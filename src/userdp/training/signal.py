@@ -1,14 +1,11 @@
-r"""A learning rate that follows the signal which people's gradients share; free in ε.
+r"""A learning rate that follows what the noisy gradients say of it; free in ε.
 
-Of the noisy mean gradients :math:`\tilde g_1, \dots, \tilde g_k` of the first steps,
-
-.. math::
-    \hat s^2 = \frac{\|\sum_t \tilde g_t\|^2 - \sum_t \|\tilde g_t\|^2}{k (k - 1) C^2}
-
-is the mean product of two different steps' gradients in parts of the clip norm C. Noise and cohorts
-of different steps are independent, so that only the part which all steps share is left of it: the
-share s of a clipped gradient that points where the others point. The larger it is, the more a
-step teaches for the noise that it adds, and the larger a rate pays (docs/results/recipe.md).
+With :math:`m_{t-1}` the mean of earlier noisy gradients along which the weights have moved,
+:math:`\langle \tilde g_t, m_{t-1} \rangle` is, up to a positive factor, how much the loss falls by
+when the last steps had been a little longer (the hypergradient of Baydin et al. 2018, "Online
+Learning Rate Adaptation with Hypergradient Descent", equation 5). It is positive while people's
+gradients agree with the way gone, and negative where the steps overshoot, or the noise in them has
+done more harm than their signal good. The noise of step t has no part in it on average.
 
 Guarantee: post-processing of noisy gradients and public constants.
 """
@@ -16,60 +13,52 @@ Guarantee: post-processing of noisy gradients and public constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-USUAL = 0.085
-"""s of the texts on which the preset's rate was found, of one example a user: its geometric mean
-over texts that have little and much to teach."""
-_EXPONENT = 1.35
+_PACE = 0.1
+"""Most change of the rate's logarithm in a step."""
 _MOST = 2.0
 """The factor lies between its inverse and this: nothing outside was tried."""
+_SIGNAL = 0.005
+"""Of a product in parts of C²: the usual square of the share of a clipped gradient that points where
+those of other people point."""
 
 
-class SharedSignal:
-    """Measures s over the first steps.
+class RateFollower:
+    """Follows the hypergradient.
 
     Args:
-        parameters: whose ``.grad`` holds the noisy mean after each step.
-        l2_clip_norm: C.
+        optimizer: one with a first moment, as Adam has.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], l2_clip_norm: float) -> None:
-        self._parameters, self._unit = parameters, 1 / l2_clip_norm
-        self.sums = [torch.zeros_like(p) for p in parameters]
-        self.squares, self.steps = 0.0, 0
+    def __init__(self, optimizer: torch.optim.Optimizer, pace: float = _PACE) -> None:
+        self._optimizer, self.factor, self._pace = optimizer, 1.0, pace
 
-    def add(self) -> None:
-        """Take in the present step's gradients."""
-        grads = [p.grad for p in self._parameters if p.grad is not None]
-        torch._foreach_add_(self.sums, grads)
-        self.squares += _square(grads)
-        self.steps += 1
-
-    @property
-    def square(self) -> float:
-        """The unbiased estimate of s²."""
-        pairs = self.steps * (self.steps - 1)
-        return (_square(self.sums) - self.squares) / pairs * self._unit**2
-
-    def factor(self, noise_std: float) -> float:
-        """Of the usual learning rate.
+    def update(self, *, noise_std: float, l2_clip_norm: float) -> float:
+        """The factor of the usual rate for the present step, whose gradients stand in ``.grad``.
 
         Args:
             noise_std: of the noise on each coordinate of a step's mean.
+            l2_clip_norm: C.
         """
-        pairs = self.steps * (self.steps - 1)
-        # The deviation of the estimate by noise, against a prior that s² is the usual one, give or take
-        # as much: where noise hides s the usual rate stays.
-        count = sum(p.numel() for p in self._parameters)
-        deviation = (noise_std * self._unit) ** 2 * math.sqrt(2 * count / pairs)
-        trust = USUAL**4 / (USUAL**4 + deviation**2)
-        square = trust * max(self.square, 0.0) + (1 - trust) * USUAL**2
-        return min(_MOST, max(1 / _MOST, (square / USUAL**2) ** (_EXPONENT / 2)))
+        pairs = [
+            (p.grad, self._optimizer.state[p]["exp_avg"])
+            for group in self._optimizer.param_groups
+            for p in group["params"]
+            if self._optimizer.state.get(p)
+        ]
+        if not pairs:
+            return self.factor
+        unit = 1 / (l2_clip_norm**2 * _SIGNAL)
+        product = float(sum((grad * mean).sum() for grad, mean in pairs)) * unit
+        # What the noise of this step adds to the product, as a standard deviation.
+        deviation = noise_std * _norm([mean for _, mean in pairs]) * unit
+        change = self._pace * math.tanh(product) / (1 + deviation**2)
+        self.factor = min(_MOST, max(1 / _MOST, self.factor * math.exp(change)))
+        return self.factor
 
 
-def _square(tensors: Sequence[Tensor]) -> float:
-    return float(torch.stack(torch._foreach_norm(tensors)).square().sum())
+def _norm(tensors: list[Tensor]) -> float:
+    return float(torch.stack(torch._foreach_norm(tensors)).norm())
