@@ -19,11 +19,11 @@ from torch import Tensor
 
 _PACE = 0.1
 """Most change of the rate's logarithm in a step."""
-_MOST = 2.0
+_MOST = 4.0
 """The factor lies between its inverse and this: nothing outside was tried."""
 _SIGNAL = 0.005
-"""Of a product in parts of C²: the usual square of the share of a clipped gradient that points where
-those of other people point."""
+"""The unit of a product, in parts of C²: the square of the share of a clipped gradient that usually
+points where other people's point."""
 
 
 class RateFollower:
@@ -55,7 +55,7 @@ class RateFollower:
         product = float(sum((grad * mean).sum() for grad, mean in pairs)) * unit
         # What the noise of this step adds to the product, as a standard deviation.
         deviation = noise_std * _norm([mean for _, mean in pairs]) * unit
-        change = self._pace * math.tanh(product) / (1 + deviation**2)
+        change = self._pace * math.tanh(product) / (1 + deviation**2) ** 2
         self.factor = min(_MOST, max(1 / _MOST, self.factor * math.exp(change)))
         return self.factor
 
