@@ -47,6 +47,7 @@ from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.training.averaging import WeightAverage
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
+from userdp.training.following import RateFollower
 from userdp.training.lora import add_adapters
 from userdp.training.optimizers import (
     build_optimizer,
@@ -54,7 +55,7 @@ from userdp.training.optimizers import (
     set_learning_rate,
     set_noise_std,
 )
-from userdp.training.signal import RateFollower
+from userdp.training.steps import Step
 
 DESIGN = Path(__file__).with_suffix(".toml")
 ROWS = Path("docs/results/recipe-rows.jsonl")
@@ -84,7 +85,6 @@ class Setting:
         optimizer: the optimizer.
         rank: of adapters; 0 trains all weights.
         clip: C.
-        follow: the pace of the rate that follows the noisy gradients; 0 for a rate that does not.
         users: people in whose place the cohort's mean stands.
         seed: of people and noise.
     """
@@ -104,7 +104,6 @@ class Setting:
     optimizer: str = "adamw"
     rank: int = 0
     clip: float = 0.1
-    follow: float = 0.0
     users: int = 24
     seed: int = 0
 
@@ -177,7 +176,7 @@ def train(
     average = WeightAverage(model, AVERAGING)
     parameters = list(trainable_parameters(model).values())
     norms, squares = [], []
-    follower = RateFollower(optimizer, setting.follow)
+    follower = RateFollower(optimizer)
     factors: list[float] = []
     for step in range(1, setting.steps + 1):
         sums = [torch.zeros_like(p) for p in parameters]
@@ -197,9 +196,12 @@ def train(
         for p, one in zip(parameters, sums, strict=True):
             p.grad = one.div_(setting.users)
             p.grad.add_(torch.randn(p.shape, generator=noise), alpha=noise_std)
-        factors.append(follower.update(noise_std=noise_std, l2_clip_norm=setting.clip))
         rate = learning_rate(config, step=step, steps=setting.steps)
-        set_learning_rate(optimizer, factors[-1] * rate)
+        if config.schedule is Schedule.FOLLOWING:
+            public = {"noise_std": noise_std, "l2_norm": setting.clip}
+            factors.append(follower.factor(Step(number=step, operator={}, **public)))
+            rate *= factors[-1]
+        set_learning_rate(optimizer, rate)
         optimizer.step()
         average.update()
     clipped = statistics.fmean(norm > setting.clip for norm in norms)

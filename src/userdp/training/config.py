@@ -24,8 +24,9 @@ class OptimizerName(StrEnum):
 
 
 class Schedule(StrEnum):
-    """The learning rate after the warm-up."""
+    """The learning rate after the warm-up; "following" see `userdp.training.following`."""
 
+    FOLLOWING = "following"
     CONSTANT = "constant"
     LINEAR = "linear"
     COSINE = "cosine"
@@ -147,7 +148,9 @@ class TrainConfig:
         bias_correction_floor: of adam-bc: least second moment, in parts of the noise variance.
         learning_rate: its peak, after the warm-up; by default 0.002, with lora_rank 0.008.
         warmup_steps: the learning rate rises linearly over so many steps.
-        schedule: of the learning rate after the warm-up.
+        schedule: of the learning rate after the warm-up. "following" lets it follow the noisy
+            gradients, up to four times as high or low, free in epsilon; by default where no
+            learning rate is given, with the optimizers adamw and adam-bc. Else constant.
         weight_decay: decoupled; 0 turns it off.
         lora_rank: train low-rank adapters of this rank in place of all weights.
         lora_alpha: scale of the adapters; twice the rank by default.
@@ -185,7 +188,7 @@ class TrainConfig:
     bias_correction_floor: float = 0.1
     learning_rate: float = None  # type: ignore[assignment]  # a number once it is made
     warmup_steps: int = 0
-    schedule: Schedule = Schedule.CONSTANT
+    schedule: Schedule = None  # type: ignore[assignment]  # one of them once it is made
     weight_decay: float = 0.0
     lora_rank: int | None = None
     lora_alpha: float | None = None
@@ -211,8 +214,19 @@ class TrainConfig:
             require_count(name, getattr(self, name))
         for name in ("seed", "warmup_steps", "evaluate_every"):
             require_count(name, getattr(self, name), at_least=0)
-        given: Any = self.learning_rate
-        if given is None:
+        rate: Any = self.learning_rate
+        schedule: Any = self.schedule
+        adam = self.optimizer in (OptimizerName.ADAMW, OptimizerName.ADAM_BC)
+        if schedule is None:
+            follows = rate is None and adam
+            usual = Schedule.FOLLOWING if follows else Schedule.CONSTANT
+            object.__setattr__(self, "schedule", usual)
+        elif schedule is Schedule.FOLLOWING and not adam:
+            raise UseError(
+                f"a rate follows the mean of earlier gradients, and {self.optimizer} keeps none",
+                hint="use --set learning.optimizer=adamw, or another learning.schedule",
+            )
+        if rate is None:
             # Loads numpy, which `userdp train --help` does without.
             from userdp.plans.preset import learning_rate_for
 

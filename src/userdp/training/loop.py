@@ -18,10 +18,18 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.training.averaging import build_average
 from userdp.training.checkpoints import Checkpoints
-from userdp.training.config import PlainPlan, PrivateOptions, RunOptions, TrainConfig, UnsafeSeeds
+from userdp.training.config import (
+    PlainPlan,
+    PrivateOptions,
+    RunOptions,
+    Schedule,
+    TrainConfig,
+    UnsafeSeeds,
+)
 from userdp.training.devices import choose_device, machine_facts
 from userdp.training.distributed import current_world
 from userdp.training.dry_run import DryRun, dry_run_of
+from userdp.training.following import RateFollower
 from userdp.training.losses import build_loss, evaluate
 from userdp.training.models import load_model, model_to_train
 from userdp.training.opening import Training, settle_finished
@@ -201,9 +209,13 @@ def _take_steps(
     if world.any(signals.heard) and run.remaining:
         raise signals.interrupted(f"before step {run.done + 1} of {plan.steps}", resume=True)
 
+    follows = config.schedule is Schedule.FOLLOWING and isinstance(plan, Plan)
+    follower = RateFollower(optimizer) if follows else None
     for step in run:
         # By attempts charged: a resumed run does not repeat the rates of lost steps.
         rate = learning_rate(config, step=step.number, steps=plan.steps)
+        if follower is not None:
+            rate *= follower.factor(step)
         set_learning_rate(optimizer, rate)
         optimizer.step()
         average.update()

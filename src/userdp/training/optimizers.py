@@ -74,6 +74,7 @@ def learning_rate(config: TrainConfig, *, step: int, steps: int) -> float:
     span = max(1, steps - config.warmup_steps)
     done = min(1.0, (step - config.warmup_steps - 1) / span)
     factor = {
+        Schedule.FOLLOWING: 1.0,
         Schedule.CONSTANT: 1.0,
         Schedule.LINEAR: 1.0 - done,
         Schedule.COSINE: _FLOOR + (1 - _FLOOR) * (1 + math.cos(math.pi * done)) / 2,

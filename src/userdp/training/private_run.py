@@ -196,7 +196,12 @@ class PrivateRun:
         require_no_autocast(self.mechanism.device)
         self._charge()
         facts = self.mechanism.take(self.done)
-        return Step(number=self.done, operator=facts if self._logged else NoExactLog())
+        return Step(
+            number=self.done,
+            operator=facts if self._logged else NoExactLog(),
+            noise_std=self.mechanism.mean_noise_std,
+            l2_norm=self.mechanism.mean_norm,
+        )
 
     def _charge(self) -> None:
         """Charge one step for all processes; none goes on before rank 0 has (invariant 7).

@@ -38,10 +38,15 @@ class Step:
         number: of this step, from 1; in a private run the attempts charged so far.
         operator: exact numbers about private data, for operator.jsonl and nothing else; of a run
             that keeps none empty, see `make_private`.
+        noise_std: of the noise in each number of ``.grad``; a public constant, 0 without privacy.
+        l2_norm: of ``.grad`` without its noise, if all expected units pulled in one direction as
+            far as the clip lets them; a public constant.
     """
 
     number: int
     operator: dict[str, Any]
+    noise_std: float = 0.0
+    l2_norm: float = 1.0
 
 
 class NoExactLog(dict[str, Any]):
@@ -175,7 +180,9 @@ class StepMechanism:
         if self.plan.clip.divided:
             denominator *= self.l2_clip_norm
         set_gradients(self._of.model, summed.value, denominator=denominator)
-        set_noise_std(self._of.optimizer, self.noise_std / denominator)
+        self.mean_noise_std = self.noise_std / denominator
+        self.mean_norm = self.l2_clip_norm * self.plan.denominator / denominator
+        set_noise_std(self._of.optimizer, self.mean_noise_std)
         facts = operator_facts(summed, l2_clip_norm=self.l2_clip_norm)
         self._adapt(summed)
         return {**facts, "rows": rows, "seconds": round(time.monotonic() - begin, 4)}
