@@ -75,7 +75,8 @@ def train(
         l2_clip_norm: C, of each user's gradient.
         model: "bundled", "new", a folder of a Hugging Face causal language model, or its name.
         lora_rank: train adapters of this rank.
-        learning_rate: its peak; by default 0.002, with lora_rank 0.008.
+        learning_rate: a fixed one; by default it follows the noisy gradients from 0.002 (adapters:
+            0.008) on, free in epsilon.
         micro_batch: most examples in one pass.
         device: auto, cpu, cuda or cuda:N.
         base_of_others: nobody in this store wrote what the base model learned from: a condition of

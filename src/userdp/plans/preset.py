@@ -85,7 +85,7 @@ class Preset:
             "cohort_size": f"{self.cohort_size} users a step",
             "steps": f"{self.steps} steps",
             "l2_clip_norm": f"clip norm {self.l2_clip_norm:g}",
-            "learning_rate": f"learning rate {self.learning_rate:g}",
+            "learning_rate": f"learning rate {self.learning_rate:g} at first",
             "delta": f"delta {delta_up(self.delta, 2)} (population^-1.1)",
         }
         chosen = ", ".join(word for name, word in words.items() if name not in given)
@@ -97,9 +97,10 @@ class Preset:
 
 
 def learning_rate_for(*, low_rank: bool) -> float:
-    """The learning rate where none is given: 0.002, of adapters 0.008.
+    """The first learning rate where none is given: 0.002, of adapters 0.008.
 
-    Of any plan: Adam divides the noise out, so that the rate does not follow σ / M.
+    Of any plan: Adam divides the noise out, so that the rate does not hang on σ / M. From the
+    second step on it follows the noisy gradients, see `userdp.training.following`.
     """
     return 8e-3 if low_rank else 2e-3
 

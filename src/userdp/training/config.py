@@ -146,7 +146,7 @@ class TrainConfig:
         seed: of a new model's and the adapters' initial weights; sampling and noise never use it.
         optimizer: the optimizer; adam-bc is AdamW less the noise's share of the second moment.
         bias_correction_floor: of adam-bc: least second moment, in parts of the noise variance.
-        learning_rate: its peak, after the warm-up; by default 0.002, with lora_rank 0.008.
+        learning_rate: its peak, after the warm-up; by default 0.002 at first, of adapters 0.008.
         warmup_steps: the learning rate rises linearly over so many steps.
         schedule: of the learning rate after the warm-up. "following" lets it follow the noisy
             gradients, up to four times as high or low, free in epsilon; by default where no

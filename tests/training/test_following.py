@@ -1,0 +1,89 @@
+"""The learning rate that follows the noisy gradients."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from userdp.core.errors import UseError
+from userdp.training.config import OptimizerName, Schedule, TrainConfig
+from userdp.training.following import RateFollower
+from userdp.training.optimizers import build_optimizer
+from userdp.training.steps import Step
+
+STEPS, SIZE, CLIP = 60, 400, 0.1
+
+
+def follow(
+    *,
+    rate: float,
+    noise: float = 0.0,
+    curvature: float = 1.0,
+    clip: float = CLIP,
+    factor: float = 1.0,
+) -> list[float]:
+    """The factors of a run down a bowl whose gradients have at most the length of the clip norm.
+
+    ``factor`` multiplies loss, clip and noise alike.
+    """
+    draws = torch.Generator().manual_seed(0)
+    model = torch.nn.Linear(SIZE, 1, bias=False)
+    torch.nn.init.constant_(model.weight, 0.0)
+    optimizer = build_optimizer(model, TrainConfig(learning_rate=rate))
+    follower, factors = RateFollower(optimizer), []
+    for number in range(1, STEPS + 1):
+        grad = curvature * (model.weight.detach() - 1.0)
+        grad *= min(1.0, clip / float(grad.norm()))
+        grad += noise * clip * torch.randn(grad.shape, generator=draws)
+        model.weight.grad = grad * factor
+        step = Step(
+            number=number, operator={}, noise_std=noise * clip * factor, l2_norm=clip * factor
+        )
+        factors.append(follower.factor(step))
+        for group in optimizer.param_groups:
+            group["lr"] = rate * factors[-1]
+        optimizer.step()
+    return factors
+
+
+def test_the_rate_rises_while_gradients_agree_and_falls_where_steps_overshoot() -> None:
+    assert follow(rate=1e-4)[-1] == pytest.approx(4.0)  # far from the bottom: to the bound
+    assert follow(rate=1.0)[-1] < 0.5  # each step leaps over it
+    assert follow(rate=0.3, noise=0.02)[-1] < 0.5  # the noise outweighs what is left to learn
+
+
+def test_noise_that_hides_the_gradients_leaves_the_rate() -> None:
+    loud = follow(rate=1e-4, noise=1.0)
+    assert all(abs(math.log(factor)) < 0.05 for factor in loud)
+
+
+def test_the_unit_of_the_gradients_does_not_matter() -> None:
+    """A divided clip makes C one, and a run with an adaptive clip changes it."""
+    one, other = follow(rate=1e-3, noise=0.01), follow(rate=1e-3, noise=0.01, factor=1 / CLIP)
+    assert one == pytest.approx(other, rel=1e-3)
+
+
+def test_the_factor_is_in_the_optimizers_state_and_so_in_its_checkpoints() -> None:
+    model = torch.nn.Linear(SIZE, 1, bias=False)
+    optimizer = build_optimizer(model, TrainConfig())
+    follower = RateFollower(optimizer)
+    for number in (1, 2, 3):
+        model.weight.grad = torch.full((1, SIZE), CLIP / SIZE**0.5)
+        factor = follower.factor(Step(number=number, operator={}, l2_norm=CLIP))
+        optimizer.step()
+    again = build_optimizer(model, TrainConfig())
+    again.load_state_dict(optimizer.state_dict())
+    model.weight.grad = torch.zeros(1, SIZE)
+    assert factor > 1
+    assert RateFollower(again).factor(Step(number=4, operator={}, l2_norm=CLIP)) == factor
+
+
+def test_a_rate_that_is_given_stays_and_the_default_follows() -> None:
+    assert TrainConfig().schedule is Schedule.FOLLOWING
+    assert TrainConfig(lora_rank=4).schedule is Schedule.FOLLOWING
+    assert TrainConfig(learning_rate=1e-3).schedule is Schedule.CONSTANT
+    assert TrainConfig(optimizer=OptimizerName.SGD).schedule is Schedule.CONSTANT
+    with pytest.raises(UseError, match="mean of earlier gradients, and sgd keeps none"):
+        TrainConfig(optimizer=OptimizerName.SGD, schedule=Schedule.FOLLOWING)
