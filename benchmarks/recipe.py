@@ -44,6 +44,7 @@ from papers.runs import held_out_loss
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
+from userdp.plans.preset import preset
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.training.averaging import WeightAverage
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
@@ -278,6 +279,34 @@ def tables(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
         yield question, "\n".join(lines)
 
 
+def cells(rows: Iterable[dict[str, Any]]) -> str:
+    """Of each text, ε and population: how far the default is behind the best setting, in nats."""
+    found: dict[tuple[str, float, int], dict[str, float]] = {}
+    for row in rows:
+        key = {"schedule": "linear", "group": 1, "steps": 100} | row["key"]
+        if not key["question"].startswith(("cells", "check")) or "epsilon" not in key:
+            continue
+        words = "{schedule} {rate:g}, G {group}, M {cohort}, T {steps}".format(**key)
+        gains = found.setdefault((key["text"], key["epsilon"], key["population"]), {})
+        gains[words] = row["gain"]["last"]
+        gains[f"{words}, average"] = row["gain"]["average"]
+    lines = ["| text | ε | people | settings | default | best | | behind |", "|---|" + "---:|" * 7]
+    for (text, epsilon, population), gains in sorted(found.items()):
+        chosen = preset(epsilon=epsilon, population=population)
+        default = (
+            f"following {chosen.learning_rate:g}, G {chosen.group_size}, "
+            f"M {chosen.cohort_size}, T {chosen.steps}"
+        )
+        if default in gains:
+            best = max(gains, key=lambda words: gains[words])
+            numbers = f"{gains[default]:.3f} | {gains[best]:.3f} | {best}"
+            lines.append(
+                f"| {text} | {epsilon:g} | {population:,} | {len(gains)} | {numbers} | "
+                f"{gains[best] - gains[default]:.3f} |"
+            )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stage", choices=("run", "report"))
@@ -292,6 +321,7 @@ def main() -> None:
     else:
         for question, table in tables(whole_rows(options.rows)):
             print(f"**{question}**\n\n{table}\n")
+        print(f"**The default beside the best setting**\n\n{cells(whole_rows(options.rows))}")
 
 
 if __name__ == "__main__":
