@@ -23,10 +23,11 @@ from userdp.plans.plan import Plan
 from userdp.plans.small_delta import delta_for
 
 # Source: a simulated grid on public text, models up to 3 M parameters: docs/results/recipe.md.
-_STEPS = 50
+_STEPS = {400: 100, 0: 50}
+"""T by the least ε √population."""
 _COHORTS = (16, 4096)
-_GRADIENTS = 16
-"""Examples that a step draws, in parts of the population's root."""
+_GRADIENTS = 800
+"""Examples that all steps draw, in parts of the population's root."""
 _GROUP_SIZES = {150: 1, 50: 2, 0: 4}
 """G by the least ε √population."""
 _CLIP_NORM = 0.1
@@ -53,15 +54,15 @@ class Preset:
             mean of all users as one example; four times as many users divide the noise σ / M by
             more than that, up to 4, unless noise is so large or people so few that σ grows nearly
             as M.
-        cohort_size: M, so that M G is the power of two nearest to 16 √population; from 16 to 4,096,
-            and at most half of the population.
-        steps: T, 50. At one σ / (M √T) and one rate times √T, 25, 50, 100 and 200 steps gain alike
-            (within 0.05 nats); with few steps of many users the accountant needs the least of it
-            for a given compute.
+        cohort_size: M, so that M G is the power of two nearest to 800 √population / T; from 16 to
+            4,096, and at most half of the population.
+        steps: T, 100 where ε √population is at least 400, else 50. The accountant needs the least
+            noise, in σ / (M √T), with few steps of many users, and where noise is little more steps
+            teach more.
         l2_clip_norm: C, 0.1. Gradients of language models are longer (2 to 9 in all models
             measured), so that each user counts alike whatever the model's scale; the optimizer
             divides C out again.
-        learning_rate: constant, without warm-up or decay, see `learning_rate_for`.
+        learning_rate: the first, without warm-up or decay, see `learning_rate_for`.
     """
 
     epsilon: float
@@ -124,15 +125,17 @@ def preset(
 
     >>> chosen = preset(epsilon=4, population=20_000)
     >>> chosen.group_size, chosen.cohort_size, chosen.steps, chosen.l2_clip_norm
-    (1, 2048, 50, 0.1)
+    (1, 1024, 100, 0.1)
     """
     require_positive("epsilon", epsilon)
     require_count("population", population, at_least=2)
     kind = "LoRA" if low_rank else "full fine-tuning"
-    group_size = next(
-        size for least, size in _GROUP_SIZES.items() if epsilon * math.sqrt(population) >= least
+    root = math.sqrt(population)
+    group_size, steps = (
+        next(value for least, value in rule.items() if epsilon * root >= least)
+        for rule in (_GROUP_SIZES, _STEPS)
     )
-    gradients = 2 ** round(math.log2(_GRADIENTS * math.sqrt(population)))
+    gradients = 2 ** round(math.log2(_GRADIENTS * root / steps))
     least, most = _COHORTS
     half = 2 ** math.floor(math.log2(population / 2))
     return Preset(
@@ -142,7 +145,7 @@ def preset(
         kind=kind,
         group_size=group_size,
         cohort_size=min(most, max(least, gradients // group_size), half),
-        steps=_STEPS,
+        steps=steps,
         l2_clip_norm=_CLIP_NORM,
         learning_rate=learning_rate_for(low_rank=low_rank),
     )

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from userdp.gradients import trainable_parameters
-from userdp.training.config import Averaging, TrainConfig
+from userdp.plans import Plan
+from userdp.training.config import Averaging, PlainPlan, TrainConfig
+
+LITTLE_NOISE = 1e-3
+"""σ / M up to which an average gains by default. At more noise the weights still learn so much in
+the last steps that an average lags behind (docs/results/recipe.md)."""
 
 
 class WeightAverage:
@@ -54,9 +59,11 @@ class WeightAverage:
             _assign(self._parameters, own)
 
 
-def build_average(model: nn.Module, config: TrainConfig) -> WeightAverage:
-    """The moving average that the configuration asks for."""
-    averages = config.averaging is not Averaging.NONE
+def build_average(model: nn.Module, config: TrainConfig, plan: Plan | PlainPlan) -> WeightAverage:
+    """The moving average that the configuration asks for, or that the plan's noise suggests."""
+    averages = config.averaging is Averaging.EMA
+    if config.averaging is Averaging.AUTO and isinstance(plan, Plan):
+        averages = plan.sum_noise_multiplier / plan.denominator <= LITTLE_NOISE
     return WeightAverage(model, config.averaging_decay if averages else None)
 
 

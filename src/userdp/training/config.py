@@ -35,6 +35,7 @@ class Schedule(StrEnum):
 class Averaging(StrEnum):
     """Which weights are released: the last, or their exponential moving average."""
 
+    AUTO = "auto"
     NONE = "none"
     EMA = "ema"
 
@@ -156,7 +157,8 @@ class TrainConfig:
         lora_alpha: scale of the adapters; twice the rank by default.
         lora_targets: modules that get an adapter; all linear ones by default.
         dropout: set in every part of the model that has one.
-        averaging: release the last weights, or their moving average (free post-processing).
+        averaging: release the last weights (none), or their moving average (ema), which is free
+            post-processing; auto averages where the noise is at most 0.001 of the clip norm.
         averaging_decay: of the moving average, at most.
         precision: of the matrix products; bfloat16 is faster where the processor has it. With
             dropout each user (with example sampling: each example) then has a pass of its own.
@@ -194,7 +196,7 @@ class TrainConfig:
     lora_alpha: float | None = None
     lora_targets: tuple[str, ...] = ()
     dropout: float = 0.0
-    averaging: Averaging = Averaging.NONE
+    averaging: Averaging = Averaging.AUTO
     averaging_decay: float = 0.99
     precision: Precision = Precision.FLOAT32
     base_precision: Precision = Precision.FLOAT32

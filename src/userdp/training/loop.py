@@ -171,7 +171,7 @@ def _take_steps(
 ) -> None:
     """The steps that remain, with checkpoints, evaluations and notes between; then the release."""
     model, optimizer, plan = of.model, of.optimizer, of.plan
-    folder, world, average = run.folder, current_world(), build_average(model, config)
+    folder, world, average = run.folder, current_world(), build_average(model, config, plan)
 
     # Where an interrupted run goes on.
     run_id = world.on_rank_zero(lambda: folder.run_id)
