@@ -46,7 +46,7 @@ from userdp.data.store import StoreSplit
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.plans.preset import preset
 from userdp.plans.resolved import PlanFields, resolve
-from userdp.training.averaging import WeightAverage
+from userdp.training.averaging import LITTLE_NOISE, WeightAverage
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 from userdp.training.following import RateFollower
 from userdp.training.lora import add_adapters
@@ -297,6 +297,9 @@ def cells(rows: Iterable[dict[str, Any]]) -> str:
             f"following {chosen.learning_rate:g}, G {chosen.group_size}, "
             f"M {chosen.cohort_size}, T {chosen.steps}"
         )
+        plan, _ = resolve(chosen=PlanFields(epsilon=epsilon, population=population))
+        if plan.sum_noise_multiplier / plan.denominator <= LITTLE_NOISE:
+            default += ", average"
         if default in gains:
             best = max(gains, key=lambda words: gains[words])
             numbers = f"{gains[default]:.3f} | {gains[best]:.3f} | {best}"

@@ -108,11 +108,11 @@ def test_a_budget_that_buys_only_noise_is_refused():
 def test_the_sentence_leaves_out_what_was_given():
     chosen = preset(epsilon=4, population=20_000)
     assert chosen.sentence() == (
-        "The preset chose group size 1, 2048 users a step, 50 steps, clip norm 0.1, learning rate "
-        "0.002 at first, delta 1.9e-05 (population^-1.1), without a look at the store: from epsilon 4, a "
-        "declared population of 20,000 and full fine-tuning only."
+        "The preset chose group size 1, 1024 users a step, 100 steps, clip norm 0.1, learning rate "
+        "0.002 at first, delta 1.9e-05 (population^-1.1), without a look at the store: from epsilon "
+        "4, a declared population of 20,000 and full fine-tuning only."
     )
     said = chosen.sentence({"steps", "delta", "learning_rate"})
-    assert "50 steps" not in said
+    assert "100 steps" not in said
     assert "learning rate" not in said
     assert "(population^-1.1)" not in said

@@ -12,7 +12,7 @@ from userdp.gradients import trainable_parameters
 from userdp.plans import Plan
 from userdp.training.config import Averaging, PlainPlan, TrainConfig
 
-LITTLE_NOISE = 1e-3
+LITTLE_NOISE = 2e-3
 """σ / M up to which an average gains by default. At more noise the weights still learn so much in
 the last steps that an average lags behind (docs/results/recipe.md)."""
 

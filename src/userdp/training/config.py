@@ -158,7 +158,7 @@ class TrainConfig:
         lora_targets: modules that get an adapter; all linear ones by default.
         dropout: set in every part of the model that has one.
         averaging: release the last weights (none), or their moving average (ema), which is free
-            post-processing; auto averages where the noise is at most 0.001 of the clip norm.
+            post-processing; auto averages where the noise is at most 0.002 of the clip norm.
         averaging_decay: of the moving average, at most.
         precision: of the matrix products; bfloat16 is faster where the processor has it. With
             dropout each user (with example sampling: each example) then has a pass of its own.
