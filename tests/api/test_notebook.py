@@ -1,6 +1,7 @@
-"""What a notebook shows of a claim and a proposal."""
+"""What a notebook shows of a claim and a proposal; and the notebook of the documentation runs."""
 
-from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,53 +14,46 @@ from userdp.core.vocabulary import round_up
 from userdp.notebook import html_of
 from userdp.plans.planner import propose
 
-PLAN = uls_plan()
+PLAN, PROPOSAL = uls_plan(), propose(request())
+PARTS = [Steps(id="a", plan=PLAN), Query(id="b", name="users", pure_epsilon=0.5)]
 CLAIM = Claim(
     guarantee=PLAN.guarantee(),
-    lineage=of_parts([Steps(id="a", plan=PLAN), Query(id="b", name="users", pure_epsilon=0.5)]),
+    lineage=of_parts(PARTS),
     subject="run",
     steps=PLAN.steps,
     complete=True,
 )
-
-
-class Balanced(HTMLParser):
-    """Fails where a tag is closed that is not open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.words: list[str] = []
-
-    def handle_starttag(self, tag, attributes):
-        self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-
-PROPOSAL = propose(request())
+TOUR = Path(__file__).parents[2] / "docs" / "notebooks" / "tour.ipynb"
 
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [
-        (CLAIM, round_up(CLAIM.guarantee.epsilon)),
-        (PROPOSAL, PROPOSAL.reason),
-    ],
+    [(CLAIM, round_up(CLAIM.guarantee.epsilon)), (PROPOSAL, PROPOSAL.reason)],
     ids=["claim", "proposal"],
 )
 def test_it_is_a_table_that_says_what_matters(value, told):
-    page = Balanced()
-    page.feed(value._repr_html_())
-    assert page.open == []
-    assert any(told in words for words in page.words)
+    page = ElementTree.fromstring(f"<div>{value._repr_html_()}</div>")  # each tag is closed
+    assert page.findall(".//table")
+    assert told in "".join(page.itertext())
 
 
 def test_what_is_shown_is_escaped():
     page = html_of("<script>", [("<b>", "&")], columns=("<i>", "x"), below=("<u>",))
     for tag in ("<script>", "<b></", "<i>", "<u>"):
         assert tag not in page
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path):
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    notebook = nbformat.read(TOUR, as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "kept without outputs"
+    options = {"timeout": 600, "resources": {"metadata": {"path": str(tmp_path)}}}
+    nbclient.NotebookClient(notebook, **options).execute()
+    assert (tmp_path / "report.html").exists()
+    shown = [out for cell in notebook.cells for out in cell.get("outputs", ())]
+    html = "".join(out["data"].get("text/html", "") for out in shown if "data" in out)
+    assert "ε ≤" in html
+    assert "<progress" in html

@@ -23,24 +23,16 @@ def told(monkeypatch, capsys):
     return lambda: capsys.readouterr().err
 
 
-def test_a_line_tells_the_step_and_the_time_left(told):
-    with shown() as bar:
-        bar.stage("train", 4, unit="step")
-        bar.at(0)
-        bar.at(1)
-    line = told().splitlines()[-1]
-    assert line.startswith("train: step 1 of 4, ")
-    assert line.endswith(" left")
-
-
-def test_each_drawing_is_a_line_of_its_own_where_nothing_can_be_redrawn(told):
+def test_each_line_tells_the_step_and_the_time_left(told):
     with shown() as bar:
         bar.stage("train", 3, unit="step")
         for done in range(4):
             bar.at(done)
     written = told()
     assert "\r" not in written
-    assert written.splitlines()[-1].startswith("train: step 3 of 3, ")
+    last = written.splitlines()[-1]
+    assert last.startswith("train: step 3 of 3, ")
+    assert last.endswith(" left")
 
 
 def test_a_stage_of_unknown_size_says_that_it_has_begun_and_no_number(told):

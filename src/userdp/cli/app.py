@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tomllib
@@ -73,6 +74,8 @@ def main() -> None:
     """
     if not PASSIVE_WAITING.keys() & os.environ.keys():
         os.environ.update(PASSIVE_WAITING)
+    # `peft` loads it wherever it is installed, and it then misses kernels that nothing here uses.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     sys.exit(run(sys.argv[1:]))
 
 

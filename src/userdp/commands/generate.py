@@ -14,6 +14,7 @@ from userdp.commands.run import Place, folder_of, opened
 from userdp.core.codec import digest
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
 from userdp.core.interrupts import told
+from userdp.data.overlap import provenance_of
 from userdp.data.progress import Progress
 from userdp.data.sources.rows import GENERATED
 from userdp.data.splits import Split
@@ -101,11 +102,9 @@ def generate(
     Raises:
         UseError: an argument is out of range, or the folder holds other weights than were released.
     """
-    place = None if out is None else Path(out)
-    provenance = place and place.with_name(f"{place.name}.provenance.json")
-    for file in (place, provenance):
-        if file is not None:
-            require_new(file, overwrite=overwrite, name="synthetic.jsonl")
+    files = () if out is None else (Path(out), provenance_of(Path(out)))
+    for file in files:
+        require_new(file, overwrite=overwrite, name="synthetic.jsonl")
     path = folder_of(run)
     record = RunRecord.read(path)
     claimed = claim(record)
@@ -125,14 +124,14 @@ def generate(
         records=len(texts),
         ended=sum(text.ended for text in texts),
         operator_only=not claimed.finite or check is not None,
-        out=place,
+        out=files[0] if files else None,
         check=checked,
     )
-    if place is not None and provenance is not None:
+    if files:
         mode = OPERATOR_FILE if made.operator_only else SHAREABLE_FILE
         lines = "".join(json.dumps(row) + "\n" for row in made.rows())
-        write_json(provenance, {"lineage": claimed.lineage.plain, **made.writer}, mode=mode)
-        write_file(place, lines.encode(), mode=mode)
+        write_json(files[1], {"lineage": claimed.lineage.plain, **made.writer}, mode=mode)
+        write_file(files[0], lines.encode(), mode=mode)
     return made
 
 
@@ -143,17 +142,12 @@ def _check(
     StoreLedger(store.path).look("generate --check")
     result: dict[str, Any] = {"least_tokens": least, "texts": len(texts)}
     ids = [text.tokens for text in texts]
-    for name in (Split.TRAIN, Split.HELD_OUT_USERS):
-        part = store.split(name)
-        examples = int(part.counts.sum())
-        if not examples:
-            continue
-        progress.stage("checking", examples)
-        lengths = longest_copies(part, ids, least=least, progress=progress.at)
-        result[str(name)] = {
-            "examples": examples,
-            "texts_with_a_copy": int((lengths > 0).sum()),
-            "longest_tokens": int(lengths.max(initial=0)),
-        }
+    for part in (store.split(Split.TRAIN), store.split(Split.HELD_OUT_USERS)):
+        if examples := int(part.counts.sum()):
+            progress.stage("checking", examples)
+            lengths = longest_copies(part, ids, least=least, progress=progress.at)
+            found = {"texts_with_a_copy": int((lengths > 0).sum())}
+            found["longest_tokens"] = int(lengths.max(initial=0))
+            result[str(part.name)] = {"examples": examples, **found}
     RunFolder(run).log({"kind": "verbatim check", **result})
     return result

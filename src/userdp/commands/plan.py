@@ -96,7 +96,7 @@ def plan(
         if file is not None:
             require_new(Path(file), overwrite=overwrite, name=name)
     require_count("repeat", goals.get("repeat", 1))
-    meta = read_meta(path := Path(store))
+    meta, ledger = read_meta(path := Path(store)), StoreLedger(Path(store))
     require_one_owner(meta)
     who = Measure(**read(settings, sections())["measure"])
     config = TrainConfig(
@@ -126,12 +126,12 @@ def plan(
             hint="add --norms-out norms.json",
         )
     if norms is None and model is not None:
-        norms = _measured(path, who, config, goals.get("population"), device, progress)
+        how = {"population": goals.get("population"), "device": device}
+        norms = _measured(path, who, config, progress, **how)
     elif norms is not None and not isinstance(norms, GradientNorms):
         norms = GradientNorms.load(Path(norms))
     if norms_out is not None and norms is not None:
         norms.save(Path(norms_out))
-    ledger = StoreLedger(path)
     proposal = propose(Request(norms=norms, releases=released(ledger.history()), **goals))
     prediction, notes = dict(proposal.prediction), list(proposal.notes)
     if hardware is not None:
@@ -206,12 +206,7 @@ def released(history: History) -> tuple[Release, ...]:
 
 
 def _measured(
-    store: Path,
-    who: Measure,
-    config: TrainConfig,
-    population: int | None,
-    device: str,
-    progress: Progress | None,
+    store: Path, who: Measure, config: TrainConfig, progress: Progress | None, **how: Any
 ) -> GradientNorms:
     """The norms of the model, measured now."""
     from userdp.training.probe import probe_store
@@ -221,16 +216,10 @@ def _measured(
             "the norms of measure.source=non-private are exact numbers of the training users; no "
             "epsilon covers what is chosen by them."
         )
+    how = how if who.source is Provenance.DP_RELEASE else {**how, "population": None}
     left = "before its end: no norms were kept, and what was charged stays charged"
     with told(left, resume=False), shown(progress) as bar:
-        return probe_store(
-            UserStore.open(store),
-            config,
-            population=population if who.source is Provenance.DP_RELEASE else None,
-            device=device,
-            progress=bar,
-            **asdict(who),
-        )
+        return probe_store(UserStore.open(store), config, progress=bar, **asdict(who), **how)
 
 
 def _cost(
@@ -242,14 +231,11 @@ def _cost(
 
     machine, sampling = hardware_of(hardware), proposal.plan.sampling
     build, depth = models_by_depth(config, vocab_size=meta.vocab_size, seq_len=meta.seq_len)
+    group_size = sampling.group_size if sampling.by_user else 1
     forecaster = Forecaster(
-        build=build,
-        depth=depth,
-        length=meta.seq_len,
-        group_size=sampling.group_size if sampling.by_user else 1,
-        hardware=machine,
+        build=build, depth=depth, length=meta.seq_len, group_size=group_size, hardware=machine,
         micro_batch=config.micro_batch,
-    )
+    )  # fmt: skip
     work = {"gradients": proposal.prediction["gradients_per_step"], "steps": proposal.plan.steps}
     rows = [asdict(forecaster.forecast(method, **work)) for method in METHODS]
     return {"hardware": hardware, "figures": machine.source, "methods": rows}

@@ -91,30 +91,28 @@ def report(
             "report needs a place for what it writes",
             hint="--out report.html, or --summary summary.html; a model card comes with `export`",
         )
-    if page is not None:
-        require_new(page, overwrite=overwrite, name="report.html")
-    if sheet is not None:
-        require_new(sheet, overwrite=overwrite, name="summary.html")
-        if page is not None and page.resolve() == sheet.resolve():
-            raise UseError("--out and --summary name the same file", hint="name two")
-        if len(folders) > 1:
-            raise UseError(
-                f"--summary is about one model, and {len(folders)} runs are named",
-                hint="name the run whose model is released",
-            )
+    for file, name in ((page, "report.html"), (sheet, "summary.html")):
+        if file is not None:
+            require_new(file, overwrite=overwrite, name=name)
+    if page is not None and sheet is not None and page.resolve() == sheet.resolve():
+        raise UseError("--out and --summary name the same file", hint="name two")
+    if sheet is not None and len(folders) > 1:
+        raise UseError(
+            f"--summary is about one model, and {len(folders)} runs are named",
+            hint="name the run whose model is released",
+        )
     about = {"report_date": date.today()} | about
     facts = read_runs(folders)
     total = None if store is None else read_store_total(Path(store), facts)
-    operator = None if public or page is None else [read_operator(run.path) for run in facts]
     common: dict[str, Any] = {"about": About(**about), "store": total}
-    # All are rendered before any is written.
-    written: list[tuple[Path, str, int]] = []
+    written = {}  # all are rendered before any is written
     if page is not None:
-        html = render_report(facts, operator=operator, **common)
-        written.append((page, html, SHAREABLE_FILE if public else OPERATOR_FILE))
+        operator = None if public else [read_operator(run.path) for run in facts]
+        written[page] = render_report(facts, operator=operator, **common)
     if sheet is not None:
-        written.append((sheet, render_summary(facts[0], **common), SHAREABLE_FILE))
-    for path, text, mode in written:
+        written[sheet] = render_summary(facts[0], **common)
+    for path, text in written.items():
+        mode = SHAREABLE_FILE if public or path == sheet else OPERATOR_FILE
         write_file(path, text.encode(), mode=mode)
     comparison = compare(facts)
     return Reported(

@@ -32,6 +32,7 @@ def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
         UseError: there is no such model, it has no safetensors, its weights are not whole or not
             finite, or it cannot read the store's tokens (another tokenizer, too short a context).
     """
+    transformers.logging.disable_progress_bar()  # one for each file would break ours
     if config.model == NEW:
         model = new_model(config, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
     else:
