@@ -21,7 +21,6 @@ from userdp.data.records import (
     Tally,
     pieces_of,
     run_starts,
-    values_of,
 )
 from userdp.data.splits import (
     FIRST_PART_LOOK,
@@ -57,7 +56,7 @@ def tokenized(block: pa.RecordBatch, tokenizer: StoreTokenizer, *, loss_mask: bo
         tokens, sizes, targets = _tokens_of_pieces(block, tokenizer)
         flat = {"tokens": tokens, "targets": targets}
     else:
-        texts = values_of(block["text"].cast(pa.large_string()))
+        texts = block["text"].cast(pa.large_string()).to_pylist()
         tokens, sizes = tokenizer.encode_flat(texts)
         flat = {"tokens": tokens}
     ends = pa.array(ends_of(sizes))
@@ -110,7 +109,7 @@ def write_examples(
         runs = run_starts(block["user"])
         bounds = [*runs.tolist(), len(sizes)]
         examples = np.searchsorted(record, bounds).tolist()
-        users = values_of(block["user"].take(pa.array(runs)))
+        users = block["user"].take(pa.array(runs)).to_pylist()
         places = zip(users, pairwise(bounds), pairwise(examples), strict=True)
         for user, (first, last), (low, high) in places:
             own = usable[first:last]
@@ -230,7 +229,7 @@ def _tokens_of_pieces(
     ids: list[int] = []
     marks: list[int] = []
     sizes = []
-    for text, packed in zip(values_of(block["text"]), values_of(block["pieces"]), strict=True):
+    for text, packed in zip(block["text"].to_pylist(), block["pieces"].to_pylist(), strict=True):
         content = text.decode()
         new, kinds = tokenizer.encode_pieces(content, pieces_of(packed) or [(len(content), TARGET)])
         last = tokenizer.end_of_text_id

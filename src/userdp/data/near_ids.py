@@ -43,7 +43,7 @@ def _is_blank(character: str) -> bool:
 def near_colliding(users: Sequence[bytes]) -> int:
     """How many of these ids share their `near_key` with another one; operator-only.
 
-    Memory: 8 bytes per id, sorted in place, so that 10^8 users take 0.8 GB and some minutes. Ids
+    Memory: some 24 bytes per id, so that 10^8 users take 2.4 GB and some minutes. Ids
     are compared by 64-bit hashes of their keys: among 10^8 users the chance that any two differ
     and are counted anyway is 3e-4.
 
@@ -55,12 +55,8 @@ def near_colliding(users: Sequence[bytes]) -> int:
     """
     # Python's own hash is 64 bits of SipHash, under a key of this process.
     keys = np.fromiter((hash(near_key(user)) for user in users), dtype=np.int64, count=len(users))
-    keys.sort()
-    same = keys[1:] == keys[:-1]
-    paired = np.zeros(len(keys), dtype=bool)
-    paired[1:] |= same
-    paired[:-1] |= same
-    return int(np.count_nonzero(paired))
+    _, counts = np.unique(keys, return_counts=True)
+    return int(counts[counts > 1].sum())
 
 
 def near_hint(count: int) -> str | None:

@@ -128,12 +128,6 @@ def pieces_of(packed: bytes) -> list[tuple[int, int]] | None:
     return [(end, kind) for end, kind in numbers] or None
 
 
-def values_of(array: pa.Array) -> list[Any]:
-    """The values as Python objects, by Arrow's own loop: `to_pylist` takes several times longer."""
-    values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
-    return values
-
-
 def offsets_of(array: pa.LargeBinaryArray) -> NDArray[np.int64]:
     """Where each value begins in the array's last buffer, and the end: int64 (values + 1,)."""
     if len(array) == 0:

@@ -17,8 +17,7 @@ from userdp.data.hashing import mix64
 from userdp.data.store import StoreSplit
 
 _BLOCK_EXAMPLES = 2**14
-_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers have inverses modulo 2**64
-_INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
+_BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def longest_copies(
@@ -31,8 +30,8 @@ def longest_copies(
     """How long a stretch of each text stands in the split: int64 (texts,), in tokens.
 
     A stretch counts where each window of ``least`` tokens in it stands in some example, token by
-    token; windows are found by a rolling hash and compared in full, so there are no false ones.
-    0 where no window does. Memory follows the texts; time the split's tokens.
+    token; windows are found by a hash and compared in full, so there are no false ones.
+    0 where no window does. Memory follows the texts; time the split's tokens times ``least``.
 
     Args:
         split: what is searched.
@@ -82,15 +81,11 @@ def _window_places(offsets: NDArray[np.int64], least: int) -> NDArray[np.int64]:
 
 
 def _window_hashes(tokens: NDArray[np.uint64], least: int) -> NDArray[np.uint64]:
-    """Of each window of ``least`` consecutive tokens: Σ h(t_{i+j}) b^j modulo 2**64."""
-    if len(tokens) < least:
-        return np.zeros(0, dtype=np.uint64)
-    powers = np.cumprod(np.full(len(tokens), _BASE), dtype=np.uint64)
-    sums = np.cumsum(mix64(tokens + np.uint64(1)) * powers, dtype=np.uint64)
-    windows = sums[least - 1 :].copy()
-    windows[1:] -= sums[:-least]
-    inverse = np.cumprod(np.full(len(windows), _INVERSE), dtype=np.uint64)
-    hashes: NDArray[np.uint64] = windows * inverse
+    """Of each window of ``least`` consecutive tokens: Σ h(t_{i+j}) b^(least-1-j) modulo 2**64."""
+    count = max(len(tokens) - least + 1, 0)
+    mixed, hashes = mix64(tokens + np.uint64(1)), np.zeros(count, dtype=np.uint64)
+    for place in range(least):
+        hashes = hashes * _BASE + mixed[place : place + count]
     return hashes
 
 

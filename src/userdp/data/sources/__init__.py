@@ -176,6 +176,8 @@ def open_source(
     """
     if kind is not None and kind not in KINDS:
         raise UseError(f"no source is named {kind!r}", hint=one_of(kind, KINDS))
+    if not paths and kind != "docstrings":
+        raise UseError("no input: no PATH is given", hint="name one or more files or folders")
     options = options or SourceOptions()
     first_held_out(options)  # refused at once if it is no date
     here = [local for path in paths for local in _local(path)]
@@ -216,8 +218,6 @@ def _local(path: str) -> list[str]:
 
 def _recognised(paths: list[str], options: SourceOptions) -> Source:
     """The source of paths whose kind nobody said."""
-    if not paths:
-        raise UseError("no input: neither a PATH nor a --source is given", hint="name a file")
     told: dict[Path, str] = {}
     for file in (file for path in paths for file in existing(path)):
         kind = next((name for name, kind in KINDS.items() if kind.matches(file)), None)

@@ -131,7 +131,7 @@ class Source:
         for place in self.places:
             with told_of(place):
                 yield from read(place, at)
-            done += place.stat().st_size if isinstance(place, Path) else 0
+            done += 0 if self.size is None else place.stat().st_size
             at(0)
 
     def records(
@@ -183,10 +183,10 @@ def expand(paths: Sequence[str], *, suffixes: tuple[str, ...], what: str) -> tup
         what: the kind, for messages.
 
     Raises:
-        UseError: nothing is named, nothing is there, or a folder holds no such file.
+        UseError: nothing is there, or a folder holds no such file.
     """
     files: list[Path] = []
-    for path in (path for name in require_paths(paths) for path in existing(name)):
+    for path in (path for name in paths for path in existing(name)):
         if not path.is_dir():
             files.append(path)
             continue
@@ -201,13 +201,6 @@ def expand(paths: Sequence[str], *, suffixes: tuple[str, ...], what: str) -> tup
             warn(f"{others} of the files in {path} are not read: {what} files have other names")
         files += matches
     return tuple(files)
-
-
-def require_paths(paths: Sequence[str]) -> Sequence[str]:
-    """``paths``; `UseError` if there is none."""
-    if not paths:
-        raise UseError("no input: no PATH is given", hint="name one or more files or folders")
-    return paths
 
 
 def existing(name: str) -> list[Path]:

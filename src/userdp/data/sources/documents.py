@@ -34,7 +34,6 @@ from userdp.data.sources.base import (
     SourceOptions,
     expand,
     files_facts,
-    require_paths,
 )
 from userdp.data.sources.rows import record_of
 
@@ -44,7 +43,7 @@ SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
 def open_folder(paths: list[str], options: SourceOptions) -> Source:
     """The source for folders and files ``paths``."""
     units: dict[Path, str] = {}
-    for path in map(Path, require_paths(paths)):
+    for path in map(Path, paths):
         for file in expand([str(path)], suffixes=SUFFIXES, what="folder"):
             unit = file.relative_to(path) if path.is_dir() else Path(file.name)
             units.setdefault(file, unit.as_posix())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.data.sources.base import At, Entry, Source, SourceOptions, require_paths
+from userdp.data.sources.base import At, Entry, Source, SourceOptions
 from userdp.data.sources.rows import first_held_out, is_from, record_of
 
 _FORMAT = "%aE%n%aI%n%P%n%B"
@@ -31,7 +31,7 @@ def open_history(paths: list[str], options: SourceOptions) -> Source:
 
     Commits of the day ``held_out_from`` and later are held out.
     """
-    for name in require_paths(paths):
+    for name in paths:
         if not is_repository(Path(name)):
             raise UseError(f"{name} is not a git repository: it has neither .git nor HEAD")
     day = first_held_out(options)

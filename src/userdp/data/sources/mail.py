@@ -63,7 +63,6 @@ from userdp.data.sources.base import (
     SourceOptions,
     beginning,
     holds,
-    require_paths,
 )
 from userdp.data.sources.rows import first_held_out, is_from, record_of
 
@@ -111,7 +110,7 @@ def is_maildir(path: Path) -> bool:
 
 def messages_in(folders: Sequence[str]) -> tuple[Path, ...]:
     """The files of folders that hold a message per file."""
-    return tuple(file for name in require_paths(folders) for file in _files_of(Path(name)))
+    return tuple(file for name in folders for file in _files_of(Path(name)))
 
 
 def _files_of(folder: Path) -> Iterator[Path]:

@@ -27,7 +27,7 @@ import pyarrow as pa
 from userdp.core.errors import UseError, kind_of
 from userdp.core.extras import library
 from userdp.data.records import Drop
-from userdp.data.sources.base import At, SourceOptions, require_paths
+from userdp.data.sources.base import At, SourceOptions
 from userdp.data.sources.conversations import as_conversations, is_conversation
 from userdp.data.sources.rows import Row, Table, plain_parser, provenance
 from userdp.data.sources.tables import Fields, columns_of, rows_of
@@ -95,7 +95,7 @@ def open_hub(paths: list[str], options: SourceOptions) -> Table:
     Names on the hub are public, and told; folders are not.
     """
     split = options.dataset_split
-    tables = [_opened(name, split) for name in require_paths(paths)]
+    tables = [_opened(name, split) for name in paths]
     first = table_source(tables[0], options)
     hub = [name for name in paths if not Path(name).exists()]
     return replace(
