@@ -60,6 +60,7 @@ from userdp.training.steps import Step
 
 DESIGN = Path(__file__).with_suffix(".toml")
 ROWS = Path("docs/results/recipe-rows.jsonl")
+EARLIER = frozenset({"signal", "follow", "trust"})  # asked by earlier versions of the design
 EVALUATED_EXAMPLES = 2  # of each held-out user
 AVERAGING = 0.95  # decay of the moving average of the weights, which is looked at beside the last
 
