@@ -118,7 +118,7 @@ def test_a_budget_and_a_population_suffice(train, tmp_path):
     plan, _ = resolve(chosen=PlanFields(epsilon=4, population=20_000))
     assert Plan.load(folder.plan) == plan
     trained = folder.read_train()["learning"]
-    assert (trained["learning_rate"], trained["schedule"]) == (0.002, "constant"), "as measured"
+    assert (trained["learning_rate"], trained["schedule"]) == (0.002, "following"), "as measured"
     assert claim(folder.path).conditions == (), "nothing was looked at before"
 
 
