@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from userdp.auditing.copies import Repetition, texts_of, write_copy
 from userdp.auditing.inference import FreshText, fresh_examples
 from userdp.core import files
-from userdp.core.arrays import read_array
+from userdp.core.errors import UseError, kind_of
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.training.devices import choose_device
@@ -64,9 +64,7 @@ def reference_scores(of: Repetition, fresh: FreshText, *, count: int) -> NDArray
         np.save(scores, fresh.means(model, per_token=True))
         files.write_file(path, scores.getvalue(), mode=files.OPERATOR_FILE)
     of.progress.at(count)
-    return np.asarray(
-        np.mean([read_array(path, what="the scores of a reference run") for path in kept], axis=0)
-    )
+    return np.asarray(np.mean([_read_scores(path) for path in kept], axis=0))
 
 
 def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
@@ -107,3 +105,29 @@ def _key(of: Repetition, fresh: FreshText) -> str:
         for values in (side.people, side.counts, side.examples):
             digest.update(values.tobytes())
     return digest.hexdigest()[:16]
+
+
+def _read_scores(path: Path) -> NDArray[np.float64]:
+    """The scores of a reference run: a row of float64 that `numpy.save` wrote.
+
+    Guarantee: nothing is unpickled, and no more memory taken than the file is long, whatever shape
+    its header names.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UseError: there is no such file, or it holds something else.
+    """
+    try:
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+        values = np.array(mapped)
+    except Exception as error:  # the header is parsed as Python, which raises of many kinds
+        raise UseError(
+            f"cannot read a reference run's scores at {path}: {kind_of(error)}"
+        ) from error
+    if values.ndim != 1 or values.dtype != np.float64:
+        raise UseError(
+            f"cannot read a reference run's scores at {path}: it holds an array of another kind"
+        )
+    return values

@@ -49,7 +49,12 @@ _HELP = (
 _TRIED = ("plan", "learning_rate", "l2_clip_norm", "optimizer")
 """Of `tune`: values stand behind one another."""
 _EVERYWHERE = ("--json", "--config", "--help")
-_ELSEWHERE = {"--batch-size": "--micro-batch", "--lr": "--learning-rate"}
+_ELSEWHERE = {
+    "--batch-size": "--micro-batch",
+    "--eps": "--epsilon",
+    "--lr": "--learning-rate",
+    "--noise": "--noise-multiplier",
+}
 """Words of other tools, which are no misspelling of ours."""
 _SEQUENCES = (Sequence, tuple)
 
@@ -224,17 +229,16 @@ def _of_line(tokens: Sequence[str], options: Mapping[str, Option]) -> Given:
     place = next((name for name, one in options.items() if one.place), None)
     words = deque(tokens)
     while words:
-        name, equals, text = words[0].partition("=")
-        first = words.popleft()
+        word = words.popleft()
+        name, equals, text = word.partition("=")
         if not name.startswith("--"):
-            yield place or first, [first]
+            yield place or word, [word]
             continue
         option, values = options.get(name), [text] if equals else []
-        while option and option.kind is not bool and not equals:
-            if not words or words[0].startswith("--"):
-                break
+        takes = option is not None and option.kind is not bool and not equals
+        most = len(words) if option and option.field in _TRIED else 1
+        while takes and len(values) < most and words and not words[0].startswith("--"):
             values.append(words.popleft())
-            equals = "" if option.field in _TRIED else "="
         yield name, values
 
 
@@ -281,11 +285,11 @@ def _meant(command: str, word: str) -> str | None:
     """The option that was probably meant."""
     options = options_of(command)
     known = [*(one.name for one in options), *(repr(one.field) for one in options), *_EVERYWHERE]
+    if _ELSEWHERE.get(word) in known:
+        return _ELSEWHERE[word]
     field = word.removeprefix("--").replace("-", "_")
-    settings = [f"{at}.{field}" for at, fields in sections_of(command).items() if field in fields]
-    begun = [one for one in known if one.startswith(f"{word}-")]
-    meant = [one for one in (_ELSEWHERE.get(word), *begun) if one in known]
-    return next(iter([f"--set {one}=…" for one in settings] + meant), closest(word, known))
+    at = next((at for at, fields in sections_of(command).items() if field in fields), None)
+    return closest(word, known) if at is None else f"--set {at}.{field}=…"
 
 
 def completions(line: str) -> list[str]:

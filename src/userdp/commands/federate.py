@@ -43,9 +43,9 @@ class Federated(Answer):
 
     federation: Path
     plan: FederationPlan
-    app: Path | None
-    claim: FederationClaim | None
-    operator_only: dict[str, float] | None
+    app: Path | None = None
+    claim: FederationClaim | None = None
+    operator_only: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp federate --json`` prints."""
@@ -189,7 +189,6 @@ def _run(
     folder: Path, plan: FederationPlan, runtime: str | None, device: str, progress: Progress | None
 ) -> Federated:
     """All rounds that are left, or the app that will run them; only the claim without a runtime."""
-    app = measured = None
     left = "before its end: rounds that are done are kept, and steps of others stay charged"
     with told(left, resume=True), shown(progress) as bar:
         if runtime == "in-process":
@@ -197,11 +196,8 @@ def _run(
         elif runtime is not None:
             from userdp.federated import flower
 
-            if runtime == "simulation":
-                flower.simulate(folder, plan, progress=bar)
-            else:
-                app = flower.write_app(folder)
-    if runtime is not None and app is None:
-        measured = measure(folder, plan, device=device)
-    claimed = None if app else claim_of(folder)
-    return Federated(federation=folder, plan=plan, app=app, claim=claimed, operator_only=measured)
+            if runtime == "deployment":
+                return Federated(federation=folder, plan=plan, app=flower.write_app(folder))
+            flower.simulate(folder, plan, progress=bar)
+    measured = None if runtime is None else measure(folder, plan, device=device)
+    return Federated(federation=folder, plan=plan, claim=claim_of(folder), operator_only=measured)

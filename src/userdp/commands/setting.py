@@ -65,7 +65,14 @@ class Setting:
             text: a value as JSON has it, or plain words; of several values the only one.
             place: names it in errors.
             listed: where its values are described, for the hint.
+
+        >>> Setting(kind=float, words="").read("1e3", place="--epsilon", listed="")
+        1000.0
+        >>> Setting(kind=str, words="").read('"ann"', place="--user", listed="")
+        '"ann"'
         """
+        if self.kind in (str, Path):
+            return self.kind(text)  # as it stands: an id may have quotation marks
         value: Any = text
         with suppress(ValueError):
             value = json.loads(text)

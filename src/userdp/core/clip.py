@@ -95,20 +95,6 @@ def clip_form(name: str) -> Callable[[OwnForm], OwnForm]:
     return register
 
 
-def require_form(form: ClipForm | str) -> None:
-    """Refuse the name of a form that nobody registered.
-
-    Raises:
-        UseError: names those that there are.
-    """
-    if not isinstance(form, ClipForm) and form not in OWN_FORMS:
-        known = ", ".join([*ClipForm, *OWN_FORMS])
-        raise UseError(
-            f"there is no form of clipping named {form!r}",
-            hint=f"one of {known}; or import the module that registers it by clip_form",
-        )
-
-
 class LayerSplit(StrEnum):
     """How the clip norm C is split over layers, each clipped to its own C_l: Σ C_l² = C².
 
@@ -200,7 +186,12 @@ class Clip:
 
     def __post_init__(self) -> None:
         require_positive("l2_clip_norm", self.l2_norm)
-        require_form(self.form)
+        if not isinstance(self.form, ClipForm) and self.form not in OWN_FORMS:
+            known = ", ".join([*ClipForm, *OWN_FORMS])
+            raise UseError(
+                f"there is no form of clipping named {self.form!r}",
+                hint=f"one of {known}; or import the module that registers it by clip_form",
+            )
         if self.item_norm is not None:
             require_positive("item_norm", self.item_norm)
         if not 1e-6 <= self.stability <= 1e6:
