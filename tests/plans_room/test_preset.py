@@ -109,8 +109,8 @@ def test_the_sentence_leaves_out_what_was_given():
     chosen = preset(epsilon=4, population=20_000)
     assert chosen.sentence() == (
         "The preset chose group size 1, 1024 users a step, 100 steps, clip norm 0.1, learning rate "
-        "0.002 at first, delta 1.9e-05 (population^-1.1), without a look at the store: from epsilon "
-        "4, a declared population of 20,000 and full fine-tuning only."
+        "0.002 at first, delta 1.9e-05 (population^-1.1), without a look at the store: from "
+        "epsilon 4, a declared population of 20,000 and full fine-tuning only."
     )
     said = chosen.sentence({"steps", "delta", "learning_rate"})
     assert "100 steps" not in said
