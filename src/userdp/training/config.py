@@ -274,7 +274,7 @@ def train_config(values: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UseError: a field is unknown or of the wrong kind, for instance of another version.
     """
-    known = {name: values.get(name) for name in ("lora_rank", "learning_rate")}
+    known: dict[str, Any] = {name: values.get(name) for name in ("lora_rank", "learning_rate")}
     usual = encode(TrainConfig(**known))
     return decode(TrainConfig, {**usual, **values}, what="the configuration")
 
