@@ -20,7 +20,7 @@ from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
 from userdp.data.scores import read_scores
-from userdp.data.selection import Selector, select_once
+from userdp.data.selection import draw_rows, select_once
 from userdp.data.splits import Split
 from userdp.data.statistics import describe, describe_counts
 from userdp.data.store import UserStore
@@ -195,10 +195,11 @@ def chua_table_7(
             examples = chosen.map(users, ranks)
             part = _selected(split.lengths(users, examples), store, scores[first[users] + examples])
             table.append({"dataset": name, "selection": str(strategy), **part})
-        chunks = Selector(split, group_size, Strategy.RANDOM_CHUNK, store.meta.seq_len).select(
-            np.arange(len(split.counts)), np.random.default_rng(0)
-        )
-        part = _selected(chunks.rows.lengths, store, None)
+        chunks, _ = draw_rows(
+            split, np.arange(len(split.counts)), np.random.default_rng(0),
+            strategy=Strategy.RANDOM_CHUNK, group_size=group_size, seq_len=store.meta.seq_len,
+        )  # fmt: skip
+        part = _selected(chunks.lengths, store, None)
         table.append({"dataset": name, "selection": str(Strategy.RANDOM_CHUNK), **part})
     return table
 

@@ -19,13 +19,14 @@ def flat(folder: Path, steps: int) -> dict[str, Any]:
     split = write_store(folder / "flat", np.full(2000, 10), 32).split("train")
     sampler = sampler_of(split.counts, 64)
 
-    def step(_: int) -> Any:
+    def step(number: int) -> int:
         cohort = sampler.draw()
-        return split.gather(cohort.users, cohort.examples)
+        split.gather(cohort.users, cohort.examples)
+        return number
 
     seen = {}
     began = time.perf_counter()
-    for number, _ in ahead(step, range(1, steps + 1)):
+    for number in ahead(step, range(1, steps + 1)):
         if number in (steps // 10, steps):
             seen[number] = rss_mb()
     first, last = seen.values()

@@ -52,6 +52,7 @@ def index_of(counts: NDArray[np.int64]) -> Any:
         "segment": np.zeros(users, np.int32),
         "start": np.cumsum(counts) - counts,
         "length": counts,
+        "tokens": counts,
     }
     return StoreSplit(Split.TRAIN, [], spans, np.zeros((users, 2), np.uint64))
 

@@ -51,7 +51,7 @@ def write_groups(blocks: Iterator[Any], sink: Any) -> None:
             yield block, last[-1] if last else None
             last[:] = [block["user"][-1].as_py()]
 
-    for _, content in ahead(lines_of, with_last()):
+    for content in ahead(lines_of, with_last()):
         sink.write(content)
     if last:
         sink.write(b'"]]\n')

@@ -16,20 +16,19 @@ from userdp.data.meta import StateKind, joined_at
 from userdp.data.ownership import Owners
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.records import Record, Tally
-from userdp.data.scores import digest_of_scores, read_scores, write_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
-from userdp.data.writer import StoreWriter, erase_user
+from userdp.data.writer import StoreWriter, changing, erase_user
 
 STATE = "0" * 32
 
 
 def erase(path, user, **options):
     row = UserStore.open(path).user_ids().index(user)
-    with locked(path):
-        return erase_user(path, row, state=STATE, **{"remove": (), "scores": (), **options})
+    with changing(path):
+        return erase_user(path, row, state=STATE, **{"remove": (), **options})
 
 
 def without(texts, user):
@@ -89,7 +88,7 @@ def test_no_file_of_the_store_holds_the_id_the_hash_or_the_tokens(tmp_path):
         b"marked-person",
         store.split(Split.TRAIN).gather([row], [0]).tokens.tobytes(),
         store._hashes[row].tobytes(),
-        store.index().chains[row],
+        store._users["chains"][row].as_py(),
     ]
     held = bytes_of(store.path).values()
     assert all(any(mark in data for data in held) for mark in marks)
@@ -123,7 +122,7 @@ def test_the_only_person_of_a_segment_leaves_it_empty(tmp_path):
     append_records(ListSource(interleaved({b"late": ["one more text"]})), store.path)
     erase(store.path, b"late")
     assert verify_store(store.path).ok
-    assert UserStore.open(store.path).segment_examples()[-1] == 0
+    assert len(UserStore.open(store.path).segments[-1].offsets) == 1
 
 
 def test_a_loss_mask_is_compacted_with_the_tokens(tmp_path):
@@ -141,31 +140,6 @@ def test_a_loss_mask_is_compacted_with_the_tokens(tmp_path):
         stores.append(tmp_path / name)
     assert erase(stores[0], b"b").content_sha256 == UserStore.open(stores[1]).meta.content_sha256
     assert verify_store(stores[0]).ok
-
-
-def test_scores_lose_the_persons_rows_and_keep_their_name(tmp_path):
-    texts = corpus(10, seed=4)
-    store = prepared(texts, tmp_path / "store", held_out_users=0)
-    user = sorted(texts)[4]
-    file, old = tmp_path / "scores.arrow", tmp_path / "old.arrow"
-    counts = store.split(Split.TRAIN).counts
-    values = np.arange(counts.sum(), dtype=np.float32)
-    write_scores(file, store, values)
-    write_scores(old, store, values)
-    append_records(ListSource(interleaved({b"late": ["one more text"]})), store.path)
-    store = UserStore.open(store.path)
-    row = store.user_ids().index(user)
-    counts = store.split(Split.TRAIN).counts
-    values = np.arange(counts.sum(), dtype=np.float32)
-    file.unlink()
-    write_scores(file, store, values)
-    named = digest_of_scores(file)
-    erase(store.path, user, scores=[file, old, tmp_path / "moved.arrow"])
-    ends = np.cumsum(counts)
-    kept = np.delete(values, np.s_[ends[row - 1] : ends[row]])
-    assert read_scores(file, UserStore.open(store.path)).tolist() == kept.tolist()
-    assert digest_of_scores(file) == named
-    assert not old.exists(), "of an earlier state: no store reads it"
 
 
 def test_what_was_made_elsewhere_goes_too(tmp_path):
@@ -210,7 +184,7 @@ def test_an_erasure_that_was_killed_before_it_counts_is_none_and_can_be_had_agai
     store = prepared(corpus(5), tmp_path / "store")
     weights, before = run_folder(tmp_path) / "model", view(store)
     with monkeypatch.context() as patch:
-        patch.setattr("userdp.data.writer._write_generation", killed)
+        patch.setattr("userdp.data.writer.commit", killed)
         with pytest.raises(KeyboardInterrupt):
             erase(store.path, b"user001", remove=[weights])
     assert view(UserStore.open(store.path)) == before
@@ -219,7 +193,7 @@ def test_an_erasure_that_was_killed_before_it_counts_is_none_and_can_be_had_agai
     assert meta.totals["users"] == 4
     assert verify_store(store.path).ok
     names = {f"{layout.SEGMENTS}/{one.name}" for one in (store.path / layout.SEGMENTS).iterdir()}
-    assert names == set(meta.segments)
+    assert names == set(meta.files)
 
 
 def test_greedy_ownership_is_not_decided_anew(tmp_path):
@@ -237,8 +211,8 @@ def test_greedy_ownership_is_not_decided_anew(tmp_path):
     store = UserStore.open(tmp_path / "s", fixed_graph=True)
     assert store.user_ids() == [b"ann", b"cid"], "ann's other records were over her bound"
     kept = examples_of(store, b"cid")
-    with locked(store.path):
-        meta = erase_user(store.path, 0, state=STATE, remove=(), scores=())
+    with changing(store.path):
+        meta = erase_user(store.path, 0, state=STATE, remove=())
     now = UserStore.open(store.path, fixed_graph=True)
     assert [now.user_ids(), examples_of(now, b"cid")] == [[b"cid"], kept]
     assert meta.ownership == store.meta.ownership

@@ -34,7 +34,7 @@ from importlib import import_module
 from pathlib import Path
 from userdp.data.writer import StoreWriter
 for owner in (StoreWriter.create, StoreWriter.append):
-    owner.__func__.__kwdefaults__["segment_tokens"] = {SEGMENT}
+    owner.__func__.__wrapped__.__kwdefaults__["segment_tokens"] = {SEGMENT}
 import userdp.data.grouping as grouping
 grouping._RECORDS_AT_ONCE = 16
 from userdp.data.prepare import append_records, prepare_store
@@ -156,7 +156,7 @@ def test_a_killed_append_leaves_the_old_store_goes_on_and_writes_the_same(
     assert verify_store(stores[1]).ok
     assert kept_for(stores[1]) is None
     names = {f"{layout.SEGMENTS}/{one.name}" for one in (stores[1] / layout.SEGMENTS).iterdir()}
-    assert names == set(meta.segments)
+    assert names == set(meta.files)
 
 
 @pytest.mark.parametrize("change", fast_then_slow(["file", "damage"]))

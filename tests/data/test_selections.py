@@ -10,7 +10,7 @@ from tests.modes import made_with, open_to_others
 from userdp.core.errors import UseError
 from userdp.data import selection as selections
 from userdp.data.scores import read_scores, write_scores
-from userdp.data.selection import Selector, Strategy, select_once
+from userdp.data.selection import Strategy, draw_rows, select_once
 
 G = 3
 FIXED = [s for s in Strategy if s not in (Strategy.RANDOM_CHUNK, Strategy.RESAMPLED)]
@@ -97,23 +97,26 @@ def test_invariant_11_ties_broken_by_a_users_index_are_caught(tmp_path, monkeypa
     assert shown("all", texts)[1:] != shown("rest", rest)
 
 
+def drawn(split, users, strategy, size, seed=0):
+    generator = np.random.default_rng(seed)
+    return draw_rows(split, users, generator, strategy=strategy, group_size=size, seq_len=8)
+
+
 @pytest.mark.parametrize("strategy", [Strategy.RANDOM_CHUNK, Strategy.RESAMPLED])
 def test_a_selector_gives_each_user_at_most_g_rows_of_its_own(split, strategy):
-    selector = Selector(split, G, strategy, 8)
     users = np.array([5, 0, 9, 3])
-    got = selector.select(users, np.random.default_rng(1))
-    assert len(got.offsets) == 5
-    assert got.offsets[-1] == len(got.rows)
+    rows, offsets = drawn(split, users, strategy, G, seed=1)
+    assert len(offsets) == 5
+    assert offsets[-1] == len(rows)
     for k, user in enumerate(users):
         own = "".join(map(chr, user_tokens(split, user)))
-        rows = range(got.offsets[k], got.offsets[k + 1])
-        assert 1 <= len(rows) <= G
-        assert all("".join(map(chr, got.rows.row(r))) in own for r in rows)
+        texts = ["".join(map(chr, rows.row(r))) for r in range(offsets[k], offsets[k + 1])]
+        assert 1 <= len(texts) <= G
+        assert all(text in own for text in texts)
         if strategy is Strategy.RESAMPLED:
-            assert len(rows) == G
-            texts = {got.rows.row(r).tobytes() for r in rows}
-            assert len(texts) <= split.counts[user]
-    assert len(selector.select([], np.random.default_rng(1)).rows) == 0
+            assert len(texts) == G
+            assert len(set(texts)) <= split.counts[user]
+    assert len(drawn(split, [], strategy, G)[0]) == 0
 
 
 def test_chunks_begin_anywhere_and_cross_records_but_not_users(split):
@@ -126,12 +129,11 @@ def test_chunks_begin_anywhere_and_cross_records_but_not_users(split):
         assert rows.row(start).tolist() == tokens[start : start + 8]
     with pytest.raises(IndexError):
         split.gather_tokens([user], [len(tokens)], 8)
-    selector = Selector(split, 50, Strategy.RANDOM_CHUNK, 8)
-    drawn = selector.select([user], np.random.default_rng(0)).rows
-    assert set(drawn.lengths.tolist()) == {8}
+    chunks, _ = drawn(split, [user], Strategy.RANDOM_CHUNK, 50)
+    assert set(chunks.lengths.tolist()) == {8}
     ends = set(np.cumsum(split.lengths([user] * split.counts[user], range(split.counts[user]))))
     text = "".join(map(chr, tokens))
-    assert any(text.find("".join(map(chr, drawn.row(r)))) not in ends for r in range(len(drawn)))
+    assert any(text.find("".join(map(chr, chunks.row(r)))) not in ends for r in range(50))
 
 
 def test_chunks_cross_segments(tmp_path):

@@ -107,23 +107,17 @@ def test_leaving_the_block_early_removes_everything(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_writer_leaves_alone_what_another_living_writer_writes(tmp_path):
-    tokenizer = StoreTokenizer.load()
-    with StoreWriter.create(tmp_path / "store", tokenizer=tokenizer, seq_len=4) as first:
-        prepared(corpus(2), tmp_path / "store")
-        assert first.folder.exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
-
-
-def test_of_two_writers_the_second_to_finish_is_refused(tmp_path):
+def test_of_two_writers_the_second_to_finish_is_refused_and_harms_nothing(tmp_path):
     from userdp.data.records import Tally
 
-    tokenizer = StoreTokenizer.load()
-    with StoreWriter.create(tmp_path / "store", tokenizer=tokenizer, seq_len=4) as second:
-        first = prepared(corpus(2), tmp_path / "store")
-        with pytest.raises(UseError, match="there is a store at"):
-            second.finish(source={}, tally=Tally())
+    writing = StoreWriter.create(tmp_path / "store", tokenizer=StoreTokenizer.load(), seq_len=4)
+    second = writing.__enter__()
+    first = prepared(corpus(2), tmp_path / "store")
+    second.finish(source={}, tally=Tally())
+    with pytest.raises(UseError, match="there is a store at"):
+        writing.__exit__(None, None, None)
     assert UserStore.open(tmp_path / "store").meta.store_id == first.meta.store_id
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
 def test_only_a_store_is_overwritten_and_only_when_asked(tmp_path):

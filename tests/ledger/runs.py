@@ -28,7 +28,6 @@ META = StoreMeta(
     store_id="people",
     seq_len=8,
     vocab_size=32,
-    token_dtype="uint16",
     end_of_text_id=None,
     tokenizer_sha256=hashlib.sha256(b"{}").hexdigest(),
     content_sha256="0" * 64,
@@ -43,8 +42,7 @@ META = StoreMeta(
         "records_stored": 0,
         "splits": {str(split): _NOTHING for split in Split},
     },
-    tokenizer="tokenizer.json",
-    index="",
+    generation=0,
     segments=(),
     blocks_sha256="",
     loss_mask=False,
@@ -55,12 +53,11 @@ META = StoreMeta(
 
 def empty_store(path):
     """What stands for a store: a folder with the facts that a run is opened by."""
-    index = "index/00000"
-    (path / index).mkdir(parents=True)
-    (path / index / "users.arrow").write_text("nobody")
-    meta = replace(META, index=index, blocks_sha256=seal(path, META, index))
+    (path / META.index).mkdir(parents=True)
+    (path / META.index / "users.arrow").write_text("nobody")
+    (path / META.index / "tokenizer.json").write_text("{}")
+    meta = replace(META, blocks_sha256=seal(path, META))
     (path / "meta.json").write_text(json.dumps(meta.to_dict()))
-    (path / "tokenizer.json").write_text("{}")
     return SimpleNamespace(path=path, meta=read_meta(path))
 
 

@@ -48,8 +48,8 @@ KILLS = textwrap.dedent(
         begun(life / "plain" / "ledger.jsonl", None, run_id="plain",
                          lineage={"parts": [], "conditions": [], "within": "", "apart": []})
         remember(store.path, Place.RUN, life / "plain")
-        (life / ".store.partial-1" ).mkdir()
-        (life / ".store.partial-1" / "texts").write_text(TEXT)
+        (life / ".partial-store-00000001" ).mkdir()
+        (life / ".partial-store-00000001" / "texts").write_text(TEXT)
         return store
 
     def marks(store):

@@ -157,7 +157,7 @@ def _sample(value: dict[str, Tensor], places: list[Place]) -> Tensor:
 
 def _move(mechanism: StepMechanism, cohort: Cohort) -> list[float]:
     """How far a drawn unit moves the sum, beside at most three others; empty where unseen."""
-    if not cohort.units or mechanism.collator._selector is not None:
+    if not cohort.units or mechanism.collator._drawn is not None:
         return []  # a selector draws, so that gathering twice gives other rows
     units = mechanism.collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
     everybody, again = mechanism.clip(units).value, mechanism.clip(units).value

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.data.files import ends_of, numbers, pieces
+from userdp.data.files import ends_of, pieces
 from userdp.data.hashing import user_hash
 from userdp.data.meta import MIN_SEQ_LEN
 from userdp.data.records import (
@@ -37,8 +37,26 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def tokenized(block: pa.RecordBatch, tokenizer: StoreTokenizer, *, loss_mask: bool) -> Any:
+class Tokenized(NamedTuple):
     """A block of records with their tokens in place of their texts.
+
+    Args:
+        users: the user of each record.
+        held_out: bool (records,), see `userdp.data.records.Record`.
+        sizes: int64 (records,), tokens of each record, which lie one after another.
+        tokens: flat.
+        targets: uint8, parallel to ``tokens``; None without a loss mask.
+    """
+
+    users: pa.LargeBinaryArray
+    held_out: NDArray[np.bool_]
+    sizes: NDArray[np.int64]
+    tokens: NDArray[Any]
+    targets: NDArray[np.uint8] | None
+
+
+def tokenized(block: pa.RecordBatch, tokenizer: StoreTokenizer, *, loss_mask: bool) -> Tokenized:
+    """The tokens of a block of records.
 
     Guarantee: each record's tokens depend on its own text and the tokenizer.
 
@@ -46,27 +64,18 @@ def tokenized(block: pa.RecordBatch, tokenizer: StoreTokenizer, *, loss_mask: bo
         block: records, see `userdp.data.records.BLOCK`.
         tokenizer: of the store.
         loss_mask: whether records have pieces, some of which the loss counts.
-
-    Returns:
-        A record batch: ``user`` and ``held_out`` as they were; ``tokens``, a list for each record;
-        with a loss mask ``targets``, parallel to them.
     """
-    columns = {name: block[name] for name in ("user", "held_out")}
+    targets = None
     if loss_mask:
         tokens, sizes, targets = _tokens_of_pieces(block, tokenizer)
-        flat = {"tokens": tokens, "targets": targets}
     else:
         texts = block["text"].cast(pa.large_string()).to_pylist()
         tokens, sizes = tokenizer.encode_flat(texts)
-        flat = {"tokens": tokens}
-    ends = pa.array(ends_of(sizes))
-    for name, values in flat.items():
-        columns[name] = pa.LargeListArray.from_arrays(ends, pa.array(values))
-    return pa.RecordBatch.from_pydict(columns)
+    return Tokenized(block["user"], _held_out(block), sizes, tokens, targets)
 
 
 def write_examples(
-    blocks: Iterable[pa.RecordBatch],
+    blocks: Iterable[Tokenized],
     writer: StoreWriter,
     tally: Tally,
     *,
@@ -80,24 +89,20 @@ def write_examples(
     and a per-user hash. Memory is bounded by some blocks and a segment.
 
     Args:
-        blocks: `tokenized`; each user's records one after another, in their order.
+        blocks: each user's records one after another, in their order.
         writer: of the store.
         tally: the books.
-        rule: how a training user's records are split.
+        rule: how a training user's records are split; `first_parts` has applied ``FIRST_PART``.
         one_per_record: keep each record's first example alone (see `ownership`).
         at: is told how many records are done.
     """
     meta = writer.meta
     fraction = meta.held_out_examples if rule is SplitRule.HASH else 0.0
-    if rule is SplitRule.FIRST_PART:
-        blocks = _first_parts(blocks, writer.records_of, tally)
     done = 0
     for block in blocks:
-        columns = {name: block[name].flatten() for name in block.schema.names[2:]}
-        flat = {name: numbers(column) for name, column in columns.items()}
-        sizes = numbers(block["tokens"].value_lengths())
+        sizes, held_out = block.sizes, block.held_out
         record, begins, lengths = cut_records(sizes, meta.seq_len)
-        kept = _kept(record, begins, lengths, flat.get("targets"), one_per_record, tally)
+        kept = _kept(record, begins, lengths, block.targets, one_per_record, tally)
         record, begins, lengths = record[kept], begins[kept], lengths[kept]
         usable = np.bincount(record, minlength=len(sizes)) > 0
         whole, cut = sizes > 1, (sizes > 1) & (sizes % meta.seq_len == 1)
@@ -105,34 +110,28 @@ def write_examples(
         tally.drop(Drop.NO_ANSWER, int((whole & ~usable).sum()))
         tally.drop_examples(ExampleDrop.TOO_SHORT, int(cut.sum()))
         tally.store(int(usable.sum()))
-        held_out = block["held_out"].to_numpy(zero_copy_only=False).copy()
-        runs = run_starts(block["user"])
+        runs = run_starts(block.users)
         bounds = [*runs.tolist(), len(sizes)]
+        users = block.users.take(pa.array(runs)).to_pylist()
         examples = np.searchsorted(record, bounds).tolist()
-        users = block["user"].take(pa.array(runs)).to_pylist()
-        places = zip(users, pairwise(bounds), pairwise(examples), strict=True)
-        for user, (first, last), (low, high) in places:
-            own = usable[first:last]
-            if low == high:
+        for user, records, own in zip(users, pairwise(bounds), pairwise(examples), strict=True):
+            here, there = slice(*records), slice(*own)
+            if not len(record[there]):
                 continue
-            key, count = user_hash(user), int(own.sum())
-            out = held_out[first:last]
-            out[own] |= held_out_records(key, writer.records_of(user), count, fraction=fraction)
-            part = record[low:high] - first
+            key, stored, out = user_hash(user), usable[here], held_out[here]
+            first, count = writer.records_of(user), int(stored.sum())
+            out[stored] |= held_out_records(key, first, count, fraction=fraction)
             # Training examples first, so that they lie together.
             splits = {Split.TRAIN: ~out, Split.HELD_OUT_EXAMPLES: out}
             if is_held_out_user(key, meta.held_out_users):
                 splits = {Split.HELD_OUT_USERS: np.ones_like(out)}
             for split, chosen in splits.items():
-                here = chosen[part]
-                where = begins[low:high][here], lengths[low:high][here]
-                values = {name: pieces(column, *where) for name, column in flat.items()}
-                records = int((chosen & own).sum())
-                writer.write(
-                    user, split, values["tokens"], where[1],
-                    targets=values.get("targets"), records=records,
-                )  # fmt: skip
-        done += len(block)
+                part = chosen[record[there] - here.start]
+                where = begins[there][part], lengths[there][part]
+                targets = None if block.targets is None else pieces(block.targets, *where)
+                tokens, number = pieces(block.tokens, *where), int((chosen & stored).sum())
+                writer.write(user, split, tokens, where[1], targets=targets, records=number)
+        done += len(sizes)
         at(done)
 
 
@@ -179,7 +178,7 @@ def _kept(
     return kept
 
 
-def _first_parts(
+def first_parts(
     blocks: Iterable[pa.RecordBatch], before: Callable[[bytes], int], tally: Tally
 ) -> Iterator[pa.RecordBatch]:
     """The rule ``FIRST_PART``: users of one record are dropped, of others the first part held out.
@@ -188,7 +187,7 @@ def _first_parts(
     `FIRST_PART_LOOK` records of a user wait for the next block, until their number is known.
 
     Args:
-        blocks: each user's records one after another.
+        blocks: records, each user's one after another.
         before: how many records of a user the store holds already.
         tally: counts users of one record.
     """
@@ -199,9 +198,8 @@ def _first_parts(
         if not waiting:
             return
         (rows,) = pa.Table.from_batches(waiting).combine_chunks().to_batches() or waiting[:1]
-        users, done = rows["user"], len(rows)
-        held_out = rows["held_out"].to_numpy(zero_copy_only=False).copy()
-        kept = np.ones(len(rows), dtype=bool)
+        users, held_out, kept = rows["user"], _held_out(rows), np.ones(len(rows), dtype=bool)
+        done = len(rows)
         for begin, end in pairwise([*run_starts(users).tolist(), len(rows)]):
             user, count = users[begin].as_py(), end - begin
             if user == settled:
@@ -218,8 +216,14 @@ def _first_parts(
             else:
                 held_out[begin : begin + first_part(count)] = True
         rest = [rows.slice(done)]
-        rows = rows.set_column(1, "held_out", pa.array(held_out))
+        place = rows.schema.get_field_index("held_out")
+        rows = rows.set_column(place, "held_out", pa.array(held_out))
         yield rows.slice(0, done).filter(pa.array(kept[:done]))
+
+
+def _held_out(block: pa.RecordBatch) -> NDArray[np.bool_]:
+    held_out: NDArray[np.bool_] = block["held_out"].to_numpy(zero_copy_only=False).copy()
+    return held_out
 
 
 def _tokens_of_pieces(
@@ -243,20 +247,18 @@ def _tokens_of_pieces(
     return tokens, np.array(sizes, dtype=np.int64), np.array(marks, dtype=np.uint8)
 
 
-def ahead(
-    function: Callable[[_Item], _Result], items: Iterable[_Item]
-) -> Iterator[tuple[_Item, _Result]]:
-    """Each item with ``function`` of it, in order; one is computed ahead of whoever takes them.
+def ahead(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+    """``function`` of each item, in order; one is computed ahead of whoever takes them.
 
     ``items`` is advanced in the caller's thread, ``function`` runs in another one. An error of
     ``function`` comes out where its item stands, one of ``items`` at once.
     """
-    before: tuple[_Item, Future[_Result]] | None = None
+    before: Future[_Result] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
         for item in items:
-            begun = item, pool.submit(function, item)
+            begun = pool.submit(function, item)
             if before is not None:
-                yield before[0], before[1].result()
+                yield before.result()
             before = begun
         if before is not None:
-            yield before[0], before[1].result()
+            yield before.result()

@@ -131,11 +131,9 @@ def finish_erasure(folder: Path, meta: StoreMeta) -> None:
 
 
 def _unnamed(folder: Path, meta: StoreMeta) -> list[Path]:
-    there = (layout.SEGMENTS, layout.INDEX, f"{layout.TOKENIZER}*")
-    patterns = [name if name.endswith("*") else f"{name}/*" for name in there]
-    named = {meta.index, meta.tokenizer, *meta.segments}
-    entries = [entry for pattern in patterns for entry in folder.glob(pattern)]
-    return [entry for entry in entries if str(entry.relative_to(folder)) not in named]
+    named = {folder / name for name in (meta.index, *meta.files)}
+    there = [*folder.glob(f"{layout.INDEX}/*"), *folder.glob(f"{layout.SEGMENTS}/*")]
+    return [entry for entry in there if entry not in named]
 
 
 @contextmanager

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.core.errors import UseError
 from userdp.data import meta as layout
 from userdp.data.files import ends_of, numbers, pieces, read_arrow, write_arrow
 from userdp.data.hashing import HASH_BYTES, user_hash
 from userdp.data.meta import StoreMeta
+from userdp.data.near_ids import near_colliding
 
 CHAIN_BYTES = 32
 NO_EXAMPLES = bytes(CHAIN_BYTES)
@@ -38,16 +38,17 @@ SPANS = pa.schema(
         ("segment", pa.int32()),
         ("start", pa.int64()),
         ("length", pa.int64()),
+        ("tokens", pa.int64()),
     ]
 )
-_USERS = pa.schema(
+USERS = pa.schema(
     [
+        ("id", pa.large_binary()),
         ("hash", pa.binary(HASH_BYTES)),
         ("records", pa.int64()),
         ("chains", pa.binary(len(NOTHING))),
     ]
 )
-_IDS = pa.schema([("id", pa.large_binary())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Segment:
 
     @classmethod
     def open(cls, store: Path, meta: StoreMeta, number: int) -> Self:
-        """Segment ``number`` of a store.
+        """The segment at place ``number`` of `StoreMeta.segments`.
 
         Raises:
             OSError: its file is not there.
@@ -75,7 +76,7 @@ class Segment:
         schema = {"tokens": pa.large_list(pa.type_for_alias(meta.token_dtype))}
         if meta.loss_mask:
             schema["targets"] = pa.large_list(pa.uint8())
-        rows = read_arrow(store / meta.segments[number], pa.schema(schema), whole=False)
+        rows = read_arrow(store / meta.files[number], pa.schema(schema), whole=False)
         columns = {name: numbers(rows[name].values) for name in schema}
         offsets = numbers(rows["tokens"].offsets)
         return cls(columns["tokens"], offsets, columns.get("targets"))
@@ -117,47 +118,67 @@ class Index:
     chains: Sequence[bytes]
     spans: dict[str, NDArray[Any]]
 
+    @classmethod
+    def empty(cls) -> Self:
+        """Nobody's."""
+        return cls([], [], [], {one.name: np.zeros(0, one.type.to_pandas_dtype()) for one in SPANS})
+
     def write(self, folder: Path) -> None:
         """The files of the index, into a new folder."""
         folder.mkdir(parents=True)
-        hashes = [user_hash(user) for user in self.ids]
-        columns = {"hash": hashes, "records": self.records, "chains": self.chains}
-        users = {one.name: pa.array(columns[one.name], one.type) for one in _USERS}
-        write_arrow(folder / layout.USERS, users)
-        write_arrow(folder / layout.USER_IDS, {"id": pa.array(self.ids, pa.large_binary())}, 0o600)
+        columns = {
+            "id": self.ids,
+            "hash": [user_hash(user) for user in self.ids],
+            "records": self.records,
+            "chains": self.chains,
+        }
+        users = {one.name: pa.array(columns[one.name], one.type) for one in USERS}
+        write_arrow(folder / layout.USERS, users, 0o600)
         write_arrow(folder / layout.SPANS, {k: pa.array(v) for k, v in self.spans.items()})
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """What `write` wrote."""
-        users = read_arrow(folder / layout.USERS, _USERS)
-        ids = read_ids(folder, users=len(users)).to_pylist()
-        records, chains = (users[name].to_pylist() for name in ("records", "chains"))
+        users = read_arrow(folder / layout.USERS, USERS)
+        ids, records, chains = (users[name].to_pylist() for name in ("id", "records", "chains"))
         return cls(ids, records, chains, read_spans(folder))
 
-    def ordered(self) -> Index:
-        """The same with users in order of their ids' bytes; each one's spans keep their order."""
-        order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
-        row = np.empty(len(order), dtype=np.int64)
-        row[order] = np.arange(len(order))
-        spans = {**self.spans, "user": row[self.spans["user"]]}
-        by = np.lexsort((spans["user"], spans["split"]))
-        return self._of_users(order, {name: column[by] for name, column in spans.items()})
+    def only(self, rows: Sequence[int]) -> Index:
+        """The index of these users alone, in this order: as if the others had never been there.
 
-    def without(self, row: int) -> Index:
-        """The index of the others: as if the user at ``row`` had never been there."""
-        user = self.spans["user"]
-        spans = {name: column[user != row] for name, column in self.spans.items()}
-        spans["user"] = spans["user"] - (spans["user"] > row)
-        return self._of_users([one for one in range(len(self.ids)) if one != row], spans)
-
-    def _of_users(self, rows: list[int], spans: dict[str, NDArray[Any]]) -> Index:
+        Each user's spans keep their order.
+        """
+        place = np.full(len(self.ids), -1)
+        place[rows] = np.arange(len(rows))
+        user = place[self.spans["user"]]
+        by = np.lexsort((user, self.spans["split"]))
+        by = by[user[by] >= 0]
         return Index(
             [self.ids[row] for row in rows],
             [self.records[row] for row in rows],
             [self.chains[row] for row in rows],
-            spans,
+            {name: column[by] for name, column in {**self.spans, "user": user}.items()},
         )
+
+    def totals(self) -> dict[str, Any]:
+        """`StoreMeta.totals`, but for the records that were read."""
+        splits = {}
+        for split, code in layout.SPLIT_CODES.items():
+            own = self.spans["split"] == code
+            user, length, tokens = (self.spans[k][own] for k in ("user", "length", "tokens"))
+            splits[str(split)] = {
+                "users": len(np.unique(user)),
+                "examples": int(length.sum()),
+                "tokens": int(tokens.sum()),
+            }
+        return {
+            "records_stored": sum(self.records),
+            "users": len(self.ids),
+            "near_colliding_users": near_colliding(self.ids),
+            "examples": int(self.spans["length"].sum()),
+            "tokens": int(self.spans["tokens"].sum()),
+            "splits": splits,
+        }
 
     def content_hash(self, meta: StoreMeta) -> str:
         """The content hash of the store that has this index."""
@@ -174,21 +195,6 @@ def read_spans(folder: Path) -> dict[str, NDArray[Any]]:
     """The columns of the span index, over a memory map."""
     rows = read_arrow(folder / layout.SPANS, SPANS)
     return {name: numbers(rows[name]) for name in SPANS.names}
-
-
-def read_hashes(folder: Path) -> NDArray[np.uint64]:
-    """The public-salt hash of each user, by row: uint64 (users, 2)."""
-    column = read_arrow(folder / layout.USERS, _USERS)["hash"]
-    words = 2 * len(column)
-    return np.frombuffer(column.buffers()[1] or b"", dtype="<u8", count=words).reshape(-1, 2)
-
-
-def read_ids(folder: Path, *, users: int) -> pa.LargeBinaryArray:
-    """The id of each of so many users, by row; `UseError` if they are another number."""
-    column = read_arrow(folder / layout.USER_IDS, _IDS)["id"]
-    if len(column) != users:
-        raise UseError(f"{layout.USER_IDS} names {len(column)} users, and there are {users}")
-    return column
 
 
 def prolong(

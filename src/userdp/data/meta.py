@@ -3,23 +3,20 @@
 A store is a folder::
 
     STORE/
-      meta.json               `StoreMeta`: version, totals, drops, hashes, sources; it names the
-                              generation that counts: its index, its segments, its tokenizer
-      tokenizer.json          the tokenizer, byte for byte as it was given (``tokenizer.json.N``
-                              where generation N brought another one)
+      meta.json               `StoreMeta`: version, totals, drops, hashes, sources; it numbers the
+                              generation that counts, and its segments
       index/00000/            one folder per generation
-        users.arrow           hash: fixed-size binary(16); records: int64, stored records;
-                              chains: fixed-size binary(96), see `userdp.data.generation`.
-                              Row u is user u, in order of id bytes
-        user-ids.arrow        id: binary; row u is user u. Apart, mode 0600: a store works without
+        users.arrow           id: binary; hash: fixed-size binary(16); records: int64, stored
+                              records; chains: fixed-size binary(96), see
+                              `userdp.data.generation`. Row u is user u, in order of id bytes
         spans.arrow           the span index: split uint8, user int64, segment int32, start int64,
-                              length int64
+                              length int64, tokens int64
+        tokenizer.json        the tokenizer, byte for byte as it was given
         blocks.arrow          digests of all files above and of all segments; `userdp.data.verify`
-      segments/00000-00000.arrow   the first segment that generation 0 wrote; a row is an example:
-                              tokens: list of uint16 (vocabulary up to 65,536) or uint32;
-                              targets: list of uint8, 1 where the loss counts that token. Only where
-                              ``meta.loss_mask`` is true; without it every token but an example's
-                              first is a target
+      segments/00000.arrow    a row is an example: tokens: list of uint16 (vocabulary up to 65,536)
+                              or uint32; targets: list of uint8, 1 where the loss counts that token.
+                              Only where ``meta.loss_mask`` is true; without it every token but an
+                              example's first is a target
       ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
                               written by `userdp.ledger`, stays when the store is overwritten
       ledger.json             0600: where that ledger is, how far it was written, and when
@@ -30,25 +27,26 @@ All tables are Arrow IPC files of one record batch, uncompressed, so that each c
 array of the memory map: reading copies nothing.
 
 **Spans.** A user's examples in one split are the concatenation of that user's spans in that
-split; a span is examples ``start`` to ``start + length`` of a segment. Rows of ``spans.arrow``
-are ordered by (split, user, order within the user). Appending writes new segments and a new
-generation of the index (small next to what is there), then swaps ``meta.json`` in one rename:
-token files are not rewritten, and who has the store open goes on reading the old generation.
+split; a span is examples ``start`` to ``start + length`` of the segment at place ``segment`` of
+`StoreMeta.segments`, and ``tokens`` tokens. Rows of ``spans.arrow`` are ordered by (split, user,
+order within the user).
 
-**Erasure.** The next generation leaves the person out: of the index, and of the segments that held
-text of theirs, which are written anew and take the places of the old ones in `StoreMeta.segments`.
-Once ``meta.json`` names it, what it does not name is deleted. The store is then, to its content
-hash, the one that would have been prepared without them.
+**Every change is a generation.** It writes new segments and a new folder of the index (small next
+to what is there), then swaps ``meta.json`` in one rename; what that does not name is deleted. An
+*append* adds segments and rewrites none, and who has the store open goes on reading the generation
+before. An *erasure* leaves the person out: of the index, and of the segments that held text of
+theirs, which are written anew and take the places of the old ones. The store is then, to its
+content hash, the one that would have been prepared without them. *Replacing* a store names nothing
+of what was there.
 
 **Order.** Users by the bytes of their ids; a user's records as in the source; a user's held-out
 examples lie after the training ones.
 
 **Atomicity.** A new store is an append to an empty one, in a hidden folder beside its place, which
-is synced and then renamed. One that replaces another is the next generation in the same folder. A
-kill at any moment leaves no store, the old one or the new one. What ``meta.json`` does not name is
-what a killed run left; the next change removes it.
+is synced and then renamed. A kill at any moment leaves no store, the old one or the new one. What
+``meta.json`` does not name is what a killed run left; the next change removes it.
 
-**What is private.** All of it except ``tokenizer.json`` and ``store_id``: token data, ids, counts
+**What is private.** All of it except the tokenizer and ``store_id``: token data, ids, counts
 and also ``content_sha256``, which is an exact function of everybody's text (whoever holds all of
 it but one user's could test that user's presence). It belongs in operator-only files. The
 public name of a store is ``store_id``, a random number. The folder has mode 0700.
@@ -56,7 +54,7 @@ public name of a store is ``store_id``, a random number. The folder has mode 070
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -64,19 +62,18 @@ from typing import Any
 from userdp.core.codec import decode
 from userdp.core.errors import UseError
 from userdp.core.strict_json import parse
+from userdp.core.vocabulary import Adjacency
 from userdp.data.splits import Split
 
 FORMAT_NAME = "userdp-store"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 META = "meta.json"
 TOKENIZER = "tokenizer.json"
 USERS = "users.arrow"
-USER_IDS = "user-ids.arrow"
 SPANS = "spans.arrow"
 BLOCKS = "blocks.arrow"
-INDEX = "index"
-SEGMENTS = "segments"
+INDEX, SEGMENTS = "index", "segments"
 LEDGER, LEDGER_PLACE, LEDGER_RUNS = "ledger.jsonl", "ledger.json", "runs"
 PLACES = "places.jsonl"
 
@@ -96,6 +93,16 @@ def token_dtype(vocab_size: int) -> str:
     ('uint16', 'uint16', 'uint32')
     """
     return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def index_at(number: int) -> str:
+    """The folder of a generation, within the store's."""
+    return f"{INDEX}/{number:05d}"
+
+
+def segment_at(number: int) -> str:
+    """The file of a segment, within the store's folder."""
+    return f"{SEGMENTS}/{number:05d}.arrow"
 
 
 class StateKind(StrEnum):
@@ -141,12 +148,13 @@ def joined_at(states: tuple[State, ...], first_segment: int) -> int:
 class StoreMeta:
     """What a store says about itself. Operator-only, except ``store_id`` and the tokenizer's hash.
 
+    The defaults are those of a store that holds nothing yet.
+
     Args:
         format_version: of the layout in this file's head.
         store_id: random, 32 hex digits; says nothing about the data, so it may be published.
         seq_len: most tokens of an example.
         vocab_size: greatest token id of the tokenizer, plus one.
-        token_dtype: "uint16" or "uint32".
         end_of_text_id: the token that ends each record, or None if the tokenizer has none.
         tokenizer_sha256: of the tokenizer's bytes.
         content_sha256: of users, splits and tokens, however they lie in files.
@@ -155,10 +163,10 @@ class StoreMeta:
         held_out_users, held_out_examples: the fractions asked for.
         drops: records dropped, by reason.
         example_drops: examples dropped from stored records, by reason.
-        tokenizer: the name of its file.
-        index: the folder of the generation's index.
-        segments: the files of the segments.
-        blocks_sha256: of the index's blocks.arrow, which holds digests of all other files.
+        generation: its number.
+        segments: the numbers of the segments. Numbers, since a name that somebody edited could
+            lead out of the store.
+        blocks_sha256: of the generation's blocks.arrow, which holds digests of all other files.
         states: what the store held after each change, the last of which is now.
         loss_mask: whether the loss counts marked tokens alone (conversations).
         ownership: how records of several users were given to one: ``rule`` ("single",
@@ -168,32 +176,47 @@ class StoreMeta:
             examples, tokens, and per split ``{"users", "examples", "tokens"}`` under "splits".
     """
 
-    format_version: int
-    store_id: str
     seq_len: int
     vocab_size: int
-    token_dtype: str
     end_of_text_id: int | None
     tokenizer_sha256: str
-    content_sha256: str
-    sources: list[dict[str, Any]]
     held_out_users: float
     held_out_examples: float
-    drops: dict[str, int]
-    example_drops: dict[str, int]
-    totals: dict[str, Any]
-    tokenizer: str
-    index: str
-    segments: tuple[str, ...]
-    blocks_sha256: str
     loss_mask: bool
-    ownership: dict[str, Any]
+    format_version: int = FORMAT_VERSION
+    store_id: str = ""
+    content_sha256: str = ""
+    blocks_sha256: str = ""
+    generation: int = -1
+    segments: tuple[int, ...] = ()
     states: tuple[State, ...] = ()
+    sources: tuple[dict[str, Any], ...] = ()
+    drops: dict[str, int] = field(default_factory=dict)
+    example_drops: dict[str, int] = field(default_factory=dict)
+    totals: dict[str, Any] = field(default_factory=lambda: {"records_read": 0})
+    ownership: dict[str, Any] = field(
+        default_factory=lambda: {"rule": "single", "adjacency": str(Adjacency.ADD_OR_REMOVE)}
+    )
 
     @property
     def state(self) -> State:
         """What the store holds now."""
         return self.states[-1]
+
+    @property
+    def token_dtype(self) -> str:
+        """The type of a token: "uint16" or "uint32"."""
+        return token_dtype(self.vocab_size)
+
+    @property
+    def index(self) -> str:
+        """The folder of the generation, within the store's."""
+        return index_at(self.generation)
+
+    @property
+    def files(self) -> list[str]:
+        """The segments' files, within the store's folder."""
+        return [segment_at(number) for number in self.segments]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -207,15 +230,11 @@ def is_store(path: Path) -> bool:
 
 def read_meta(path: Path) -> StoreMeta:
     """The facts of the store at ``path``; `UseError` if it is none, or of another version."""
-    if not path.exists():
-        raise UseError(
-            f"no store at {path}: nothing is there",
-            hint="make one with `userdp prepare PATH --out STORE`",
-        )
     raw = _raw(path)
     if raw is None:
+        there = f"it has no {META} of one" if path.exists() else "nothing is there"
         raise UseError(
-            f"{path} is not a user store: it has no {META} of one",
+            f"{path} is not a user store: {there}",
             hint="make one with `userdp prepare PATH --out STORE`",
         )
     version = raw.get("format_version")

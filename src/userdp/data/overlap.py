@@ -119,10 +119,10 @@ class PrivateTexts:
         threshold = 0.9 * rules.similarity
         self._index = sketch.MinHashLSH(threshold=threshold, num_perm=rules.permutations)
         self._grams: list[frozenset[bytes]] = []
-        for number, text in enumerate(texts):
+        for text in texts:
             grams, signature = self._signed(text)
+            self._index.insert(len(self._grams), signature)
             self._grams.append(grams)
-            self._index.insert(number, signature)
 
     def __len__(self) -> int:
         return len(self._grams)
@@ -164,7 +164,7 @@ def jaccard(one: frozenset[bytes], other: frozenset[bytes]) -> float:
 def remove_overlap(
     documents: Iterable[_Document],
     private: PrivateTexts,
-    public: PublicCorpus | None = None,
+    public: PublicCorpus = PublicCorpus(),
     *,
     counts: OverlapCounts | None = None,
 ) -> Iterator[_Document]:
@@ -176,7 +176,7 @@ def remove_overlap(
         public: see there.
         counts: are counted on as documents are read.
     """
-    public, counts = public or PublicCorpus(), counts or OverlapCounts()
+    counts = counts or OverlapCounts()
     domain_of = _domains() if public.domains else lambda url: b""
     for document in documents:
         counts.documents += 1
@@ -199,7 +199,7 @@ def filter_file(
     source: Path,
     out: Path,
     private: PrivateTexts,
-    public: PublicCorpus | None = None,
+    public: PublicCorpus = PublicCorpus(),
     *,
     private_content: str,
     progress: Progress | None = None,
@@ -214,7 +214,7 @@ def filter_file(
         private_content: a name for them, such as the ``store_id`` of their store; is published.
         progress: is told how many bytes are read.
     """
-    public, counts = public or PublicCorpus(), OverlapCounts()
+    counts = OverlapCounts()
     # Which documents are left is an exact function of the private text: the operator's alone.
     with whole_file(out, mode=OPERATOR_FILE) as file:
         with gzip.open(file, "wb") if out.name.endswith(".gz") else nullcontext(file) as sink:

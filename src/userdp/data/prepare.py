@@ -19,7 +19,7 @@ from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.files import sync, write_json
 from userdp.core.strict_json import parse
 from userdp.core.vocabulary import require_count
-from userdp.data.examples import ahead, tokenized, write_examples
+from userdp.data.examples import ahead, first_parts, tokenized, write_examples
 from userdp.data.files import locked, records_folder
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
 from userdp.data.meta import StoreMeta
@@ -177,12 +177,15 @@ def _fill(
             progress.stage("grouping", None)
             grouping.sort()
             keep(grouping.files)
-        # One block is tokenized while the one before it is cut and written.
-        blocks = (block for _, block in ahead(tokens, grouping.batches()))
+        blocks = grouping.batches()
+        if rule is SplitRule.FIRST_PART:
+            blocks = first_parts(blocks, writer.records_of, tally)
         progress.stage("tokenizing", tally.kept)
+        # One block is tokenized while the one before it is cut and written.
         write_examples(
-            blocks, writer, tally, rule=rule, one_per_record=bound is not None, at=progress.at
-        )
+            ahead(tokens, blocks), writer, tally,
+            rule=rule, one_per_record=bound is not None, at=progress.at,
+        )  # fmt: skip
         if tally.records_stored == 0:
             raise UseError(_nothing(tally), hint="check --user, --text and PATH")
         ownership = first_owner_facts() if tally.of_several else None

@@ -2,14 +2,14 @@
 
 ``training`` computes scores, with a model of public data; `selections` reads them. The file is an
 Arrow IPC file with one column ``score``, float32, one row per example, in the order of users and
-of examples within each; it names the content of the store that it belongs to.
+of examples within each; it names the content of the store that it belongs to. An erasure removes
+the files of scores of its store: they hold the person's, and no other state of it reads them.
 
 Operator-only: scores are exact functions of private records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,15 +18,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from userdp.core.errors import UseError, kind_of
-from userdp.core.files import OPERATOR_FILE, digest_of_file, whole_file
+from userdp.core.files import OPERATOR_FILE, whole_file
 from userdp.data.files import numbers, read_arrow, write_table
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 
 _SCORES = pa.schema([("score", pa.float32())])
 _CONTENT, _SPLIT, _LINEAGE = b"content_sha256", b"split", b"lineage"
-_FIRST = b"written_as"
-"""In a file that lost an erased person's rows: the digest of the file that was written first."""
 
 
 def write_scores(
@@ -53,12 +51,9 @@ def write_scores(
     if len(scores) != int(store.split(split).counts.sum()):
         raise UseError(f"another number of scores came for the examples of {split}")
     facts = {_CONTENT: store.meta.content_sha256, _SPLIT: str(split), _LINEAGE: lineage}
-    _write(path, scores, {key: value.encode() for key, value in facts.items()})
-
-
-def _write(path: Path, scores: NDArray[np.float32], facts: Mapping[bytes, bytes]) -> None:
+    metadata = {key: value.encode() for key, value in facts.items()}
     with whole_file(path, mode=OPERATOR_FILE) as sink:
-        write_table(sink, {"score": pa.array(scores, pa.float32())}, facts)
+        write_table(sink, {"score": pa.array(scores, pa.float32())}, metadata)
 
 
 def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDArray[np.float32]:
@@ -80,36 +75,12 @@ def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDA
     return scores
 
 
-def leave_out_rows(path: Path, rows: Mapping[str, Sequence[int]], *, was: str, now: str) -> None:
-    """Take an erased person's rows out of a file of scores; done twice, it is done once.
-
-    A file of scores of an earlier state of the store is removed: nothing can read it any more. What
-    is no file of scores stays as it is: something else was put there, or it was damaged.
-
-    Args:
-        path: of the file; nothing is done where none is.
-        rows: by split, where the person's rows begin, and how many they are.
-        was: the store's content hash when they were in it.
-        now: its content hash without them.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    if not path.exists():
-        return
-    try:
-        scores, facts = _read(path)
-    except UseError:  # whatever it holds, the scan after the erasure tells of it
-        return
-    if facts[_CONTENT] == now.encode():
-        return
-    if facts[_CONTENT] != was.encode():
-        path.unlink()
-        return
-    first, count = rows[facts[_SPLIT].decode()]
-    kept = np.delete(scores, np.s_[first : first + count])
-    named = digest_of_scores(path).encode()
-    _write(path, kept, {**facts, _CONTENT: now.encode(), _FIRST: named})
+def is_scores(path: Path) -> bool:
+    """Whether a file of scores lies there, and not something else that was put there since."""
+    with suppress(UseError, OSError):
+        _read(path)
+        return True
+    return False
 
 
 def _read(path: Path) -> tuple[NDArray[np.float32], dict[bytes, bytes]]:
@@ -122,17 +93,6 @@ def _read(path: Path) -> tuple[NDArray[np.float32], dict[bytes, bytes]]:
     if not {_CONTENT, _SPLIT, _LINEAGE} <= facts.keys():
         raise UseError(f"{path} is not a file of scores: it names no store")
     return numbers(rows["score"]), facts
-
-
-def digest_of_scores(path: Path) -> str:
-    """The SHA-256 of a file of scores, as it was before anybody was erased from it.
-
-    So a run that selects by scores goes on after an erasure with the rows that are left.
-    """
-    with suppress(UseError, OSError):  # not a file of scores: whoever reads it says so
-        if first := _read(path)[1].get(_FIRST):
-            return first.decode()
-    return digest_of_file(path)
 
 
 def lineage_of_scores(path: Path) -> str:

@@ -135,19 +135,6 @@ def permute(
     return place.astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedRows:
-    """What a step trains on.
-
-    Args:
-        rows: tokens, and targets where the store has a loss mask.
-        offsets: int64 (users + 1,); the k-th drawn user's rows are offsets[k]:offsets[k + 1].
-    """
-
-    rows: TokenRows
-    offsets: NDArray[np.int64]
-
-
 def select_once(
     split: Counted,
     group_size: int,
@@ -160,7 +147,7 @@ def select_once(
     Args:
         split: of the store; ``RANDOM`` needs counts and user hashes only.
         group_size: G, at least 1; under ``RANDOM`` users with fewer examples keep all, in order.
-        strategy: all but ``RANDOM_CHUNK`` and ``RESAMPLED``, which have no fixed examples.
+        strategy: all but ``RANDOM_CHUNK`` and ``RESAMPLED``, which `draw_rows` draws anew.
         scores: float32 (examples,), for the perplexity strategies; see `userdp.data.scores`.
 
     Returns:
@@ -178,71 +165,64 @@ def select_once(
     cap = require_count("group_size", group_size)
     counts = np.minimum(split.counts, cap)
     selection = FixedSelection(cap, counts, split.counts, split.user_hashes)
-    if strategy is not Strategy.RANDOM:
-        assert isinstance(split, StoreSplit)
-        ranked = _ranked(split, counts, strategy, _require_scores(split, strategy, scores))
-        selection = replace(selection, ranked=ranked, starts=np.cumsum(counts) - counts)
-    return counts, selection
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """Draws rows of users anew at each step, for user-level sampling.
-
-    Args:
-        split: of the store.
-        group_size: G, at least 1.
-        strategy: ``RANDOM_CHUNK`` or ``RESAMPLED``.
-        seq_len: tokens of a chunk; the store's ``meta.seq_len``.
-    """
-
-    split: StoreSplit
-    group_size: int
-    strategy: Strategy
-    seq_len: int
-
-    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
-        """The rows of ``users``: int64 (cohort,), each in [0, len(counts)); none twice.
-
-        ``RESAMPLED``: uniform without replacement, filled up with replacement. ``RANDOM_CHUNK``: at
-        independent places that leave a chunk whole; a user of at most ``seq_len`` tokens gives one
-        row with all of them, since every chunk of it would be the same.
-
-        Guarantee: the rows of a user depend on that user and on ``generator`` alone; each user
-        gives at most G rows. Cost follows the rows.
-        """
-        drawn = np.asarray(users, dtype=np.int64)
-        if self.strategy is Strategy.RANDOM_CHUNK:
-            spare = np.maximum(self.split.token_counts[drawn] - self.seq_len, 0)
-            sizes = np.where(spare == 0, 1, self.group_size)
-            begins = generator.integers(0, np.repeat(spare, sizes) + 1)
-            rows = self.split.gather_tokens(np.repeat(drawn, sizes), begins, self.seq_len)
-        else:
-            sizes = np.full(len(drawn), self.group_size)
-            parts = [self._resampled(int(n), generator) for n in self.split.counts[drawn]]
-            examples = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-            rows = self.split.gather(np.repeat(drawn, sizes), examples)
-        return SelectedRows(rows, ends_of(sizes))
-
-    def _resampled(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        if count > self.group_size:
-            return generator.choice(count, self.group_size, replace=False, shuffle=False)
-        return np.append(np.arange(count), generator.integers(0, count, self.group_size - count))
-
-
-def _require_scores(
-    split: StoreSplit, strategy: Strategy, scores: NDArray[np.float32] | None
-) -> NDArray[np.float32] | None:
-    if not strategy.scored:
-        return None
-    examples = int(split.counts.sum())
-    if scores is None or scores.shape != (examples,):
+    if strategy is Strategy.RANDOM:
+        return counts, selection
+    assert isinstance(split, StoreSplit)
+    if strategy.scored and (scores is None or len(scores) != int(split.counts.sum())):
         got = "there are none" if scores is None else "these are of another number"
         raise UseError(
             f"the selection {strategy} needs a score for each example, and {got}",
             hint="userdp store score STORE --out scores.arrow, then --set run.scores=scores.arrow",
         )
-    return scores
+    ranked = _ranked(split, counts, strategy, scores if strategy.scored else None)
+    return counts, replace(selection, ranked=ranked, starts=np.cumsum(counts) - counts)
+
+
+def draw_rows(
+    split: StoreSplit,
+    users: ArrayLike,
+    generator: np.random.Generator,
+    *,
+    strategy: Strategy,
+    group_size: int,
+    seq_len: int,
+) -> tuple[TokenRows, NDArray[np.int64]]:
+    """Rows of users drawn anew, for a step of user-level sampling.
+
+    ``RESAMPLED``: uniform without replacement, filled up with replacement. ``RANDOM_CHUNK``: at
+    independent places that leave a chunk whole; a user of at most ``seq_len`` tokens gives one
+    row with all of them, since every chunk of it would be the same.
+
+    Guarantee: the rows of a user depend on that user and on ``generator`` alone; each user gives at
+    most G rows. Cost follows the rows.
+
+    Args:
+        split: of the store.
+        users: int64 (cohort,), each in [0, len(counts)); none twice.
+        generator: draws.
+        strategy: ``RANDOM_CHUNK`` or ``RESAMPLED``.
+        group_size: G, at least 1.
+        seq_len: tokens of a chunk; the store's ``meta.seq_len``.
+
+    Returns:
+        The rows; and int64 (cohort + 1,): the k-th user's rows are offsets[k]:offsets[k + 1].
+    """
+    drawn = np.asarray(users, dtype=np.int64)
+    if strategy is Strategy.RANDOM_CHUNK:
+        spare = np.maximum(split.token_counts[drawn] - seq_len, 0)
+        sizes = np.where(spare == 0, 1, group_size)
+        begins = generator.integers(0, np.repeat(spare, sizes) + 1)
+        return split.gather_tokens(np.repeat(drawn, sizes), begins, seq_len), ends_of(sizes)
+
+    def resampled(count: int) -> NDArray[np.int64]:
+        if count > group_size:
+            return generator.choice(count, group_size, replace=False, shuffle=False)
+        return np.append(np.arange(count), generator.integers(0, count, group_size - count))
+
+    parts = [resampled(int(n)) for n in split.counts[drawn]]
+    examples = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+    rows = split.gather(np.repeat(drawn, group_size), examples)
+    return rows, np.arange(len(drawn) + 1) * group_size
 
 
 def _ranked(
@@ -260,10 +240,8 @@ def _ranked(
         counts = split.counts[first:last]
         user = np.repeat(np.arange(first, last), counts)
         example = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
-        if scores is None:
-            key = split.lengths(user, example).astype(np.float64)
-        else:
-            key = scores[base : base + len(user)].astype(np.float64)
+        own = slice(base, base + len(user))
+        key = split.lengths(user, example) * 1.0 if scores is None else scores[own].copy()
         key = -key if strategy in _GREATEST else key
         key[np.isnan(key)] = np.inf  # a score that could not be computed comes last
         hashes = split.user_hashes[user]

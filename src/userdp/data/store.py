@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from userdp.core.errors import UseError
 from userdp.data import meta as layout
-from userdp.data.files import ends_of, finish_erasure, pieces
-from userdp.data.generation import Index, Segment, read_hashes, read_ids, read_spans
+from userdp.data.files import ends_of, finish_erasure, pieces, read_arrow
+from userdp.data.generation import USERS, Segment, read_spans
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.splits import Split
 
@@ -61,12 +61,11 @@ class UserStore:
         self.path = path
         self.meta = meta
         self._segments = [Segment.open(path, meta, number) for number in range(len(meta.segments))]
-        self._index = path / meta.index
-        self._hashes = read_hashes(self._index)
-        self._spans = read_spans(self._index)
-        ids = self._index / layout.USER_IDS
-        # A later append may remove the file.
-        self._ids = read_ids(self._index, users=len(self._hashes)) if ids.exists() else None
+        # Read at once: a later change removes the files.
+        self._users = read_arrow(path / meta.index / layout.USERS, USERS)
+        self._spans = read_spans(path / meta.index)
+        words = self._users["hash"].buffers()[1] or b""
+        self._hashes = np.frombuffer(words, "<u8", 2 * len(self._users)).reshape(-1, 2)
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -106,7 +105,7 @@ class UserStore:
             return cls(folder, meta)
         except (OSError, UseError) as error:
             now = read_meta(folder)
-            if now.index != meta.index:  # changed since we read it
+            if now.generation != meta.generation:  # changed since we read it
                 return cls.open(folder, fixed_graph=fixed_graph)
             raise UseError(
                 f"the store at {folder} is damaged: {error}",
@@ -116,7 +115,7 @@ class UserStore:
     @property
     def tokenizer_path(self) -> Path:
         """The copy of tokenizer.json that the tokens were made with."""
-        return self.path / self.meta.tokenizer
+        return self.path / self.meta.index / layout.TOKENIZER
 
     @property
     def users(self) -> int:
@@ -136,36 +135,18 @@ class UserStore:
         spans = {key: values[first:last] for key, values in self._spans.items()}
         return StoreSplit(split, self._segments, spans, self._hashes)
 
-    @property
-    def has_ids(self) -> bool:
-        """Whether the store has its users' ids: one that was handed on may lack them."""
-        return self._ids is not None
-
-    def index(self) -> Index:
-        """The whole index, for appending and verifying; `UseError` without the user ids."""
-        self.user_ids()
-        return Index.read(self._index)
-
     def spans(self) -> dict[str, NDArray[Any]]:
-        """The columns of the span index, for verifying."""
+        """The columns of the span index."""
         return self._spans
 
-    def segment_examples(self) -> list[int]:
-        """Examples of each segment."""
-        return [len(segment.offsets) - 1 for segment in self._segments]
+    @property
+    def segments(self) -> list[Segment]:
+        """All of them, for verifying."""
+        return self._segments
 
     def user_ids(self) -> list[bytes]:
-        """Users' ids as UTF-8, by row. Operator-only; only where user-ids.arrow was kept.
-
-        Raises:
-            UseError: the file of ids is not there.
-        """
-        if self._ids is None:
-            raise UseError(
-                f"the store at {self.path} was handed on without its user ids",
-                hint=f"ask its operator for {layout.USER_IDS}",
-            )
-        return list(self._ids.to_pylist())
+        """Users' ids as UTF-8, by row. Operator-only."""
+        return list(self._users["id"].to_pylist())
 
 
 class StoreSplit:
@@ -197,7 +178,7 @@ class StoreSplit:
         first_span = np.flatnonzero(np.diff(user, prepend=-1))
         self.rows: NDArray[np.int64] = user[first_span]
         self._user_spans = np.append(first_span, len(user))
-        self._spans_in_tokens: tuple[NDArray[np.int64], ...] | None = None
+        self._token_first = ends_of(spans["tokens"])
         self._user_first = self._span_first[self._user_spans]
         self.counts: NDArray[np.int64] = np.diff(self._user_first)
         self.user_hashes: NDArray[np.uint64] = hashes[self.rows]
@@ -220,7 +201,8 @@ class StoreSplit:
     @property
     def token_counts(self) -> NDArray[np.int64]:
         """int64 (users,): tokens of each user's examples, one after another. Operator-only."""
-        return self._token_spans()[2]
+        counts: NDArray[np.int64] = np.diff(self._token_first[self._user_spans])
+        return counts
 
     def gather_tokens(self, users: ArrayLike, starts: ArrayLike, length: int) -> TokenRows:
         """``length`` tokens from place ``starts[r]`` of all of user ``users[r]``'s tokens.
@@ -239,8 +221,7 @@ class StoreSplit:
         Source: "random chunk" of Chua et al. 2024, Section 5.1.
         """
         user, start = require_places(users, starts, self.token_counts, what="start")
-        first, span_begin, _ = self._token_spans()
-        bounds = self._user_spans
+        first, bounds = self._token_first, self._user_spans
         begin = first[bounds[user]] + start
         end = np.minimum(begin + length, first[bounds[user + 1]])
         # The spans that each row crosses, and what it takes of each.
@@ -250,34 +231,21 @@ class StoreSplit:
         span = np.arange(len(row)) + np.repeat(low - ends_of(crossed)[:-1], crossed)
         inside = np.maximum(begin[row], first[span])
         taken = np.minimum(end[row], first[span + 1]) - inside
-        rows = self._copy(self._span_segment[span], span_begin[span] + inside - first[span], taken)
+        segment = self._span_segment[span]
+        begins, _ = self._extents(segment, self._span_start[span])
+        rows = self._copy(segment, begins + inside - first[span], taken)
         return replace(rows, offsets=ends_of(end - begin))
 
-    def _token_spans(self) -> tuple[NDArray[np.int64], ...]:
-        """Where each span's tokens begin among the split's, and in their segment; users' counts."""
-        if self._spans_in_tokens is None:
-            count = np.diff(self._span_first)
-            begins, sizes = self._extents(self._span_segment, self._span_start, count)
-            first = ends_of(sizes)
-            self._spans_in_tokens = first, begins, np.diff(first[self._user_spans])
-        return self._spans_in_tokens
-
     def _extents(
-        self,
-        segment: NDArray[np.int32],
-        row: NDArray[np.int64],
-        count: NDArray[np.int64] | int = 1,
+        self, segment: NDArray[np.int32], row: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the tokens of ``count`` examples from ``row`` on begin, and how many they are."""
-        counts = np.broadcast_to(np.asarray(count, dtype=np.int64), row.shape)
-        begins = np.empty(len(row), dtype=np.int64)
-        lengths = np.empty(len(row), dtype=np.int64)
+        """Where the tokens of each example begin in its segment, and how many they are."""
+        begins, ends = np.empty(len(row), dtype=np.int64), np.empty(len(row), dtype=np.int64)
         for number in np.unique(segment):
             where = np.flatnonzero(segment == number)
             offsets = self._segments[number].offsets
-            first, last = offsets[row[where]], offsets[row[where] + counts[where]]
-            begins[where], lengths[where] = first, last - first
-        return begins, lengths
+            begins[where], ends[where] = offsets[row[where]], offsets[row[where] + 1]
+        return begins, ends - begins
 
     def _copy(
         self, segment: NDArray[np.int32], begins: NDArray[np.int64], lengths: NDArray[np.int64]

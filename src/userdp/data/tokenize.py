@@ -31,14 +31,8 @@ _LOOK = 2**12
 _SPACE = re.compile(r"\s")
 
 _END_OF_TEXT = (
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "</s>",
-    "<eos>",
-    "<|eos|>",
-    "<|endofsentence|>",
-    "[EOS]",
-)
+    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endofsentence|>", "[EOS]",
+)  # fmt: skip
 
 
 def require_seq_len(value: int) -> int:
@@ -69,7 +63,7 @@ class StoreTokenizer:
     markup_encoder: Tokenizer
     content: bytes
     vocab_size: int
-    end_of_text_id: int | None
+    end_of_text_id: int | None = None
 
     @classmethod
     def load(cls, path: Path | None = None) -> StoreTokenizer:
@@ -118,17 +112,7 @@ class StoreTokenizer:
         encoder.no_truncation()
         markup_encoder = Tokenizer.from_str(encoder.to_str())
         encoder.encode_special_tokens = True
-        return cls(
-            encoder=encoder,
-            markup_encoder=markup_encoder,
-            content=content,
-            vocab_size=size,
-            end_of_text_id=None,
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as what it is made of: another process reads the same file."""
-        return _unpickled, (type(self), self.content, self.end_of_text_id)
+        return cls(encoder=encoder, markup_encoder=markup_encoder, content=content, vocab_size=size)
 
     @property
     def sha256(self) -> str:
@@ -212,12 +196,8 @@ class StoreTokenizer:
         the library keeps some hundred bytes of each token until a text is done.
         """
         if max(map(len, texts), default=0) > LONG_TEXT:
-            return [
-                [i for piece in _short(text) for i in self._batch([piece])[0]] for text in texts
-            ]
-        return self._batch(texts)
-
-    def _batch(self, texts: Sequence[str]) -> list[list[int]]:
+            parts = [[self._ids([piece])[0] for piece in _short(text)] for text in texts]
+            return [list(chain.from_iterable(part)) for part in parts]
         with _without_words():
             encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
@@ -226,12 +206,6 @@ class StoreTokenizer:
 def _spelt(text: str, token: str) -> bool:
     """Whether the text spells a token by its name; the token of what is unknown stands for more."""
     return text.strip().casefold() == token.casefold()
-
-
-def _unpickled(
-    kind: type[StoreTokenizer], content: bytes, end_of_text_id: int | None
-) -> StoreTokenizer:
-    return kind.from_bytes(content, where=Path("tokenizer.json")).with_end(end_of_text_id)
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ store of any size, since people must not pay for a model of damaged text. Whole:
 every file, the index against the segments, and the content hash by reading all tokens by the index,
 which catches an index that was altered together with its digests.
 
-``blocks.arrow`` of a generation holds the SHA-256 of every `BLOCK` bytes of its index and of all
-segments; ``meta.json`` holds that of ``blocks.arrow``.
+``blocks.arrow`` of a generation holds the SHA-256 of every `BLOCK` bytes of its other files and of
+all segments; ``meta.json`` holds that of ``blocks.arrow``.
 """
 
 from __future__ import annotations
@@ -24,20 +24,15 @@ from userdp.core.errors import UseError, kind_of
 from userdp.core.files import digest_of_file
 from userdp.data import meta as layout
 from userdp.data.files import read_arrow, write_arrow
-from userdp.data.generation import NO_EXAMPLES, prolong
+from userdp.data.generation import NO_EXAMPLES, Index, prolong
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 
 BLOCK = 2**18
-_BLOCKS = pa.schema(
-    [
-        ("file", pa.string()),
-        ("start", pa.int64()),
-        ("size", pa.int64()),
-        ("sha256", pa.binary(32)),
-    ]
-)
+_FILES = pa.schema([("file", pa.string()), ("size", pa.int64()), ("sha256", pa.large_binary())])
+"""``sha256`` is that of each `BLOCK` bytes of a file, one after another."""
+_DIGEST = hashlib.sha256().digest_size
 MOST_BLOCKS = 128
 """32 MiB: a smaller store is read whole. Damage to a share f of all blocks is found with
 probability 1 - (1 - f)^128: 0.998 for a twentieth."""
@@ -61,35 +56,37 @@ class Verification:
         return not self.problems
 
 
-def seal(folder: Path, meta: StoreMeta, index: str) -> str:
+def seal(store: Path, meta: StoreMeta, *, before: int = -1) -> str:
     """Write ``blocks.arrow`` of a new generation, and return its SHA-256.
 
     Args:
-        folder: of the store.
-        meta: names the segments, and the index of the generation before.
-        index: the folder of the new index, whose other files are written.
+        store: its folder.
+        meta: names the segments, and the new index, whose other files are written.
+        before: the generation before, which knows segments already; less than 0: there is none.
     """
-    known = _blocks_of(folder, meta) if meta.index else []
-    segments = set(meta.segments)
-    blocks = [block for block in known if block[0] in segments]
-    segments -= {name for name, *_ in blocks}
-    new = sorted({*segments, *(f"{index}/{file.name}" for file in (folder / index).iterdir())})
-    for name in new:
-        with (folder / name).open("rb") as file:
-            at = 0
-            while block := file.read(BLOCK):
-                blocks.append((name, at, len(block), hashlib.sha256(block).digest()))
-                at += len(block)
-    columns = list(zip(*blocks, strict=True))
-    place = folder / index / layout.BLOCKS
-    arrays = [pa.array(values, one.type) for values, one in zip(columns, _BLOCKS, strict=True)]
-    write_arrow(place, dict(zip(_BLOCKS.names, arrays, strict=True)))
-    return digest_of_file(place)
+    index = store / meta.index
+    known = {}
+    if before >= 0:
+        known = {name: one for name, *one in _read(store / layout.index_at(before))}
+    own = sorted(f"{meta.index}/{file.name}" for file in index.iterdir())
+    rows = [(name, *(known.get(name) or _described(store / name))) for name in (*own, *meta.files)]
+    columns = zip(_FILES, zip(*rows, strict=True), strict=True)
+    write_arrow(index / layout.BLOCKS, {f.name: pa.array(c, f.type) for f, c in columns})
+    return digest_of_file(index / layout.BLOCKS)
 
 
-def _blocks_of(folder: Path, meta: StoreMeta) -> list[tuple[str, int, int, bytes]]:
-    rows = read_arrow(folder / meta.index / layout.BLOCKS, _BLOCKS)
-    return list(zip(*(rows[name].to_pylist() for name in _BLOCKS.names), strict=True))
+def _described(path: Path) -> tuple[int, bytes]:
+    """A file's size, and the digests of its blocks."""
+    digests = []
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digests.append(hashlib.sha256(block).digest())
+    return path.stat().st_size, b"".join(digests)
+
+
+def _read(index: Path) -> list[tuple[str, int, bytes]]:
+    rows = read_arrow(index / layout.BLOCKS, _FILES)
+    return list(zip(*(rows[name].to_pylist() for name in _FILES.names), strict=True))
 
 
 def verify_store(
@@ -110,9 +107,8 @@ def verify_store(
     if not quick and not problems:
         try:
             store = UserStore.open(path, fixed_graph=True)
-            problems += _of_index(store)
-            if not problems and store.has_ids:
-                problems += _of_content(store, shown)
+            index = Index.read(path / meta.index)
+            problems += _of_index(store, index) or _of_content(store, index, shown)
         except UseError as error:
             problems.append(error.message)
     return Verification(files=5 + len(meta.segments), problems=tuple(problems))
@@ -126,96 +122,96 @@ def require_intact(
     Raises:
         UseError: something is not what was written, or another store lies there now.
     """
-    path, meta = store.path, store.meta
-    # Where somebody was erased, or people were appended, since the store was opened, files that it
-    # was opened with are gone by right, perhaps while they were looked at: then those are asked for
-    # that lie there now. The bytes of people's text are among them as they were.
+    path = store.path
     while True:
-        wrong = next(_differences(path, meta, quick=quick, progress=progress or NoProgress()), None)
-        now = read_meta(path)
-        if now.states[: len(meta.states)] != meta.states:
+        # People may have been appended, or erased, since the store was opened: the text of all
+        # others is among what lies there now.
+        meta = read_meta(path)
+        if meta.states[: len(store.meta.states)] != store.meta.states:
             raise UseError(
                 f"another store lies at {path} than the one that was opened: its people would be "
                 "charged for what others wrote",
                 hint="open it again",
             )
+        wrong = next(_differences(path, meta, quick=quick, progress=progress or NoProgress()), None)
         if wrong is None:
             return
-        if now.index == meta.index:
+        if read_meta(path).generation == meta.generation:  # else it changed meanwhile
             raise UseError(
                 f"the store at {path} is not what was written: {wrong}. People would be charged "
                 "for a model of damaged text, so nothing was charged",
                 hint=f"`userdp verify {path}` names all that differs; prepare it again from its "
                 "source with --overwrite, which keeps its ledger",
             )
-        meta = now
 
 
 def _differences(path: Path, meta: StoreMeta, *, quick: bool, progress: Progress) -> Iterator[str]:
     """What of a store's files is not as it was written: each file once."""
-    sealed = {
-        meta.tokenizer: meta.tokenizer_sha256,
-        f"{meta.index}/{layout.BLOCKS}": meta.blocks_sha256,
-    }
     try:
-        for name, expected in sealed.items():
-            if digest_of_file(path / name) != expected:
-                yield f"{name} has other content than was written (its SHA-256 differs)"
-        blocks = _blocks_of(path, meta)
+        if digest_of_file(path / meta.index / layout.BLOCKS) != meta.blocks_sha256:
+            yield _other(f"{meta.index}/{layout.BLOCKS}")
+        files = _read(path / meta.index)
     except (OSError, UseError) as error:
         yield error.message if isinstance(error, UseError) else f"a file: {kind_of(error)}"
         return
-    wrong = set()
-    for name, size in {name: start + size for name, start, size, _ in blocks}.items():
-        if not (path / name).is_file():
-            wrong.add(name)
-            if not name.endswith(layout.USER_IDS):  # a store works without them
-                yield f"{name} is missing"
-        elif (now := (path / name).stat().st_size) != size:
-            wrong.add(name)
-            yield f"{name} has {now} bytes, and had {size}"
-    if quick:
-        blocks = SystemRandom().sample(blocks, min(len(blocks), MOST_BLOCKS))
-    progress.stage("checksums", sum(size for _, _, size, _ in blocks))
-    read = 0
-    for name, start, size, digest in blocks:
+    whole: list[tuple[str, int, bytes]] = []
+    for name, size, digests in files:
         try:
-            if name not in wrong and _digest(path / name, start, size) != digest:
+            now = (path / name).stat().st_size
+        except OSError as error:
+            yield f"{name}: {kind_of(error)}"
+            continue
+        if now != size:
+            yield f"{name} has {now} bytes, and had {size}"
+            continue
+        ends = range(_DIGEST, len(digests) + 1, _DIGEST)
+        whole += [(name, n * BLOCK, digests[e - _DIGEST : e]) for n, e in enumerate(ends)]
+    if quick:
+        whole = SystemRandom().sample(whole, min(len(whole), MOST_BLOCKS))
+    progress.stage("checksums", len(whole) * BLOCK)
+    wrong = set()
+    for number, (name, start, digest) in enumerate(whole, 1):
+        try:
+            if name not in wrong and _digest(path / name, start) != digest:
                 wrong.add(name)
-                yield f"{name} has other content than was written (its SHA-256 differs)"
+                yield _other(name)
         except OSError as error:
             wrong.add(name)
             yield f"{name}: {kind_of(error)}"
-        read += size
-        progress.at(read)
+        progress.at(number * BLOCK)
 
 
-def _digest(path: Path, start: int, size: int) -> bytes:
+def _other(name: str) -> str:
+    return f"{name} has other content than was written (its SHA-256 differs)"
+
+
+def _digest(path: Path, start: int) -> bytes:
     with path.open("rb") as file:
         file.seek(start)
-        return hashlib.sha256(file.read(size)).digest()
+        return hashlib.sha256(file.read(BLOCK)).digest()
 
 
-def _of_index(store: UserStore) -> Iterator[str]:
+def _of_index(store: UserStore, index: Index) -> list[str]:
     """Spans must tile the segments: each example in exactly one."""
-    spans = store.spans()
-    order = np.lexsort((spans["start"], spans["segment"]))
-    segment, start, length = (spans[key][order] for key in ("segment", "start", "length"))
-    sizes = store.segment_examples()
-    for number, size in enumerate(sizes):
-        here = segment == number
-        begins, ends = start[here], (start + length)[here]
+    spans, problems = index.spans, []
+    for number, segment in enumerate(store.segments):
+        here = np.flatnonzero(spans["segment"] == number)
+        here = here[np.argsort(spans["start"][here])]
+        begins = spans["start"][here]
+        ends = np.append(0, begins + spans["length"][here])
         # Where everybody in a segment was erased, nothing is left of it.
-        if not np.array_equal(np.append(0, ends), np.append(begins, size)):
-            yield f"the spans of segment {number} do not hold each of its examples once"
-    totals = store.meta.totals
-    if (totals["users"], totals["examples"]) != (store.users, sum(sizes)):
-        yield "the totals in meta.json are not those of the index"
+        if not np.array_equal(ends, np.append(begins, len(segment.offsets) - 1)):
+            problems.append(f"the spans of segment {number} do not hold each of its examples once")
+        elif not np.array_equal(np.diff(segment.offsets[ends]), spans["tokens"][here]):
+            problems.append(f"the spans of segment {number} have other tokens than they say")
+    if not index.totals().items() <= store.meta.totals.items():
+        problems.append("the totals in meta.json are not those of the index")
+    return problems
 
 
-def _of_content(store: UserStore, progress: Progress) -> Iterator[str]:
+def _of_content(store: UserStore, index: Index, progress: Progress) -> list[str]:
     """The content hash must be that of the tokens, read by the index."""
-    index, parts = store.index(), [store.split(split) for split in layout.SPLIT_CODES]
+    parts = [store.split(split) for split in layout.SPLIT_CODES]
     chains = [[NO_EXAMPLES] * len(parts) for _ in index.ids]
     progress.stage("content", sum(len(part.counts) for part in parts))
     done = 0
@@ -229,5 +225,6 @@ def _of_content(store: UserStore, progress: Progress) -> Iterator[str]:
             done += 1
             progress.at(done)
     read = replace(index, chains=[b"".join(own) for own in chains])
-    if read.content_hash(store.meta) != store.meta.content_sha256:
-        yield "users and tokens are not those that were written (the content hash differs)"
+    if read.content_hash(store.meta) == store.meta.content_sha256:
+        return []
+    return ["users and tokens are not those that were written (the content hash differs)"]

@@ -1,6 +1,6 @@
 """Erase a person: from the store, and from what was made of the store's text elsewhere.
 
-What goes: the person's records, id, hash and index entries; their rows in files of scores; working
+What goes: the person's records, id, hash and index entries; files of scores of the store; working
 files of killed runs; what audits kept of people one by one; and weights that learned from them
 without privacy. What stays: what was released under a guarantee, with its price.
 """
@@ -15,10 +15,11 @@ from pathlib import Path
 from userdp.claims.lineage import run_lineage
 from userdp.claims.parts import Unclaimed
 from userdp.core.errors import FailureError, UseError
-from userdp.data.files import Place, locked, places_of
+from userdp.data.files import Place, places_of
 from userdp.data.progress import NoProgress, Progress
+from userdp.data.scores import is_scores
 from userdp.data.store import UserStore
-from userdp.data.writer import erase_user, remove_leftovers
+from userdp.data.writer import changing, erase_user
 from userdp.ledger import StoreLedger
 from userdp.ledger.folder import LEDGER, RunFolder, RunRecord
 from userdp.ledger.history import History
@@ -36,7 +37,8 @@ class Forgotten:
 
     Args:
         statement: for the person.
-        removed: files and folders elsewhere that went: weights without privacy, audits' numbers.
+        removed: files and folders elsewhere that went: weights without privacy, audits' numbers,
+            scores.
         runs_not_found: runs whose folder was not found, so that nothing there was removed.
     """
 
@@ -96,7 +98,7 @@ def forget_user(
         if not place.exists():
             raise UseError(f"there is nothing at {place} to look through")
     UserStore.open(store, fixed_graph=True)  # refuses what is no store
-    with locked(store):
+    with changing(store):
         opened = UserStore.open(store, fixed_graph=True)  # as it is under the lock
         ledger = StoreLedger(store)
         # Before the id is looked up: a refusal by these says nothing of who is there.
@@ -109,7 +111,7 @@ def forget_user(
             )
         history = ledger.history()
         runs = find_runs(store, history, also)
-        scores = [Path(path) for path in places_of(store, Place.SCORES)]
+        scores = filter(is_scores, map(Path, places_of(store, Place.SCORES)))
         try:
             statement = statement_for(opened, user, history)
         except UseError:
@@ -131,13 +133,12 @@ def forget_user(
                 hint="say --yes to delete them with the person's records",
             )
         references = [run.folder.path / _REFERENCES for run in runs]
-        removed = [*weights, *(place for place in references if place.exists())]
-        remove_leftovers(store)
+        removed = [*weights, *(place for place in references if place.exists()), *scores]
         state = secrets.token_hex(16)
         # Before it is done: a run may go on over an erasure only if the ledger holds it.
         ledger.append(Forget(before=opened.meta.state.id, after=state))
         (progress or NoProgress()).stage("erasing", None)
-        erase_user(store, statement.row, state=state, remove=removed, scores=scores)
+        erase_user(store, statement.row, state=state, remove=removed)
         late = open_charges(ledger.place.runs)
     if late:
         raise FailureError(

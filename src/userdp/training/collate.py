@@ -7,16 +7,19 @@ held at once. Gathering takes a thousandth of a step's time and less, so nothing
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.core.errors import UseError
-from userdp.data.scores import digest_of_scores, read_scores
-from userdp.data.selection import FixedSelection, Selector, select_once
+from userdp.core.files import digest_of_file
+from userdp.data.scores import read_scores
+from userdp.data.selection import FixedSelection, draw_rows, select_once
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.store import StoreSplit, TokenRows, UserStore
 from userdp.data.strategy import Strategy
 from userdp.gradients import Units
 from userdp.plans import Plan
@@ -97,16 +100,18 @@ class Collator:
                     f"scores say nothing with the selection {strategy}",
                     hint="give --set learning.selection=highest-perplexity or lowest-perplexity",
                 )
-            self.told += f" {digest_of_scores(options.scores)}"
             scores = read_scores(options.scores, store)
+            self.told += f" {digest_of_file(options.scores)}"
         self._split, self._width = store.split(Split.TRAIN), store.meta.seq_len
         self._group_size = plan.sampling.group_size
         self._selection: FixedSelection | None = None
-        self._selector: Selector | None = None
+        self._drawn: Callable[..., tuple[TokenRows, NDArray[np.int64]]] | None = None
         self.counts = self._split.counts
         by_user = plan.sampling.by_user
         if by_user and strategy.per_step_only:
-            self._selector = Selector(self._split, self._group_size, strategy, self._width)
+            self._drawn = partial(
+                draw_rows, strategy=strategy, group_size=self._group_size, seq_len=self._width
+            )
             seed = options.unsafe_seeds.draws
             self._generator = secret_generator(None if seed is None else seed + 1)
             self.counts = np.ones_like(self.counts)
@@ -117,11 +122,10 @@ class Collator:
 
     def __call__(self, cohort: Cohort) -> Units:
         """The cohort's rows, one unit per drawn user (ULS) or example (ELS)."""
-        if self._selector is not None:
-            chosen = self._selector.select(cohort.users, self._generator)
-            rows = chosen.rows
+        if self._drawn is not None:
+            rows, offsets = self._drawn(self._split, cohort.users, self._generator)
             return Units.from_flat(
-                rows.tokens, rows.offsets, chosen.offsets, rows.targets, width=self._width
+                rows.tokens, rows.offsets, offsets, rows.targets, width=self._width
             )
         users, examples = cohort.users, self._examples(cohort)
         return gather_units(self._split, users, examples, cohort.offsets, width=self._width)
@@ -142,7 +146,7 @@ class Collator:
 
     def tokens(self, cohort: Cohort) -> NDArray[np.int64]:
         """int64 (units,): tokens of each unit; 1 each where they are drawn only at gathering."""
-        if self._selector is not None:
+        if self._drawn is not None:
             return np.ones(cohort.units, dtype=np.int64)
         lengths = self._split.lengths(cohort.users, self._examples(cohort))
         ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -154,7 +158,7 @@ class Collator:
         At least one part. Where the cut falls depends on numbers of rows alone.
         """
         sizes = np.diff(cohort.offsets)
-        if self._selector is not None:
+        if self._drawn is not None:
             sizes = sizes * self._group_size
         cuts, held = [0], 0
         for unit, size in enumerate(sizes.tolist()):

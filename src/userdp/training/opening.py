@@ -45,7 +45,6 @@ from userdp.core.codec import digest, encode
 from userdp.core.errors import FailureError, UseError
 from userdp.data.files import Place, remember
 from userdp.data.meta import StateKind, read_meta
-from userdp.data.scores import digest_of_scores
 from userdp.data.store import UserStore
 from userdp.data.verify import require_intact
 from userdp.gradients import Loss, causal_lm_loss
@@ -132,7 +131,7 @@ def constants_digest(
             "learning": dict(learning or {}),
             "text": store.meta.content_sha256,
             "base": digest_of(base) if stored else "",
-            "scores": None if scores is None else digest_of_scores(scores),
+            "scores": None if scores is None else files.digest_of_file(scores),
         }
     )
 
