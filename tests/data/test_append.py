@@ -12,6 +12,7 @@ from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
 from tests.kills import run_apart
 from userdp.core.errors import UseError
 from userdp.data import meta as layout
+from userdp.data.generation import Index
 from userdp.data.prepare import append_records
 from userdp.data.records import Record
 from userdp.data.store import UserStore
@@ -160,3 +161,17 @@ def test_verify_catches_an_index_altered_together_with_its_checksum(tmp_path):
     (other.path / layout.META).write_text(json.dumps(changed))
     assert "content hash" in verify_store(other.path).problems[0]
     assert verify_store(other.path, quick=True).ok
+
+
+def test_verify_catches_spans_that_say_other_tokens_than_they_hold(tmp_path, monkeypatch):
+    """Random chunks are drawn by them; the index is sealed as it is."""
+
+    def more(self, folder):
+        self.spans["tokens"][0] += 1
+        whole(self, folder)
+
+    whole = Index.write
+    monkeypatch.setattr(Index, "write", more)
+    store = prepared(corpus(6), tmp_path / "store")
+    assert verify_store(store.path, quick=True).ok
+    assert "other tokens than they say" in verify_store(store.path).problems[0]

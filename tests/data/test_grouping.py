@@ -44,7 +44,7 @@ def test_records_come_out_as_they_went_in_sorted_by_user_bytes_and_order(rows, d
     mixed = list(records)
     draw.shuffle(mixed)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping_module, "_RECORDS_AT_ONCE", 7)
+        patch.setattr(grouping_module, "RECORDS_AT_ONCE", 7)
         got = records_of(grouped(Path(folder), mixed))
     assert got == sorted(records, key=lambda record: (record.user, record.order))
 

@@ -36,7 +36,7 @@ from userdp.data.writer import StoreWriter
 for owner in (StoreWriter.create, StoreWriter.append):
     owner.__func__.__wrapped__.__kwdefaults__["segment_tokens"] = {SEGMENT}
 import userdp.data.grouping as grouping
-grouping._RECORDS_AT_ONCE = 16
+grouping.RECORDS_AT_ONCE = 16
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.sources import open_source
 from userdp.data.splits import SplitRule

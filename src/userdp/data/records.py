@@ -100,24 +100,24 @@ BLOCK_RECORDS, BLOCK_BYTES = 2**13, 2**23
 """Most records of a block, and how many bytes of text end one."""
 
 
-def in_blocks(records: Iterable[Record], *, first: int = 0) -> Iterator[pa.RecordBatch]:
-    """``records`` in blocks of bounded size; ``first`` is added to each order."""
+def in_blocks(records: Iterable[Record]) -> Iterator[pa.RecordBatch]:
+    """``records`` in blocks of bounded size."""
     held: list[Record] = []
     size = 0
     for record in records:
         held.append(record)
         size += len(record.text)
         if len(held) == BLOCK_RECORDS or size >= BLOCK_BYTES:
-            yield _block(held, first)
+            yield _block(held)
             held, size = [], 0
     if held:
-        yield _block(held, first)
+        yield _block(held)
 
 
-def _block(records: list[Record], first: int) -> pa.RecordBatch:
+def _block(records: list[Record]) -> pa.RecordBatch:
     users, texts, orders, held_out, pieces, *_ = zip(*records, strict=True)
     packed = [b"" if one is None else np.array(one, "<i8").tobytes() for one in pieces]
-    columns = (users, np.array(orders, np.int64) + first, texts, held_out, packed)
+    columns = (users, orders, texts, held_out, packed)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, BLOCK, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=BLOCK)
 

@@ -55,12 +55,15 @@ class UserStore:
     Args:
         path: the folder.
         meta: its facts; operator-only but for ``store_id`` (see `userdp.data.meta`).
+
+    Attributes:
+        segments: all of them, for verifying.
     """
 
     def __init__(self, path: Path, meta: StoreMeta) -> None:
         self.path = path
         self.meta = meta
-        self._segments = [Segment.open(path, meta, number) for number in range(len(meta.segments))]
+        self.segments = [Segment.open(path, meta, number) for number in range(len(meta.segments))]
         # Read at once: a later change removes the files.
         self._users = read_arrow(path / meta.index / layout.USERS, USERS)
         self._spans = read_spans(path / meta.index)
@@ -133,16 +136,11 @@ class UserStore:
         code = layout.SPLIT_CODES[split]
         first, last = np.searchsorted(self._spans["split"], [code, code + 1])
         spans = {key: values[first:last] for key, values in self._spans.items()}
-        return StoreSplit(split, self._segments, spans, self._hashes)
+        return StoreSplit(split, self.segments, spans, self._hashes)
 
     def spans(self) -> dict[str, NDArray[Any]]:
         """The columns of the span index."""
         return self._spans
-
-    @property
-    def segments(self) -> list[Segment]:
-        """All of them, for verifying."""
-        return self._segments
 
     def user_ids(self) -> list[bytes]:
         """Users' ids as UTF-8, by row. Operator-only."""

@@ -178,16 +178,11 @@ class StoreTokenizer:
     def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """What `encode` gives, flat: tokens as ``dtype``, and int64 (texts,) how many of each."""
         ids = self._ids(texts)
+        if self.end_of_text_id is not None:
+            for one in ids:
+                one.append(self.end_of_text_id)
         sizes = np.fromiter(map(len, ids), np.int64, len(ids))
-        flat = np.fromiter(chain.from_iterable(ids), self.dtype, int(sizes.sum()))
-        if self.end_of_text_id is None:
-            return flat, sizes
-        sizes += 1
-        tokens = np.full(int(sizes.sum()), self.end_of_text_id, dtype=self.dtype)
-        texts_own = np.ones(len(tokens), dtype=bool)
-        texts_own[np.cumsum(sizes) - 1] = False
-        tokens[texts_own] = flat
-        return tokens, sizes
+        return np.fromiter(chain.from_iterable(ids), self.dtype, int(sizes.sum())), sizes
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Each text's own tokens.
