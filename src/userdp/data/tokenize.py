@@ -191,8 +191,11 @@ class StoreTokenizer:
         the library keeps some hundred bytes of each token until a text is done.
         """
         if max(map(len, texts), default=0) > LONG_TEXT:
-            parts = [[self._ids([piece])[0] for piece in _short(text)] for text in texts]
+            parts = [[self._batch([piece])[0] for piece in _short(text)] for text in texts]
             return [list(chain.from_iterable(part)) for part in parts]
+        return self._batch(texts)
+
+    def _batch(self, texts: Sequence[str]) -> list[list[int]]:
         with _without_words():
             encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
