@@ -1,18 +1,22 @@
-"""What the processes of `test_selftest` do; also what makes them wrong on purpose."""
+"""What makes a selftest's process wrong on purpose, and what it says then."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from tests.gradients.far_device import FAR, far_machine
-from userdp.gradients import ENGINES, NoiseSource
+from userdp.gradients import ENGINES, NoiseSource, clipping
+from userdp.gradients import noise as drawing
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import Dealing, SharedNoise
-from userdp.training.selftest import CHECKS, Measured, Scene, made_up_units
+from userdp.training.selftest import Scene, gradients, machine
 
 TINY = GPT2Config(
     vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0
@@ -25,81 +29,110 @@ def tiny_model() -> nn.Module:
     return model
 
 
-def scene(model: nn.Module | None = None):
-    """A tiny model and four made-up units."""
-    model = tiny_model() if model is None else model
-    found = Scene(model, made_up_units(model, units=3, group_size=2))
-    found.engine = ENGINES["reference"]
-    return found
-
-
-def failures(scene: Scene, name: str) -> list[Measured]:
-    """What the check of this name finds wrong."""
-    (check,) = (check for check in CHECKS if check.name == name)
-    return [one for one in check.measure(scene) if not one.passed]
-
-
-def failing(names: list[str], fault: str | None, far: bool = False) -> list[str]:
-    """Those of the named checks that fail in this process, with a fault that is planted."""
-    FAULTS[fault]()
+def failing(fault: str | None = None, far: bool = False, *, put: Any = setattr) -> set[str]:
+    """The checks that fail in this process, with a fault that is planted."""
+    if fault is not None:
+        _, _, place, wrong = FAULTS[fault]
+        put(*place, wrong(getattr(*place)))
     with far_machine(index=current_world().rank) if far else nullcontext():
-        made = scene(tiny_model().to(FAR if far else "cpu"))
-        return [name for name in names if failures(made, name)]
+        scene = Scene(tiny_model().to(FAR if far else "cpu"), units=3, group_size=2)
+        every = [*machine(scene), *(() if far else gradients(scene, ENGINES["reference"]))]
+        return {one.check for one in every if not one.passed}
 
 
 def _rank_one() -> bool:
     return current_world().rank == 1
 
 
-def _noise_of_rank_one(scale: float) -> None:
-    honest = NoiseSource.add_
+def _dropped(honest):
+    def together(self, summed, rows, **options):
+        summed.value["transformer.ln_f.weight"].zero_()
+        return honest(self, summed, rows, **options)
+
+    return together
+
+
+def _scaled(scale: float, whom: Callable[[], bool] = lambda: True):
+    return lambda honest: lambda self, value, std: honest(self, value, std * scale ** whom())
+
+
+def _own_noise(honest):
+    return lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
+
+
+def _nobodys(honest):
+    """One process takes another for the owner of a tensor, and neither draws its noise."""
+    return lambda self, value: dict(list(honest(self, value).items())[1:])
+
+
+def _off_the_grid(honest):
+    def add_(self, value, noise_std):
+        honest(self, value, noise_std)
+        for part in value.values():
+            part.add_(noise_std * 1e-9)
+
+    return add_
+
+
+def _again(honest):
+    kept: dict[str, torch.Tensor] = {}
 
     def add_(self, value, noise_std):
-        honest(self, value, noise_std * (scale if _rank_one() else 1.0))
+        honest(self, value, noise_std)
+        for name, part in value.items():
+            part.copy_(kept.setdefault(name, part.clone()))
 
-    NoiseSource.add_ = add_
-
-
-def _own_noise() -> None:
-    SharedNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
+    return add_
 
 
-def _other_weights() -> None:
-    def keep(self, model):
-        if _rank_one():
-            with torch.no_grad():
-                next(iter(model.parameters())).add_(1e-3)
+def _narrow(honest):
+    def draw(generator, out):
+        honest(generator, out)
+        out[:] = out.astype(np.float32)
 
-    World.broadcast_model = keep
+    return draw
 
 
-def _everybody_clips_all() -> None:
-    mine = Dealing.mine
+def _wide(honest):
+    def clip_factors(squares, *, l2_clip_norm, stability=None):
+        return honest(squares, l2_clip_norm=1.002 * l2_clip_norm, stability=stability)
 
-    def everybody(self, cohort):
-        mine(self, cohort)
+    return clip_factors
+
+
+def _everybody(honest):
+    def mine(self, cohort):
+        honest(self, cohort)
         self._units = cohort.units * self._world.size  # and the check of each step is fooled
         return cohort
 
-    Dealing.mine = everybody
+    return mine
 
 
-def _nobodys() -> None:
-    """One process takes another for the owner of a tensor, and neither draws its noise."""
-    honest = SharedNoise._owned
+def _other_weights(honest):
+    def broadcast_model(self, model):
+        with torch.no_grad():
+            next(iter(model.parameters())).add_(1e-3 * _rank_one())
 
-    def fewer(self, value):
-        return dict(list(honest(self, value).items())[1:])
-
-    SharedNoise._owned = fewer
+    return broadcast_model
 
 
-FAULTS = {
-    None: lambda: None,
-    "one process's noise halved": lambda: _noise_of_rank_one(0.5),
-    "every process adds its own noise": _own_noise,
-    "a tensor that nobody owns": _nobodys,
-    "one process has other weights": _other_weights,
-    "every process clips all units": _everybody_clips_all,
-}
-"""By name: makes this process wrong, or none of them."""
+_SUMS, _NOISE = (Dealing, "together"), (NoiseSource, "add_")
+FAULTS: dict[str, tuple[str, str, tuple[object, str], Callable[[Any], Any]]] = {
+    "a layer whose gradient is dropped from the sum": ("engine", "one", _SUMS, _dropped),
+    "a margin of more than the clip norm": (
+        "sensitivity", "one", (clipping, "clip_factors"), _wide
+    ),
+    "draws in float32": ("noise's tail", "one", (drawing, "draw_on_host"), _narrow),
+    "noise off the grid": ("noise", "one", _NOISE, _off_the_grid),
+    "noise that comes again in the next step": ("noise", "one", _NOISE, _again),
+    "noise that is a tenth too small": ("noise", "one", _NOISE, _scaled(0.9)),
+    "every process clips all units": ("engine", "two", (Dealing, "mine"), _everybody),
+    "one process has other weights": (
+        "one model", "two", (World, "broadcast_model"), _other_weights
+    ),
+    "every process adds its own noise": ("noise", "two", (SharedNoise, "add_"), _own_noise),
+    "a tensor that nobody owns": ("noise", "two", (SharedNoise, "_owned"), _nobodys),
+    "one process's noise halved": ("noise", "two", _NOISE, _scaled(0.5, _rank_one)),
+}  # fmt: skip
+"""By name: the check that sees it, in how many processes, and what is replaced, by what."""
