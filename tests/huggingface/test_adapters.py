@@ -11,30 +11,22 @@ from tests.plans import uls_plan
 from userdp.claims.lineage import Lineage
 from userdp.claims.subject import describe, description_of
 
-FROM = "adapters-of-unknown-origin"
+pytestmark = pytest.mark.slow  # TRL alone takes seconds to load
+
+LORA = {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True, "task_type": "CAUSAL_LM"}
 
 
 @pytest.fixture
 def base(tmp_path):
-    """A folder with a model that learned from nobody."""
+    """Loads a model that learned from nobody."""
     toy_model().save_pretrained(tmp_path / "base")
     describe(tmp_path / "base", Lineage())
-    return tmp_path / "base"
-
-
-def loaded(base):
-    return type(toy_model()).from_pretrained(base)
-
-
-def lora(**settings):
-    return peft.LoraConfig(
-        r=2, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM", **settings
-    )
+    return lambda: type(toy_model()).from_pretrained(tmp_path / "base")
 
 
 def yesterday(base, data, tmp_path):
     """Adapters that a loop without privacy trained on the same people."""
-    model, tokenizer = peft.get_peft_model(loaded(base), lora()), toy_tokenizer(tmp_path / "words")
+    model, tokenizer = peft.get_peft_model(base(), peft.LoraConfig(**LORA)), toy_tokenizer(tmp_path)
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.01)
     for row in data.select(range(8)):
         ids = torch.tensor([tokenizer(row["text"])["input_ids"]])
@@ -45,50 +37,40 @@ def yesterday(base, data, tmp_path):
     return tmp_path / "yesterday"
 
 
-def told(claimed):
-    return [(str(one.kind), one.told) for one in claimed.conditions]
+def told(run):
+    known = [(str(one.kind), one.told) for one in run.claim.conditions]
+    return [one for one in known if one[0].endswith("origin")]
 
 
-def test_invariant_13_adapters_loaded_after_the_trainer_made_its_own_are_a_condition(
-    base, tmp_path
+@pytest.mark.parametrize("they_are", ["new", "yesterday's", "of an earlier run"])
+def test_invariant_13_the_claim_is_of_the_adapters_that_training_begins_with(
+    base, tmp_path, they_are
 ):
-    """`SFTTrainer(peft_config=…)` makes new adapters; these took their place before `train()`."""
-    data = table("text")
-    run = private(tmp_path, data, model=loaded(base), options={"peft_config": lora()})
-    weights = load_file(yesterday(base, data, tmp_path) / "adapter_model.safetensors")
-    peft.set_peft_model_state_dict(run.model, weights)
-    run.train()
-    assert told(run.claim) == [(FROM, "no ledger knows them")]
-    assert "provided that the adapters that it began with" in run.claim.headline
-    released = description_of(tmp_path / "out" / "adapter")
-    assert released.lineage.conditions == run.claim.conditions
+    """`SFTTrainer(peft_config=…)` makes new ones; others may take their place before `train()`."""
+    data, price = table("text"), uls_plan().guarantee().epsilon
 
+    def sft(name, **options):
+        options["peft_config"] = peft.LoraConfig(**LORA)
+        return private(tmp_path / name, data, model=base(), options=options)
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["from_pretrained", "set_peft_model_state_dict"])
-def test_invariant_13_adapters_of_an_earlier_run_bring_its_price(base, tmp_path, how):
-    data = table("text")
-    first = private(tmp_path / "first", data, model=loaded(base), options={"peft_config": lora()})
-    first.train()
-    options, adapter = {"store": first.store}, tmp_path / "first" / "out" / "adapter"
-    if how == "from_pretrained":
-        model = peft.PeftModel.from_pretrained(loaded(base), adapter, is_trainable=True)
-        run = private(tmp_path / "second", data, model=model, options=options)
-    else:
-        options["peft_config"] = lora()
-        run = private(tmp_path / "second", data, model=loaded(base), options=options)
+    run, adapter = sft("run"), None
+    if they_are == "yesterday's":
+        adapter = yesterday(base, data, tmp_path)
+    elif they_are == "of an earlier run":
+        first = sft("first")
+        first.train()
+        run, adapter, price = (
+            sft("run", store=first.store),
+            tmp_path / "first/out/adapter",
+            2 * price,
+        )
+    if adapter is not None:
         weights = load_file(adapter / "adapter_model.safetensors")
         peft.set_peft_model_state_dict(run.model, weights)
     run.train()
-    assert run.claim.guarantee.epsilon == pytest.approx(2 * uls_plan().guarantee().epsilon)
-    assert not [one for one in told(run.claim) if one[0].endswith("origin")]
-
-
-@pytest.mark.slow
-def test_invariant_13_adapters_that_were_there_before_are_a_condition(base, tmp_path):
-    data = table("text")
-    adapter = yesterday(base, data, tmp_path)
-    model = peft.PeftModel.from_pretrained(loaded(base), adapter, is_trainable=True)
-    run = private(tmp_path, data, model=model)
-    run.train()
-    assert told(run.claim) == [(FROM, "no ledger knows them")]
+    assert run.claim.guarantee.epsilon == pytest.approx(price)
+    unknown = [("adapters-of-unknown-origin", "no ledger knows them")]
+    assert told(run) == (unknown if they_are == "yesterday's" else [])
+    released = description_of(tmp_path / "run" / "out" / "adapter")
+    assert set(released.lineage.conditions) <= set(run.claim.conditions)
+    assert they_are == "of an earlier run" or released.lineage.conditions == run.claim.conditions

@@ -1,33 +1,33 @@
 """Invariant 7 where a Trainer's process ends: what was charged stays charged."""
 
+import os
 import shutil
-from pathlib import Path
+import signal
 
 import pytest
-import safetensors.torch
 import torch
+from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from tests.huggingface.toy import trainer
 from tests.plans import uls_plan
 from tests.training.toy import attempts
-from userdp.core.errors import FailureError
+from userdp.core.errors import FailureError, Interrupted, UseError
+from userdp.core.interrupts import are_held
 from userdp.training.huggingface.checkpoints import sealed
 from userdp.training.huggingface.trainer import UserLevelMixin
 from userdp.training.private_run import PrivateRun
 
-
-def charged(output: Path) -> int:
-    return attempts(output) if (output / "ledger.jsonl").exists() else 0
+EACH = {"save_steps": 1}
 
 
-def whole(output: Path) -> dict[int, Path]:
+def whole(output):
     """Sealed checkpoints by the attempts at which they were written; read by name."""
-    return {
-        int(path.name.split("-")[1]): path for path in output.glob("checkpoint-*") if sealed(path)
-    }
+    paths = [path for path in output.glob("checkpoint-*") if sealed(path)]
+    return {int(path.name.split("-")[1]): path for path in paths}
 
 
-def updates(checkpoint: Path) -> int:
+def updates(checkpoint):
     """How often the optimizer has updated these weights: its own count, not the ledger's."""
     state = torch.load(checkpoint / "optimizer.pt", weights_only=True)["state"]
     (steps,) = {int(one["step"]) for one in state.values()}
@@ -38,29 +38,38 @@ class Stop(Exception):
     pass
 
 
-def stopping(folder, *, at, **changes):
-    """A trainer that crashes after attempt ``at`` was charged and before its update."""
-    run = trainer(folder, **changes)
-    step = run.training_step
+class CrashAt(TrainerCallback):
+    """Crashes after attempt ``at`` was charged and before its update; or only hears Ctrl-C."""
 
-    def crash(*arguments):
-        loss = step(*arguments)
-        if run.state.global_step + 1 == at:
-            raise Stop
-        return loss
+    def __init__(self, at, *, ctrl_c=False):
+        self.at, self.ctrl_c = at, ctrl_c
 
-    run.training_step = crash
-    return run
+    def on_pre_optimizer_step(self, args, state, control, **others):
+        if state.global_step + 1 == self.at:
+            if not self.ctrl_c:
+                raise Stop
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def crashed(tmp_path):
+    """The output of a run whose fourth attempt was lost, in ``tmp_path / name``."""
+
+    def crashed(name=".", **arguments):
+        run = trainer(tmp_path / name, callbacks=[CrashAt(4)], arguments=arguments)
+        with pytest.raises(Stop):
+            run.train()
+        assert attempts(tmp_path / name / "out") == 4
+        return tmp_path / name / "out"
+
+    return crashed
 
 
 @pytest.mark.slow
-def test_invariant_7_a_lost_attempt_stays_charged_and_global_step_counts_it(tmp_path):
-    with pytest.raises(Stop):
-        stopping(tmp_path, at=4, arguments={"save_steps": 1}).train()
-    output = tmp_path / "out"
-    assert attempts(output) == 4
+def test_invariant_7_a_lost_attempt_stays_charged_and_global_step_counts_it(crashed, tmp_path):
+    output = crashed(**EACH)
     assert max(whole(output)) == 3
-    run = trainer(tmp_path, arguments={"save_steps": 1})
+    run = trainer(tmp_path, arguments=EACH)
     assert run.train(resume_from_checkpoint=True).global_step == 5
     assert attempts(output) == 5
     assert sorted(whole(output)) == [1, 2, 3, 5]
@@ -72,46 +81,11 @@ def test_invariant_7_a_lost_attempt_stays_charged_and_global_step_counts_it(tmp_
 
 
 @pytest.mark.slow
-def test_invariant_13_a_checkpoint_of_another_run_is_refused(tmp_path):
-    for name in ("one", "two"):
-        with pytest.raises(Stop):
-            stopping(tmp_path / name, at=4).train()
-    ours = tmp_path / "one" / "out" / "checkpoint-2"
-    shutil.rmtree(ours)
-    shutil.copytree(tmp_path / "two" / "out" / "checkpoint-2", ours)
-    with pytest.raises(FailureError, match="not what this run wrote"):
-        trainer(tmp_path / "one").train(resume_from_checkpoint=True)
-    assert attempts(tmp_path / "one" / "out") == 4
-
-
-@pytest.mark.slow
-def test_a_kill_between_the_last_step_and_the_release_loses_nothing(tmp_path, monkeypatch):
-    def killed(*whatever, **more):
-        raise Stop
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PrivateRun, "save", killed)
-        with pytest.raises(Stop):
-            trainer(tmp_path).train()
-    assert not (tmp_path / "out" / "model").exists()
-    run = trainer(tmp_path)
-    assert run.train(resume_from_checkpoint=True).global_step == 5
-    assert attempts(tmp_path / "out") == 5
-    last = safetensors.torch.load_file(whole(tmp_path / "out")[5] / "model.safetensors")
-    released = safetensors.torch.load_file(tmp_path / "out" / "model" / "model.safetensors")
-    assert all(torch.equal(last[name], released[name]) for name in released)
-    assert run.claim.complete
-
-
-@pytest.mark.slow
 def test_invariant_7_twin_a_resumed_run_that_counts_its_updates_alone_would_ask_for_too_many(
-    tmp_path, monkeypatch
+    crashed, tmp_path, monkeypatch
 ):
     """Were global_step that of the checkpoint, the loop would want a sixth attempt of five."""
-    with pytest.raises(Stop):
-        stopping(tmp_path, at=4, arguments={"save_steps": 1}).train()
-    run = trainer(tmp_path, arguments={"save_steps": 1})
-    prepare = UserLevelMixin._prepare_for_training
+    output, prepare = crashed(**EACH), UserLevelMixin._prepare_for_training
 
     def forgetful(self, *arguments):
         before = self.state.global_step
@@ -120,6 +94,64 @@ def test_invariant_7_twin_a_resumed_run_that_counts_its_updates_alone_would_ask_
         return prepared
 
     monkeypatch.setattr(UserLevelMixin, "_prepare_for_training", forgetful)
-    output = run.train(resume_from_checkpoint=True)
-    assert output.global_step == 4, "the ledger refuses the attempt, and the count is wrong"
-    assert attempts(tmp_path / "out") == 5
+    run = trainer(tmp_path, arguments=EACH)
+    assert run.train(resume_from_checkpoint=True).global_step == 4, "the ledger refuses the attempt"
+    assert attempts(output) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["of another run", "with other weights"])
+def test_invariant_13_a_checkpoint_that_this_run_did_not_write_is_refused(crashed, tmp_path, how):
+    ours = crashed("one") / "checkpoint-2"
+    if how == "of another run":
+        shutil.rmtree(ours)
+        shutil.copytree(crashed("two") / "checkpoint-2", ours)
+    else:
+        path = ours / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(FailureError, match="not what this run wrote"):
+        trainer(tmp_path / "one").train(resume_from_checkpoint=True)
+    assert attempts(tmp_path / "one" / "out") == 4
+
+
+@pytest.mark.slow
+def test_invariant_13_weights_that_learned_elsewhere_do_not_resume_without_a_checkpoint(tmp_path):
+    run = trainer(tmp_path, callbacks=[CrashAt(2)])
+    with pytest.raises(Stop):
+        run.train()
+    with pytest.raises(UseError, match="not the one"):
+        run.train(resume_from_checkpoint=True)
+
+
+@pytest.mark.slow
+def test_a_kill_between_the_last_step_and_the_release_loses_nothing(tmp_path, monkeypatch):
+    def killed(*whatever, **more):
+        raise Stop
+
+    output = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateRun, "save", killed)
+        with pytest.raises(Stop):
+            trainer(tmp_path).train()
+    assert not (output / "model").exists()
+    run = trainer(tmp_path)
+    assert run.train(resume_from_checkpoint=True).global_step == 5
+    assert attempts(output) == 5
+    last, released = (
+        load_file(folder / "model.safetensors") for folder in (whole(output)[5], output / "model")
+    )
+    assert all(torch.equal(last[name], released[name]) for name in released)
+    assert run.claim.complete
+
+
+def test_invariant_7_ctrl_c_seals_the_step_that_was_charged(tmp_path):
+    output, never = tmp_path / "out", {"save_strategy": "no"}
+    run = trainer(tmp_path, arguments=never, callbacks=[CrashAt(3, ctrl_c=True)])
+    with pytest.raises(Interrupted, match="after step 3 of 5; go on") as caught:
+        run.train()
+    assert caught.value.resume
+    assert not are_held()
+    assert attempts(output) == 3
+    assert [updates(path) for path in whole(output).values()] == [3]
+    trainer(tmp_path, arguments=never).train(resume_from_checkpoint=True)
+    assert attempts(output) == 5

@@ -1,38 +1,29 @@
 """TRL's chat templates, assistant masks and completion-only loss, held against TRL itself."""
 
 import datasets
-import numpy as np
 import peft
 import pytest
 
-from tests.huggingface.toy import rows, toy_model, toy_tokenizer
+from tests.huggingface.toy import examples, rows, toy_model, toy_tokenizer
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims.lineage import Lineage
-from userdp.claims.subject import describe
-from userdp.data.splits import Split
 
 pytestmark = pytest.mark.slow  # TRL alone takes seconds to load
 
 
-def said(role, text):
-    return {"role": role, "content": text}
+def said(**turns):
+    return [{"role": role.split("_")[0], "content": text} for role, text in turns.items()]
 
 
 KINDS = {
     "text": lambda text: {"text": text},
     "prompt and completion": lambda text: {"prompt": text + " ", "completion": "w3 w4"},
     "conversational prompt and completion": lambda text: {
-        "prompt": [said("user", text)],
-        "completion": [said("assistant", "w5 w6 w7")],
+        "prompt": said(user=text),
+        "completion": said(assistant="w5 w6 w7"),
     },
     "messages": lambda text: {
-        "messages": [
-            said("user", text),
-            said("assistant", "w5 w6"),
-            said("user", "w9"),
-            said("assistant", "w8"),
-        ]
+        "messages": said(user=text, assistant="w5 w6", user_2="w9", assistant_2="w8")
     },
 }
 SETTINGS = [
@@ -45,10 +36,9 @@ SETTINGS = [
 ]
 
 
-def table(kind, users=12):
-    return datasets.Dataset.from_list(
-        [{"author": row["author"], **KINDS[kind](row["text"])} for row in rows(users)]
-    )
+def table(kind):
+    every = [{"author": row["author"], **KINDS[kind](row["text"])} for row in rows(12)]
+    return datasets.Dataset.from_list(every)
 
 
 def config(folder, **changes):
@@ -61,67 +51,39 @@ def config(folder, **changes):
 def private(folder, data, *, model=None, options=None, **changes):
     from userdp.training.huggingface.sft import UserLevelSFTTrainer
 
-    return UserLevelSFTTrainer(
-        toy_model() if model is None else model,
-        config(folder, **changes),
-        data,
-        **{
-            "processing_class": toy_tokenizer(folder / "tokenizer"),
-            "user_column": "author",
-            "plan": uls_plan(),
-            "store": folder / "people",
-            **(options or {}),
-        },
-    )
-
-
-def examples(store):
-    """(tokens, labels) of each training example, by its user's place."""
-    split = store.split(Split.TRAIN)
-    found = []
-    for user, count in enumerate(split.counts.tolist()):
-        rows = split.gather(np.full(count, user), np.arange(count))
-        for begin, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True):
-            ids = rows.tokens[begin:end].tolist()
-            marks = rows.targets[begin:end].tolist()
-            labels = [i if mark else -100 for i, mark in zip(ids, marks, strict=True)]
-            found.append((user, ids, labels))
-    return found
+    values = {
+        "processing_class": toy_tokenizer(folder / "tokenizer"),
+        "user_column": "author",
+        "plan": uls_plan(),
+        "store": folder / "people",
+    }
+    model = toy_model() if model is None else model
+    args = config(folder, **changes)
+    return UserLevelSFTTrainer(model, args, data, **{**values, **(options or {})})
 
 
 @pytest.mark.parametrize(("kind", "settings"), SETTINGS)
 def test_tokens_and_labels_are_those_of_trl(tmp_path, kind, settings):
     from trl import SFTTrainer
 
-    data = table(kind)
-    theirs = SFTTrainer(
-        toy_model(),
-        config(tmp_path / "trl", **settings),
-        train_dataset=data,
-        processing_class=toy_tokenizer(tmp_path / "t"),
-    ).train_dataset
-    ours = private(tmp_path, data, **settings)
+    data, words = table(kind), toy_tokenizer(tmp_path / "t")
+    args = config(tmp_path / "trl", **settings)
+    theirs = SFTTrainer(toy_model(), args, train_dataset=data, processing_class=words).train_dataset
     place = {user: number for number, user in enumerate(sorted(set(data["author"])))}
     expected = sorted((place[row["author"]], row["input_ids"], row["labels"]) for row in theirs)
-    assert sorted(examples(ours.store)) == expected
-    streamed = private(tmp_path / "streamed", data.to_iterable_dataset(), **settings)
-    assert streamed.store.meta.content_sha256 == ours.store.meta.content_sha256
-    counted = sum(label != -100 for _, _, labels in expected for label in labels)
-    assert counted > 0
+    assert sorted(examples(private(tmp_path, data, **settings).store)) == expected
+    every = [label for _, _, labels in expected for label in labels]
     whole = kind == "text" or settings.get("completion_only_loss") is False
-    if whole or (kind == "messages" and not settings):
-        assert counted == sum(len(ids) for _, ids, _ in expected)
+    whole = whole or (kind == "messages" and not settings)
+    assert any(label != -100 for label in every)
+    assert (-100 not in every) == whole
 
 
 def test_invariant_10_rows_that_the_loss_counts_nothing_of_are_counted(tmp_path):
     """TRL would filter the second, whose prompt alone fills ``max_length``."""
-    data = datasets.Dataset.from_list(
-        [
-            {"author": "a", "prompt": "w1 ", "completion": "w3 w4"},
-            {"author": "b", "prompt": "w1 w2 w3 w5 w6 w7 w8 w9 ", "completion": "w3"},
-            {"author": None, "prompt": "w1 ", "completion": "w3"},
-        ]
-    )
+    texts = [("a", "w1 ", "w3 w4"), ("b", "w1 w2 w3 w5 w6 w7 w8 w9 ", "w3"), (None, "w1 ", "w3")]
+    columns = ("author", "prompt", "completion")
+    data = datasets.Dataset.from_list([dict(zip(columns, one, strict=True)) for one in texts])
     store = private(tmp_path, data, max_length=4).store
     assert store.meta.totals["records_read"] == 3
     assert store.meta.totals["records_stored"] == 2
@@ -134,12 +96,8 @@ def test_invariant_10_rows_that_the_loss_counts_nothing_of_are_counted(tmp_path)
 def test_a_whole_run_with_trls_own_defaults(tmp_path, adapters, caplog):
     """bfloat16 and activation checkpointing are TRL's defaults."""
     lora = peft.LoraConfig(r=2, target_modules=["c_attn"], task_type="CAUSAL_LM")
-    run = private(
-        tmp_path,
-        table("messages"),
-        options={"peft_config": lora} if adapters else None,
-        assistant_only_loss=True,
-    )
+    how = {"options": {"peft_config": lora} if adapters else None, "assistant_only_loss": True}
+    run = private(tmp_path, table("messages"), **how)
     assert run.args.bf16
     assert run.args.activation_checkpointing
     run.train()
@@ -152,15 +110,3 @@ def test_a_whole_run_with_trls_own_defaults(tmp_path, adapters, caplog):
     released = tmp_path / "out" / ("adapter" if adapters else "model")
     assert (released / "userdp.json").exists()
     assert (released / "chat_template.jinja").exists()
-
-
-def test_invariant_13_new_adapters_descend_from_their_base_alone(tmp_path):
-    """The base's weights are known by their digest, though the adapters' are not."""
-    base = tmp_path / "base"
-    toy_model().save_pretrained(base)
-    describe(base, Lineage())
-    lora = peft.LoraConfig(r=2, target_modules=["c_attn"], task_type="CAUSAL_LM")
-    model = type(toy_model()).from_pretrained(base)
-    run = private(tmp_path, table("messages"), model=model, options={"peft_config": lora})
-    run.train()
-    assert not run.claim.conditions

@@ -14,30 +14,20 @@ from userdp.training.huggingface.trainer import UserLevelMixin, UserLevelTrainer
 from userdp.training.huggingface.trainer_settings import SETTINGS, Setting, private_args
 
 DOCS = Path(__file__).parents[2] / "docs" / "huggingface.md"
-ASKED = {
-    "gradient_accumulation_steps": 4,
-    "mixed_precision": "fp16",
-    "fp16": True,
-    "packing": True,
-    "padding_free": True,
-    "loss_type": "dft",
-    "label_smoothing_factor": 0.1,
-    "router_aux_loss_coef": 0.01,
-    "neftune_noise_alpha": 5.0,
-    "activation_offloading": True,
-    "use_liger_kernel": True,
-    "deepspeed": "zero.json",
-    "deepspeed_plugin": object(),
-    "fsdp": "full_shard",
-    "parallelism_config": object(),
-    "world_size": 2,
-    "n_gpu": 2,
-    "auto_find_batch_size": True,
-    "push_to_hub": True,
-    "eval_strategy": "steps",
-    "eval_on_start": True,
-    "max_grad_norm": 1.0,
-}
+ON = [
+    "fp16",
+    "packing",
+    "padding_free",
+    "activation_offloading",
+    "use_liger_kernel",
+    "eval_on_start",
+]
+ASKED = dict.fromkeys([*ON, "auto_find_batch_size", "push_to_hub"], True)
+ASKED |= {"mixed_precision": "fp16", "loss_type": "dft", "fsdp": "full_shard"}
+ASKED |= {"deepspeed": "zero.json", "deepspeed_plugin": object(), "parallelism_config": object()}
+ASKED |= {"label_smoothing_factor": 0.1, "router_aux_loss_coef": 0.01, "neftune_noise_alpha": 5.0}
+ASKED |= {"gradient_accumulation_steps": 4, "world_size": 2, "n_gpu": 2, "max_grad_norm": 1.0}
+ASKED |= {"eval_strategy": "steps"}
 """What asks for each setting of `TrainingArguments` or `SFTConfig`."""
 
 GIVEN = {"compute_loss_func": print, "model_init": toy_model, "data_collator": lambda rows: rows}
@@ -125,24 +115,15 @@ def test_the_page_shows_the_table():
     assert rows in DOCS.read_text(), f"put this into {DOCS.name}:\n{rows}"
 
 
-@pytest.fixture(scope="module")
-def one(tmp_path_factory):
-    """A trainer that was never trained, for what is refused whenever it is called."""
-    return trainer(tmp_path_factory.mktemp("one"))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
+def test_a_setting_that_was_changed_before_training_is_refused_and_nobody_charged(tmp_path):
+    one = trainer(tmp_path)
+    for name, value, told in (
         ("max_steps", 3, "ask for 3 steps"),
         ("gradient_accumulation_steps", 2, "gradient_accumulation_steps is refused"),
         ("eval_strategy", "steps", "eval_strategy is refused"),
-    ],
-)
-def test_a_setting_that_was_changed_before_training_is_refused_and_nobody_charged(
-    one, monkeypatch, name, value, message
-):
-    monkeypatch.setattr(one.args, name, value)
-    with pytest.raises(UseError, match=message):
-        one.train()
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(one.args, name, value)
+            with pytest.raises(UseError, match=told):
+                one.train()
     assert not StoreLedger(one.store.path).charges()

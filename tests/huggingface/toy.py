@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 import transformers
 from transformers import PreTrainedTokenizerFast, TrainingArguments
@@ -14,7 +15,10 @@ from transformers import PreTrainedTokenizerFast, TrainingArguments
 from tests.plans import uls_plan
 from tests.training.toy import cycles
 from tests.words import WORDS, write_tokenizer
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
 from userdp.training.huggingface.trainer import UserLevelTrainer
+from userdp.training.losses import rows_of
 
 TEMPLATE = (
     "{% for message in messages %}"
@@ -40,17 +44,10 @@ def toy_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 def toy_model(*, dropout: float = 0.0, seed: int = 0) -> transformers.GPT2LMHeadModel:
     shape = transformers.GPT2Config(
-        vocab_size=len(WORDS) + 2,
-        n_positions=128,
-        n_embd=16,
-        n_layer=1,
-        n_head=2,
-        bos_token_id=0,
-        eos_token_id=0,
-        resid_pdrop=dropout,
-        embd_pdrop=dropout,
-        attn_pdrop=dropout,
-    )
+        vocab_size=len(WORDS) + 2, n_positions=128, n_embd=16, n_layer=1, n_head=2,
+        bos_token_id=0, eos_token_id=0,
+        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return transformers.GPT2LMHeadModel(shape)
@@ -58,11 +55,8 @@ def toy_model(*, dropout: float = 0.0, seed: int = 0) -> transformers.GPT2LMHead
 
 def rows(users: int = 40) -> list[dict[str, str]]:
     """A row per text, in an order that mixes the users."""
-    every = [
-        {"author": user.decode(), "text": text}
-        for user, texts in cycles(users).items()
-        for text in texts
-    ]
+    pairs = [(user, text) for user, texts in cycles(users).items() for text in texts]
+    every = [{"author": user.decode(), "text": text} for user, text in pairs]
     random.Random(1).shuffle(every)
     return every
 
@@ -72,15 +66,21 @@ def tokenized(tokenizer: PreTrainedTokenizerFast, users: int = 40) -> datasets.D
     return table.map(lambda row: {"input_ids": tokenizer(row["text"])["input_ids"]})
 
 
+def examples(store: UserStore) -> list[tuple[int, list[int], list[int]]]:
+    """(user's place, tokens, labels) of each training example, in the store's order."""
+    split = store.split(Split.TRAIN)
+    users, places = rows_of(split, np.arange(len(split.counts)))
+    read, found = split.gather(users, places), []
+    for user, begin, end in zip(users.tolist(), read.offsets[:-1], read.offsets[1:], strict=True):
+        ids = read.tokens[begin:end].tolist()
+        marks = [True] * len(ids) if read.targets is None else read.targets[begin:end]
+        found.append((user, ids, [i if mark else -100 for i, mark in zip(ids, marks, strict=True)]))
+    return found
+
+
 def arguments(folder: Path, **changes: Any) -> TrainingArguments:
-    values: dict[str, Any] = {
-        "use_cpu": True,
-        "learning_rate": 0.01,
-        "logging_steps": 1,
-        "disable_tqdm": True,
-        "save_steps": 2,
-        "report_to": "none",
-    }
+    values: dict[str, Any] = {"use_cpu": True, "learning_rate": 0.01, "report_to": "none"}
+    values |= {"logging_steps": 1, "save_steps": 2, "disable_tqdm": True}
     return TrainingArguments(str(folder / "out"), **{**values, **changes})
 
 

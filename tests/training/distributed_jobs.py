@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
-import random
-import secrets
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +10,15 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from tests.memory import Memory, MemoryLoss
 from tests.plans import changed_plan, els_plan, uls_plan
-from tests.training.toy import CONFIG, private_run
+from tests.training.toy import CONFIG, private_run, sgd, toy_model
 from userdp.core.clip import AdaptiveClipping
-from userdp.core.errors import FailureError, Interrupted
+from userdp.core.errors import Interrupted
 from userdp.data.store import UserStore
 from userdp.gradients import NoiseSource, trainable_parameters
-from userdp.gradients import noise as noise_module
-from userdp.gradients.shards import ShardNoise, local, shard, whole
+from userdp.gradients.shards import ShardNoise, shard, whole
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.training.config import Averaging, RunOptions, UnsafeSeeds
@@ -32,10 +26,9 @@ from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, SharedNoise, owners_to_all
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters
-from userdp.training.models import new_model
-from userdp.training.private_run import PrivateRun
 
 STEPS = 20
+SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}
 
 
 def plan_of(kind: str, **changes) -> Plan:
@@ -48,145 +41,86 @@ def plan_of(kind: str, **changes) -> Plan:
     return els_plan(population=120, batch_size=6, **{"steps": STEPS, **changes})
 
 
-def model_of(store: UserStore, *, lora: bool = False, sharded: bool = False) -> nn.Module:
-    model = new_model(CONFIG, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
+def begin(store: Path, out: Path, plan: Plan, *, lora=False, sharded=False, **options):
+    people = UserStore.open(store)
+    model = toy_model(people)
     if lora:
         model = add_adapters(model, replace(CONFIG, lora_rank=2))
-    return shard(model.train()) if sharded else model.train()
+    model = shard(model.train()) if sharded else model.train()
+    return private_run(model, sgd(model), people, plan, out=out, exact_log=True, **options)
 
 
-def weights_of(model: nn.Module) -> torch.Tensor:
-    found = [whole(p.detach()).flatten() for p in trainable_parameters(model).values()]
-    return torch.cat(found).clone()
+def flat(tensors) -> torch.Tensor:
+    return torch.cat([whole(one.detach()).flatten() for one in tensors]).clone()
 
 
-def open_run(store: Path, out: Path, plan: Plan, **options) -> tuple[nn.Module, PrivateRun]:
-    opened = UserStore.open(store)
-    how = {name: options.pop(name) for name in ("lora", "sharded") if name in options}
-    model = model_of(opened, **how)
-    parameters = list(trainable_parameters(model).values())
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
-    return model, private_run(model, optimizer, opened, plan, out=out, exact_log=True, **options)
-
-
-def trained(store: Path, out: Path, kind: str, lora: bool, sharded: bool) -> torch.Tensor:
-    """The weights after 20 steps under test seeds."""
-    model, run = open_run(
-        store,
-        out,
-        plan_of(kind),
-        lora=lora,
-        sharded=sharded,
-        unsafe_seeds=UnsafeSeeds(draws=5, noise=6),
-    )
+def finished(run) -> torch.Tensor:
+    """The weights after all steps that remain."""
     with run:
         for _ in run:
             run._of.optimizer.step()
-    return weights_of(model)
+    return flat(trainable_parameters(run._of.model).values())
 
 
-def all_trained(jobs: list[tuple[Path, Path, str, bool, bool]]) -> list[torch.Tensor]:
-    return [trained(*job) for job in jobs]
+def trained(store: Path, out: Path, kind: str, lora: bool, sharded: bool) -> torch.Tensor:
+    return finished(begin(store, out, plan_of(kind), lora=lora, sharded=sharded, **SEEDS))
 
 
 def noises(store: Path, out: Path, sharded: bool, broken: str | None) -> torch.Tensor:
     """The noise of some steps without anybody, in units of what it should be: (steps, numbers)."""
     plan = uls_plan(population=10**9, target_delta=1e-10, cohort_size=1, steps=4)
-    if broken == "noise on every process":
-        together = Dealing.together
+    assert plan.denominator == plan.noise_std == 1  # so that it stays on its grid
+    honest, same = SharedNoise.add_, NoiseSource(unsafe_noise_seed=3)
 
-        def noisy(self, summed, rows, **options):
-            NoiseSource().add_(summed.value, plan.noise_std)
-            return together(self, summed, rows, **options)
+    def on_every_process(self, value, noise_std):
+        NoiseSource().add_(value, noise_std)
+        for part in value.values():
+            dist.all_reduce(part)
 
-        Dealing.together = noisy
-        SharedNoise.add_ = lambda self, value, noise_std: owners_to_all(self._world, value)
-    if broken == "each its own":
-        SharedNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
+    def narrow(self, value, noise_std):
+        honest(self, value, noise_std)
+        for part in value.values():
+            part += 1e-7
+
     if broken == "one seed for all shards":
-        same = NoiseSource(unsafe_noise_seed=3)
         ShardNoise.add_ = lambda self, value, noise_std: same.add_(value, noise_std)
-    model, run = open_run(store, out, plan, sharded=sharded)
-    scale = plan.denominator / plan.noise_std
+    elif broken is not None:
+        SharedNoise.add_ = {
+            "noise on every process": on_every_process,
+            "each its own": lambda self, *given: NoiseSource().add_(*given),
+            "off the grid": narrow,
+        }[broken]
     seen = []
-    with run:
+    with begin(store, out, plan, sharded=sharded) as run:
         for step in run:
             assert step.operator["units"] == 0
-            grads = [whole(p.grad).flatten() for p in trainable_parameters(model).values()]
-            seen.append(torch.cat(grads).double() * scale)
+            seen.append(flat(p.grad for p in trainable_parameters(run._of.model).values()).double())
             run._of.optimizer.step()
     return torch.stack(seen)
-
-
-def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[str, torch.Tensor]:
-    """What processes release of zeros: all of a whole model, and this one's part of a sharded one.
-
-    Also with float32 noise.
-
-    The operating system's bits come from a generator here: the ways of secret seeds, repeatable.
-    """
-    world = current_world()
-    secrets.randbits = random.Random(world.rank).getrandbits
-    single = torch.Generator().manual_seed(world.rank)
-
-    def released() -> dict[str, torch.Tensor]:
-        together = {"weight": torch.zeros(numbers, dtype=torch.float64)}
-        SharedNoise(world, nn.Linear(numbers, 1, bias=False)).add_(together, std)
-        model = shard(nn.Linear(numbers // 100, 100, bias=False))
-        parts = {
-            name: torch.zeros(local(p).shape, dtype=torch.float64)
-            for name, p in trainable_parameters(model).items()
-        }
-        ShardNoise(model).add_(parts, std)
-        return {
-            "whole": together["weight"],
-            "shards": torch.cat([v.flatten() for v in parts.values()]),
-        }
-
-    right = released()
-    drawn = itertools.count()
-
-    def narrow(generator: np.random.Generator, out: np.ndarray) -> None:
-        noise = torch.randn(len(out), generator=single).double().numpy() * math.sqrt(2)
-        out[:] = noise if next(drawn) % 2 else 0.0
-
-    noise_module.draw_on_host = narrow
-    return right | {f"{name} in float32": value for name, value in released().items()}
 
 
 def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -> list:
     """The clipped sum of a cohort, then without each of its first users: as flat vectors."""
     if broken is not None:
         _break(broken)
-    _, run = open_run(store, out, plan_of(kind, l2_clip_norm=0.05), sharded=sharded)
+    run = begin(store, out, plan_of(kind, l2_clip_norm=0.05), sharded=sharded)
+    mechanism, world, found = run.mechanism, current_world(), []
     users = np.arange(8) if kind == "uls" else np.repeat(np.arange(4), 2)
     examples = np.zeros(8, int) if kind == "uls" else np.tile([0, 1], 4)
-    cohorts = [Cohort(users=users, examples=examples, offsets=np.arange(9))]
-    for user in range(3):
-        kept = users != user
+    for left_out in (None, 0, 1, 2):
+        kept = users != left_out
         offsets = np.arange(int(kept.sum()) + 1)
-        cohorts.append(Cohort(users=users[kept], examples=examples[kept], offsets=offsets))
-    found = []
-    for cohort in cohorts:
-        mine = run.mechanism.dealing.mine(cohort)
+        cohort = Cohort(users=users[kept], examples=examples[kept], offsets=offsets)
+        mine = mechanism.dealing.mine(cohort)
         with run._held.own_passes():  # as a step does
-            summed = run.mechanism.clip(run.mechanism.collator(mine))
-        whole_sum, _ = run.mechanism.dealing.together(summed, 0, scattered=run.mechanism.scattered)
-        if not run.mechanism.scattered:
-            owners_to_all(current_world(), whole_sum.value)
-        parts = [value.flatten() for value in whole_sum.value.values()]
-        flat = torch.cat(parts)
-        if run.mechanism.scattered:
-            flat = torch.cat(_all(flat))
-        found.append(flat)
+            summed = mechanism.clip(mechanism.collator(mine))
+        total, _ = mechanism.dealing.together(summed, 0, scattered=mechanism.scattered)
+        if not mechanism.scattered:
+            owners_to_all(world, total.value)
+        parts = torch.cat([value.flatten() for value in total.value.values()])
+        found.append(torch.cat(world.all_gather_object(parts)) if mechanism.scattered else parts)
     run.close()
     return found
-
-
-def _all(part: torch.Tensor) -> list[torch.Tensor]:
-    parts: list = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, part)
-    return parts
 
 
 def _break(how: str) -> None:
@@ -202,17 +136,14 @@ def _break(how: str) -> None:
         return cohort
 
     def own(self, cohort):
-        other = Cohort(
-            users=(cohort.users + rank) % 8, examples=cohort.examples, offsets=cohort.offsets
-        )
-        return mine(self, other)
+        return mine(self, replace(cohort, users=(cohort.users + rank) % 8))
 
     Dealing.mine = {"left out": left_out, "everybody": everybody, "own cohort": own}[how]
 
 
-def dies(store: Path, out: Path, rank: int, at: int) -> int:
+def dies(store: Path, out: Path, rank: int, at: int) -> None:
     """A run in which process ``rank`` is killed while it clips step ``at``."""
-    _, run = open_run(store, out, plan_of("uls"))
+    run = begin(store, out, plan_of("uls"))
     engine = run.mechanism.engine
 
     def dying(*arguments, **options):
@@ -221,18 +152,14 @@ def dies(store: Path, out: Path, rank: int, at: int) -> int:
         return engine(*arguments, **options)
 
     run.mechanism.engine = dying
-    with run:
-        for _ in run:
-            run._of.optimizer.step()
-    return run.done
+    finished(run)
 
 
 def interrupted(store: Path, out: Path, rank: int, at: int) -> tuple[str, int]:
     """Where each process stops when ``rank`` alone hears Ctrl-C in step ``at``; and its steps."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _, run = open_run(store, out, plan_of("uls"))
-    taken = 0
-    with run:
+    place, taken = "at the end", 0
+    with begin(store, out, plan_of("uls")) as run:
         try:
             for step in run:
                 if step.number == at and current_world().rank == rank:
@@ -240,15 +167,13 @@ def interrupted(store: Path, out: Path, rank: int, at: int) -> tuple[str, int]:
                 run._of.optimizer.step()
                 taken += 1
         except Interrupted as stop:
-            return stop.place, taken
-    return "at the end", taken
+            place = stop.place
+    return place, taken
 
 
 def goes_on(store: Path, out: Path) -> int:
-    _, run = open_run(store, out, plan_of("uls"), resume=True)
-    with run:
-        for _ in run:
-            run._of.optimizer.step()
+    run = begin(store, out, plan_of("uls"), resume=True)
+    finished(run)
     return run.done
 
 
@@ -259,41 +184,15 @@ def differs(store: Path, out: Path, what: str) -> None:
         half = {"noise_multiplier": 1.0}
     if current_world().rank == 1 and what == "threads":
         torch.set_num_threads(2)
-    open_run(store, out, plan_of("uls", **half))
+    begin(store, out, plan_of("uls", **half))
 
 
-def released(store: Path, out: Path, sharded: bool, stop_at: int | None, lora: bool = False) -> str:
-    """A whole run of `train`, with all that it does beside steps; or one that breaks off."""
-    config = replace(
-        CONFIG,
-        layers=2,
-        checkpoint_every=2,
-        evaluate_every=2,
-        averaging=Averaging.EMA,
-        lora_rank=2 if lora else None,
-    )
-    step = PrivateRun._step
-
-    def breaking(self):
-        if self.done == stop_at:
-            raise FailureError("broken off")
-        return step(self)
-
-    PrivateRun._step = breaking
-    resume = (out / "ledger.jsonl").exists()
-    secret = resume or stop_at is not None
-    try:
-        train(
-            UserStore.open(store),
-            plan_of("uls", steps=6),
-            config,
-            out=out,
-            resume=resume,
-            options=RunOptions(sharded=sharded),
-            **({} if secret else {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}),
-        )
-    finally:
-        PrivateRun._step = step
+def released(store: Path, out: Path, sharded: bool, lora: bool) -> str:
+    """A whole run of `train`, with all that it does beside steps."""
+    config = replace(CONFIG, layers=2, averaging=Averaging.EMA, lora_rank=2 if lora else None)
+    config = replace(config, checkpoint_every=2, evaluate_every=2)
+    how = RunOptions(sharded=sharded)
+    train(UserStore.open(store), plan_of("uls", steps=6), config, out=out, options=how, **SEEDS)
     return "done"
 
 
@@ -301,14 +200,11 @@ def trained_where_memory_runs_out(
     store: Path, out: Path, short: int | None
 ) -> tuple[torch.Tensor, int]:
     """The weights after 20 steps, and halvings; process ``short`` has memory for one example."""
-    memory = Memory()
-    seeds = {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}
+    memory, halvings = Memory(), 0
     options = {"engine": "reference", "micro_batch": 4, "loss": MemoryLoss(memory)}
-    model, run = open_run(store, out, plan_of("uls"), **seeds, **options)
-    halvings = 0
-    with run:
+    with begin(store, out, plan_of("uls"), **SEEDS, **options) as run:
         memory.most = 1 if current_world().rank == short else memory.most
         for step in run:
             run._of.optimizer.step()
             halvings += step.operator["halvings"]
-    return weights_of(model), halvings
+    return flat(run._of.model.parameters()), halvings

@@ -1,10 +1,7 @@
 """What a run begins from is what its base model's folder says, and what it releases is said."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,20 +10,15 @@ from safetensors.torch import load_file, save_file
 
 import userdp
 from tests.plans import uls_plan
-from tests.training.toy import toy_model
+from tests.training.toy import take, toy_model, weights
 from userdp.ledger import StoreLedger
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)
-FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
 
 
-def rewritten(base: Path, change) -> None:
+def rewritten(base, change):
     path = base / "model.safetensors"
     save_file(change(load_file(path)), path, metadata={"format": "pt"})
-
-
-def begun(store, base: Path, tmp_path, **options):
-    return userdp.train(store, PLAN, out=tmp_path / "run", model=str(base), **options)
 
 
 LN = "transformer.ln_f.weight"
@@ -46,51 +38,42 @@ def test_a_base_whose_weights_do_not_fit_its_model_is_refused_before_the_charge(
     change, told = UNFIT[case]
     rewritten(base, change)
     with pytest.raises(userdp.UseError, match=told) as caught:
-        begun(store, base, tmp_path)
+        userdp.train(store, PLAN, out=tmp_path / "run", model=str(base))
     assert caught.value.hint is not None
     assert not (tmp_path / "run").exists()
     assert not StoreLedger(store.path).history().charges
 
 
-def test_weights_of_memory_that_are_no_numbers_are_refused_before_the_charge(store, tmp_path):
+def test_weights_of_memory_that_are_no_numbers_are_refused_before_the_charge(store, begin):
     model = toy_model(store)
     with torch.no_grad():
         model.transformer.ln_f.weight[0] = torch.inf
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     with pytest.raises(userdp.UseError, match="NaN or infinite"):
-        userdp.make_private(model, optimizer, store, PLAN, out=tmp_path / "run")
+        begin(model=model)
     assert not StoreLedger(store.path).history().charges
 
 
 def test_weights_stored_in_bfloat16_train_and_leave_as_float32(store, base, tmp_path):
-    whole = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=BFLOAT16)
+    whole = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
     whole.save_pretrained(base)
-    begun(store, base, tmp_path, learning_rate=1e-5)
+    userdp.train(store, PLAN, out=tmp_path / "run", model=str(base), learning_rate=1e-5)
     released = load_file(tmp_path / "run" / "model" / "model.safetensors")
-    assert {one.dtype for one in released.values()} == {FLOAT32}
-    assert any(not torch.equal(one, one.to(BFLOAT16).float()) for one in released.values())
+    assert {one.dtype for one in released.values()} == {torch.float32}
+    assert any(not torch.equal(one, one.bfloat16().float()) for one in released.values())
 
 
-def said_of(model, store, run: Path, rate: float) -> tuple[list[str], float]:
-    """What is said before the first step, and the share of weights that a loop's steps move."""
-    before = [one.detach().clone() for one in model.parameters()]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+def test_a_loop_over_half_precision_is_told_the_share_of_weights_that_can_move(store, begin):
+    model = toy_model(store).to(torch.bfloat16)
+    before = weights(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with userdp.make_private(model, optimizer, store, uls_plan(steps=1), out=run) as private:
-            for _ in private:
-                optimizer.step()
-    told = [str(one.message) for one in caught if issubclass(one.category, userdp.UserdpWarning)]
-    after = list(model.parameters())
-    moved = sum(int((x != y).sum()) for x, y in zip(before, after, strict=True))
-    return [one for one in told if "rounded away" in one], moved / sum(x.numel() for x in after)
-
-
-def test_a_loop_over_half_precision_is_told_the_share_of_weights_that_can_move(store, tmp_path):
-    (told,), moved = said_of(toy_model(store).to(BFLOAT16), store, tmp_path / "run", 1e-5)
+        with begin(uls_plan(steps=1), model=model, optimizer=optimizer) as private:
+            take(private)
+    (told,) = (str(one.message) for one in caught if "rounded away" in str(one.message))
     share = float(told.partition("all but ")[2].partition("%")[0]) / 100
     assert "bfloat16" in told
-    assert share == pytest.approx(moved, abs=0.03)
+    assert share == pytest.approx(float((weights(model) != before).float().mean()), abs=0.03)
     assert share < 0.9
 
 
@@ -101,9 +84,8 @@ def test_a_run_is_never_compared_with_another_base_of_the_same_name(
     monkeypatch.chdir(tmp_path)
     userdp.train(store, PLAN, out="run", model="base", **lora)
     (first,) = userdp.evaluate("run", store=store, split="held-out-users").splits
-    (tmp_path / "elsewhere").mkdir()
-    shutil.copytree(base, tmp_path / "elsewhere" / "base")
-    rewritten(tmp_path / "elsewhere" / "base", lambda w: {**w, LN: w[LN] + 0.5})
+    elsewhere = shutil.copytree(base, tmp_path / "elsewhere" / "base")
+    rewritten(elsewhere, lambda w: {**w, LN: w[LN] + 0.5})
     monkeypatch.chdir(tmp_path / "elsewhere")
     with pytest.raises(userdp.UseError, match="does not hold the weights") as caught:
         userdp.evaluate("../run", store=store, split="held-out-users")

@@ -1,7 +1,5 @@
 """Fixed-size and truncated sampling from the plan to the ledger, the report and the audit."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -10,11 +8,11 @@ from tests.auditing.toy import CONFIG, audit_store
 from tests.ledgers import forget
 from tests.plans import plan_of_size
 from tests.speed import fast_then_slow
+from tests.training.toy import lines
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.journal import read_entries
 from userdp.plans import Plan
 from userdp.sampling import FixedSizeExamples, FixedSizeUsers, TruncatedExamples, TruncatedUsers
 from userdp.training.loop import train
@@ -23,25 +21,19 @@ KINDS = [FixedSizeUsers, FixedSizeExamples, TruncatedUsers, TruncatedExamples]
 FIXED = KINDS[:2]
 
 
-def plan(kind, **changes) -> Plan:
-    """Of a store with 160 training users, about 320 examples of them after the cap."""
-    by_user = kind in (FixedSizeUsers, TruncatedUsers)
-    size, population = (20, 120) if by_user else (30, 240)
+def plan(kind, bound=None) -> Plan:
+    """Of a store with 160 training users, about 320 examples of them after the cap.
+
+    ``bound``: the population, and the most or least of it, in place of one that holds.
+    """
+    size, population = (20, 120) if kind in (FixedSizeUsers, TruncatedUsers) else (30, 240)
+    values = {"group_size": 2, "steps": 12, "l2_clip_norm": 0.5, "noise_multiplier": 2.0}
     if kind in FIXED:
-        bounds = {"least_population": population - 30}
+        bounds = {"least_population": bound or population - 30}
     else:
-        bounds = {"most_population": 3 * population, "cap": 5 * size}
-    values = {
-        "population": population,
-        "group_size": 2,
-        "steps": 12,
-        "l2_clip_norm": 0.5,
-        "target_delta": 1e-5,
-        "noise_multiplier": 2.0,
-        **bounds,
-        **changes,
-    }
-    return plan_of_size(kind, values.pop("size", size), **values)
+        bounds = {"most_population": bound or 3 * population, "cap": 5 * size}
+    values |= {"population": bound or population, "target_delta": 1e-5, **bounds}
+    return plan_of_size(kind, size, **values)
 
 
 @pytest.fixture(scope="module")
@@ -57,26 +49,21 @@ def store(made):
 
 @pytest.mark.parametrize("kind", fast_then_slow(KINDS))
 def test_from_the_plan_to_the_report(store, tmp_path, capsys, kind):
-    mine, out = plan(kind), tmp_path / "run"
+    mine, out, page = plan(kind), tmp_path / "run", tmp_path / "report.html"
     train(store, mine, CONFIG, out=out)
-    attempts = [e for e in read_entries(out / "ledger.jsonl") if e["kind"] == "attempt"]
-    assert {entry["step"]["sampling"]["kind"] for entry in attempts} == {kind.kind}
-    units = [
-        line["units"]
-        for line in map(json.loads, (out / "operator.jsonl").read_text().splitlines())
-        if line["kind"] == "step"
-    ]
+    entries = [line for line in lines(out / "ledger.jsonl") if line["kind"] == "attempt"]
+    assert {entry["step"]["sampling"]["kind"] for entry in entries} == {kind.kind}
+    units = [one["units"] for one in lines(out / "operator.jsonl") if one["kind"] == "step"]
     fewest, most = mine.sampling.sizes(10**6)
     assert all(fewest <= number <= most for number in units)
     assert (len(set(units)) == 1) == (kind in FIXED)
     found = claim(out / "ledger.jsonl")
     assert found.guarantee == mine.guarantee()
     assert Plan.load(out / "plan.json") == mine
-    page = tmp_path / "report.html"
     assert userdp(["report", str(out), "--out", str(page), "--public"]) == 0
-    text = page.read_text()
-    assert mine.sampling.words.title in text
-    (assumed,) = mine.sampling.words.assumes
+    text, words = page.read_text(), mine.sampling.words
+    (assumed,) = words.assumes
+    assert words.title in text
     assert assumed.title in text
     # the command on the page prices it from the constants on the page
     capsys.readouterr()
@@ -88,13 +75,9 @@ def test_from_the_plan_to_the_report(store, tmp_path, capsys, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_outside_the_bounds_is_refused_before_any_charge(store, tmp_path, kind):
-    bound = (
-        {"least_population": 500, "population": 500}
-        if kind in FIXED
-        else {"most_population": 150, "population": 150}
-    )
+    outside = plan(kind, 500 if kind in FIXED else 150)
     before = StoreLedger(store.path).charges()
     with pytest.raises(UseError, match="Nothing was charged"):
-        train(store, plan(kind, **bound), CONFIG, out=tmp_path / "run")
+        train(store, outside, CONFIG, out=tmp_path / "run")
     assert StoreLedger(store.path).charges() == before
     assert not (tmp_path / "run").exists()

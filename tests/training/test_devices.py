@@ -1,4 +1,4 @@
-"""A device that is not there is refused before anything is charged."""
+"""A device that is not there is refused before anything is charged; each process has its own."""
 
 import pytest
 import torch
@@ -24,42 +24,38 @@ def test_what_is_not_there_is_refused_and_nobody_is_charged(store, tmp_path, nam
 
 @pytest.fixture
 def devices(monkeypatch):
-    """``devices(4, local_rank=1, processes=2)``: what torchrun says, and how many there are."""
+    """How many there are, and what torchrun says of a process."""
 
-    def say(count, *, local_rank=None, processes=1):
+    def say(count, rank, processes):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        told = {"LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": processes}
-        for name, value in told.items():
-            if local_rank is None:
-                monkeypatch.delenv(name, raising=False)
-            else:
-                monkeypatch.setenv(name, str(value))
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
 
     return say
 
 
 def test_each_of_several_processes_takes_the_device_of_its_local_rank(devices):
     for rank in range(2):
-        devices(2, local_rank=rank, processes=2)
+        devices(2, rank, 2)
         own = torch.device("cuda", rank)
         assert choose_device("cuda", processes=2) == choose_device(processes=2) == own
         assert choose_device("cuda", processes=16) == own, "eight machines of two"
     assert choose_device("cpu", processes=4) == torch.device("cpu")
-    devices(2, local_rank=0, processes=1)
+    devices(2, 0, 1)
     assert choose_device("cuda:1", processes=2) == torch.device("cuda:1"), "one on each machine"
 
 
 @pytest.mark.parametrize(
-    ("count", "told", "name", "says"),
+    ("count", "rank", "name", "says"),
     [
-        (1, {"local_rank": 1, "processes": 2}, "cuda", "no device 'cuda:1' here"),
-        (0, {"local_rank": 0, "processes": 2}, "cuda", "sees 0 CUDA devices"),
-        (4, {"local_rank": 1, "processes": 2}, "cuda:0", "all 2 processes of this machine"),
+        (1, 1, "cuda", "no device 'cuda:1' here"),
+        (0, 0, "cuda", "sees 0 CUDA devices"),
+        (4, 1, "cuda:0", "all 2 processes of this machine"),
     ],
 )
-def test_processes_without_a_device_of_their_own_are_refused(devices, count, told, name, says):
-    devices(count, **told)
+def test_processes_without_a_device_of_their_own_are_refused(devices, count, rank, name, says):
+    devices(count, rank, 2)
     with pytest.raises(UseError, match=says):
         choose_device(name, processes=2)
 

@@ -1,14 +1,11 @@
 """Records of several owners: the claim is fixed-graph, and what cannot be claimed is refused."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import nn
 
 from tests.data.corpora import ListSource
 from tests.plans import els_plan, uls_plan
@@ -22,69 +19,50 @@ from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients import get_engine
-from userdp.plans import Plan
 from userdp.training import steps as steps_module
 from userdp.training.private import make_private
 
 K = 2
-GRAPH = [  # owners, holder first; ben owns one record that ana holds, and one of his own
-    ("ana", "ben"),
-    ("ana",),
-    ("ben",),
-    ("cid", "dora"),
-    ("dora",),
-    ("eva",),
-]
+# Owners, holder first; ben owns one record that ana holds, and one of his own.
+GRAPH = [("ana", "ben"), ("ana",), ("ben",), ("cid", "dora"), ("dora",), ("eva",)]
+TEXTS = [f"w{n} w2 w3" for n in range(len(GRAPH))]
 
 
-def greedy(
-    folder: Path, texts: list[str] | None = None, *, held_out: float = 0.0, **options
-) -> UserStore:
+def greedy(folder, texts=TEXTS, *, held_out=0.0, **options):
     folder.mkdir()
-    texts = texts or [f"w{n} w2 w3" for n in range(len(GRAPH))]
     records = tuple(
         Record(owners[0].encode(), text.encode(), n, owners=tuple(o.encode() for o in owners))
         for n, (owners, text) in enumerate(zip(GRAPH, texts, strict=True))
     )
-    prepare_store(
-        ListSource(records, several_owners=True),
-        folder / "store",
-        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
-        seq_len=8,
-        held_out_users=0,
-        held_out_examples=held_out,
-        owners=Owners.GREEDY,
-        records_per_user=K,
-        **options,
-    )
+    tokenizer = StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json"))
+    options |= {"seq_len": 8, "held_out_users": 0, "held_out_examples": held_out}
+    options |= {"tokenizer": tokenizer, "owners": Owners.GREEDY, "records_per_user": K}
+    prepare_store(ListSource(records, several_owners=True), folder / "store", **options)
     return UserStore.open(folder / "store", fixed_graph=True)
 
 
-def graph_plan(**changes) -> Plan:
+def graph_plan(**changes):
     return els_plan(**{"group_size": K, "fixed_graph": True, **changes})
 
 
 class Signed(nn.Module):
     """A row's gradient is far along +1 or -1, as its first token says."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
 
-    def forward(self, input_ids: Tensor) -> Tensor:
-        sign = torch.where(input_ids[:, 0] % 2 == 0, 1.0, -1.0)
-        return 100 * sign * self.weight
+    def forward(self, input_ids):
+        return 100 * torch.where(input_ids[:, 0] % 2 == 0, 1.0, -1.0) * self.weight
 
 
-def signed_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    losses: Tensor = model(input_ids)
-    return losses
+def signed_loss(model, input_ids, lengths):
+    return model(input_ids)
 
 
-def first_sum(store: UserStore, plan: Plan, out: Path, monkeypatch) -> float:
+def first_sum(store, plan, out, monkeypatch):
     """The clipped sum of a run's first step, before its noise."""
-    found = []
-    honest = get_engine("reference")
+    found, honest, model = [], get_engine("reference"), Signed()
 
     def watched(*arguments, **options):
         summed = honest(*arguments, **options)
@@ -92,11 +70,15 @@ def first_sum(store: UserStore, plan: Plan, out: Path, monkeypatch) -> float:
         return summed
 
     monkeypatch.setattr(steps_module, "engine_of", lambda model, name: watched)
-    model = Signed()
-    run = private_run(model, sgd(model), store, plan, out=out, loss=signed_loss, engine="reference")
-    with run as private:
+    how = {"out": out, "loss": signed_loss, "engine": "reference"}
+    with private_run(model, sgd(model), store, plan, **how) as private:
         next(iter(private))
     return found[0]
+
+
+def gaussian_delta(mu, epsilon):
+    near, far = stats.norm.cdf([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu])
+    return float(near - math.exp(epsilon) * far)
 
 
 def test_invariant_3_exchanging_one_owners_texts_moves_a_step_by_two_clips_each(
@@ -106,40 +88,34 @@ def test_invariant_3_exchanging_one_owners_texts_moves_a_step_by_two_clips_each(
 
     The sum moves by 2 C K: more than the C K of add-or-remove, and as much as fixed-graph prices.
     """
-    plan = graph_plan(population=10, batch_size=10, l2_clip_norm=0.5)  # p = 1: all take part
-    before = ["w0 w2", "w1 w2", "w0 w2", "w1 w2", "w1 w2", "w1 w2"]
-    after = ["w1 w2", "w1 w2", "w1 w2", "w1 w2", "w1 w2", "w1 w2"]
-    sums = []
-    for name, texts in (("before", before), ("after", after)):
-        store = greedy(tmp_path / name, texts)
+    everybody = {"population": 10, "batch_size": 10}  # p = 1: all take part
+    plan, sums = graph_plan(**everybody, l2_clip_norm=0.5), []
+    for name, firsts in (("before", "010111"), ("after", "111111")):
+        store = greedy(tmp_path / name, [f"w{first} w2" for first in firsts])
         sums.append(first_sum(store, plan, tmp_path / f"{name}-run", monkeypatch))
-    moved = abs(sums[0] - sums[1])
-    allowed = 2 * K * plan.clip.l2_norm
+    moved, allowed = abs(sums[0] - sums[1]), 2 * K * plan.clip.l2_norm
     assert 0.99 * allowed < moved <= allowed
-    assert moved > 1.9 * K * plan.clip.l2_norm  # the twin: add-or-remove would have priced this
-    twice = moved / plan.noise_std  # what an attacker who knows all else can tell at p = 1
-    true = _gaussian_delta(twice * math.sqrt(plan.steps), plan.guarantee().epsilon)
-    assert true <= plan.budget.target_delta
-    cheap = els_plan(**{"group_size": K, "population": 10, "batch_size": 10})
-    twin = _gaussian_delta(twice * math.sqrt(plan.steps), cheap.guarantee().epsilon)
-    assert twin > 100 * plan.budget.target_delta
-
-
-def _gaussian_delta(mu: float, epsilon: float) -> float:
-    near, far = stats.norm.cdf([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu])
-    return float(near - math.exp(epsilon) * far)
+    # What an attacker who knows all else can tell at p = 1. The twin is add-or-remove's price.
+    mu, delta = moved / plan.noise_std * math.sqrt(plan.steps), plan.budget.target_delta
+    assert gaussian_delta(mu, plan.guarantee().epsilon) <= delta
+    cheap = els_plan(group_size=K, **everybody)
+    assert gaussian_delta(mu, cheap.guarantee().epsilon) > 100 * delta
 
 
 @pytest.mark.parametrize(
-    ("plan", "message"),
+    ("plan", "options", "message"),
     [
-        (els_plan(group_size=K), "add-or-remove would be false"),
-        (uls_plan(), "add-or-remove would be false"),
-        (graph_plan(group_size=1), "group_size is 1"),
+        (els_plan(group_size=K), {}, "add-or-remove would be false"),
+        (uls_plan(), {}, "add-or-remove would be false"),
+        (graph_plan(group_size=1), {}, "group_size is 1"),
+        (graph_plan(), {"held_out": 0.5}, "move records of others"),
+        (graph_plan(), {"split": SplitRule.FIRST_PART}, "move records of others"),
     ],
 )
-def test_plans_that_the_store_does_not_support_are_refused(tmp_path, plan, message):
-    store = greedy(tmp_path / "s")
+def test_plans_and_splits_that_the_store_does_not_support_are_refused(
+    tmp_path, plan, options, message
+):
+    store = greedy(tmp_path / "s", **options)
     for opened in (store, store.path):
         model = Signed()
         with pytest.raises(UseError, match=message):
@@ -148,18 +124,7 @@ def test_plans_that_the_store_does_not_support_are_refused(tmp_path, plan, messa
     assert not (store.path / "ledger.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    "options", [{"held_out": 0.5}, {"split": SplitRule.FIRST_PART}], ids=["hash", "first part"]
-)
-def test_splits_by_the_number_of_usable_records_are_refused(tmp_path, options):
-    store = greedy(tmp_path / "s", **options)
-    model = Signed()
-    with pytest.raises(UseError, match="move records of others"):
-        make_private(model, sgd(model), store, graph_plan(), out=tmp_path / "r", loss=signed_loss)
-
-
-def test_fixed_graph_over_records_of_one_owner_is_refused(store, tmp_path):
-    model = Signed()
+def test_fixed_graph_over_records_of_one_owner_is_refused(begin):
     with pytest.raises(UseError, match="fixed-graph adjacency, and each") as refused:
-        make_private(model, sgd(model), store, graph_plan(), out=tmp_path / "r", loss=signed_loss)
+        begin(graph_plan(), model=Signed(), loss=signed_loss)
     assert "one user" in str(refused.value)

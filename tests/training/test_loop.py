@@ -1,4 +1,5 @@
-# ruff: noqa: PT012  (what raises is a whole run, broken off inside)
+"""`userdp train`'s loop: resumed runs, what is released and measured, and what is refused."""
+
 import dataclasses
 import stat
 import warnings
@@ -16,73 +17,66 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import NONE
 from userdp.data.splits import Split
 from userdp.training import operator_log
-from userdp.training.config import (
-    Averaging,
-    OptimizerName,
-    PlainPlan,
-    RunOptions,
-    Schedule,
-    TrainConfig,
-)
+from userdp.training.config import Averaging, OptimizerName, PlainPlan, RunOptions, Schedule
 from userdp.training.loop import train
 from userdp.training.losses import evaluate
 from userdp.training.models import read_model
 from userdp.training.optimizers import learning_rate
 
 
-def changed(**values) -> TrainConfig:
+def changed(**values):
     return dataclasses.replace(CONFIG, **values)
+
+
+def weights_of(run):
+    return load_file(run / "model" / "model.safetensors")
+
+
+@pytest.fixture
+def broken(store, tmp_path, monkeypatch):
+    """A run that ended in step ``at``, behind its charge."""
+
+    def broken(plan, config, at):
+        honest = operator_log.OperatorLog.step
+
+        def note(self, step, *, rate):
+            if step.number == at:
+                raise KeyboardInterrupt
+            honest(self, step, rate=rate)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(operator_log.OperatorLog, "step", note)
+            with pytest.raises(KeyboardInterrupt):
+                train(store, plan, config, out=tmp_path / "run")
+        return tmp_path / "run"
+
+    return broken
 
 
 @pytest.mark.parametrize("optimizer", list(OptimizerName))
 @pytest.mark.parametrize("averaging", fast_then_slow(Averaging))
 def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_does(
-    store, tmp_path, optimizer, averaging, monkeypatch
+    store, tmp_path, optimizer, averaging, broken
 ):
-    config = changed(
-        optimizer=optimizer,
-        averaging=averaging,
-        schedule=Schedule.LINEAR,
-        checkpoint_every=2,
-        weight_decay=0.1,
-    )
-    plan = PlainPlan(steps=6, batch_size=8)
+    how = {"schedule": Schedule.LINEAR, "checkpoint_every": 2, "weight_decay": 0.1}
+    plan, config = PlainPlan(steps=6, batch_size=8), changed(optimizer=optimizer, **how)
+    config = dataclasses.replace(config, averaging=averaging)
     train(store, plan, config, out=tmp_path / "whole")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(operator_log.OperatorLog, "step", interrupt_at(5))
-        train(store, plan, config, out=tmp_path / "broken")
-    train(store, plan, config, out=tmp_path / "broken", resume=True)
-    one, other = (
-        load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "broken")
-    )
+    run = broken(plan, config, 5)
+    train(store, plan, config, out=run, resume=True)
+    one, other = weights_of(tmp_path / "whole"), weights_of(run)
     assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def interrupt_at(step_number):
-    honest = operator_log.OperatorLog.step
-
-    def note(self, step, *, rate):
-        if step.number == step_number:
-            raise KeyboardInterrupt
-        honest(self, step, rate=rate)
-
-    return note
-
-
-def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(
-    store, tmp_path, monkeypatch
-):
+def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(store, broken):
     plan, config = uls_plan(steps=7), changed(checkpoint_every=3, warmup_steps=7)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(operator_log.OperatorLog, "step", interrupt_at(5))
-        train(store, plan, config, out=tmp_path / "run")
-    train(store, plan, config, out=tmp_path / "run", resume=True)
-    assert attempts(tmp_path / "run") == 7
-    assert claim(tmp_path / "run" / "ledger.jsonl").guarantee == plan.guarantee()
+    run = broken(plan, config, 5)
+    train(store, plan, config, out=run, resume=True)
+    assert attempts(run) == 7
+    assert claim(run / "ledger.jsonl").guarantee == plan.guarantee()
     assert claim(store.path).guarantee == plan.guarantee()
-    steps = [line for line in lines(tmp_path / "run" / "operator.jsonl") if line["kind"] == "step"]
+    steps = [line for line in lines(run / "operator.jsonl") if line["kind"] == "step"]
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 6, 7]
     rates = [line["learning_rate"] for line in steps]
     assert rates == pytest.approx([0.01 * t / 7 for t in (1, 2, 3, 4, 6, 7)])
@@ -90,14 +84,12 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(
 
 @pytest.mark.parametrize("what", ["configuration", "model"])
 def test_invariant_7_a_changed_configuration_or_base_refuses_to_resume(
-    store, tmp_path, monkeypatch, what
+    store, tmp_path, broken, what
 ):
     base, model = str(tmp_path / "base"), toy_model(store)
     model.save_pretrained(base)
     config = changed(model=base)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(operator_log.OperatorLog, "step", interrupt_at(2))
-        train(store, uls_plan(), config, out=tmp_path / "run")
+    run = broken(uls_plan(), config, 2)
     if what == "configuration":
         config = changed(model=base, learning_rate=0.02)
     else:
@@ -105,47 +97,41 @@ def test_invariant_7_a_changed_configuration_or_base_refuses_to_resume(
             model.transformer.wpe.weight[0, 0] += 1e-3
         model.save_pretrained(base)
     with pytest.raises(UseError, match=f"the {what} is not the one"):
-        train(store, uls_plan(), config, out=tmp_path / "run", resume=True)
+        train(store, uls_plan(), config, out=run, resume=True)
 
 
 def test_a_run_without_privacy_makes_the_stores_claim_infinite(store, tmp_path):
-    plan = PlainPlan(steps=2, batch_size=8)
-    train(store, plan, CONFIG, out=tmp_path / "run")
-    assert lines(tmp_path / "run" / "ledger.jsonl")[0]["plan"] is None
-    for path in (store.path, tmp_path / "run" / "ledger.jsonl"):
+    run = tmp_path / "run"
+    train(store, PlainPlan(steps=2, batch_size=8), CONFIG, out=run)
+    assert lines(run / "ledger.jsonl")[0]["plan"] is None
+    for path in (store.path, run / "ledger.jsonl"):
         found = claim(path).guarantee
-        assert found.epsilon == float("inf")
-        assert found.sampling == NONE
+        assert (found.epsilon, found.sampling) == (float("inf"), NONE)
 
 
 @pytest.mark.slow
 def test_the_average_is_what_is_released_and_measured(store, tmp_path):
-    config = changed(averaging=Averaging.EMA, evaluate_every=5)
-    train(store, uls_plan(), config, out=tmp_path / "run")
-    state = load_file(max((tmp_path / "run" / "checkpoints").iterdir()))
-    released = load_file(tmp_path / "run" / "model" / "model.safetensors")
-    name = "transformer.wpe.weight"
+    run, name = tmp_path / "run", "transformer.wpe.weight"
+    train(store, uls_plan(), changed(averaging=Averaging.EMA, evaluate_every=5), out=run)
+    state, released = load_file(max((run / "checkpoints").iterdir())), weights_of(run)
     assert torch.equal(released[name], state[f"average.{name}"])
     assert not torch.equal(released[name], state[f"weights.{name}"])
-    log = lines(tmp_path / "run" / "operator.jsonl")
+    log = lines(run / "operator.jsonl")
     measured = [line["loss"] for line in log if line["kind"] == "evaluation"]
-    model = read_model(str(tmp_path / "run" / "model"))
-    found, _ = evaluate(model, store, Split.HELD_OUT_USERS)
+    found, _ = evaluate(read_model(str(run / "model")), store, Split.HELD_OUT_USERS)
     assert measured[-1] == pytest.approx(found["loss"], abs=1e-5)
 
 
 def test_a_model_that_would_misread_the_store_is_refused(store, tmp_path):
-    small = dataclasses.replace(CONFIG, model=str(tmp_path / "small"))
     shape = transformers.GPT2Config(vocab_size=8, n_positions=8, n_embd=8, n_layer=1, n_head=1)
     transformers.AutoModelForCausalLM.from_config(shape).save_pretrained(tmp_path / "small")
-    with pytest.raises(UseError, match="knows 8 tokens"):
-        train(store, uls_plan(), small, out=tmp_path / "run")
-    with pytest.raises(UseError, match="different tokenizers"):
-        other = toy_store(tmp_path / "other")
-        train(other, uls_plan(), changed(model="bundled"), out=tmp_path / "run")
-    with pytest.raises(UseError, match="cannot load a causal language model"):
-        nowhere = changed(model=str(tmp_path / "nowhere"))
-        train(store, uls_plan(), nowhere, out=tmp_path / "run")
+    for model, told in (
+        (str(tmp_path / "small"), "knows 8 tokens"),
+        ("bundled", "different tokenizers"),
+        (str(tmp_path / "nowhere"), "cannot load a causal language model"),
+    ):
+        with pytest.raises(UseError, match=told):
+            train(store, uls_plan(), changed(model=model), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -177,6 +163,5 @@ def test_a_population_far_from_what_is_drawn_is_said(tmp_path, population, says)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         train(store, plan, CONFIG, out=tmp_path / "run")
-    assert (
-        any("are expected of the declared population" in str(one.message) for one in told) is says
-    )
+    expected = "are expected of the declared population"
+    assert any(expected in str(one.message) for one in told) is says

@@ -18,21 +18,13 @@ from userdp.training.personalization import LocalTraining, halves, personalize
 HOW = LocalTraining(learning_rate=(0.3, 0.05), epochs=4, batch_size=2)
 
 
-@pytest.fixture(scope="module")
-def held_out(tmp_path_factory):
-    store = toy_store(tmp_path_factory.mktemp("people"), cycles(30), held_out=0.5)
-    return store, store.split(Split.HELD_OUT_USERS)
-
-
 def losses_of(model, split, user, examples):
     """Each example's summed loss and targets, one row in a pass."""
     for example in examples:
-        tokens = torch.tensor(split.gather([user], [example]).row(0).astype(np.int64))
-        logits = model(input_ids=tokens[None], use_cache=False).logits[0, :-1]
-        yield (
-            torch.nn.functional.cross_entropy(logits, tokens[1:], reduction="sum"),
-            len(tokens) - 1,
-        )
+        row = torch.tensor(split.gather([user], [example]).row(0).astype(np.int64))
+        logits = model(input_ids=row[None], use_cache=False).logits[0, :-1]
+        loss = torch.nn.functional.cross_entropy(logits, row[1:], reduction="sum")
+        yield loss, len(row) - 1
 
 
 @torch.no_grad()
@@ -55,36 +47,30 @@ def oracle(model, split, user, rate):
     return mean_loss(own, split, user)
 
 
-def able(split):
-    """The users with two examples."""
-    return np.flatnonzero(split.counts >= 2)
-
-
-def adapted(held_out, *, lora):
-    store, split = held_out
-    model = toy_model(store)
+def adapted(folder, *, lora):
+    store = toy_store(folder, cycles(30), held_out=0.5)
+    split, model = store.split(Split.HELD_OUT_USERS), toy_model(store)
     if lora:
         model = add_adapters(model, TrainConfig(lora_rank=2))
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if "lora_B" in name:
-                    parameter.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
-    users = able(split)[:6]
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, 0, 0.1, torch.Generator().manual_seed(1))
+    users = np.flatnonzero(split.counts >= 2)[:6]
     expected = [[oracle(model, split, user, rate) for user in users] for rate in HOW.learning_rate]
     before = [mean_loss(model.eval(), split, user) for user in users]
     return personalize(model, split, users, HOW), np.array(before), np.array(expected)
 
 
 @pytest.mark.parametrize("lora", fast_then_slow([False, True]), ids=["all weights", "adapters"])
-def test_each_users_model_is_what_sgd_on_a_copy_of_the_weights_makes(held_out, lora):
-    personalized, before, after = adapted(held_out, lora=lora)
-    assert np.abs(personalized.before - before).max() < 1e-5
-    assert np.abs(personalized.after - after).max() < 1e-5
-    assert np.abs(personalized.after - before).max() > 0.01
-    assert np.abs(personalized.after[0] - personalized.after[1]).max() > 0.01
+def test_each_users_model_is_what_sgd_on_a_copy_of_the_weights_makes(tmp_path, lora):
+    found, before, after = adapted(tmp_path, lora=lora)
+    assert np.abs(found.before - before).max() < 1e-5
+    assert np.abs(found.after - after).max() < 1e-5
+    assert np.abs(found.after - before).max() > 0.01
+    assert np.abs(found.after[0] - found.after[1]).max() > 0.01
 
 
-def test_twin_weights_that_one_user_leaves_to_the_next_are_caught(held_out, monkeypatch):
+def test_twin_weights_that_one_user_leaves_to_the_next_are_caught(tmp_path, monkeypatch):
     honest = personalization.mean_loss
 
     def leaving(model, *rest, **options):
@@ -93,5 +79,5 @@ def test_twin_weights_that_one_user_leaves_to_the_next_are_caught(held_out, monk
         return honest(model, *rest, **options)
 
     monkeypatch.setattr(personalization, "mean_loss", leaving)
-    personalized, _, after = adapted(held_out, lora=False)
-    assert np.abs(personalized.after - after).max() > 1e-4
+    found, _, after = adapted(tmp_path, lora=False)
+    assert np.abs(found.after - after).max() > 1e-4

@@ -18,21 +18,21 @@ from userdp.training.models import enable_checkpointing
 CLIP = 1e-3
 BF16 = Precision.BFLOAT16
 LORA = {"lora_rank": 2, "lora_targets": ("c_attn",)}
+AGAIN = {"activation_checkpointing": True}
 SETTINGS = {
     "autocast": TrainConfig(precision=BF16),
-    "checkpointing": TrainConfig(activation_checkpointing=True),
-    "autocast and checkpointing": TrainConfig(precision=BF16, activation_checkpointing=True),
+    "checkpointing": TrainConfig(**AGAIN),
+    "autocast and checkpointing": TrainConfig(precision=BF16, **AGAIN),
     "adapters": TrainConfig(**LORA),
     "bfloat16 base": TrainConfig(**LORA, base_precision=BF16),
-    "all of it": TrainConfig(
-        **LORA, base_precision=BF16, precision=BF16, activation_checkpointing=True
-    ),
+    "all of it": TrainConfig(**LORA, base_precision=BF16, precision=BF16, **AGAIN),
 }
 
 
-def build(config):
-    """As `loop.train` builds it, from a tiny model; adapters that are not zero any more."""
+def clipping(engine, setting):
+    """Clips users with the model as `loop.train` builds it; its adapters are not zero any more."""
     torch.manual_seed(3)
+    config = SETTINGS[setting]
     shape = transformers.GPT2Config(
         vocab_size=29, n_embd=16, n_layer=2, n_head=2, n_positions=16, bos_token_id=0,
         eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
@@ -46,37 +46,31 @@ def build(config):
     with torch.no_grad():
         for parameter in trainable_parameters(model).values():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
+    loss = build_loss(config, model)
+
+    def clip(users):
+        units = Units.from_rows(users, width=9)
+        return get_engine(engine)(model, loss, units, l2_clip_norm=CLIP)
+
+    return clip
 
 
-def rows(sizes):
+def users(*sizes):
     draw = random.Random(0)
     return [
         [[draw.randrange(29) for _ in range(draw.randint(3, 9))] for _ in range(k)] for k in sizes
     ]
 
 
-def clip(name, model, config, units, bound=CLIP):
-    return get_engine(name)(
-        model, build_loss(config, model), Units.from_rows(units, width=9), l2_clip_norm=bound
-    )
-
-
-def distance(one, two):
-    return math.sqrt(squared_norm(one.value[name] - two.value[name] for name in one.value))
-
-
 @pytest.mark.parametrize("setting", fast_then_slow(SETTINGS))
 @pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_3_one_user_moves_the_sum_by_at_most_the_clip_norm(name, setting):
-    config, units = SETTINGS[setting], rows([2, 1, 3, 2])
-    model = build(config)
-    everybody = clip(name, model, config, units)
+    clip, units = clipping(name, setting), users(2, 1, 3, 2)
+    everybody, moves = clip(units), []
     assert all(norm > CLIP for norm in everybody.norms)
-    moves = [
-        distance(everybody, clip(name, model, config, units[:k] + units[k + 1 :]))
-        for k in range(len(units))
-    ]
+    for k in range(len(units)):
+        rest = clip(units[:k] + units[k + 1 :]).value
+        moves.append(math.sqrt(squared_norm(everybody.value[n] - v for n, v in rest.items())))
     assert 0.9 * CLIP < max(moves) <= CLIP
 
 
@@ -84,10 +78,8 @@ def test_invariant_3_one_user_moves_the_sum_by_at_most_the_clip_norm(name, setti
 @pytest.mark.parametrize("setting", fast_then_slow(["bfloat16 base", "autocast"]))
 def test_invariant_3_where_anything_is_bfloat16_a_users_bits_are_its_own(setting, name):
     """Frozen weights too: their rounding reaches everybody's gradient."""
-    config, units = SETTINGS[setting], rows([2, 1, 3, 1, 2, 2])
-    model = build(config)
-    everybody = clip(name, model, config, units)
+    clip, units = clipping(name, setting), users(2, 1, 3, 1, 2, 2)
+    own = clip(units).norms
     for others in (units[:1], units[::-1], units[2:]):
-        norms = clip(name, model, config, others).norms
-        for unit, norm in zip(others, norms, strict=True):
-            assert everybody.norms[units.index(unit)] == norm
+        for unit, norm in zip(others, clip(others).norms, strict=True):
+            assert own[units.index(unit)] == norm

@@ -1,10 +1,9 @@
 """Of the files beside released weights, settings are kept that their classes know, and no more."""
 
-from __future__ import annotations
-
+import hashlib
 import json
-from pathlib import Path
 
+import peft
 import pytest
 import transformers
 
@@ -25,40 +24,63 @@ def test_a_config_loses_none_of_its_settings(kind, tmp_path):
     assert _settings(written, config) == written
 
 
-def saved(model, store, folder, **options) -> Path:
-    save_model(model, folder, tokenizer=store.tokenizer_path, lineage=Lineage(), **options)
-    return folder
+@pytest.fixture
+def saved(store, tmp_path):
+    def saved(model, name, **options):
+        how = {"tokenizer": store.tokenizer_path, "lineage": Lineage(), **options}
+        save_model(model, tmp_path / name, **how)
+        return tmp_path / name
+
+    return saved
 
 
-def test_notes_places_and_code_of_a_base_model_end_at_the_release(store, tmp_path):
-    base = saved(toy_model(store), store, tmp_path / MARK)
+def test_notes_places_and_code_of_a_base_model_end_at_the_release(store, saved):
+    base = saved(toy_model(store), MARK)
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         values = json.loads((base / name).read_text())
         planted = {"note": MARK, "auto_map": {"AutoConfig": MARK}, "_name_or_path": MARK}
         (base / name).write_text(json.dumps({**values, **planted}))
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base, padding_side="left")
-    out = saved(model, store, tmp_path / "out", own_tokenizer=tokenizer)
+    out = saved(model, "out", own_tokenizer=tokenizer)
     assert holding(out, MARK) == []
     again = transformers.AutoTokenizer.from_pretrained(out)
     assert again("w3 w1")["input_ids"] == tokenizer("w3 w1")["input_ids"]
     assert (again.eos_token, again.padding_side) == (tokenizer.eos_token, "left")
 
 
-def test_of_adapters_no_place_is_kept(store, tmp_path):
-    peft = pytest.importorskip("peft", reason="the extra lora is not installed")
-    base = saved(toy_model(store), store, tmp_path / MARK)
+def test_of_adapters_no_place_is_kept(store, saved):
+    base = saved(toy_model(store), MARK)
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
     settings = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
     model = peft.get_peft_model(model, settings)
-    out = saved(model, store, tmp_path / "out")
-    assert holding(out, MARK) == []
-    settings = peft.PeftConfig.from_pretrained(str(out))
-    assert (settings.r, settings.base_model_name_or_path) == (2, None)
-    own = model.peft_config["default"]
-    own.base_model_name_or_path = "openai-community/gpt2"
-    own.corda_config = peft.tuners.lora.config.CordaConfig(cache_file=f"cache/{MARK}")
-    own.tokenizer_name_or_path = str(base)
-    assert holding(saved(model, store, tmp_path / "hub"), MARK) == []
-    settings = peft.PeftConfig.from_pretrained(str(tmp_path / "hub"))
-    assert settings.base_model_name_or_path == "openai-community/gpt2"
+    own, known = model.peft_config["default"], None
+    for name in ("of a folder", "of the hub"):
+        out = saved(model, name)
+        assert holding(out, MARK) == []
+        kept = peft.PeftConfig.from_pretrained(str(out))
+        assert (kept.r, kept.base_model_name_or_path) == (2, known)
+        own.base_model_name_or_path = known = "openai-community/gpt2"
+        own.corda_config = peft.tuners.lora.config.CordaConfig(cache_file=f"cache/{MARK}")
+        own.tokenizer_name_or_path = str(base)
+
+
+@pytest.mark.parametrize("how", ["bound", "not bound", "changed", "missing", "a link"])
+def test_a_file_leaves_only_if_the_ledger_binds_it_and_just_as_it_is(tmp_path, how):
+    model, out, name = tmp_path / "model", tmp_path / "out", "chat_template.jinja"
+    model.mkdir()
+    out.mkdir()
+    path, text = model / name, "{{ messages }}"
+    path.write_text(MARK if how == "changed" else text)
+    if how == "missing":
+        path.unlink()
+    elif how == "a link":
+        path.rename(model / "elsewhere").write_text(text)
+        path.symlink_to(model / "elsewhere")
+    bound = {} if how == "not bound" else {name: hashlib.sha256(text.encode()).hexdigest()}
+    if how in ("bound", "not bound"):
+        copy_bound(model, out, [name], bound=bound)
+        assert (out / name).exists() == (how == "bound")
+        return
+    with pytest.raises(UseError, match="chat_template"):
+        copy_bound(model, out, [name], bound=bound)
