@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import peft
 import torch
-import torch.nn.functional as F
 import transformers
-from torch import Tensor, nn
 
+from tests.training.ordinary.own_losses import entropies
 from tests.training.ordinary.own_modules import MinGPT
 from tests.training.ordinary.script import (
     BATCHES,
@@ -23,161 +22,141 @@ from tests.training.ordinary.script import (
 from userdp.gradients import causal_lm_loss
 
 
-def gpt2(vocabulary: int, **changes: Any) -> nn.Module:
-    return transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            vocab_size=vocabulary, n_positions=LONGEST, n_embd=16, n_layer=2, n_head=2,
-            bos_token_id=0, eos_token_id=0, **changes,
-        )
-    )  # fmt: skip
+def gpt2(vocabulary, **changes):
+    shape = {"n_positions": LONGEST, "n_embd": 16, "n_layer": 2, "n_head": 2, **changes}
+    shape |= {"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
 
 
-def llama(vocabulary: int) -> nn.Module:
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=vocabulary, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-            num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=LONGEST,
-            bos_token_id=0, eos_token_id=0, pad_token_id=0,
-        )
-    )  # fmt: skip
+def of_kind(kind, vocabulary, **changes):
+    shape = {"vocab_size": vocabulary, "hidden_size": 16, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 2, "max_position_embeddings": LONGEST, **changes}
+    shape |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    config = transformers.AutoConfig.for_model(kind, **shape)
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def llama(vocabulary):
+    return of_kind("llama", vocabulary, intermediate_size=32, num_key_value_heads=1)
 
 
 @script(BATCHES)
-def gpt2_from_a_configuration(vocabulary: int) -> Script:
+def gpt2_from_a_configuration(vocabulary):
     return Script(model=gpt2(vocabulary))
 
 
 @script(BATCHES)
-def gpt2_without_dropout(vocabulary: int) -> Script:
+def gpt2_without_dropout(vocabulary):
     return Script(model=gpt2(vocabulary, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
 
 
 @script(BATCHES)
-def llama_from_a_configuration(vocabulary: int) -> Script:
+def llama_from_a_configuration(vocabulary):
     return Script(model=llama(vocabulary))
 
 
 @script(BATCHES)
-def opt_from_a_configuration(vocabulary: int) -> Script:
-    shape = transformers.OPTConfig(
-        vocab_size=vocabulary, hidden_size=16, num_hidden_layers=2, ffn_dim=32,
-        num_attention_heads=2, max_position_embeddings=LONGEST, word_embed_proj_dim=16,
-    )  # fmt: skip
-    return Script(model=transformers.OPTForCausalLM(shape))
+def opt_from_a_configuration(vocabulary):
+    return Script(model=of_kind("opt", vocabulary, ffn_dim=32, word_embed_proj_dim=16))
 
 
 @script(BATCHES)
-def gpt_neox_from_a_configuration(vocabulary: int) -> Script:
-    shape = transformers.GPTNeoXConfig(
-        vocab_size=vocabulary, hidden_size=16, num_hidden_layers=2, intermediate_size=32,
-        num_attention_heads=2, max_position_embeddings=LONGEST,
-    )  # fmt: skip
-    return Script(model=transformers.GPTNeoXForCausalLM(shape))
+def gpt_neox_from_a_configuration(vocabulary):
+    return Script(model=of_kind("gpt_neox", vocabulary, intermediate_size=32))
 
 
 @script(BATCHES)
-def embeddings_resized(vocabulary: int) -> Script:
-    model: Any = gpt2(vocabulary - 5)
+def embeddings_resized(vocabulary):
+    model = gpt2(vocabulary - 5)
     model.resize_token_embeddings(vocabulary)
     return Script(model=model)
 
 
 @script(BATCHES)
-def gradient_checkpointing_enable(vocabulary: int) -> Script:
-    model: Any = gpt2(vocabulary)
+def gradient_checkpointing_enable(vocabulary):
+    model = gpt2(vocabulary)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Script(model=model)
 
 
 @script(BATCHES)
-def a_loss_on_hidden_states_too(vocabulary: int) -> Script:
-    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+def a_loss_on_hidden_states_too(vocabulary):
+    def loss(model, input_ids, lengths):
         out = model(input_ids=input_ids, output_hidden_states=True)
-        losses = F.cross_entropy(
-            out.logits[:, :-1].transpose(1, 2), input_ids[:, 1:], reduction="none"
-        )
         size = out.hidden_states[1].square().mean(-1)[:, :-1]
-        return row_means(losses + 0.01 * size, lengths)
+        return row_means(entropies(out.logits, input_ids) + 0.01 * size, lengths)
 
     return Script(model=llama(vocabulary), loss=loss)
 
 
-def adapted(model: nn.Module, config: peft.PeftConfig) -> nn.Module:
-    found: nn.Module = peft.get_peft_model(model, config)  # type: ignore[arg-type]
-    return found
+def adapted(model, config):
+    return Script(model=peft.get_peft_model(model, config))
 
 
 @script(BATCHES)
-def lora_on_all_linear_layers(vocabulary: int) -> Script:
+def lora_on_all_linear_layers(vocabulary):
     config = peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.05)
-    return Script(model=adapted(llama(vocabulary), config))
+    return adapted(llama(vocabulary), config)
 
 
 @script(BATCHES)
-def lora_and_a_trained_head(vocabulary: int) -> Script:
+def lora_and_a_trained_head(vocabulary):
     config = peft.LoraConfig(r=4, target_modules=["c_attn"], modules_to_save=["lm_head"])
-    return Script(model=adapted(gpt2(vocabulary, tie_word_embeddings=False), config))
+    return adapted(gpt2(vocabulary, tie_word_embeddings=False), config)
 
 
 @script(BATCHES)
-def dora(vocabulary: int) -> Script:
+def dora(vocabulary):
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], use_dora=True)
-    return Script(model=adapted(llama(vocabulary), config))
+    return adapted(llama(vocabulary), config)
 
 
 @script(BATCHES)
-def ia3(vocabulary: int) -> Script:
+def ia3(vocabulary):
     config = peft.IA3Config(
         target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]
     )
-    return Script(model=adapted(llama(vocabulary), config))
+    return adapted(llama(vocabulary), config)
 
 
 @script("labels must have the shape|shape")
-def prompt_tuning_with_the_built_in_loss(vocabulary: int) -> Script:
+def prompt_tuning_with_the_built_in_loss(vocabulary):
     config = peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
-    return Script(model=adapted(gpt2(vocabulary), config))
+    return adapted(gpt2(vocabulary), config)
 
 
 @script(BATCHES)
-def a_schedule(vocabulary: int) -> Script:
-    made: list[torch.optim.Optimizer] = []
+def a_schedule(vocabulary):
+    made = []
 
-    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    def optimizer(model):
         made.append(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
         return made[0]
 
-    def follow() -> None:
+    def follow():
         torch.optim.lr_scheduler.LambdaLR(made[0], lambda step: 0.9**step).step()
 
     return Script(model=gpt2(vocabulary), optimizer=optimizer, after_step=follow)
 
 
 @script(BATCHES)
-def a_moving_average_of_weights(vocabulary: int) -> Script:
+def a_moving_average_of_weights(vocabulary):
     model = Language(vocabulary, MinGPT())
-    average = torch.optim.swa_utils.AveragedModel(model)
-    return Script(
-        model=model, loss=next_tokens, after_step=lambda: average.update_parameters(model)
-    )
+    follow = partial(torch.optim.swa_utils.AveragedModel(model).update_parameters, model)
+    return Script(model=model, loss=next_tokens, after_step=follow)
 
 
 @script("LBFGS|closure")
-def lbfgs(vocabulary: int) -> Script:
-    return Script(
-        model=Language(vocabulary, MinGPT()),
-        loss=next_tokens,
-        optimizer=lambda model: torch.optim.LBFGS(model.parameters()),
-    )
+def lbfgs(vocabulary):
+    return Script(model=gpt2(vocabulary), optimizer=lambda m: torch.optim.LBFGS(m.parameters()))
 
 
 @script(BATCHES)
-def groups_of_parameters(vocabulary: int) -> Script:
-    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+def groups_of_parameters(vocabulary):
+    def optimizer(model):
         vectors = [p for p in model.parameters() if p.dim() < 2]
         tables = [p for p in model.parameters() if p.dim() >= 2]
-        return torch.optim.AdamW(
-            [{"params": vectors, "weight_decay": 0.0}, {"params": tables}], lr=1e-3
-        )
+        groups = [{"params": vectors, "weight_decay": 0.0}, {"params": tables}]
+        return torch.optim.AdamW(groups, lr=1e-3)
 
     return Script(model=gpt2(vocabulary), loss=causal_lm_loss, optimizer=optimizer)

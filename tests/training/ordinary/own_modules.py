@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 import random
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
+from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
 
 from tests.training.ordinary.script import (
@@ -20,67 +20,50 @@ from tests.training.ordinary.script import (
     WIDTH,
     Language,
     Script,
+    bodies,
     next_tokens,
     script,
 )
 
 
-def causal(length: int, device: torch.device) -> Tensor:
+def causal(length: int, device):
     return torch.triu(torch.ones(length, length, device=device), 1).bool()
 
 
-def of(vocabulary: int, body: nn.Module) -> Script:
-    return Script(model=Language(vocabulary, body), loss=next_tokens)
-
-
 @script(BATCHES)
-def a_table_of_bigrams(vocabulary: int) -> Script:
+def a_table_of_bigrams(vocabulary):
     return Script(model=nn.Embedding(vocabulary, vocabulary), loss=next_tokens)
 
 
 class MultiHead(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
         self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         h = self.norm(x)
         mask = causal(x.shape[1], x.device)
-        found: Tensor = x + self.attention(h, h, h, attn_mask=mask, need_weights=False)[0]
-        return found
-
-
-@script(BATCHES)
-def nn_MultiheadAttention(vocabulary: int) -> Script:
-    return of(vocabulary, MultiHead())
+        return x + self.attention(h, h, h, attn_mask=mask, need_weights=False)[0]
 
 
 class Encoder(nn.Module):
-    def __init__(self, dropout: float = 0.1) -> None:
+    def __init__(self, dropout=0.1):
         super().__init__()
         layer = nn.TransformerEncoderLayer(
             WIDTH, HEADS, dim_feedforward=32, dropout=dropout, batch_first=True
         )
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-        found: Tensor = self.layers(x, mask=mask, is_causal=True)
-        return found
-
-
-@script(BATCHES)
-def nn_TransformerEncoder(vocabulary: int) -> Script:
-    return of(vocabulary, Encoder())
+        return self.layers(x, mask=mask, is_causal=True)
 
 
 class MinGPT(nn.Module):
     """A block with a mask in a buffer, attention by hand, and dropout."""
 
-    mask: Tensor
-
-    def __init__(self, dropout: float = 0.1) -> None:
+    def __init__(self, dropout=0.1):
         super().__init__()
         self.norm, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -88,7 +71,7 @@ class MinGPT(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH))
         self.register_buffer("mask", torch.tril(torch.ones(LONGEST, LONGEST))[None, None])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         rows, length, width = x.shape
         q, k, v = (
             part.view(rows, length, HEADS, width // HEADS).transpose(1, 2)
@@ -99,26 +82,19 @@ class MinGPT(nn.Module):
         y = self.dropout(F.softmax(scores, dim=-1)) @ v
         y = y.transpose(1, 2).contiguous().view(rows, length, width)
         x = x + self.dropout(self.out(y))
-        found: Tensor = x + self.mlp(self.norm2(x))
-        return found
-
-
-@script(BATCHES)
-def minGPT_with_dropout(vocabulary: int) -> Script:
-    return of(vocabulary, nn.Sequential(MinGPT(), MinGPT()))
+        return x + self.mlp(self.norm2(x))
 
 
 class RMSNorm(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(WIDTH))
 
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
-        return found
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x, cos, sin):
     a, b = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-b, a), dim=-1) * sin
 
@@ -126,15 +102,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Llamalike(nn.Module):
     """RMSNorm, SwiGLU and rotary positions, whose table is kept in an attribute once it is made."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.norm, self.norm2 = RMSNorm(), RMSNorm()
         self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
         self.gate, self.up = nn.Linear(WIDTH, 24, bias=False), nn.Linear(WIDTH, 24, bias=False)
         self.down = nn.Linear(24, WIDTH, bias=False)
-        self.table: dict[int, tuple[Tensor, Tensor]] = {}
+        self.table = {}
 
-    def rotary(self, length: int) -> tuple[Tensor, Tensor]:
+    def rotary(self, length):
         if length not in self.table:
             each = WIDTH // HEADS
             rates = 1.0 / 10000 ** (torch.arange(0, each, 2).float() / each)
@@ -142,7 +118,7 @@ class Llamalike(nn.Module):
             self.table[length] = angles.cos(), angles.sin()
         return self.table[length]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         rows, length, _ = x.shape
         cos, sin = self.rotary(length)
         h = self.norm(x)
@@ -155,182 +131,95 @@ class Llamalike(nn.Module):
         )
         x = x + self.o(y.transpose(1, 2).reshape(rows, length, WIDTH))
         h = self.norm2(x)
-        found: Tensor = x + self.down(F.silu(self.gate(h)) * self.up(h))
-        return found
-
-
-@script(BATCHES)
-def rotary_table_kept_in_an_attribute(vocabulary: int) -> Script:
-    return of(vocabulary, Llamalike())
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
 
 @functools.lru_cache(maxsize=32)
-def cached_mask(length: int) -> Tensor:
+def cached_mask(length):
     return torch.full((length, length), float("-inf")).triu(1)
 
 
 class Masked(MinGPT):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         scores = self.norm(x) @ x.transpose(1, 2) + cached_mask(x.shape[1])
-        found: Tensor = x + self.out(F.softmax(scores, dim=-1) @ x)
-        return found
-
-
-@script(BATCHES)
-def a_mask_cached_by_lru_cache(vocabulary: int) -> Script:
-    return of(vocabulary, Masked())
+        return x + self.out(F.softmax(scores, dim=-1) @ x)
 
 
 class Counts(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer, self.calls = nn.Linear(WIDTH, WIDTH), 0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         self.calls += 1
-        found: Tensor = self.layer(x).relu()
-        return found
-
-
-@script(BATCHES)
-def a_module_that_counts_its_calls(vocabulary: int) -> Script:
-    return of(vocabulary, Counts())
+        return self.layer(x).relu()
 
 
 class Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
+    def __init__(self, kind):
         super().__init__()
         self.cells = kind(WIDTH, WIDTH, batch_first=True)
 
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.cells(x)[0]
-        return found
-
-
-@script(ALONE)
-def nn_LSTM(vocabulary: int) -> Script:
-    return of(vocabulary, Recurrent(nn.LSTM))
-
-
-@script(ALONE)
-def nn_GRU(vocabulary: int) -> Script:
-    return of(vocabulary, Recurrent(nn.GRU))
+    def forward(self, x):
+        return self.cells(x)[0]
 
 
 class Convolved(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.filter = nn.Conv1d(WIDTH, WIDTH, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.filter(F.pad(x.transpose(1, 2), (2, 0))).transpose(1, 2).relu()
-        return found
+    def forward(self, x):
+        return self.filter(F.pad(x.transpose(1, 2), (2, 0))).transpose(1, 2).relu()
 
 
 @script(BATCHES)
-def causal_convolutions(vocabulary: int) -> Script:
-    return of(vocabulary, nn.Sequential(Convolved(), Convolved()))
-
-
-@script(BATCHES)
-def weights_tied_by_hand(vocabulary: int) -> Script:
+def weights_tied_by_hand(vocabulary):
     model = Language(vocabulary, MinGPT(0.0))
     model.head.weight = model.tokens.weight
     return Script(model=model, loss=next_tokens)
 
 
 class Alibi(MinGPT):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         places = torch.arange(x.shape[1])
         slopes = -(places[:, None] - places).abs() / 8
         scores = self.norm(x) @ x.transpose(1, 2) + slopes
         scores = scores.masked_fill(causal(x.shape[1], x.device), -torch.inf)
-        found: Tensor = x + self.out(F.softmax(scores, dim=-1) @ x)
-        return found
-
-
-@script(BATCHES)
-def alibi_slopes(vocabulary: int) -> Script:
-    return of(vocabulary, Alibi())
+        return x + self.out(F.softmax(scores, dim=-1) @ x)
 
 
 class Dropped(nn.Module):
     """Stochastic depth: a whole layer is left out, by one coin for all rows."""
 
-    def __init__(self, coin: Any) -> None:
+    def __init__(self, coin):
         super().__init__()
         self.layer, self.coin = MinGPT(0.0), coin
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         if self.training and self.coin() < 0.3:
             return x
-        found: Tensor = self.layer(x)
-        return found
+        return self.layer(x)
 
 
-def a_coin() -> float:
+def a_coin():
     return float(torch.rand(()))
 
 
-@script(ALONE)
-def stochastic_depth_by_torch(vocabulary: int) -> Script:
-    return of(vocabulary, Dropped(a_coin))
-
-
-@script(ALONE)
-def stochastic_depth_by_random(vocabulary: int) -> Script:
-    return of(vocabulary, Dropped(random.random))
-
-
-@script("batch")
-def nn_BatchNorm(vocabulary: int) -> Script:
-    class Normed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(WIDTH)
-
-        def forward(self, x: Tensor) -> Tensor:
-            found: Tensor = self.norm(x.transpose(1, 2)).transpose(1, 2)
-            return found
-
-    return of(vocabulary, Normed())
-
-
-@script(ALONE)
-def group_norm(vocabulary: int) -> Script:
-    class Normed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.act = nn.GroupNorm(2, WIDTH), nn.ReLU()
-
-        def forward(self, x: Tensor) -> Tensor:
-            rows, length, width = x.shape
-            found: Tensor = self.act(self.norm(x.reshape(rows * length, width)))
-            return found.view(rows, length, width)
-
-    return of(vocabulary, Normed())
-
-
 class SoftExperts(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.gate = nn.Linear(WIDTH, 2)
         self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         shares = self.gate(x).softmax(-1)
         every = torch.stack([expert(x) for expert in self.experts], dim=-1)
-        found: Tensor = (every * shares[..., None, :]).sum(-1)
-        return found
-
-
-@script(BATCHES)
-def experts_that_are_all_asked(vocabulary: int) -> Script:
-    return of(vocabulary, SoftExperts())
+        return (every * shares[..., None, :]).sum(-1)
 
 
 class TopExpert(SoftExperts):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         flat = x.reshape(-1, WIDTH)
         best = self.gate(flat).argmax(-1)
         out = torch.zeros_like(flat)
@@ -340,63 +229,71 @@ class TopExpert(SoftExperts):
         return out.view_as(x)
 
 
-@script(ALONE)
-def experts_by_a_router(vocabulary: int) -> Script:
-    return of(vocabulary, TopExpert())
-
-
 class Checkpointed(nn.Module):
-    def __init__(self, *, reentrant: bool) -> None:
+    def __init__(self, *, reentrant):
         super().__init__()
         self.block, self.reentrant = MinGPT(), reentrant
 
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = checkpoint(self.block, x, use_reentrant=self.reentrant)
-        return found
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=self.reentrant)
+
+
+class Normed(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x):
+        rows, length, width = x.shape
+        return self.norm(x.reshape(rows * length, width)).relu().view(x.shape)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(WIDTH))
+        self.table = nn.Parameter(torch.randn(LONGEST, WIDTH))
+
+    def forward(self, x):
+        return x * (1 + self.scale) + self.table[: x.shape[1]]
+
+
+bodies(
+    BATCHES,
+    nn_MultiheadAttention=MultiHead,
+    nn_TransformerEncoder=Encoder,
+    minGPT_with_dropout=lambda: nn.Sequential(MinGPT(), MinGPT()),
+    rotary_table_kept_in_an_attribute=Llamalike,
+    a_mask_cached_by_lru_cache=Masked,
+    a_module_that_counts_its_calls=Counts,
+    causal_convolutions=lambda: nn.Sequential(Convolved(), Convolved()),
+    alibi_slopes=Alibi,
+    experts_that_are_all_asked=SoftExperts,
+    checkpointing=lambda: Checkpointed(reentrant=False),
+    weight_norm=lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)),
+    positions_made_of_parameters=Scaled,
+)
+bodies(
+    ALONE,
+    nn_LSTM=lambda: Recurrent(nn.LSTM),
+    nn_GRU=lambda: Recurrent(nn.GRU),
+    stochastic_depth_by_torch=lambda: Dropped(a_coin),
+    stochastic_depth_by_random=lambda: Dropped(random.random),
+    experts_by_a_router=TopExpert,
+    group_norm=lambda: Normed(nn.GroupNorm(2, WIDTH)),
+)
+bodies("use_reentrant", checkpointing_with_reentrance=lambda: Checkpointed(reentrant=True))
+bodies("batch", nn_BatchNorm=lambda: Normed(nn.BatchNorm1d(WIDTH)))
 
 
 @script(BATCHES)
-def checkpointing(vocabulary: int) -> Script:
-    return of(vocabulary, Checkpointed(reentrant=False))
-
-
-@script("use_reentrant")
-def checkpointing_with_reentrance(vocabulary: int) -> Script:
-    return of(vocabulary, Checkpointed(reentrant=True))
+def torch_compile(vocabulary):
+    return Script(model=torch.compile(Language(vocabulary, MinGPT(0.0))), loss=next_tokens)
 
 
 @script(BATCHES)
-def weight_norm(vocabulary: int) -> Script:
-    return of(vocabulary, nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)))
-
-
-@script(BATCHES)
-def torch_compile(vocabulary: int) -> Script:
-    compiled: Any = torch.compile(Language(vocabulary, MinGPT(0.0)))
-    return Script(model=compiled, loss=next_tokens)
-
-
-@script(BATCHES)
-def half_of_the_layers_frozen(vocabulary: int) -> Script:
+def half_of_the_layers_frozen(vocabulary):
     model = Language(vocabulary, nn.Sequential(MinGPT(), MinGPT()))
     model.tokens.requires_grad_(False)
     model.body[0].requires_grad_(False)
-    return Script(
-        model=model,
-        loss=next_tokens,
-        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3),
-    )
-
-
-@script(BATCHES)
-def positions_made_of_parameters(vocabulary: int) -> Script:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.zeros(WIDTH))
-            self.table = nn.Parameter(torch.randn(LONGEST, WIDTH))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * (1 + self.scale) + self.table[: x.shape[1]]
-
-    return of(vocabulary, Scaled())
+    return Script(model=model, loss=next_tokens, optimizer=lambda m: AdamW(m.parameters(), lr=1e-3))

@@ -46,10 +46,20 @@ def script(expected: str) -> Callable[[Make], Make]:
     """Register a script under its function's name."""
 
     def register(make: Make) -> Make:
-        SCRIPTS[make.__name__.strip("_").replace("_", " ")] = make, expected
+        SCRIPTS[make.__name__.replace("_", " ")] = make, expected
         return make
 
     return register
+
+
+def bodies(expected: str, **made: Callable[[], nn.Module]) -> None:
+    """Register a script of `Language` around each body, under the body's name."""
+    for name, body in made.items():
+
+        def make(vocabulary: int, body: Callable[[], nn.Module] = body) -> Script:
+            return Script(model=Language(vocabulary, body()), loss=next_tokens)
+
+        SCRIPTS[name.replace("_", " ")] = make, expected
 
 
 def row_means(token_losses: Tensor, lengths: Tensor) -> Tensor:
