@@ -12,9 +12,8 @@ import torch
 import torch.distributed as dist
 
 from tests.memory import Memory, MemoryLoss
-from tests.plans import changed_plan, els_plan, uls_plan
+from tests.plans import els_plan, uls_plan
 from tests.training.toy import CONFIG, private_run, sgd, toy_model
-from userdp.core.clip import AdaptiveClipping
 from userdp.core.errors import Interrupted
 from userdp.data.store import UserStore
 from userdp.gradients import NoiseSource, trainable_parameters
@@ -33,9 +32,6 @@ SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}
 
 def plan_of(kind: str, **changes) -> Plan:
     """Small cohorts: with four processes, some have nobody."""
-    if kind == "adaptive":
-        clipping = AdaptiveClipping(count_noise_std=2.0, learning_rate=1.0)
-        return changed_plan(plan_of("uls", **changes), adaptive=clipping)
     if kind == "uls":
         return uls_plan(population=40, cohort_size=4, **{"steps": STEPS, **changes})
     return els_plan(population=120, batch_size=6, **{"steps": STEPS, **changes})

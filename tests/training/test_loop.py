@@ -67,6 +67,10 @@ def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_doe
     one, other = weights_of(tmp_path / "whole"), weights_of(run)
     assert one.keys() == other.keys()
     assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert lines(run / "ledger.jsonl")[0]["plan"] is None
+    for path in (store.path, run / "ledger.jsonl"):  # and nothing is claimed of anything any more
+        found = claim(path).guarantee
+        assert (found.epsilon, found.sampling) == (float("inf"), NONE)
 
 
 def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(store, broken):
@@ -98,15 +102,6 @@ def test_invariant_7_a_changed_configuration_or_base_refuses_to_resume(
         model.save_pretrained(base)
     with pytest.raises(UseError, match=f"the {what} is not the one"):
         train(store, uls_plan(), config, out=run, resume=True)
-
-
-def test_a_run_without_privacy_makes_the_stores_claim_infinite(store, tmp_path):
-    run = tmp_path / "run"
-    train(store, PlainPlan(steps=2, batch_size=8), CONFIG, out=run)
-    assert lines(run / "ledger.jsonl")[0]["plan"] is None
-    for path in (store.path, run / "ledger.jsonl"):
-        found = claim(path).guarantee
-        assert (found.epsilon, found.sampling) == (float("inf"), NONE)
 
 
 @pytest.mark.slow

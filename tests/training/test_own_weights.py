@@ -1,5 +1,7 @@
 """Invariant 13 of a loop: it releases what its own steps learned, and what its claim tells of."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -113,19 +115,17 @@ def run_of_half(begin, store, at_end):
         take(private)
         at_end(private._of.model)
         private.save()
-    return private
 
 
-def test_invariant_13_frozen_weights_that_learned_are_not_released(begin, store, tmp_path):
-    with pytest.raises(UseError, match="does not train have changed"):
+@pytest.mark.parametrize("twin", [False, True], ids=["honest", "twin that does not ask"])
+def test_invariant_13_frozen_weights_that_learned_are_not_released(
+    begin, store, tmp_path, monkeypatch, twin
+):
+    if twin:
+        monkeypatch.setattr(KnownWeights, "_digest_of_frozen", lambda self: "the same")
+    with nullcontext() if twin else pytest.raises(UseError, match="does not train have changed"):
         run_of_half(begin, store, changed)
-    assert not (tmp_path / "run" / "model").exists()
-
-
-def test_broken_twin_without_the_question_they_are_released(begin, store, tmp_path, monkeypatch):
-    monkeypatch.setattr(KnownWeights, "_digest_of_frozen", lambda self: "the same")
-    assert run_of_half(begin, store, changed).folder.model.exists()
-    assert claim(tmp_path / "run").guarantee == PLAN.guarantee()
+    assert (tmp_path / "run" / "model").exists() == twin
 
 
 def test_frozen_weights_that_changed_do_not_resume(begin, store):
@@ -143,35 +143,26 @@ def test_invariant_13_a_look_while_a_loop_is_open_is_a_condition(begin, store, t
     assert ConditionKind.LOOKS in {one.kind for one in claim(tmp_path / "run").conditions}
 
 
-def steered_by(what, begin, store, tmp_path):
+@pytest.mark.parametrize("what", ["a run", "an answer", "an answer, twin of the opening alone"])
+def test_invariant_13_what_is_released_while_a_loop_is_open_is_in_its_claim(
+    begin, store, tmp_path, monkeypatch, what
+):
     """A loop that stops after a step, sees a release, and ends with a rate that it chose by it."""
+    if "twin" in what:
+        monkeypatch.setattr(OpenRun, "steering", (Lineage(), ()))
     with begin() as private:
         take(private, 1)
     if what == "a run":
         trained(toy_model(store), store.path, tmp_path / "other", PLAN, save=False)
     else:
         release(store, epsilon=0.5)
-    model = private._of.model
+    model, own = private._of.model, PLAN.guarantee().epsilon
     with begin(model=model, optimizer=sgd(model, 0.3), resume=True) as private:
         take(private)
-    return claim(tmp_path / "run").guarantee.epsilon, PLAN.guarantee().epsilon
-
-
-@pytest.mark.parametrize(("what", "price"), [("a run", None), ("an answer", 0.5)])
-def test_invariant_13_what_is_released_while_a_loop_is_open_is_in_its_claim(
-    begin, store, tmp_path, what, price
-):
-    found, own = steered_by(what, begin, store, tmp_path)
-    assert found == pytest.approx(own + (own if price is None else price))
-    assert claim(tmp_path / "run").guarantee == claim(store.path).guarantee
-
-
-def test_invariant_13_twin_a_loops_claim_of_its_opening_is_caught(
-    begin, store, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(OpenRun, "steering", (Lineage(), ()))
-    found, own = steered_by("an answer", begin, store, tmp_path)
-    assert found < own + 0.5
+    found = claim(tmp_path / "run").guarantee
+    price = {"a run": own, "an answer": 0.5}.get(what, 0)
+    assert found.epsilon == pytest.approx(own + price)
+    assert (found == claim(store.path).guarantee) == ("twin" not in what)
 
 
 # One model trains in one private run at a time.

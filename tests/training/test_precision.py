@@ -65,21 +65,17 @@ def users(*sizes):
 @pytest.mark.parametrize("setting", fast_then_slow(SETTINGS))
 @pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_3_one_user_moves_the_sum_by_at_most_the_clip_norm(name, setting):
+    """And a user's bits are its own: rounding in bfloat16 would reach everybody's gradient."""
     clip, units = clipping(name, setting), users(2, 1, 3, 2)
     everybody, moves = clip(units), []
-    assert all(norm > CLIP for norm in everybody.norms)
+    norms = everybody.norms.tolist()
+    assert min(norms) > CLIP
     for k in range(len(units)):
-        rest = clip(units[:k] + units[k + 1 :]).value
-        moves.append(math.sqrt(squared_norm(everybody.value[n] - v for n, v in rest.items())))
+        rest = clip(units[:k] + units[k + 1 :])
+        assert "bfloat16" not in str(SETTINGS[setting]) or rest.norms.tolist() == (
+            norms[:k] + norms[k + 1 :]
+        )
+        moved = squared_norm(everybody.value[n] - v for n, v in rest.value.items())
+        moves.append(math.sqrt(moved))
     assert 0.9 * CLIP < max(moves) <= CLIP
-
-
-@pytest.mark.parametrize("name", ["auto", "reference"])
-@pytest.mark.parametrize("setting", fast_then_slow(["bfloat16 base", "autocast"]))
-def test_invariant_3_where_anything_is_bfloat16_a_users_bits_are_its_own(setting, name):
-    """Frozen weights too: their rounding reaches everybody's gradient."""
-    clip, units = clipping(name, setting), users(2, 1, 3, 1, 2, 2)
-    own = clip(units).norms
-    for others in (units[:1], units[::-1], units[2:]):
-        for unit, norm in zip(others, clip(others).norms, strict=True):
-            assert own[units.index(unit)] == norm
+    assert clip(units[::-1]).norms.tolist() == norms[::-1]

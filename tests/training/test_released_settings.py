@@ -1,6 +1,5 @@
 """Of the files beside released weights, settings are kept that their classes know, and no more."""
 
-import hashlib
 import json
 
 import peft
@@ -63,24 +62,3 @@ def test_of_adapters_no_place_is_kept(store, saved):
         own.base_model_name_or_path = known = "openai-community/gpt2"
         own.corda_config = peft.tuners.lora.config.CordaConfig(cache_file=f"cache/{MARK}")
         own.tokenizer_name_or_path = str(base)
-
-
-@pytest.mark.parametrize("how", ["bound", "not bound", "changed", "missing", "a link"])
-def test_a_file_leaves_only_if_the_ledger_binds_it_and_just_as_it_is(tmp_path, how):
-    model, out, name = tmp_path / "model", tmp_path / "out", "chat_template.jinja"
-    model.mkdir()
-    out.mkdir()
-    path, text = model / name, "{{ messages }}"
-    path.write_text(MARK if how == "changed" else text)
-    if how == "missing":
-        path.unlink()
-    elif how == "a link":
-        path.rename(model / "elsewhere").write_text(text)
-        path.symlink_to(model / "elsewhere")
-    bound = {} if how == "not bound" else {name: hashlib.sha256(text.encode()).hexdigest()}
-    if how in ("bound", "not bound"):
-        copy_bound(model, out, [name], bound=bound)
-        assert (out / name).exists() == (how == "bound")
-        return
-    with pytest.raises(UseError, match="chat_template"):
-        copy_bound(model, out, [name], bound=bound)

@@ -211,7 +211,8 @@ class Scene:
             lengths=units.lengths[mine.examples],
             offsets=torch.from_numpy(mine.offsets),
         )
-        how = {"l2_clip_norm": self.l2_clip_norm, "micro_batch": len(self.units.lengths)}
+        how: dict[str, Any] = {"l2_clip_norm": self.l2_clip_norm}
+        how["micro_batch"] = len(self.units.lengths)
         summed = engine(self.model, causal_lm_loss, own, **how)
         total, _ = dealing.together(summed, len(mine.users))
         owners_to_all(self.world, total.value)
