@@ -78,21 +78,6 @@ class DryRun:
         return {**values, "store": self.store.to_dict()}
 
 
-class _NothingWritten(StoreLedger):
-    """A store's ledger whose next charge is counted and refused as ever, and not written."""
-
-    after: History
-
-    def append(
-        self, *lines: StoreLine, require: Callable[[History], None] | None = None
-    ) -> History:
-        self.after = self.history()
-        if require is not None:
-            require(self.after)
-        follow(self.after, lines)
-        return self.after
-
-
 def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
     """What a run would cost and claim that was made, and not opened.
 
@@ -107,11 +92,18 @@ def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
         raise UseError("a dry run is of a run that begins", hint="leave out --resume")
     require_intact(of.store)
     opening = OpenRun(of)
-    ledger = _NothingWritten(of.store.path)
-    before = ledger.history()
-    opening.charge_plan(ledger, before, opening.run_id)
-    at = before.fixed_at(opening.constants, before.lines)
+    history = StoreLedger(of.store.path).history()
+    at = history.fixed_at(opening.constants, history.lines)
     told = [one.in_words for one in of.base.conditions] if of.base else []
+    claim = {**foreseen(history, plan, base=of.base, at=at), "conditions": told}
+
+    def counted(*lines: StoreLine, require: Callable[[History], None] | None = None) -> None:
+        """Count a charge and refuse it as ever, and write nothing."""
+        if require is not None:
+            require(history)
+        follow(history, lines)
+
+    opening.charge_plan(counted, history, opening.run_id)
     seconds, peak = _measured(run, of)
     return DryRun(
         noise_multiplier=plan.noise.multiplier,
@@ -119,8 +111,8 @@ def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
         seconds_per_step=seconds,
         seconds=seconds * plan.steps,
         bytes=peak,
-        claim={**foreseen(before, plan, base=of.base, at=at), "conditions": told},
-        store=store_claim(ledger.after),
+        claim=claim,
+        store=store_claim(history),
     )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -245,7 +245,7 @@ class OpenRun:
             is_last(self.store.history())
             self._write_resume([opened, nonce] if opened else [nonce], charge)
             try:
-                self.charge_plan(self.store, history, charge)
+                self.charge_plan(self.store.append, history, charge)
             except UseError:  # nothing was charged: what goes on is what went on before
                 if charge not in paid:  # else it counts what was attempted
                     counter.forget()
@@ -294,20 +294,26 @@ class OpenRun:
         )
         return RunLedger.create(self.folder.ledger, begin)
 
-    def charge_plan(self, ledger: StoreLedger, history: History, charge: str) -> None:
-        """Charge the whole plan, unless that was done; `UseError` if the store refuses it."""
+    def charge_plan(self, append: Callable[..., object], history: History, charge: str) -> None:
+        """Charge the whole plan, unless that was done; `UseError` if the store refuses it.
+
+        Args:
+            append: `StoreLedger.append`, or what a dry run has in its place.
+            history: of the store's ledger.
+            charge: the id of the charge.
+        """
         of, plan = self.of, self.plan
         assert of.base is not None
         base = of.base.plain
         if of.slot is not None and plan is not None:
-            ledger.append(
+            append(
                 Trial(run_id=charge, slot=of.slot, base=base),
                 require=partial(History.require_slot, slot=of.slot, constants=self.constants),
             )
         elif charge not in history.charges:
             # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
             priced = None if of.options.unsafe_seeds else plan
-            ledger.append(
+            append(
                 replace(
                     Reserve.of(charge, priced),
                     again=None if charge == self.run_id else self.run_id,
