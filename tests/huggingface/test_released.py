@@ -5,8 +5,8 @@ import torch
 
 import userdp
 from tests.huggingface.toy import TEMPLATE, trainer
-from userdp.claims.verify import verify_model, verify_run
-from userdp.claims.weights import digest_of
+from userdp.claims.subject import digest_of
+from userdp.claims.verify import verify
 
 pytestmark = pytest.mark.slow
 
@@ -21,13 +21,12 @@ def test_invariant_13_what_is_saved_is_what_was_released(tmp_path):
     for place in (tmp_path / "final", run):
         one.save_model(str(place))
         assert digest_of(place) == released
-        assert verify_model(place).problems == ()
-    assert verify_run(run).problems == ()
+        assert verify(place).problems == ()
+    assert verify(run).problems == ()
     exported = userdp.export(run, out=tmp_path / "shared")
     assert exported.claim.guarantee.epsilon == userdp.claim(run).guarantee.epsilon
     assert (tmp_path / "shared" / "chat_template.jinja").read_text() == TEMPLATE
     assert not [note for note in exported.notes if "template" in note]
     assert not (tmp_path / "shared" / "training_args.bin").exists()
     one.model.save_pretrained(run)
-    assert verify_run(run).problems, "other weights beside the ledger are noticed"
-    assert verify_model(run).problems
+    assert verify(run).problems, "other weights beside the ledger are noticed"

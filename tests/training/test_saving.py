@@ -47,7 +47,7 @@ def on_selected(model, input_ids, lengths):
 
 def settled_with(run):
     """The digests of a finished run's last line, after its files were held against the ledger."""
-    assert verify_run(run).problems == ()
+    assert verify(run).problems == ()
     (line,) = (line for line in lines(run / "ledger.jsonl") if line["kind"] == "finish")
     return line["digests"]
 
@@ -162,4 +162,4 @@ def test_adapters_that_cannot_be_merged_are_released_alone(store, begin, tmp_pat
     path = run / "adapter" / "adapter_model.safetensors"
     save_file({name: one + 1 for name, one in load_file(path).items()}, path)
     with pytest.raises(UseError, match="not those that the run released"):
-        require_released_files(RunRecord.read(run))
+        claim(run)
