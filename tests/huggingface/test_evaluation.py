@@ -15,13 +15,10 @@ ROWS = [{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}]
 
 def evaluating(tmp_path, **changes):
     """A trainer that has something to evaluate on."""
-    tokenizer = toy_tokenizer(tmp_path / "t")
-    return trainer(
-        tmp_path,
-        eval_dataset=tokenized(tokenizer, users=3).select_columns(["input_ids"]),
-        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
-        **changes,
-    )
+    words = toy_tokenizer(tmp_path / "t")
+    data = tokenized(words, users=3).select_columns(["input_ids"])
+    collator = DataCollatorForLanguageModeling(words, mlm=False)
+    return trainer(tmp_path, eval_dataset=data, data_collator=collator, **changes)
 
 
 def test_a_look_at_private_text_is_noted_and_its_numbers_are_not_logged(tmp_path):
@@ -40,18 +37,10 @@ def test_a_look_at_private_text_is_noted_and_its_numbers_are_not_logged(tmp_path
 
 
 def test_public_evaluation_may_steer_training_and_is_a_condition(tmp_path):
-    run = evaluating(
-        tmp_path,
-        public_eval=True,
-        callbacks=[EarlyStoppingCallback(early_stopping_patience=100)],
-        arguments={
-            "eval_strategy": "steps",
-            "eval_steps": 1,
-            "save_steps": 1,
-            "load_best_model_at_end": True,
-            "metric_for_best_model": "loss",
-        },
-    )
+    steers = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1}
+    steers |= {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
+    patient = [EarlyStoppingCallback(early_stopping_patience=100)]
+    run = evaluating(tmp_path, public_eval=True, callbacks=patient, arguments=steers)
     run.train()
     assert sum("eval_loss" in line for line in run.state.log_history) == 5
     assert not StoreLedger(run.store.path).history().looks

@@ -39,37 +39,28 @@ def test_privacy_takes_at_most_four_changed_lines(kind):
     assert 1 <= changed(plain, private) <= 4
 
 
-def data(folder: Path, kind: str) -> Path:
-    path = folder / "data.jsonl"
-    lines = []
-    for row in rows():
-        turns = [
-            {"role": "user", "content": row["text"]},
-            {"role": "assistant", "content": row["text"]},
-        ]
-        rest = {"messages": turns} if kind == "sft" else {"text": row["text"]}
-        lines.append(json.dumps({"author": row["author"], **rest}))
-    path.write_text("\n".join(lines))
-    return path
+def row_of(kind: str, row: dict[str, str]) -> dict[str, object]:
+    text = row["text"]
+    if kind != "sft":
+        return {"author": row["author"], "text": text}
+    turns = [{"role": role, "content": text} for role in ("user", "assistant")]
+    return {"author": row["author"], "messages": turns}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "private"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_script_runs_and_the_ledgers_epsilon_is_the_plans(tmp_path, monkeypatch, kind, how):
-    model = tmp_path / "model"
+    model, data, released = tmp_path / "model", tmp_path / "data.jsonl", tmp_path / "out"
     toy_model().save_pretrained(model)
-    tokenizer = toy_tokenizer(tmp_path / "t")
-    tokenizer.save_pretrained(model)
+    toy_tokenizer(tmp_path / "t").save_pretrained(model)
+    data.write_text("\n".join(json.dumps(row_of(kind, row)) for row in rows()))
     PLAN.save(tmp_path / "plan.json")
     monkeypatch.chdir(tmp_path)
-    script = EXAMPLES / f"{kind}_{how}.py"
-    monkeypatch.setattr(
-        sys, "argv", [str(script), str(model), str(data(tmp_path, kind)), str(tmp_path / "out")]
-    )
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    runpy.run_path(str(script), run_name="__main__")
-    released = tmp_path / "out"
+    script = [str(one) for one in (EXAMPLES / f"{kind}_{how}.py", model, data, released)]
+    monkeypatch.setattr(sys, "argv", script)
+    runpy.run_path(script[0], run_name="__main__")
     if how == "private":
         released = released / "model"
         for place in ("out", "people"):
