@@ -71,7 +71,10 @@ def test_tokens_and_labels_are_those_of_trl(tmp_path, kind, settings):
     theirs = SFTTrainer(toy_model(), args, train_dataset=data, processing_class=words).train_dataset
     place = {user: number for number, user in enumerate(sorted(set(data["author"])))}
     expected = sorted((place[row["author"]], row["input_ids"], row["labels"]) for row in theirs)
-    assert sorted(examples(private(tmp_path, data, **settings).store)) == expected
+    ours = private(tmp_path, data, **settings).store
+    assert sorted(examples(ours)) == expected
+    streamed = private(tmp_path / "streamed", data.to_iterable_dataset(), **settings).store
+    assert streamed.meta.content_sha256 == ours.meta.content_sha256
     every = [label for _, _, labels in expected for label in labels]
     whole = kind == "text" or settings.get("completion_only_loss") is False
     whole = whole or (kind == "messages" and not settings)
