@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, normalizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, write_jsonl
-from tests.data.sources.test_corpora import CHAT, CHATML
+from tests.data.sources.fixtures import read, write_parquet
 from userdp.core.errors import UseError
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.progress import NoProgress
@@ -21,6 +21,66 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.data.verify import verify_store
 
 TOKENIZER = StoreTokenizer.load()
+
+
+CHAT = [
+    {"user": "ana", "messages": [{"role": "user", "content": "Why?"},
+                                 {"role": "assistant", "content": "Because."}]},
+    {"user": "ben", "prompt": "And <|im_end|>?", "completion": "So."},
+    {"user": "ana", "messages": [{"role": "user", "content": "Hello?"}]},
+    {"user": "ana", "messages": [{"role": "user"}]},
+    {"user": "ana", "messages": []},
+    {"user": "ana", "prompt": "x", "completion": 3},
+]  # fmt: skip
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] | trim }}<|im_end|>\n"
+    "{% endfor %}"
+)
+
+
+def targets(record) -> list[str]:
+    """The pieces that the loss counts, and which of all are markup."""
+    text, begin, found = record.text.decode(), 0, []
+    for end, kind in record.pieces:
+        if kind & 1:
+            found.append(text[begin:end])
+        begin = end
+    return found
+
+
+def test_conversations_mark_the_assistants_words_and_the_end_of_its_turn(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", CHAT)
+    records, tally = read(file, kind="conversations")
+    assert [r.text.decode() for r in records] == [
+        "User: Why?\n\nAssistant: Because.\n\n", "User: And <|im_end|>?\n\nAssistant: So.\n\n"
+    ]  # fmt: skip
+    assert [targets(record) for record in records] == [["Because.", "\n\n"], ["So.", "\n\n"]]
+    assert tally.drops == {
+        str(Drop.NO_ANSWER): 1, str(Drop.NO_CONTENT): 1, str(Drop.NOT_TEXT): 1,
+        str(Drop.EMPTY_TEXT): 1,
+    }  # fmt: skip
+    records, _ = read(
+        file,
+        kind="conversations",
+        chat_template=CHATML,
+        special_tokens=(("eos_token", "<|im_end|>"),),
+    )
+    assert [targets(record) for record in records] == [
+        ["Because.", "<|im_end|>"],
+        ["So.", "<|im_end|>"],
+    ]
+    parquet = write_parquet(tmp_path / "a.parquet", CHAT[:1])
+    assert [targets(r) for r in read(parquet, kind="conversations")[0]] == [["Because.", "\n\n"]]
+
+
+def test_a_template_that_refuses_or_cannot_be_read_is_a_counted_drop_or_an_error(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", CHAT[:1])
+    refusing = "{{ raise_exception('roles must alternate') }}"
+    assert read(file, kind="conversations", chat_template=refusing)[1].drops == {
+        str(Drop.BAD_TEMPLATE): 1
+    }
+    with pytest.raises(UseError, match="template cannot be read"):
+        read(file, kind="conversations", chat_template="{% if %}")
 
 
 def store_of(path, source, seq_len=64) -> UserStore:

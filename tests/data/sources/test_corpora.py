@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import zipfile
 
 import pytest
 
@@ -164,75 +165,29 @@ def test_a_folder_of_books_gives_one_unit_per_file(tmp_path):
     assert tally.drops == {str(Drop.EMPTY_TEXT): 1}
 
 
-CHAT = [
-    {"user": "ana", "messages": [{"role": "user", "content": "Why?"},
-                                 {"role": "assistant", "content": "Because."}]},
-    {"user": "ben", "prompt": "And <|im_end|>?", "completion": "So."},
-    {"user": "ana", "messages": [{"role": "user", "content": "Hello?"}]},
-    {"user": "ana", "messages": [{"role": "user"}]},
-    {"user": "ana", "messages": []},
-    {"user": "ana", "prompt": "x", "completion": 3},
-]  # fmt: skip
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] | trim }}<|im_end|>\n"
-    "{% endfor %}"
-)
+FILES = {
+    "ben/notes.md": "\ufeffnotes",
+    "ana/2024/diary.txt": "Dear diary",
+    "ana/2023/diary.TXT": "an older one",
+    "ana/.hidden.txt": "not read",
+    "__MACOSX/ana/diary.txt": "not read",
+    "ana/picture.png": "not read",
+    "stray.txt": "nobody's",
+}
 
 
-def targets(record) -> list[str]:
-    """The pieces that the loss counts, and which of all are markup."""
-    text, begin, found = record.text.decode(), 0, []
-    for end, kind in record.pieces:
-        if kind & 1:
-            found.append(text[begin:end])
-        begin = end
-    return found
-
-
-def test_conversations_mark_the_assistants_words_and_the_end_of_its_turn(tmp_path):
-    file = write_jsonl(tmp_path / "a.jsonl", CHAT)
-    records, tally = read(file, kind="conversations")
-    assert [r.text.decode() for r in records] == [
-        "User: Why?\n\nAssistant: Because.\n\n", "User: And <|im_end|>?\n\nAssistant: So.\n\n"
+def test_the_topmost_folder_is_the_user_and_each_document_a_record(tmp_path):
+    with zipfile.ZipFile(tmp_path / "texts.zip", "w") as archive:
+        for name, text in FILES.items():
+            archive.writestr(name, text)
+    records, tally = read(tmp_path / "texts.zip")
+    assert pairs(records) == [
+        ("ana", "an older one"), ("ana", "Dear diary"), ("ben", "notes"),
     ]  # fmt: skip
-    assert [targets(record) for record in records] == [["Because.", "\n\n"], ["So.", "\n\n"]]
-    assert tally.drops == {
-        str(Drop.NO_ANSWER): 1, str(Drop.NO_CONTENT): 1, str(Drop.NOT_TEXT): 1,
-        str(Drop.EMPTY_TEXT): 1,
-    }  # fmt: skip
-    records, _ = read(
-        file,
-        kind="conversations",
-        chat_template=CHATML,
-        special_tokens=(("eos_token", "<|im_end|>"),),
-    )
-    assert [targets(record) for record in records] == [
-        ["Because.", "<|im_end|>"],
-        ["So.", "<|im_end|>"],
-    ]
-    parquet = write_parquet(tmp_path / "a.parquet", CHAT[:1])
-    assert [targets(r) for r in read(parquet, kind="conversations")[0]] == [["Because.", "\n\n"]]
-
-
-def test_what_people_wrote_is_never_markup(tmp_path):
-    records, _ = read(
-        write_jsonl(tmp_path / "a.jsonl", CHAT[:2]), kind="conversations", chat_template=CHATML
-    )
-    text, begin, plain = records[1].text.decode(), 0, ""
-    for end, kind in records[1].pieces:
-        plain += "" if kind & 2 else text[begin:end]
-        begin = end
-    assert plain == "And <|im_end|>?So."
-
-
-def test_a_template_that_refuses_or_cannot_be_read_is_a_counted_drop_or_an_error(tmp_path):
-    file = write_jsonl(tmp_path / "a.jsonl", CHAT[:1])
-    refusing = "{{ raise_exception('roles must alternate') }}"
-    assert read(file, kind="conversations", chat_template=refusing)[1].drops == {
-        str(Drop.BAD_TEMPLATE): 1
-    }
-    with pytest.raises(UseError, match="template cannot be read"):
-        read(file, kind="conversations", chat_template="{% if %}")
+    assert tally.drops == {Drop.NO_USER: 1}
+    (tmp_path / "texts.zip").write_bytes((tmp_path / "texts.zip").read_bytes()[:-40])
+    with pytest.raises(UseError, match="cannot be read to its end"):
+        read(tmp_path / "texts.zip")
 
 
 def test_a_damaged_table_name_is_refused_though_it_is_no_utf8(tmp_path):
