@@ -1,23 +1,24 @@
-"""Passes that users share without their fallback, and torch's own per-unit gradients as oracle."""
+"""Passes that users share without their fallback, and how many units went to the reference."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch import nn
 
-from userdp.gradients import ClippedSum, Loss, Units, losses, trainable_parameters
-from userdp.gradients.engines import Engine, batched
+from userdp.gradients import ClippedSum, Loss, Units
+from userdp.gradients.certificate.state import State
+from userdp.gradients.engines import Engine, batched, reference
 from userdp.gradients.engines.choice import why_alone
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Forms
-from userdp.gradients.model_randomness import secret_randomness
+from userdp.gradients.model_randomness import StatesApart, secret_randomness
 
 
 def reason_alone(model: nn.Module, loss: Loss, units: Units, **options: Any) -> str | None:
@@ -45,36 +46,21 @@ def batched_sum(
     )
 
 
-class _Called(nn.Module):
-    """A model whose forward pass is a loss, so that its parameters can be exchanged."""
+@contextmanager
+def counted_reference() -> Iterator[list[int]]:
+    """Within, each call of the reference engine adds its number of units that have rows."""
+    calls: list[int] = []
+    honest = reference.add_units
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
-        super().__init__()
-        self.model, self.loss = model, loss
+    def counted(
+        task: Task, total: ClippedSum, units: Iterable[int], state: State, states: StatesApart
+    ) -> None:
+        numbers = list(units)
+        calls.append(sum(int(rows) > 0 for rows in task.units.offsets.diff()[numbers]))
+        honest(task, total, numbers, state, states)
 
-    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        return self.loss(self.model, input_ids, lengths).mean()
-
-
-def _torchs_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    flat = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
-    return flat.view(labels.shape)
-
-
-def vmap_norms(model: nn.Module, loss: Loss, units: Units) -> Tensor:
-    """Norms of the units' gradients by torch.func, float64; all units have as many rows."""
-    called, count = _Called(model, loss), len(units)
-    held = {f"model.{name}": p.detach() for name, p in trainable_parameters(model).items()}
-
-    def of_one(parameters: dict[str, Tensor], ids: Tensor, lengths: Tensor) -> Tensor:
-        found: Tensor = functional_call(called, parameters, (ids, lengths))
-        return found
-
-    ids = units.input_ids.view(count, -1, units.input_ids.shape[1])
-    with patch.object(losses, "token_losses", _torchs_losses):  # ``vmap`` traces torch's own
-        gradients = vmap(grad(of_one), (None, 0, 0))(held, ids, units.lengths.view(count, -1))
-    squares = [g.double().flatten(1).square().sum(1) for g in gradients.values()]
-    return torch.stack(squares).sum(0).sqrt()
+    with patch.object(reference, "add_units", counted):
+        yield calls
 
 
 honest_of = Pass.of

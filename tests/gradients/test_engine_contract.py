@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
 from tests.gradients.campaign import families
-from tests.gradients.tiny import VOCABULARY, distance, largest_move, ragged, tiny
+from tests.gradients.tiny import VOCABULARY, distance, largest_move, masked, ragged, tiny
 from tests.speed import fast_then_slow
-from userdp.core.clip import ClipForm
+from userdp.core.clip import OWN_FORMS, ClipForm, LayerSplit
 from userdp.gradients import ClippedSum, ClipRule, Units, causal_lm_loss, trainable_parameters
 from userdp.gradients import clipped_sum as reference
+from userdp.gradients import clipping as rules
+from userdp.gradients.clipping import layers_of
 from userdp.gradients.engines import ENGINES, get_engine
 from userdp.gradients.engines.uses import Form
 from userdp.gradients.precision import margin
@@ -25,10 +28,29 @@ CLIP = 0.7
 EXACT = ["gpt2", "gpt_neox", "opt", "bloom", "phi"]
 """The norms of the other families round to float32 inside."""
 FAMILIES = [*EXACT, "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2"]
+TINY = ["gpt2-tied", "gpt2-untied", "llama"]
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "flat": {},
+    "small passes": {"micro_batch": 2},
+    "clipped examples": {"item_clip_norm": 1.5},
+    "automatic": {"rule": ClipRule(form=ClipForm.AUTOMATIC, stability=0.05)},
+    "by layer": {"rule": ClipRule(layer_split=LayerSplit.UNIFORM)},
+    "by size": {"rule": ClipRule(layer_split=LayerSplit.DIMENSION)},
+    "automatic by layer": {
+        "rule": ClipRule(form=ClipForm.AUTOMATIC, layer_split=LayerSplit.UNIFORM)
+    },
+}
+OWN = {
+    "a form of one's own": {"rule": ClipRule(form="greedy")},
+    "the same by layer": {"rule": ClipRule(form="greedy", layer_split=LayerSplit.UNIFORM)},
+}
 
 
-def aim(model: nn.Module) -> float:
-    return CLIP * (1 - margin(p.dtype for p in model.parameters()))
+@pytest.fixture(autouse=True)
+def _greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A form of clipping whose factors are far too large."""
+    monkeypatch.setitem(OWN_FORMS, "greedy", lambda norm, clip_norm: 1e6)
 
 
 def require_equal(
@@ -41,14 +63,14 @@ def require_equal(
     for name, value in found.value.items():
         torch.testing.assert_close(value, exact.value[name], rtol=close, atol=close)
     assert (found.non_finite, found.sensitivity) == (exact.non_finite, CLIP)
+    assert all(p.grad is None for p in model.parameters())
 
 
-def oracle(
-    model: nn.Module, units: Units, item: float | None = None, clip: float | None = None
-) -> ClippedSum:
+def oracle(name: str, model: nn.Module, units: Units, options: dict[str, Any]) -> ClippedSum:
     """The reference in float64, clipped where the engine under test aims."""
-    wide, clip = copy.deepcopy(model).double(), clip or aim(model)
-    return reference(wide, causal_lm_loss, units, l2_clip_norm=clip, item_clip_norm=item)
+    narrower = 0.0 if name == "reference" else margin(p.dtype for p in model.parameters())
+    wide, clip = copy.deepcopy(model).double(), CLIP * (1 - narrower)
+    return reference(wide, causal_lm_loss, units, l2_clip_norm=clip, **options)
 
 
 @pytest.mark.parametrize("family", fast_then_slow(FAMILIES))
@@ -56,40 +78,70 @@ def oracle(
 def test_batches_agree_with_the_reference_for_every_family(family, form):
     """Here a fallback would be an error."""
     model = families.build(family).double()
+    close = 1e-11 if family in EXACT else 1e-5
     for sizes in ([3, 1, 2], [2, 2]):
         units = Units.from_rows(ragged(sizes))
-        for item in (None, 1.5):
-            limits = {"l2_clip_norm": CLIP, "item_clip_norm": item}
-            found = batched_sum(model, causal_lm_loss, units, form=form, **limits)
-            close = 1e-11 if family in EXACT else 1e-5
-            require_equal(model, found, oracle(model, units, item), close=close)
+        for options in (OPTIONS["flat"], OPTIONS["clipped examples"]):
+            exact = oracle("auto", model, units, options)
+            options = {"l2_clip_norm": CLIP, "form": form, **options}
+            found = batched_sum(model, causal_lm_loss, units, **options)
+            require_equal(model, found, exact, close=close)
 
 
-@pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "gpt2-untied", "llama"]))
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("trained", fast_then_slow(["", "attn"]))
+@pytest.mark.parametrize("marked", fast_then_slow([True, False]))
+@pytest.mark.parametrize("family", fast_then_slow(TINY))
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64]))
 @pytest.mark.parametrize("name", ENGINES)
-def test_norms_agree_with_the_float64_reference_to_1e_5(name, dtype, family):
-    model = tiny(family, dtype)
-    units = Units.from_rows([*ragged([3, 1, 2]), [[4]], [], [[5, 6], [7]]])
-    exact = oracle(model, units, clip=CLIP if name == "reference" else None)
-    for rows in (32, 3):
-        limits = {"l2_clip_norm": CLIP, "micro_batch": rows}
-        found = get_engine(name)(model, causal_lm_loss, units, **limits)
-        require_equal(model, found, exact)
+def test_norms_and_sums_agree_with_the_float64_reference_to_1e_5(
+    name, dtype, family, marked, trained, options
+):
+    """Of ragged units, one of them empty; where a part of the model trains, of that part."""
+    model, options = tiny(family, dtype), OPTIONS[options]
+    for full, parameter in model.named_parameters():
+        parameter.requires_grad_(trained in full)
+    rows = [*ragged([3, 1, 2]), [[4]], [], [[5, 6], [7]]]
+    units = masked(rows) if marked else Units.from_rows(rows)
+    found = get_engine(name)(model, causal_lm_loss, units, l2_clip_norm=CLIP, **options)
+    require_equal(model, found, oracle(name, model, units, options))
 
 
-@pytest.mark.parametrize(
-    ("micro_batch", "item"), fast_then_slow([(2, None), (32, None), (32, 1.5)])
-)
-@pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "gpt2-untied", "llama"]))
+@pytest.mark.parametrize("options", [*OPTIONS, *OWN])
+@pytest.mark.parametrize("family", fast_then_slow(TINY))
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64, torch.bfloat16]))
 @pytest.mark.parametrize("name", ENGINES)
 def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_every_engine(
-    name, dtype, family, micro_batch, item
+    name, dtype, family, options
 ):
-    limits = {"l2_clip_norm": CLIP, "item_clip_norm": item, "micro_batch": micro_batch}
+    """Whatever the rule, and whatever factor a form of one's own gives."""
+    limits = {"l2_clip_norm": CLIP, **{**OPTIONS, **OWN}[options]}
     engine = partial(get_engine(name), tiny(family, dtype), causal_lm_loss, **limits)
-    assert 0.9 * CLIP < largest_move(engine, ragged([2, 1, 3])) <= CLIP
+    assert 0.5 * CLIP < largest_move(engine, ragged([2, 1, 3])) <= CLIP
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_invariant_3_twin_each_layer_clipped_to_the_whole_norm_is_caught(name, monkeypatch):
+    def unsplit(sizes: dict[str, int], *, l2_clip_norm: float, split: LayerSplit) -> object:
+        return dict.fromkeys(layers_of(sizes), l2_clip_norm)
+
+    monkeypatch.setattr(rules, "layer_clip_norms", unsplit)
+    limits = {"l2_clip_norm": CLIP, **OPTIONS["by layer"]}
+    engine = partial(get_engine(name), tiny(), causal_lm_loss, **limits)
+    assert largest_move(engine, ragged([2, 1], seed=1, longest=8)) > 1.2 * CLIP
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_invariant_3_marks_of_one_unit_move_the_sum_by_its_own_part_alone(name: str) -> None:
+    """A unit leaves, and what is left is the others' sum: nobody is normalised by its marks."""
+    whole = masked(ragged([2, 3, 2], seed=4), seed=5)
+    # The clip never bites, so that any coupling would show.
+    model = tiny("gpt2-tied", torch.float64)
+    engine = partial(get_engine(name), model, causal_lm_loss, l2_clip_norm=1e4)
+    alone = [engine(whole.select(k, k + 1)) for k in range(3)]
+    for parameter, value in engine(whole).value.items():
+        parts = torch.stack([one.value[parameter] for one in alone]).sum(0)
+        torch.testing.assert_close(value, parts, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -119,35 +171,60 @@ def test_invariant_6_a_gradient_of_nothing_times_a_huge_factor_is_nothing():
         assert all(bool(value.isfinite().all()) for value in found.value.values())
 
 
-@pytest.mark.parametrize("value", fast_then_slow([math.nan, math.inf, 3e38]))
-@pytest.mark.parametrize("item", fast_then_slow([None, 0.5]))
+POISON, BEYOND = VOCABULARY - 1, VOCABULARY + 5
+"""A token of the model that no good row has here; and one that the model has not."""
+RAISE = {"an unknown token": [[3, BEYOND, 4]], "an error": [[7, 7, 3]]}
+"""In batches as alone, an IndexError; and an error of a loss that looks at tokens."""
+
+
+@pytest.mark.parametrize(
+    "options", fast_then_slow(["flat", "automatic by layer", *list(OPTIONS)[1:-1], *OWN], fast=2)
+)
+@pytest.mark.parametrize(
+    "kind", fast_then_slow(["one layer", *RAISE, math.nan, math.inf, 3e38], fast=3)
+)
 @pytest.mark.parametrize("name", ENGINES)
-def test_invariant_6_a_non_finite_unit_adds_zero_and_hurts_nobody_else(name, item, value):
-    model, poison = tiny(), VOCABULARY - 1
+def test_invariant_6_and_invariant_9_a_unit_not_finite_or_in_error_adds_zero_and_hurts_nobody_else(
+    name, kind, options
+):
+    """Of a unit that is not finite in one layer, the others are left out too."""
 
     def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        hit = (input_ids == poison).any(1)
-        return causal_lm_loss(model, input_ids, lengths) * torch.where(hit, value, 1.0)
+        if kind == "an error" and bool((input_ids[:, :2] == 7).all(1).any()):
+            raise ValueError("two sevens")
+        hit, losses = (input_ids == POISON).any(1), causal_lm_loss(model, input_ids, lengths)
+        if kind == "one layer":
+            return losses + torch.where(hit, math.inf, 0.0) * model.transformer.ln_f.bias.sum()
+        return losses * torch.where(hit, 1.0 if kind in RAISE else kind, 1.0)
 
-    one, two, three = ragged([2, 3, 1], vocabulary=poison)
-    bad = [[3, 4, 5], [1, poison, 2]]
-    limits = {"l2_clip_norm": 1.0, "item_clip_norm": item}
+    one, two, three = ragged([2, 3, 1], vocabulary=POISON)
+    bad = RAISE.get(kind, [[3, 4, 5], [1, POISON, 2]])
+    sum_of = partial(get_engine(name), tiny(), loss, l2_clip_norm=1.0)
     without, mixed = (
-        get_engine(name)(model, loss, Units.from_rows(rows), **limits)
+        sum_of(Units.from_rows(rows), **{**OPTIONS, **OWN}[options])
         for rows in ([one, two, three], [one, two, bad, three, bad])
     )
-    assert (without.non_finite, mixed.non_finite) == (0, 2)
+    assert (without.non_finite, without.failed) == (0, 0)
+    assert (mixed.non_finite, mixed.failed) == ((0, 2) if kind in RAISE else (2, 0))
+    assert mixed.norms.isfinite().tolist() == [True, True, False, True, False]
     assert distance(without, mixed) < 1e-5
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_frozen_parts_are_left_out_and_grad_is_left_alone(name):
-    model = tiny("llama")
-    for full, parameter in model.named_parameters():
-        parameter.requires_grad_("q_proj" in full or full.endswith("norm.weight"))
-    units = Units.from_rows(ragged([2, 1]))
-    found = get_engine(name)(model, causal_lm_loss, units, l2_clip_norm=CLIP)
-    if name == "auto":
-        require_equal(model, found, oracle(model, units))
-    assert all("q_proj" in n or n.endswith("norm.weight") for n in found.value)
-    assert all(p.grad is None for p in model.parameters())
+def test_invariant_9_under_dropout_too_a_user_whose_rows_raise_costs_nobody_elses_part(name: str):
+    rows = [*ragged([1, 2]), RAISE["an unknown token"], *ragged([1, 1])]
+    found = get_engine(name)(
+        tiny().train(), causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1.0
+    )
+    assert found.failed == 1
+    assert bool((found.norms[[0, 1, 3, 4]] > 0).all())
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_error_on_made_up_rows_is_the_codes_own_and_comes_out_as_it_is(name: str) -> None:
+    def broken(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        raise ValueError("always")
+
+    units = Units.from_rows(ragged([1, 1]))
+    with pytest.raises(ValueError, match="always"):
+        get_engine(name)(tiny(), broken, units, l2_clip_norm=0.7)

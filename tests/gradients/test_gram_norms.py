@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
-from tests.gradients.tables import table_loss
-from tests.gradients.tiny import largest_move
+from tests.gradients.tiny import largest_move, table_loss
 from tests.speed import fast_then_slow
 from userdp.gradients.engines import choice, get_engine, reference, uses
 from userdp.gradients.engines.rounding import CANCELLED

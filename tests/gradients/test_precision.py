@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.gradients.tiny import distance, length
-from userdp.gradients import ClippedSum, Units
+from tests.gradients.tiny import distance, length, row_squares
+from userdp.gradients import ClippedSum, Loss, Units
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import get_engine, reference, uses
 from userdp.gradients.engines.engine import Engine
@@ -31,13 +30,13 @@ def aimed_alike(task: Task) -> ClippedSum:
 one_at_a_time = Engine(aimed_alike)
 
 
-class Plain(nn.Module):
-    """Looks tokens up, turns them, adds up; subclasses compute the turn in fewer bits."""
+class Model(nn.Module):
+    """Looks tokens up, turns them, adds up; ``kind`` says where it computes in fewer bits."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, kind: str = "", dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         torch.manual_seed(5)
-        self.dtype = dtype
+        self.kind, self.dtype = kind, dtype
         self.table = nn.Embedding(11, WIDTH)
         self.turn = nn.Linear(WIDTH, WIDTH)
         self.out = nn.Linear(WIDTH, WIDTH)
@@ -45,54 +44,24 @@ class Plain(nn.Module):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.table
 
-    def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
-        answer: Tensor = self.turn(x)
-        return answer
-
     def forward(self, tokens: Tensor) -> Tensor:
-        answer: Tensor = self.out(self.inner(self.table(tokens), tokens).float().tanh())
+        x = self.table(tokens)
+        if self.kind == "a cast by hand":
+            x = x.to(self.dtype).float()
+        # A made-up row does not tell what is done only where some row begins with token 7.
+        seven = self.kind == "sometimes" and bool((tokens[:, 0] == 7).any())
+        inside = seven or self.kind == "a submodule"  # where the model is entered there is none
+        with torch.autocast("cpu", dtype=self.dtype, enabled=inside):
+            x = self.turn(x)
+        if self.kind == "attention":  # products without parameters
+            x = x.to(self.dtype)[:, None]
+            # Causal, so that a row's padding, which others decide, is seen by nobody.
+            x = F.scaled_dot_product_attention(x, x, x, is_causal=True)[:, 0]
+        answer: Tensor = self.out(x.float().tanh())
         return answer
 
 
-class AutocastInside(Plain):
-    """A submodule enters autocast; where the model is entered there is none."""
-
-    def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=self.dtype):
-            return super().inner(x, tokens)
-
-
-class CastByHand(Plain):
-    """Activations are cast, and cast back."""
-
-    def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
-        return super().inner(x.to(self.dtype).float(), tokens)
-
-
-class NarrowAttention(Plain):
-    """Products without parameters, in fewer bits."""
-
-    def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
-        narrow = super().inner(x, tokens).to(self.dtype)[:, None]
-        # Causal, so that a row's padding, which others decide, is seen by nobody.
-        return F.scaled_dot_product_attention(narrow, narrow, narrow, is_causal=True)[:, 0]
-
-
-class Sometimes(Plain):
-    """Only where some row has token 7: a made-up row does not tell."""
-
-    def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=self.dtype, enabled=bool((tokens[:, 0] == 7).any())):
-            return super().inner(x, tokens)
-
-
-def row_loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
-    real = torch.arange(tokens.shape[1]) < lengths[:, None]
-    answer: Tensor = (model(tokens).sum(2).square() * real).sum(1)
-    return answer
-
-
-def loss_in(dtype: torch.dtype) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
+def loss_in(dtype: torch.dtype) -> Loss:
     def loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
         logits = model(tokens)
         real = torch.arange(tokens.shape[1]) < lengths[:, None]
@@ -102,17 +71,6 @@ def loss_in(dtype: torch.dtype) -> Callable[[nn.Module, Tensor, Tensor], Tensor]
             return (squares * real).sum(1) / lengths.clamp(min=1)
 
     return loss
-
-
-def case(kind: str, dtype: torch.dtype) -> tuple[nn.Module, Callable[..., Tensor]]:
-    if kind == "the loss":
-        return Plain(dtype), loss_in(dtype)
-    models = {
-        "a submodule": AutocastInside,
-        "a cast by hand": CastByHand,
-        "attention": NarrowAttention,
-    }
-    return models[kind](dtype), row_loss
 
 
 def some_units(count: int = 4, first: int = 0) -> Units:
@@ -126,7 +84,8 @@ KINDS = ["a submodule", "a cast by hand", "attention", "the loss"]
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("kind", KINDS)
 def test_narrow_types_are_seen_wherever_they_are_entered(kind: str, dtype: torch.dtype) -> None:
-    model, loss = case(kind, dtype)
+    model = Model(kind, dtype)
+    loss = loss_in(dtype) if kind == "the loss" else row_squares
     engine = get_engine("auto")
     engine(model, loss, some_units(3), l2_clip_norm=CLIP)  # compared with the reference here
     one = engine(model, loss, some_units(1), l2_clip_norm=CLIP)
@@ -136,9 +95,9 @@ def test_narrow_types_are_seen_wherever_they_are_entered(kind: str, dtype: torch
 
 
 def test_full_precision_is_not_taken_for_narrow() -> None:
-    model = Plain(torch.float32)
-    assert dtypes_of(model, row_loss, masked=False) == {torch.float32}
-    assert Task(model=model, loss=row_loss, units=some_units(), l2_clip_norm=1.0).aim == 1 - 1e-3
+    model = Model()
+    assert dtypes_of(model, row_squares, masked=False) == {torch.float32}
+    assert Task(model=model, loss=row_squares, units=some_units(), l2_clip_norm=1.0).aim == 1 - 1e-3
 
 
 class Scaled(nn.Module):
@@ -154,9 +113,9 @@ class Scaled(nn.Module):
         return (nn.functional.embedding(ids, self.features) * self.scale).sum(2)
 
 
-def scaled_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+def own_mean(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     real = torch.arange(input_ids.shape[1]) < lengths[:, None]
-    return torch.where(real, model(input_ids), 0).sum(1) / lengths.clamp(min=1)
+    return (real * model(input_ids)).sum(1) / lengths.clamp(min=1)
 
 
 def most_of_one_unit() -> float:
@@ -167,7 +126,7 @@ def most_of_one_unit() -> float:
         for step in range(6):
             clip = 0.5 + 0.07 * step
             units = Units.from_rows([[[0, 1]], [[2, 3]]])
-            with_two = get_engine("auto")(Scaled(), scaled_loss, units, l2_clip_norm=clip)
+            with_two = get_engine("auto")(Scaled(), own_mean, units, l2_clip_norm=clip)
             norms.append(math.sqrt(squared_norm(with_two.value.values())) / clip / 2)
         return max(norms)
     finally:
@@ -191,15 +150,15 @@ def test_invariant_3_norms_and_sums_have_all_bits_whatever_products_have(monkeyp
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim(dtype):
-    model, engine = Sometimes(dtype), get_engine("auto")
-    engine(model, row_loss, some_units(3), l2_clip_norm=CLIP)
+    model, engine = Model("sometimes", dtype), get_engine("auto")
+    engine(model, row_squares, some_units(3), l2_clip_norm=CLIP)
     rows = Units.from_rows([[[1, 2, 3, 4]], [[7, 2, 3, 1]], [[5, 0, 3, 2]]])
-    found = engine(model, row_loss, rows, l2_clip_norm=CLIP)
-    alone = one_at_a_time(model, row_loss, rows, l2_clip_norm=CLIP)
+    found = engine(model, row_squares, rows, l2_clip_norm=CLIP)
+    alone = one_at_a_time(model, row_squares, rows, l2_clip_norm=CLIP)
     assert distance(found, alone) < 1e-12 * CLIP
     others = Units.from_rows([[[1, 2, 3, 4]], [[5, 0, 3, 2]]])
-    without = engine(model, row_loss, others, l2_clip_norm=CLIP)
+    without = engine(model, row_squares, others, l2_clip_norm=CLIP)
     assert distance(found, without) <= CLIP
-    only = one_at_a_time(model, row_loss, Units.from_rows([[[7, 2, 3, 1]]]), l2_clip_norm=CLIP)
+    only = one_at_a_time(model, row_squares, Units.from_rows([[[7, 2, 3, 1]]]), l2_clip_norm=CLIP)
     apart = [found.value[n] - v - only.value[n] for n, v in without.value.items()]
     assert math.sqrt(squared_norm(apart)) < 1e-5 * CLIP  # the others did not move

@@ -10,16 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
-from tests.gradients.tiny import ragged, tiny
+from tests.gradients.tiny import Table, length, ragged, table_loss, tiny
 from tests.speed import fast_then_slow
+from userdp.core.clip import ClipForm, LayerSplit
 from userdp.core.errors import UseError
 from userdp.gradients import (
     CLIP_MARGIN,
+    ClipRule,
     Units,
     causal_lm_loss,
     clipped_sum,
     trainable_parameters,
 )
+from userdp.gradients.clipping import FLAT, layers_of
 
 FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
 
@@ -37,13 +40,22 @@ def row_gradient(model: nn.Module, row: list[int]) -> dict[str, Tensor]:
     }
 
 
-def length(gradient: dict[str, Tensor]) -> float:
-    return math.sqrt(math.fsum(float(g.double().square().sum()) for g in gradient.values()))
-
-
-def clipped(gradient: dict[str, Tensor], bound: float) -> dict[str, Tensor]:
-    factor = min(1.0, bound * (1 - CLIP_MARGIN) / length(gradient)) if length(gradient) else 1.0
-    return {name: g * factor for name, g in gradient.items()}
+def clipped(gradient: dict[str, Tensor], bound: float, rule: ClipRule = FLAT) -> dict[str, Tensor]:
+    """By the definitions of the papers."""
+    layers = layers_of(dict.fromkeys(gradient, 1)) if rule.layer_split else {"": list(gradient)}
+    sizes = {layer: sum(gradient[n].numel() for n in names) for layer, names in layers.items()}
+    found = {}
+    for layer, names in layers.items():
+        by_size = rule.layer_split is LayerSplit.DIMENSION
+        share = sizes[layer] / sum(sizes.values()) if by_size else 1 / len(layers)
+        most = bound * (1 - CLIP_MARGIN) * math.sqrt(share)
+        norm = length({n: gradient[n] for n in names})
+        if rule.form is ClipForm.AUTOMATIC:
+            factor = most / (norm + rule.stability)
+        else:
+            factor = min(1.0, most / norm) if norm else 1.0
+        found |= {n: gradient[n] * factor for n in names}
+    return {name: found[name] for name in gradient}
 
 
 def added(gradients: list[dict[str, Tensor]], weight: float) -> dict[str, Tensor]:
@@ -53,11 +65,17 @@ def added(gradients: list[dict[str, Tensor]], weight: float) -> dict[str, Tensor
     }
 
 
-@pytest.mark.parametrize("item_clip_norm", fast_then_slow([None, 1.5]))
+UNIFORM, BY_SIZE = (ClipRule(layer_split=split) for split in LayerSplit)
+AUTOMATIC = ClipRule(form=ClipForm.AUTOMATIC, stability=0.05)
+BOTH = ClipRule(form=ClipForm.AUTOMATIC, layer_split=LayerSplit.UNIFORM)
+
+
+@pytest.mark.parametrize(
+    ("rule", "item_clip_norm"),
+    [(FLAT, None), (FLAT, 1.5), (UNIFORM, None), (BY_SIZE, 1.5), (AUTOMATIC, None), (BOTH, None)],
+)
 @pytest.mark.parametrize("family", fast_then_slow(FAMILIES, fast=2))
-def test_the_sum_is_algorithm_2_of_charles_et_al_row_by_row(
-    family: str, item_clip_norm: float | None
-) -> None:
+def test_the_sum_is_algorithm_2_of_charles_et_al_row_by_row(family, rule, item_clip_norm):
     # RMSNorm rounds to float32 inside, whatever the dtype of the model.
     exact = 1e-6 if family in ("llama", "qwen2") else 1e-10
     model = tiny(family, torch.float64)
@@ -68,23 +86,17 @@ def test_the_sum_is_algorithm_2_of_charles_et_al_row_by_row(
         if item_clip_norm is not None:
             gradients = [clipped(g, item_clip_norm) for g in gradients]
         means.append(added(gradients, 1 / len(unit)))
-    expected = added([clipped(mean, 1.0) for mean in means], 1)
+    expected = added([clipped(mean, 1.0, rule) for mean in means], 1)
+    norms = torch.tensor([length(mean) for mean in means], dtype=torch.float64)
     for micro_batch in (1, 2, 32):
-        result = clipped_sum(
-            model,
-            causal_lm_loss,
-            Units.from_rows(rows),
-            l2_clip_norm=1.0,
-            item_clip_norm=item_clip_norm,
-            micro_batch=micro_batch,
-        )
+        limits = {"item_clip_norm": item_clip_norm, "micro_batch": micro_batch, "rule": rule}
+        units = Units.from_rows(rows)
+        result = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=1.0, **limits)
         assert list(result.value) == list(trainable_parameters(model))
         for name, value in result.value.items():
             torch.testing.assert_close(value, expected[name], rtol=exact, atol=exact)
-        norms = torch.tensor([length(mean) for mean in means], dtype=torch.float64)
         torch.testing.assert_close(result.norms, norms, rtol=exact, atol=exact)
-        assert result.non_finite == 0
-        assert result.sensitivity == 1.0
+        assert (result.non_finite, result.sensitivity) == (0, 1.0)
 
 
 @pytest.mark.pitfall(number=17)
@@ -124,24 +136,6 @@ def test_the_call_leaves_mode_grad_and_weights_untouched(training: bool) -> None
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-class Tail(nn.Module):
-    """An embedding, a layer under test, and a sum."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(5, 4)
-        self.layer = layer
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        rows: Tensor = self.layer(self.embedding(input_ids).mean(1))
-        return rows.square().sum(1)
-
-
-def tail_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    losses: Tensor = model(input_ids)
-    return losses
-
-
 @pytest.mark.parametrize(
     "layer",
     [
@@ -153,8 +147,9 @@ def tail_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     ],
 )
 def test_invariant_3_a_model_with_statistics_over_the_batch_is_refused(layer: nn.Module) -> None:
+    two = Units.from_rows([[[1, 2], [3, 4]]])
     with pytest.raises(UseError, match="statistics over the batch"):
-        clipped_sum(Tail(layer), tail_loss, Units.from_rows([[[1, 2], [3, 4]]]), l2_clip_norm=1.0)
+        clipped_sum(nn.Sequential(nn.Embedding(5, 4), layer), table_loss, two, l2_clip_norm=1.0)
 
 
 @pytest.mark.parametrize("sum_of", [clipped_sum, batched_sum])
@@ -164,3 +159,12 @@ def test_invariant_3_twin_a_loss_over_the_batch_is_refused(sum_of):
 
     with pytest.raises(UseError, match="one number per row"):
         sum_of(tiny(), batch_mean, Units.from_rows(ragged([2])), l2_clip_norm=1.0)
+
+
+def test_invariant_6_rows_that_cancel_to_something_finite_still_count_as_non_finite() -> None:
+    """Each row overflows float64 when squared; their mean would be an innocent zero."""
+    model = Table(torch.tensor([[1e200], [-1e200]], dtype=torch.float64))
+    limits = {"l2_clip_norm": 1.0, "item_clip_norm": 1.0}
+    result = clipped_sum(model, table_loss, Units.from_rows([[[0], [1]]]), **limits)
+    assert result.non_finite == 1
+    assert result.value["weight"].tolist() == [0.0]

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.gradients.batches import batched_sum
-from tests.gradients.tables import Table, table_loss
-from tests.gradients.tiny import ragged, tiny
+from tests.gradients.tiny import Table, ragged, table_loss, tiny
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import rounding

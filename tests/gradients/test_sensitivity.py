@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.tables import Table, table_loss
-from tests.gradients.tiny import distance, largest_move, ragged, tiny
+from tests.gradients.tiny import Table, distance, largest_move, ragged, table_loss, tiny
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum, trainable_parameters
 from userdp.gradients.clipping import squared_norm
@@ -114,7 +113,7 @@ def twin(
         for begin, end in zip(units.offsets[:-1], units.offsets[1:], strict=True):
             here = loss(model, units, units.input_ids[begin:end], units.lengths[begin:end])
             gradient = list(torch.autograd.grad(here, list(parameters.values())))
-            factor = min(1.0, clip * (1 - 1e-5) / norm(gradient))
+            factor = min(1.0, clip * (1 - 1e-5) / max(norm(gradient), 1e-12))
             for into, part in zip(total.values(), gradient, strict=True):
                 into.add_(part.double() * factor)
         return total
@@ -137,8 +136,22 @@ def padded_mean(model: nn.Module, cohort: Units, input_ids: Tensor, lengths: Ten
     return (losses / (input_ids.shape[1] - 1)).mean()
 
 
-@pytest.mark.parametrize(("loss", "clip"), [(batch_mean, 0.5), (padded_mean, 2.0)])
-def test_invariant_3_twin_a_loss_over_the_tokens_or_the_padding_of_the_batch_is_caught(loss, clip):
+def mean_over_targets(
+    model: nn.Module, cohort: Units, input_ids: Tensor, lengths: Tensor
+) -> Tensor:
+    """Large tokens are the targets: one user's scale the others' gradients."""
+    marks, everybodys = input_ids > 3, cohort.input_ids > 3
+    own_targets = marks[:, 1:].sum(1)
+    losses = causal_lm_loss(model, input_ids, lengths, marks)
+    return (losses * own_targets).sum() / everybodys[:, 1:].sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "clip"), [(batch_mean, 0.5), (padded_mean, 2.0), (mean_over_targets, 0.5)]
+)
+def test_invariant_3_twin_a_loss_over_the_tokens_the_targets_or_the_padding_of_the_batch_is_caught(
+    loss, clip
+):
     model = tiny(dtype=torch.float64)
     long = ragged([1], seed=5, shortest=30, longest=30)
     units = long + ragged([1] * 8, seed=6, shortest=3, longest=3)

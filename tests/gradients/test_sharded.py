@@ -1,12 +1,33 @@
-"""The sharded engine: the reference's norms and sum, on a model that no process holds whole."""
+"""The sharded engine: the reference's norms and sum, on a model that no process holds whole.
+
+Where one process shows it, this one is the world.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tests.gradients import sharded_jobs as jobs
+from tests.gradients.campaign.drawn import random_case, run_case
+from tests.gradients.campaign.engines import prepared
+from tests.gradients.tiny import length
 from tests.training.worlds import run_world
+from userdp.core.errors import FailureError, UseError
+from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss
+from userdp.gradients.engines import sharded
+from userdp.gradients.engines.following import Comparing
+from userdp.gradients.shards import is_sharded
+from userdp.training.models import enable_checkpointing
+
+NormTape = sharded.NormTape
 
 
 @pytest.mark.slow
@@ -20,7 +41,9 @@ from tests.training.worlds import run_world
         (2, True, "llama"),
     ],
 )
-def test_norms_and_sum_are_the_references(tmp_path, size, checkpointing, family):
+def test_invariant_6_norms_and_sum_are_the_references_and_a_unit_that_is_not_finite_adds_zero(
+    tmp_path, size, checkpointing, family
+):
     results = run_world(size, jobs.compares, tmp_path, checkpointing, family)
     assert sorted(unit for one in results for unit in one["mine"]) == list(range(6))
     for one in results:
@@ -30,61 +53,169 @@ def test_norms_and_sum_are_the_references(tmp_path, size, checkpointing, family)
         )
         assert one["apart"] < 1e-6 < one["size"]
         assert one["grads"] == []
+        assert one["non_finite"] == int(one["bad"])
 
 
-@pytest.mark.slow
-def test_invariant_6_a_unit_that_is_not_finite_adds_zero_and_is_counted(tmp_path):
-    results = run_world(2, jobs.compares, tmp_path, False)
-    assert [one["non_finite"] for one in results] == [int(one["bad"]) for one in results]
-    assert sum(one["non_finite"] for one in results) == 1
-    assert all(one["apart"] < 1e-6 for one in results)
+def summed(
+    model: nn.Module,
+    units: Units,
+    loss: Loss = causal_lm_loss,
+    clip: float = jobs.CLIP,
+    **options: Any,
+) -> ClippedSum:
+    """By a world of one process, whose part is the whole sum."""
+    if not any(map(is_sharded, model.parameters())):
+        model = prepared(model, "sharded")
+    return sharded.clipped_sum(model, loss, units, l2_clip_norm=clip, **options)
 
 
-@pytest.mark.slow
-def test_invariant_14_both_passes_see_the_same_masks(tmp_path):
-    """Under dropout, with a unit that is not finite beside the others: the most is C."""
-    for moves, size in run_world(2, jobs.dropout_moves, tmp_path, False):
-        assert 0.9 < max(moves) <= 1
-        assert moves[2] < 1e-6  # the unit that counts as zero leaves no trace
-        assert size > 0
-
-
-@pytest.mark.slow
-def test_twin_a_second_pass_with_new_masks_is_caught(tmp_path):
-    for moves, _ in run_world(2, jobs.dropout_moves, tmp_path, True):
-        assert max(moves) > 1.02, moves
-
-
-@pytest.mark.slow
-def test_what_would_need_each_units_gradient_is_refused_and_wrong_norms_are_caught(tmp_path):
-    for found in run_world(2, jobs.refusals, tmp_path):
-        assert "item_clip_norm" in found["items"]
-        assert "not followed through rand" in found["coin"]
-        assert "used more than once" in found["twice"]
-        assert "no per-unit rule for its bias" in found["no rule"]
-        assert "disagree on made-up rows" in found["half norms"]
-        assert found["gathered"] == ""  # a refused model's layers would keep the weights of before
-
-
-@pytest.mark.slow
-def test_a_sharded_model_that_computes_in_fewer_bits_is_refused_before_its_data_is_read(tmp_path):
-    for found in run_world(2, jobs.narrow, tmp_path):
-        assert "fewer bits than float32" in found["refused"]
-
-
-def test_invariant_3_factors_push_nothing_over_the_end_of_float32(tmp_path):
-    """Broken twin: the second way through the graph begins at the factors times the losses."""
-    assert 0.99 < max(run_world(1, jobs.near_the_end, tmp_path / "ours", False)[0]) <= 1
-    assert max(run_world(1, jobs.near_the_end, tmp_path / "twin", True)[0]) > 1.3
-
-
-def test_a_row_alone_in_its_pass_may_be_computed_again(tmp_path):
-    """Nothing labels what one row saves, as everything is that row's; it was refused."""
-    norm, length = run_world(1, jobs.lone_row, tmp_path)[0]
-    assert norm > jobs.CLIP
-    assert length == pytest.approx(jobs.CLIP, rel=2e-3)
-
-
-def test_a_loss_without_a_gradient_on_made_up_rows_is_refused(tmp_path):
+def without_a_gradient(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     """Equal sums of nothing would certify any rule, and there is no reference to fall back to."""
-    assert "zero or not finite" in run_world(1, jobs.without_a_gradient, tmp_path)[0]
+    return causal_lm_loss(model, input_ids, lengths) * 0.0
+
+
+def twice(model: Any) -> None:
+    forward = model.transformer.ln_f.forward
+    model.transformer.ln_f.forward = lambda x: forward(forward(x))
+
+
+def narrow(model: Any) -> None:
+    block = model.transformer.h[0].mlp
+    forward = block.forward
+
+    def in_bfloat16(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return forward(x).float()
+
+    block.forward = in_bfloat16
+
+
+def hooked(model: Any, hook: Callable[[Any, Any, Tensor], Tensor]) -> None:
+    model.transformer.ln_f.register_forward_hook(hook)
+
+
+REFUSED: dict[str, tuple[Callable[[nn.Module], None], dict[str, Any], str]] = {
+    "clipped examples": (lambda model: None, {"item_clip_norm": 1.0}, "item_clip_norm"),
+    "a coin": (
+        partial(hooked, hook=lambda module, inputs, out: out * torch.rand([])),
+        {},
+        "not followed through rand",
+    ),
+    "a layer that is used twice": (twice, {}, "used more than once"),
+    "a use without a rule": (
+        partial(hooked, hook=lambda module, inputs, out: out * module.bias.sum()),
+        {},
+        "no per-unit rule for its bias",
+    ),
+    "fewer bits": (narrow, {}, "fewer bits than float32"),
+    "no gradient": (lambda model: None, {"loss": without_a_gradient}, "zero or not finite"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_would_need_each_units_gradient_is_refused_before_data_is_read(kind):
+    change, options, words = REFUSED[kind]
+    model = jobs.small_model()
+    change(model)
+    with pytest.raises((UseError, FailureError), match=words):
+        summed(model, jobs.random_units(), **options)
+    assert all(map(is_sharded, model.parameters()))  # else layers would keep the weights of before
+
+
+def test_twin_wrong_norms_are_caught_and_a_shared_layer_is_covered(monkeypatch):
+    shared: Any = jobs.small_model()
+    shared.transformer.h[0].ln_2 = shared.transformer.h[0].ln_1
+    summed(shared, jobs.random_units())
+    honest = NormTape.squares_by_name
+    monkeypatch.setattr(
+        NormTape, "squares_by_name", lambda tape: {n: s / 4 for n, s in honest(tape).items()}
+    )
+    with pytest.raises(UseError, match="disagree on made-up rows"):
+        summed(jobs.small_model(), jobs.random_units())
+
+
+def test_a_row_alone_in_its_pass_may_be_computed_again() -> None:
+    """Nothing labels what one row saves, as everything is that row's; it was refused."""
+    model = jobs.small_model()
+    enable_checkpointing(model)
+    found = summed(model, Units.from_rows([[[1, 2, 3]]]), micro_batch=1)
+    assert found.norms[0] > jobs.CLIP
+    assert length(found) == pytest.approx(jobs.CLIP, rel=2e-3)
+
+
+# Both passes see the same masks.
+
+
+class Forgetful(NormTape):
+    """Adds what another pass over the same rows says, which draws masks of its own."""
+
+    def __init__(self, task, shape, workspace, follow, *, form=None):
+        super().__init__(task, shape, workspace, follow, form=form)
+        self.shape = shape
+
+    def run(self, units):
+        self.units = units
+        return super().run(units)
+
+    def add_to(self, total, factors):
+        with _disable_current_modes():  # unseen by the recorder
+            torch.rand(1)  # the states of the first pass are gone
+        follow = partial(Comparing, known=self.calls._known)
+        other = NormTape(self._task, self.shape, self.workspace, follow, form=self._form)
+        other.run(self.units)
+        other._bad = self._bad
+        other.add_to(total, factors)
+
+
+@pytest.mark.slow
+def test_invariant_14_twin_a_second_pass_with_new_masks_is_caught(monkeypatch):
+    """The norm of one mask, the gradient of another; honest passes: `test_influence`."""
+    monkeypatch.setattr(sharded, "disagreement", lambda task, **how: None)  # it would see it too
+    case = random_case("sharded", 0)
+    assert run_case(case).ratio <= 1
+    monkeypatch.setattr(sharded, "NormTape", Forgetful)
+    assert run_case(case).ratio > 1.02
+
+
+# Factors push nothing over the end of float32.
+
+
+class NearTheEnd(nn.Module):
+    """What passes backwards falls to 2^-115 and is raised again to 2^10."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(32, 4), nn.Linear(4, 4)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.linear(self.table(input_ids)) * 2.0**125 * 2.0**-115
+
+
+def all_outputs(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    counted = torch.arange(input_ids.shape[1]) < lengths[:, None]
+    return (model(input_ids).sum(2) * counted).sum(1)
+
+
+def test_invariant_3_factors_push_nothing_over_the_end_of_float32(monkeypatch):
+    """Broken twin: the second way through the graph begins at the factors times the losses."""
+    torch.manual_seed(0)
+    model, units = NearTheEnd(), Units.from_rows([[[1, 2, 3, 4]]])
+    all_outputs(model, units.input_ids, units.lengths).sum().backward()
+    norm = float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
+    model.zero_grad(set_to_none=True)
+
+    def longest() -> float:
+        """The most that the unit is long in the sum, in C, at clip norms that move its factor."""
+        clips = [part * 2.0**-34 * norm for part in np.linspace(0.5, 4, 15)]
+        return max(length(summed(model, units, all_outputs, clip)) / clip for clip in clips)
+
+    assert 0.99 < longest() <= 1
+    honest = NormTape.add_to
+
+    def in_the_losses(tape, total, factors):
+        factor = next(iter(factors.values())).float().max()  # of the one unit
+        tape._total = tape._total * factor
+        honest(tape, total, {name: torch.ones_like(one) for name, one in factors.items()})
+
+    monkeypatch.setattr(NormTape, "add_to", in_the_losses)
+    assert longest() > 1.3

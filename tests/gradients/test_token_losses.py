@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from userdp.gradients import Units, causal_lm_loss
 from userdp.gradients import losses as module
 from userdp.gradients.certificate.operations import FUNCTIONS
 from userdp.gradients.certificate.places import CONSTANT, Place
@@ -82,35 +81,6 @@ def test_twin_a_chunk_that_is_left_out_is_caught(monkeypatch, lost):
     monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)
     with pytest.raises(AssertionError, match="a loss is not torch's"):
         require_torchs(torch.float64)
-
-
-class Coupled(nn.Module):
-    """Whose logits of each row are moved by the row before it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(11, 11)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.table(tokens)
-        return logits + logits.roll(1, 0)
-
-
-@pytest.mark.parametrize(("mixed", "proved"), [(False, True), (True, False)])
-def test_rows_are_followed_through_it_and_twin_mixed_rows_are_not_proved(mixed, proved):
-    from userdp.gradients.engines.certify import Proving
-    from userdp.gradients.engines.passes import PassShape
-    from userdp.gradients.engines.tape import Tape, Workspace
-    from userdp.gradients.engines.task import Task
-
-    model = Coupled()
-    tokens = torch.randint(0, 11, (3, 5), generator=torch.Generator().manual_seed(0))
-    units = Units.from_rows([[row] for row in tokens.tolist()])
-    task = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=1.0)
-    tape = Tape(task, PassShape(3, 1, 5), Workspace(), Proving)
-    with tape.watching(tokens):
-        logits = model(tokens) if mixed else model.table(tokens)
-        assert tape.calls.prove(token_losses(logits, tokens).sum(1)) is proved
 
 
 def test_invariant_3_no_proof_stands_on_labels_of_another_shape() -> None:

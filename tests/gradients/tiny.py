@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -91,12 +92,56 @@ def ragged(
     ]
 
 
+def masked(rows: Rows, *, seed: int = 0, part: float = 0.5) -> Units:
+    """Units whose tokens are marked at random; some rows have no mark at all."""
+    draw = random.Random(seed)
+    flat = [row for unit in rows for row in unit]
+    marks = [[draw.random() < part for _ in row] for row in flat]
+    marks[-1] = [False] * len(marks[-1])
+    return Units.from_flat(
+        np.array([t for row in flat for t in row], dtype=np.int64),
+        np.cumsum([0, *map(len, flat)]),
+        np.cumsum([0, *map(len, rows)]),
+        np.array([m for row in marks for m in row], dtype=np.bool_),
+    )
+
+
+class Table(nn.Module):
+    """A model whose gradient for a row is a chosen vector: the row's first token picks it."""
+
+    def __init__(self, gradients: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(gradients.shape[1], dtype=gradients.dtype))
+        self.gradients = gradients
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        # The weight is 0: a product would make 0 * inf = NaN of the loss, as real models do.
+        return (self.gradients[input_ids[:, 0]] * self.weight).sum(1)
+
+
+def table_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    losses: Tensor = model(input_ids)
+    return losses
+
+
+def row_squares(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """Each row's mean square over its own tokens, of a model that answers with numbers for each."""
+    squares = model(tokens).flatten(2).tanh().sum(2).square()
+    real = torch.arange(tokens.shape[1]) < lengths[:, None]
+    return (squares * real).sum(1) / lengths.clamp(min=1)
+
+
 def own_tokens(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     """Each row's mean cross-entropy over its own tokens, of a model that answers with logits."""
     logits, targets = model(input_ids)[:, :-1].float(), input_ids[:, 1:]
     each = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
     real = torch.arange(targets.shape[1]) < (lengths[:, None] - 1)
     return torch.where(real, each, 0.0).sum(1) / real.sum(1).clamp(min=1)
+
+
+def each(units: Units) -> Iterator[Units]:
+    """Each unit by itself."""
+    return (units.select(unit, unit + 1) for unit in range(len(units)))
 
 
 def distance(one: Sum, other: Sum) -> float:

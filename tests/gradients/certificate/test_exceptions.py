@@ -1,7 +1,7 @@
-"""Ordinary scripts whose later passes are not those of the certificate, or that keep a state.
+"""Scripts whose later passes are not those of the certificate, or that keep a state.
 
-Each goes one way, which hangs on code alone: in batches, one unit at a time, or refused before
-anything is charged. Whichever it is, one unit moves the sum by at most the clip norm.
+Whichever way their units are computed, one unit moves the sum by at most the clip norm. More of
+them are the campaign's accidents (`test_influence`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.campaign.accidents import (
-    ACCIDENTS,
-    Around,
-    Mining,
-    RunningMean,
-    each_token,
-    wrapped,
-)
+from tests.gradients.batches import counted_reference
+from tests.gradients.campaign.accidents import Around, Mining, RunningMean, each_token, wrapped
 from tests.gradients.campaign.families import VOCABULARY, build
-from tests.gradients.campaign.jobs import Job, answered, wrong
-from tests.gradients.counted import counted_reference
 from tests.gradients.tiny import largest_move, ragged
-from userdp.core.errors import UseError
 from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.certificate import calls, state
 from userdp.gradients.certificate.made_up import circumstances
@@ -50,23 +41,6 @@ def way(model: nn.Module, loss: Loss) -> str:
     with counted_reference() as alone:
         summed(model, loss, Units.from_rows(ROWS))
     return "one by one" if sum(alone) else "batched"
-
-
-@pytest.mark.parametrize("name", ACCIDENTS)
-def test_invariant_3_what_goes_its_way_moves_the_sum_by_at_most_the_clip_norm(name):
-    row = answered(Job("accidents", "auto", name))
-    assert not wrong(row), row
-
-
-@pytest.mark.parametrize("engine", ["auto", "reference"])
-@pytest.mark.parametrize("name", [name for name, one in ACCIDENTS.items() if one.says])
-def test_what_no_engine_can_compute_is_refused_whoever_was_drawn(name, engine):
-    one = ACCIDENTS[name]
-    with pytest.raises(UseError, match=one.says):
-        get_engine(engine)(one.model(), one.loss(), Units.from_rows([]), l2_clip_norm=CLIP)
-
-
-# What changes from one step to the next.
 
 
 def test_invariant_3_a_schedule_that_begins_later_is_computed_one_by_one_from_then_on():
