@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from tests.accounting.one_way import one_way
+from tests.accounting.oracles import one_way
 from userdp.accounting.contour import Phase, epsilon_bracket, phase_of
 from userdp.accounting.contour.closed import single_step_delta
 from userdp.accounting.laws import Binomial

@@ -86,11 +86,3 @@ def test_a_strip_that_holds_a_zero_is_rejected_on_every_kind_of_line(make: Any) 
     honest = make(side.steps[0])
     assert line.ell.size > honest.ell.size  # a lower strip, so more points
     assert float(line.ell.imag.min()) >= 0
-
-
-def test_half_the_noise_is_caught() -> None:
-    half = phase_of(Binomial(trials=8, probability=0.01), noise_multiplier=0.5, count=2000)
-    assert (
-        delta_bounds((half,), EPSILON, remove=True).lower
-        > delta_bounds((PHASE,), EPSILON, remove=True).upper
-    )

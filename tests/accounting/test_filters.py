@@ -12,7 +12,6 @@ from userdp.accounting import Composition, binomial_steps, gaussian_steps
 from userdp.accounting.filters import MOST_STEPS, Cost, RenyiFilter
 from userdp.accounting.mechanisms import hypergeometric_steps
 from userdp.accounting.roots import bisect
-from userdp.core.errors import UseError
 
 EPSILON, DELTA = 3.0, 1e-6
 TURNS = 12
@@ -177,23 +176,3 @@ def test_what_has_no_price_is_never_admitted():
     assert not FILTER.admits([FILTER.of_guarantee(math.inf, 0.0)])
     assert not FILTER.admits([Cost(rho=math.nan)])
     assert not FILTER.admits([Cost(rho=0.0, steps=2.0 * MOST_STEPS)])
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"epsilon": math.nan},
-        {"epsilon": 0.0},
-        {"delta": 1.0},
-        {"delta": math.nan},
-        {"order": 1.0},
-        {"order": math.nan},
-        {"reserved": 1.0},
-        {"reserved": math.nan},
-        {"epsilon": 90.0},
-        {"epsilon": 0.01, "order": 1.5},
-    ],
-)
-def test_numbers_out_of_range_are_refused(wrong):
-    with pytest.raises(UseError):
-        RenyiFilter(**{"epsilon": 8.0, "delta": 1e-6, "order": 4.0, **wrong})

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 
-from tests.accounting.one_way import one_way
-from tests.accounting.pld import pld_bounds
+from tests.accounting.oracles import GOLDEN, mechanism_of, one_way, pld_bounds
 from tests.mechanisms import truncated
 from tests.speed import fast_then_slow
 from userdp.accounting.mechanisms import (
@@ -21,31 +18,16 @@ from userdp.accounting.mechanisms import (
     Mixture,
     binomial_steps,
     gaussian_steps,
-    hypergeometric_steps,
 )
 from userdp.core.errors import UseError
-from userdp.core.vocabulary import Adjacency
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-GOLDEN = Path(__file__).with_name("golden_deltas.json")
-CASES: list[dict[str, Any]] = json.loads(GOLDEN.read_text())["cases"]
-
-
-def poisson(case: dict[str, Any]) -> Mixture:
-    return binomial_steps(
-        sampling_probability=case["p"],
-        group_size=case["group_size"],
-        noise_multiplier=case["sigma"],
-        steps=case["steps"],
-    )
-
 
 @pytest.mark.parametrize("direction", ["remove", "add"])
-@pytest.mark.parametrize("case", CASES, ids=lambda c: "T={steps} G={group_size}".format(**c))
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda c: "T={steps} G={group_size}".format(**c))
 def test_every_golden_delta_lies_in_the_bracket(case: dict[str, Any], direction: str) -> None:
-    """40 compositions by 30-digit mpmath (`make_golden.py`), δ from 1e-3 to 1e-100."""
-    found = one_way(poisson(case).phases(), case["epsilon"], remove=direction == "remove")
+    found = one_way(mechanism_of(case).phases(), case["epsilon"], remove=direction == "remove")
     if case[direction]["delta"] is None:  # the oracle only knows that it is below 1e-150
         assert found.upper <= 1e-140
         return
@@ -85,14 +67,6 @@ def test_phases_of_different_sampling_and_noise_agree_with_dp_accounting() -> No
         assert low - 1e-13 <= found.lower <= found.upper <= high + 1e-13
         assert high <= 1.3 * low
         assert found.width <= 1e-6 * found.upper
-
-
-def test_parts_of_different_adjacencies_are_refused() -> None:
-    replaced = gaussian_steps(shift=2.0, noise_multiplier=5.0, steps=1, adjacency=Adjacency.REPLACE)
-    with pytest.raises(UseError, match="different adjacencies"):
-        Composition(parts=(users(10), replaced))
-    with pytest.raises(UseError, match="at least one"):
-        Composition(parts=())
 
 
 # --------------------------------------------------------------- truncated Poisson sampling
@@ -173,40 +147,6 @@ def test_truncation_at_the_population_costs_nothing_and_too_much_is_refused() ->
     assert some.delta(found.upper).upper <= 1e-6 * (1 + 1e-6)
     with pytest.raises(UseError, match="overflows"):
         truncated(base, cap=6, most_units=500).epsilon(1e-6)
-
-
-# --------------------------------------------------------------- what no input may do
-
-
-MECHANISMS: list[Mixture] = [
-    binomial_steps(sampling_probability=0.01, noise_multiplier=1.0, steps=100),
-    hypergeometric_steps(batch_size=5, population=100, noise_multiplier=2.0, steps=10),
-    gaussian_steps(noise_multiplier=5.0, steps=3),
-]
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
-def test_out_of_range_parameters_are_refused_with_the_range(bad: float) -> None:
-    for build in (
-        lambda: binomial_steps(sampling_probability=bad, noise_multiplier=1.0, steps=1),
-        lambda: binomial_steps(sampling_probability=0.1, noise_multiplier=bad, steps=1),
-        lambda: gaussian_steps(noise_multiplier=bad, steps=1),
-        lambda: gaussian_steps(shift=bad, noise_multiplier=1.0, steps=1),
-        lambda: binomial_steps(
-            sampling_probability=0.1,
-            group_size=bad,  # type: ignore[arg-type]
-            noise_multiplier=1.0,
-            steps=1,
-        ),
-    ):
-        with pytest.raises(ValueError, match=r"must be"):
-            build()
-    for mechanism in MECHANISMS:
-        with pytest.raises(ValueError, match="delta must be"):
-            mechanism.epsilon(bad)
-        if bad != 0:
-            with pytest.raises(ValueError, match="epsilon must be"):
-                mechanism.delta(bad)
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from userdp.accounting.private_selection import (
     selected_curve,
     selection_epsilon,
 )
-from userdp.core.errors import UseError
 
 ORDERS = (1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 64.0, 256.0)
 LAWS = [
@@ -188,23 +187,3 @@ def test_the_base_is_the_worst_of_its_plans_and_its_score():
     law = TruncatedNegativeBinomial.of_mean(8, eta=0.0)
     found = selection_epsilon(both, law, 1e-6)
     assert found.upper > rdp.epsilon_of_curve(both, 1e-6)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: TruncatedNegativeBinomial(eta=-1.0, gamma=0.5),
-        lambda: TruncatedNegativeBinomial(eta=1.5, gamma=0.5),
-        lambda: TruncatedNegativeBinomial(eta=math.nan, gamma=0.5),
-        lambda: TruncatedNegativeBinomial(eta=0.0, gamma=0.0),
-        lambda: TruncatedNegativeBinomial(eta=0.0, gamma=math.nan),
-        lambda: TruncatedNegativeBinomial.of_mean(1.0, eta=0.0),
-        lambda: PoissonNumber(mu=math.inf),
-        lambda: pure_divergence(1.0, 0.5),
-        lambda: pure_divergence(2.0, math.nan),
-        lambda: base_curve([], score_epsilon=0.1),
-    ],
-)
-def test_out_of_range_is_refused(make):
-    with pytest.raises(UseError):
-        make()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import pytest
 
 flint = pytest.importorskip("flint", reason="the extra `proof` is not installed")
 
+from tests.accounting.oracles import GOLDEN, mechanism_of  # noqa: E402
 from tests.mechanisms import truncated  # noqa: E402
 from tests.speed import fast_then_slow  # noqa: E402
 from userdp.accounting import (  # noqa: E402
@@ -34,8 +33,6 @@ from userdp.accounting.proof.law import Ball  # noqa: E402
 from userdp.accounting.proof.planning import Problem, make_plan  # noqa: E402
 from userdp.core.errors import FailureError  # noqa: E402
 
-GOLDEN = Path(__file__).with_name("golden_deltas.json")
-CASES = json.loads(GOLDEN.read_text())["cases"]
 # a second or less each: one step, a Gaussian, few and many steps
 FAST = (1, 9, 32)
 
@@ -77,20 +74,14 @@ def apart(one: OneWay, other: OneWay) -> bool:
             id=f"T={case['steps']} G={case['group_size']}",
             marks=[] if i in FAST else pytest.mark.slow,
         )
-        for i, case in enumerate(CASES)
+        for i, case in enumerate(GOLDEN)
     ],
 )
 def test_every_golden_delta_is_enclosed_anew_and_meets_the_accountants_bracket(
     case: dict[str, Any],
 ) -> None:
     found = enclose_delta((steps(case),), case["epsilon"])
-    mechanism = binomial_steps(
-        sampling_probability=case["p"],
-        group_size=case["group_size"],
-        noise_multiplier=case["sigma"],
-        steps=case["steps"],
-    )
-    contour = mechanism.delta(case["epsilon"])
+    contour = mechanism_of(case).delta(case["epsilon"])
     assert found.lower <= contour.upper
     assert contour.lower <= found.upper
     for way in ("remove", "add"):
@@ -145,7 +136,7 @@ def test_a_principal_branch_in_the_proof_itself_is_caught(monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_noise_that_is_off_by_a_billionth_is_caught() -> None:
-    case = CASES[21]
+    case = GOLDEN[21]
     honest = enclose_delta((steps(case),), case["epsilon"])
     twin = enclose_delta((steps(case, 1 + 1e-9),), case["epsilon"])
     assert apart(honest.remove, twin.remove)

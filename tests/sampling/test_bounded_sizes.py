@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.accounting.pld import pld_bounds
+from tests.accounting.oracles import pld_bounds
 from tests.plans import plan_of_size
 from tests.speed import fast_then_slow
 from userdp.core.errors import UseError

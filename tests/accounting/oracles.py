@@ -1,0 +1,70 @@
+"""δ by ways that share no code with ours; and one direction of a pair by our own."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mpmath as mp
+import pytest
+
+from userdp.accounting import Bracket, Mixture, binomial_steps
+from userdp.accounting.contour import Phase
+from userdp.accounting.contour.curve import delta_bounds
+
+GOLDEN: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("golden_deltas.json").read_text()
+)["cases"]
+"""40 compositions by 30-digit mpmath, with δ from 1e-3 to 1e-100 in both directions."""
+
+
+def mechanism_of(case: dict[str, Any]) -> Mixture:
+    """The mechanism of a golden case."""
+    return binomial_steps(
+        sampling_probability=case["p"],
+        group_size=case["group_size"],
+        noise_multiplier=case["sigma"],
+        steps=case["steps"],
+    )
+
+
+def one_way(phases: Sequence[Phase], epsilon: float, *, remove: bool) -> Bracket:
+    """Certified bounds of δ of one direction; an answer for both takes the larger of these."""
+    found = delta_bounds(tuple(phases), epsilon, remove=remove)
+    return Bracket(lower=found.lower, upper=found.upper, accountant="contour")
+
+
+def gaussian_delta(mu: float, epsilon: float) -> mp.mpf:
+    """δ of a Gaussian mechanism with shift μ standard deviations, to 60 digits."""
+    with mp.workdps(60):
+        m, e = mp.mpf(mu), mp.mpf(epsilon)
+        return mp.ncdf(m / 2 - e / m) - mp.exp(e) * mp.ncdf(-m / 2 - e / m)
+
+
+def pld_bounds(
+    parts: list[tuple[float, list[float], list[float], int]], epsilon: float, grid: float = 5e-3
+) -> list[float]:
+    """Optimistic and pessimistic δ by dp-accounting, each within its FFT round-off of 1e-13.
+
+    Each part has a σ, shifts, their chances and a number of steps.
+    """
+    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+
+    bounds = []
+    for pessimistic in (False, True):
+        losses = [
+            pld.from_mixture_gaussian_mechanism(
+                sigma,
+                shifts,
+                weights,
+                pessimistic_estimate=pessimistic,
+                value_discretization_interval=grid,
+            ).self_compose(steps)
+            for sigma, shifts, weights, steps in parts
+        ]
+        whole = functools.reduce(lambda one, other: one.compose(other), losses)
+        bounds.append(whole.get_delta_for_epsilon(epsilon))
+    return bounds
