@@ -15,24 +15,24 @@ EVERYTHING = frozenset(Kind)
 OPERATOR, ANYONE = "the operator", "anyone"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Output:
     """A kind of output.
 
     Args:
         name: in the words of the docs.
         reader: who may read it.
-        holds: which secrets it may hold.
-        why: where it holds anything, what for; in the words of the docs.
         files: patterns of its files, below the folder in which the commands are called; of several
             outputs whose patterns fit, the first counts. None of what is no file.
+        holds: which secrets it may hold.
+        why: where it holds anything, what for; in the words of the docs.
     """
 
     name: str
     reader: str
+    files: str = ""
     holds: frozenset[Kind] = NOTHING
     why: str = ""
-    files: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -45,107 +45,91 @@ class Output:
         return f"exact numbers{digests}: {self.why}"
 
 
-SCREEN = Output(name="what a command prints", reader=ANYONE)
+SCREEN = Output("what a command prints", ANYONE)
 OPERATORS_SCREEN = Output(
-    name="what a command prints with a notice that it is operator-only, "
+    "what a command prints with a notice that it is operator-only, "
     "and any JSON with `operator_only: true`",
-    reader=OPERATOR,
+    OPERATOR,
     holds=OF_A_STORE,
     why="counts, losses, norms",
 )
 ERRORS = Output(
-    name="userdp's own errors and warnings, logs, progress; not the traces and words of other "
+    "userdp's own errors and warnings, logs, progress; not the traces and words of other "
     "libraries' errors, which are the operator's",
-    reader=ANYONE,
+    ANYONE,
 )
-
-
-def _anyones(name: str, *files: str, holds: frozenset[Kind] = NOTHING, why: str = "") -> Output:
-    return Output(name=name, reader=ANYONE, holds=holds, why=why, files=files)
-
-
-def _operators(name: str, *files: str, holds: frozenset[Kind] = NOTHING, why: str = "") -> Output:
-    return Output(name=name, reader=OPERATOR, holds=holds, why=why, files=files)
-
 
 OUTPUTS = (
     SCREEN,
     OPERATORS_SCREEN,
     ERRORS,
-    _anyones(
+    Output(
         "`tokenizer.json`, wherever it lies",
+        ANYONE,
         "*/tokenizer.json",
-        holds=EXACT,
-        why="those of a public vocabulary, which the operator chose",
+        EXACT,
+        "those of a public vocabulary, which the operator chose",
     ),
-    _operators("`STORE/ledger.jsonl`", "*store/ledger.json*"),
-    _operators("`STORE/`", "*store/*", holds=EVERYTHING, why="it is the people's text"),
-    _operators(
+    Output("`STORE/ledger.jsonl`", OPERATOR, "*store/ledger.json*"),
+    Output("`STORE/`", OPERATOR, "*store/*", EVERYTHING, "it is the people's text"),
+    Output(
         "`RUN/operator.jsonl`, `resume.json`, `checkpoints/`, `curves/`, `audit/`",
-        "*/operator.jsonl",
-        "*/resume.json",
-        "*/checkpoints/*",
-        "*/curves/*",
-        "*/audit/*",
-        "*/.lock",
-        "*/.*.lock",
+        OPERATOR,
+        "*/operator.jsonl */resume.json */checkpoints/* */curves/* */audit/* */.lock */.*.lock "
         "*.lock",
-        holds=OF_A_STORE,
-        why="losses, norms, cohort sizes, the store that a resumed run must find again",
+        OF_A_STORE,
+        "losses, norms, cohort sizes, the store that a resumed run must find again",
     ),
-    _anyones(
+    Output(
         "`RUN/ledger.jsonl`, `plan.json`, `train.toml`, `model/`, `adapter/`",
-        "*/run/ledger.jsonl",
-        "*/run/plan.json",
-        "*/run/train.toml",
-        "*/model/*",
-        "*/adapter/*",
-        "*run/ledger.jsonl",
-        "*run/plan.json",
-        "*run/train.toml",
-        "*run/model/*",
+        ANYONE,
+        "*run/ledger.jsonl *run/plan.json *run/train.toml *run/model/* */model/* */adapter/*",
     ),
-    _anyones("the plan of `userdp plan`", "plan.json"),
-    _operators(
+    Output("the plan of `userdp plan`", ANYONE, "plan.json"),
+    Output(
         "the norms of `userdp plan --norms-out` and the scores of `userdp store score`",
-        "norms.json",
-        "scores.arrow",
-        holds=OF_A_STORE,
-        why="norms and losses of people's text",
+        OPERATOR,
+        "norms.json scores.arrow",
+        OF_A_STORE,
+        "norms and losses of people's text",
     ),
-    _operators(
+    Output(
         "a report, and what `--plot` draws",
-        "report.html",
-        "*.svg",
-        holds=EXACT,
-        why="the section for the operator; counts and losses",
+        OPERATOR,
+        "report.html *.svg",
+        EXACT,
+        "the section for the operator; counts and losses",
     ),
-    _anyones("a report with `--public`, a summary", "public.html", "summary.html"),
-    _anyones("what `userdp export` writes", "shared/*"),
-    _anyones("texts of `userdp generate`", "synthetic.jsonl*"),
-    _operators("texts of `userdp generate --check`", "checked.jsonl*"),
-    _operators("the statement of `members` and `forget` for a person", "statement.txt"),
-    _anyones("a tuning's `winner/`", "sweep/winner/*"),
-    _operators(
+    Output("a report with `--public`, a summary", ANYONE, "public.html summary.html"),
+    Output("what `userdp export` writes", ANYONE, "shared/*"),
+    Output("texts of `userdp generate`", ANYONE, "synthetic.jsonl*"),
+    Output("texts of `userdp generate --check`", OPERATOR, "checked.jsonl*"),
+    Output("the statement of `members` and `forget` for a person", OPERATOR, "statement.txt"),
+    Output("a tuning's `winner/`", ANYONE, "sweep/winner/*"),
+    Output(
         "the rest of a tuning's folder",
+        OPERATOR,
         "sweep/*",
-        holds=OF_A_STORE,
-        why="the runs of its trials, with all that is the operator's of them",
+        OF_A_STORE,
+        "the runs of its trials, with all that is the operator's of them",
     ),
-    _anyones(
+    Output(
         "a federation's plan, model and rounds; a silo's `begun.json` and its last update",
+        ANYONE,
         "federation/*",
     ),
-    _operators("the corpus that `userdp store dedup` leaves", "clean.jsonl"),
-    _anyones("its `.provenance.json`", "clean.jsonl.provenance.json"),
-    _operators(
+    Output("the corpus that `userdp store dedup` leaves", OPERATOR, "clean.jsonl"),
+    Output("its `.provenance.json`", ANYONE, "clean.jsonl.provenance.json"),
+    Output(
         "`runs/` of a trainer of Hugging Face's: event files of TensorBoard, which hold the time "
         "of each step",
+        OPERATOR,
         "trained/runs/*",
     ),
-    _anyones(
+    Output(
         "the rest of the output folder of a trainer of Hugging Face's, with `trainer_state.json` "
         "and logs",
+        ANYONE,
         "trained/*",
     ),
 )
@@ -154,7 +138,7 @@ OUTPUTS = (
 def output_of(file: str) -> Output | None:
     """The output that a file is a part of; None of one that nobody declared."""
     for output in OUTPUTS:
-        if any(fnmatch.fnmatchcase(file, pattern) for pattern in output.files):
+        if any(fnmatch.fnmatchcase(file, pattern) for pattern in output.files.split()):
             return output
     return None
 
