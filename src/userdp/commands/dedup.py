@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.prepare import source_options
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError
@@ -25,6 +24,7 @@ from userdp.data.overlap import (
 from userdp.data.progress import Progress
 from userdp.data.records import Tally
 from userdp.data.sources import InputOptions, Source, open_source
+from userdp.data.sources.base import SourceOptions
 from userdp.ledger import StoreLedger
 
 
@@ -89,7 +89,7 @@ def dedup(
         name = read_meta(Path(store)).store_id
         StoreLedger(Path(store)).look("dedup")
     paths = [private] if isinstance(private, str) else list(private)
-    options = source_options(InputOptions(**given["input"]), None)
+    options = SourceOptions(**given["input"])
     records, tally = open_source(paths, kind=source, options=options), Tally()
     with shown(progress) as bar:
         texts = PrivateTexts(_texts(records, tally, bar), OverlapRules(**given["rules"]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.commands.answer import Answer
-from userdp.commands.prepare import source_options
+from userdp.commands.prepare import written_by
 from userdp.commands.progress import say, shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.codec import encode
@@ -146,7 +146,7 @@ def federate(
     )  # fmt: skip
     named = None if model in ("bundled", "new") else Path(model)
     tokenizer = StoreTokenizer.load(named)
-    options = source_options(InputOptions(**given["input"]), named)
+    options = SourceOptions(**given["input"], **written_by(named))
     given["model"] |= {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
     records = _records(data, options)
     plan = FederationPlan.calibrated(

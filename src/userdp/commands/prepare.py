@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +112,9 @@ def prepare(
     if shared is not None:
         Place.require_shareable(place, shared)
     words = None if tokenizer is None else Path(tokenizer)
-    given = InputOptions(user=user, text=text, **read(settings, sections())["input"] | fields)
-    options = source_options(given, place if append and words is None else words)
+    given = read(settings, sections())["input"] | fields
+    template = written_by(place if append and words is None else words)
+    options = SourceOptions(user=user, text=text, **given, **template)
     records = _open(data, source, options)
     if records.loss_mask and options.chat_template is None:
         warn(
@@ -149,11 +149,10 @@ def sections() -> dict[str, Section]:
     return {"input": section_of(InputOptions, without=("user", "text"))}
 
 
-def source_options(given: InputOptions, tokenizer: Path | None) -> SourceOptions:
-    """The options of a source, with the chat template that lies beside the tokenizer."""
-    options = SourceOptions(**asdict(given))
+def written_by(tokenizer: Path | None) -> dict[str, Any]:
+    """What conversations are written by: fields of `SourceOptions`, from a tokenizer's folder."""
     if tokenizer is None:
-        return options
+        return {}
     folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
     file, beside = folder / "tokenizer_config.json", folder / "chat_template.jinja"
     config: dict[str, Any] = {}
@@ -166,7 +165,7 @@ def source_options(given: InputOptions, tokenizer: Path | None) -> SourceOptions
         template = beside.read_text(encoding="utf-8")
     named = [(name, config[name]) for name in _SPECIAL if config.get(name) is not None]
     words = [(name, one["content"] if isinstance(one, dict) else one) for name, one in named]
-    return replace(options, chat_template=template, special_tokens=tuple(words))
+    return {"chat_template": template, "special_tokens": tuple(words)}
 
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
