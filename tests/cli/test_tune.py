@@ -10,6 +10,8 @@ import pytest
 from tests.claims.lives import SHAPE
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import toy_store
+from userdp.sweeping.request import grid
+from userdp.training.config import OptimizerName, TrainConfig
 
 NEW = ("--set", "learning.model=new", *SHAPE)
 
@@ -20,6 +22,18 @@ def place(tmp_path) -> Path:
     uls_plan(population=40, cohort_size=8).save(tmp_path / "plan.json")
     els_plan().save(tmp_path / "els.json")
     return tmp_path
+
+
+def test_rates_and_optimizers_that_are_tried_have_the_schedule_they_have_by_themselves():
+    """By default a rate follows the gradients; one that is given is constant, and SGD has none."""
+
+    def tried(**axes):
+        return [one.config for one in grid([uls_plan()], TrainConfig(), axes=axes)]
+
+    rates = [0.1, 0.2]
+    assert tried(learning_rate=rates) == [TrainConfig(learning_rate=rate) for rate in rates]
+    names = [OptimizerName.ADAMW, OptimizerName.SGD]
+    assert tried(optimizer=names) == [TrainConfig(optimizer=name) for name in names]
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from userdp.commands.setting import Section, read, samplings, section_of
 from userdp.core.clip import AdaptiveClipping, Clip
 from userdp.core.codec import encode
 from userdp.core.errors import UseError, warn
-from userdp.training.config import PlainPlan, RunOptions, TrainConfig, train_config
+from userdp.training.config import PlainPlan, RunOptions, TrainConfig, changed, train_config
 
 if TYPE_CHECKING:  # what the help does not need is imported where it is used
     from userdp.commands.run import Run
@@ -186,7 +185,7 @@ def _resolved(
     if resume and plan is None and not (chosen.given or plain):
         plan, kept = _begun(folder)
         config = config or kept
-    learned = TrainConfig(**learning) if config is None else replace(config, **learning)
+    learned = TrainConfig(**learning) if config is None else changed(config, **learning)
     if isinstance(plan, PlainPlan) or plain:
         if chosen.given or (plan is not None and plain):
             names = ", ".join(chosen.given or ["plan"])

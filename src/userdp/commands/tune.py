@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +20,7 @@ from userdp.plans.resolved import PlanFields, resolve
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sweeping.request import TuningMode, build_request, grid, repetitions_of
 from userdp.sweeping.runs import Tuned, run_sweep
-from userdp.training.config import OptimizerName, RunOptions, TrainConfig
+from userdp.training.config import OptimizerName, RunOptions, TrainConfig, changed
 
 AnyPlan = Plan | Proposal | str | os.PathLike[str]
 _ONE_RUNS = ("sharded", "verify", "scores", "base_of_others", "charge_again", "slot", "device")
@@ -114,7 +113,7 @@ def tune(
             )
     else:
         learning = given["learning"]
-        learned = TrainConfig(**learning) if config is None else replace(config, **learning)
+        learned = TrainConfig(**learning) if config is None else changed(config, **learning)
         if not plans and epsilon is not None and population is not None:
             budget = PlanFields(epsilon=epsilon, population=population, delta=delta)
             made, _ = resolve(None, budget, low_rank=learned.lora_rank is not None)

@@ -25,7 +25,7 @@ from userdp.plans.origin import in_words, uncovered
 from userdp.plans.proposal import Proposal, as_plan
 from userdp.plans.tuning import divided, selected
 from userdp.queries.statistics import require_one_owner
-from userdp.training.config import TrainConfig
+from userdp.training.config import TrainConfig, changed
 from userdp.training.models import load_model
 from userdp.training.store_facts import require_covered
 
@@ -128,7 +128,7 @@ def grid(
     candidates = [
         Candidate(
             plan=plan if clip is None else replace(plan, clip=replace(plan.clip, l2_norm=clip)),
-            config=replace(base, **dict(zip(used, values, strict=True))),
+            config=changed(base, **dict(zip(used, values, strict=True))),
         )
         for plan in map(as_plan, plans)
         for clip in (l2_clip_norms or (None,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ class OptimizerName(StrEnum):
     ADAM_BC = "adam-bc"
     ADAFACTOR = "adafactor"
     SGD = "sgd"
+
+
+_FOLLOW = (OptimizerName.ADAMW, OptimizerName.ADAM_BC)
+"""Optimizers that keep a mean of earlier gradients, which the learning rate can follow."""
 
 
 class Schedule(StrEnum):
@@ -218,7 +222,7 @@ class TrainConfig:
             require_count(name, getattr(self, name), at_least=0)
         rate: Any = self.learning_rate
         schedule: Any = self.schedule
-        adam = self.optimizer in (OptimizerName.ADAMW, OptimizerName.ADAM_BC)
+        adam = self.optimizer in _FOLLOW
         if schedule is None:
             follows = rate is None and adam
             usual = Schedule.FOLLOWING if follows else Schedule.CONSTANT
@@ -277,6 +281,18 @@ def train_config(values: Mapping[str, Any]) -> TrainConfig:
     known: dict[str, Any] = {name: values.get(name) for name in ("lora_rank", "learning_rate")}
     usual = encode(TrainConfig(**known))
     return decode(TrainConfig, {**usual, **values}, what="the configuration")
+
+
+def changed(config: TrainConfig, **fields: Any) -> TrainConfig:
+    """A configuration with other fields.
+
+    A learning rate that is given here, and an optimizer that cannot follow, end a schedule that
+    follows, as they do where a configuration is made.
+    """
+    adam = fields.get("optimizer", config.optimizer) in _FOLLOW
+    if config.schedule is Schedule.FOLLOWING and ("learning_rate" in fields or not adam):
+        fields = {"schedule": None, **fields}
+    return replace(config, **fields)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
