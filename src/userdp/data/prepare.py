@@ -165,7 +165,9 @@ def _fill(
     tally, rule, engine = Tally(), SplitRule(split), GroupingEngine(engine)
     progress = progress or NoProgress()
     held_out = writer.meta.held_out_users
-    key = _key(source, bound, held_out, str(engine))
+    signature = source.signature()
+    depends_on = (__version__, signature, bound, held_out, str(engine))
+    key = signature and sha256(repr(depends_on).encode()).hexdigest()
     tokens = partial(tokenized, tokenizer=writer.tokenizer, loss_mask=writer.meta.loss_mask)
 
     with _kept_records(writer.place, key, tally) as (folder, is_sorted, keep):
@@ -211,7 +213,7 @@ def _kept_records(
     """The folder of working files for the store at ``place``, which goes when the block ends.
 
     An interrupt or a kill leaves it once the records are sorted, and a call of the same ``key``
-    takes it over.
+    takes it over. The key tells what sorted records depend on; None: a source cannot tell.
 
     Yields:
         The folder; whether sorted records of an earlier call lie there, which ``tally`` counts
@@ -251,14 +253,6 @@ def _kept_records(
         finally:
             if not stays:
                 shutil.rmtree(place, ignore_errors=True)
-
-
-def _key(source: Source, *facts: object) -> str | None:
-    """What sorted records depend on; None where that cannot be told."""
-    signature = source.signature()
-    if signature is None:
-        return None
-    return sha256(repr((__version__, signature, *facts)).encode()).hexdigest()
 
 
 def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:
