@@ -10,13 +10,13 @@ is in the one before; so its privacy ledger stays where it is.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -337,8 +337,12 @@ def _write_segment(store: Path, segment: Segment, known: Sequence[int]) -> int:
 
 
 def _free(store: Path, name: Callable[[int], str], first: int) -> int:
-    """The first number from ``first`` on of which nothing lies in the store."""
-    return next(number for number in count(first) if not (store / name(number)).exists())
+    """The first number from ``first`` on that is above those of all that lies in the store.
+
+    So a generation that replaces others is never taken for one of them.
+    """
+    there = (store / name(0)).parent.glob("[0-9]*")
+    return max([first, *(1 + int(re.sub(r"\D.*", "", one.name)) for one in there)])
 
 
 def _require_free(out: Path, *, overwrite: bool) -> None:
