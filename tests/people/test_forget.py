@@ -137,16 +137,15 @@ def test_public_bounds_on_exact_numbers_are_held_against_those_who_stayed(life):
         begin(UserStore.open(life / "store"), life / "fixed", bounded, resume=True)
 
 
-def test_a_run_does_not_go_on_over_a_change_that_the_ledger_does_not_hold(life, monkeypatch):
+@pytest.mark.parametrize("change", ["an append", "without a line"])
+def test_a_run_does_not_go_on_over_a_change_that_the_ledger_does_not_hold(
+    life, change, monkeypatch
+):
     """The twin: whoever erases without the line could change the store as they like."""
-    monkeypatch.setattr(Forget, "is_new", lambda self, history: False)
-    userdp.forget(life / "store", USER, yes=True)
-    with pytest.raises(UseError, match="the store is not the one"):
-        begin(UserStore.open(life / "store"), life / "stopped", resume=True)
-
-
-def test_a_run_does_not_go_on_over_an_append_and_an_erasure(life):
-    append_records(ListSource(interleaved({b"late": [TEXT]})), life / "store")
+    if change == "an append":
+        append_records(ListSource(interleaved({b"late": [TEXT]})), life / "store")
+    else:
+        monkeypatch.setattr(Forget, "is_new", lambda self, history: False)
     userdp.forget(life / "store", USER, yes=True)
     with pytest.raises(UseError, match="the store is not the one"):
         begin(UserStore.open(life / "store"), life / "stopped", resume=True)

@@ -66,14 +66,6 @@ def every_unit_alike(sampling, drawn) -> bool:
     return stats.chisquare(np.bincount(who, minlength=len(COUNTS)), expected).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("kind", FIXED)
-def test_invariant_1_every_draw_has_the_size_and_every_unit_the_same_chance(kind):
-    sampling = plan(kind).sampling
-    drawn = cohorts(sampling, 3_000)
-    assert {cohort.units for cohort in drawn} == {sampling.batch_size}
-    assert every_unit_alike(sampling, drawn)
-
-
 def test_every_set_of_units_is_equally_likely():
     sampling = FixedSizeUsers(batch_size=2, least_population=3, group_size=1)
     seen = dict.fromkeys(itertools.combinations(range(4), 2), 0)
@@ -88,29 +80,30 @@ def sizes_differ(sampling, drawn) -> bool:
     return any(not fewest <= cohort.units <= most for cohort in drawn)
 
 
-@pytest.mark.parametrize("kind", FIXED)
-def test_invariant_1_twin_a_poisson_draw_under_the_fixed_size_price_is_caught(kind):
+def sampling_of(kind: type):
+    """Of a cap that nearly every draw passes, where draws are cut."""
     sampling = plan(kind).sampling
-    poisson = PoissonUsers if sampling.by_user else PoissonExamples
-    other = poisson(sampling_probability=0.1, group_size=4)
-    assert not sizes_differ(sampling, cohorts(sampling, 20))
-    assert sizes_differ(sampling, cohorts(other, 20))
+    return replace(sampling, cap=5) if kind in TRUNCATED else sampling
 
 
-@pytest.mark.parametrize("kind", TRUNCATED)
-def test_a_larger_draw_is_cut_to_the_cap_by_chance(kind):
-    sampling = replace(plan(kind).sampling, cap=5)
+@pytest.mark.parametrize("kind", FIXED + TRUNCATED)
+def test_invariant_1_every_draw_has_a_size_that_is_priced_and_every_unit_the_same_chance(kind):
+    sampling = sampling_of(kind)
     drawn = cohorts(sampling, 3_000)
-    assert max(cohort.units for cohort in drawn) == 5
     assert not sizes_differ(sampling, drawn)
+    assert max(cohort.units for cohort in drawn) == sampling.sizes(sampling.total_units(COUNTS))[1]
     assert every_unit_alike(sampling, drawn)
 
 
-@pytest.mark.parametrize("kind", TRUNCATED)
-def test_invariant_1_twin_a_cap_that_is_not_applied_is_caught(kind):
-    sampling = replace(plan(kind).sampling, cap=5)
-    forgetful = replace(sampling, cap=10**6)
-    assert sizes_differ(sampling, cohorts(forgetful, 200))
+@pytest.mark.parametrize("kind", FIXED + TRUNCATED)
+def test_invariant_1_twin_a_poisson_draw_or_a_cap_that_is_not_applied_is_caught(kind):
+    sampling = sampling_of(kind)
+    if kind in TRUNCATED:
+        other = replace(sampling, cap=10**6)
+    else:
+        poisson = PoissonUsers if sampling.by_user else PoissonExamples
+        other = poisson(sampling_probability=0.1, group_size=4)
+    assert sizes_differ(sampling, cohorts(other, 200))
 
 
 # The price.
