@@ -9,6 +9,7 @@ import pytest
 from tests.claims.lives import PLAN, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, cycles
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
@@ -67,31 +68,24 @@ def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
     assert tell("verify", tmp_path / "sweep/winner")[0] == 0
 
 
-def months(store, tmp_path, count=3):
+ONE, SERIES = PLAN.guarantee().epsilon, Series(plan=PLAN, runs=3)
+MONTHS = {
+    "adding up": ([], [ONE, 2 * ONE, 3 * ONE]),
+    "series": ([DeclareSeries(run_id="s", series=SERIES)], [SERIES.guarantee().epsilon] * 3),
+    "budget": ([OpenBudget(run_id="b", filter=FILTER)], [20.0] * 3),
+}
+
+
+@pytest.mark.parametrize("paid_by", fast_then_slow(MONTHS))
+def test_months_with_growth_claim_what_was_fixed_or_one_run_more_each(store, tmp_path, paid_by):
     """Runs of one plan, one a month; before each people join the store, and write more."""
-    tell, runs = Teller(), []
-    for month in range(count):
+    tell, (declared, expected) = Teller(), MONTHS[paid_by]
+    StoreLedger(store.path).append(*declared)
+    for month, epsilon in enumerate(expected):
         if month:
             more = ListSource(interleaved(cycles(2 + month, seed=month)))
             append_records(more, store.path)
         run = tmp_path / f"month-{month}"
         begin(UserStore.open(store.path), run, no_exact_log=True)
-        runs.append(tell.epsilon(run)[0])
-    return [*runs, tell.epsilon(store.path)[0]]
-
-
-def test_months_with_growth_in_a_series_claim_the_series(store, tmp_path):
-    series = Series(plan=PLAN, runs=3)
-    StoreLedger(store.path).append(DeclareSeries(run_id=new_id(), series=series))
-    assert months(store, tmp_path) == [series.guarantee().epsilon] * 4
-
-
-@pytest.mark.slow
-def test_months_with_growth_under_a_budget_claim_the_budget(filtered, tmp_path):
-    assert months(filtered, tmp_path) == [20.0] * 4
-
-
-@pytest.mark.slow
-def test_months_with_growth_by_adding_up_claim_one_run_more_each(store, tmp_path):
-    one = PLAN.guarantee().epsilon
-    assert months(store, tmp_path) == pytest.approx([one, 2 * one, 3 * one, 3 * one])
+        assert tell.epsilon(run)[0] == pytest.approx(epsilon)
+    assert tell.epsilon(store.path)[0] == pytest.approx(expected[-1])

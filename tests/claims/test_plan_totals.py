@@ -70,14 +70,6 @@ def people(prepared, tmp_path, capsys) -> People:
     return People(tmp_path, capsys, Teller())
 
 
-def test_answers_that_a_plan_takes_no_number_from_are_paid_from_its_total(people):
-    """``stats --epsilon 1``, then a plan of declared numbers with ``--epsilon 4``."""
-    people.ask(1, "users")
-    total = people.plan()
-    assert float(total) <= 4
-    assert people.train("run") == total
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_random_lives(people, seed):
     """Answers, plans and runs in any order: each total is the claim that follows."""

@@ -68,33 +68,6 @@ def test_swapped_weights_have_no_claim(run, honest, command):
     assert told_by(command, run) == math.inf
 
 
-def test_verify_passes_a_run_and_finds_its_weights_swapped(run, honest):
-    """``userdp verify RUN``: exit status 0 for what training wrote, 1 after the weights changed."""
-    tell = Teller()
-    before, _ = tell("verify", run)
-    swap(run, honest)
-    after, _ = tell("verify", run)
-    assert (before, after) == (0, 1)
-
-
-def test_a_release_that_was_never_charged_is_not_shown(run):
-    """A line in the form of ``evaluate --epsilon`` is written into RUN/releases.jsonl by hand.
-
-    No store was ever charged for its queries, and its "loss" may be an exact one. Page and card
-    print it as released under (0.001, 0)-DP. It is to be refused, or left out.
-    """
-    line = {
-        "kind": "evaluation", "split": "held-out-users", "loss_bound": 3.0, "epsilon": 0.001,
-        "delta": 0.0, "unit": "user", "adjacency": "add-or-remove", "released_users": 8,
-        "model": {"user_loss": 1.98765, "standard_error": 0.01, "perplexity": 7.3},
-        "query_ids": ["query-0", "query-1"],
-    }  # fmt: skip
-    (run / "releases.jsonl").write_text(json.dumps(line) + "\n")
-    out = run.parent / "export"
-    status, _ = Teller()("export", run, "--out", out)
-    assert status != 0 or "1.987" not in (out / "README.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [1, 3], ids=["no attempt", "two attempts"])
 def test_a_cut_ledger_of_a_finished_run_lowers_no_claim(run, kept):

@@ -86,30 +86,19 @@ def test_a_damaged_ledger_is_a_problem_and_no_crash(tmp_path):
 
 FACTS = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 DAMAGED = {
-    "no offsets": {key: FACTS[key] for key in FACTS if key != "data_offsets"},
-    "no dtype": {key: FACTS[key] for key in FACTS if key != "dtype"},
-    "no shape": {key: FACTS[key] for key in FACTS if key != "shape"},
-    "one offset": {**FACTS, "data_offsets": [0]},
-    "offsets of none": {**FACTS, "data_offsets": None},
-    "offsets of words": {**FACTS, "data_offsets": ["a", "b"]},
-    "backwards": {**FACTS, "data_offsets": [4, 0]},
-    "before the file": {**FACTS, "data_offsets": [-400, 0]},
-    "beyond the file": {**FACTS, "data_offsets": [0, 400]},
-    "shape below zero": {**FACTS, "shape": [-1]},
-    "shape of none": {**FACTS, "shape": None},
-    "shape of words": {**FACTS, "shape": ["x"]},
-    "no facts": 5,
+    "no dtype": {"first": {key: FACTS[key] for key in FACTS if key != "dtype"}},
+    "beyond the file": {"first": {**FACTS, "data_offsets": [0, 400]}},
+    "shape below zero": {"first": {**FACTS, "shape": [-1]}},
+    "a list": [FACTS],
 }
 
 
-@pytest.fixture(params=[*DAMAGED, "list"])
+@pytest.fixture(params=DAMAGED)
 def damaged(request, tmp_path):
     """A folder of weights whose header says what no header says."""
     folder = tmp_path / "model"
     folder.mkdir()
-    facts = DAMAGED.get(request.param)
-    header = [FACTS] if request.param == "list" else {"first": facts}
-    encoded = json.dumps(header).encode()
+    encoded = json.dumps(DAMAGED[request.param]).encode()
     data = struct.pack("<Q", len(encoded)) + encoded + bytes(4)
     (folder / "model.safetensors").write_bytes(data)
     return folder
