@@ -180,7 +180,7 @@ class Released:
 
     Args:
         run_id: of the run.
-        weights: their digest (`userdp.claims.weights`).
+        weights: their digest (`userdp.claims.subject`).
         lineage: what they descend from, as plain values.
     """
 
