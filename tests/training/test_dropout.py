@@ -59,22 +59,6 @@ def test_after_a_public_seed_masks_are_not_what_the_seed_gives(
     assert len(set(everything)) == len(everything)
 
 
-def test_the_callers_random_numbers_are_as_if_no_step_had_happened(begin, store):
-    def drawn():
-        normal = np.random.normal(), random.gauss(0, 1), torch.randn(3).tolist()
-        return [torch.rand(3).tolist(), np.random.random(3).tolist(), random.random(), normal]
-
-    seed_all()
-    expected = [drawn() for _ in range(4)]
-    with begin(uls_plan(steps=3), model=with_dropout(store)) as private:
-        seed_all()
-        seen = [drawn()]
-        for _ in private:
-            seen.append(drawn())
-            private._of.optimizer.step()
-    assert seen == expected
-
-
 def test_a_generator_of_the_models_own_is_refused_before_anything_is_charged(
     begin, store, tmp_path
 ):
