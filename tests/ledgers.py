@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from userdp.claims.lineage import Lineage
+from userdp.core.strict_json import text_of
 from userdp.ledger import History, RunLedger, StoreLedger
-from userdp.ledger.lines import Begin, Query, Release, Reserve, Settle
+from userdp.ledger.lines import Begin, Finish, Query, Release, Reserve, Settle
 from userdp.plans import Plan, StepRecord
 
 
@@ -30,9 +33,20 @@ def run_with(
         ledger.attempt(StepRecord.of_plan(plan))
     if finished:
         digest = None if plan is None else plan.digest
-        ledger.finish({"weights": None, "plan": digest, "train": None})
+        finish(ledger, {"weights": None, "plan": digest, "train": None})
     ledger.close()
     return folder
+
+
+def finish(ledger: RunLedger, digests: dict[str, str | None], **facts: Any) -> None:
+    """End a run as planned."""
+    ledger.append(Finish(attempts=ledger.attempts, digests=digests, **facts))
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    """The lines of a ledger as plain values, without the chain."""
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [{name: one[name] for name in one if name != "prev"} for one in lines]
 
 
 def forget(store: Path) -> None:
@@ -65,3 +79,17 @@ def settle(
     if weights is None:
         return ledger.append(ended)
     return ledger.append(ended, Release(run_id=run_id, weights=weights, lineage=lineage or {}))
+
+
+def the_first(store: Path) -> None:
+    """Make the ledger of a copied store one that was begun there, which no claim speaks of."""
+    path = store / "ledger.jsonl"
+    lines, head = path.read_text("utf-8").splitlines(), "0" * 16
+    for at, line in enumerate(lines):
+        inode = {"inode": path.stat().st_ino} if at == 0 else {}
+        values = {**json.loads(line), **inode, "prev": head}
+        lines[at] = text_of(values)
+        head = hashlib.sha256(lines[at].encode()).hexdigest()[:16]
+    path.write_text("\n".join([*lines, ""]), "utf-8")
+    note = json.loads((store / "ledger.json").read_text("utf-8"))
+    (store / "ledger.json").write_text(json.dumps({**note, "head": head}), "utf-8")

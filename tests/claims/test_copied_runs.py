@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 
-from tests.ledger.runs import Killed, copied, empty_store, go_on, opened
+from tests.ledger.runs import copied, empty_store, go_on, opened
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims import lineage as lineage_module
 from userdp.claims.parts import ConditionKind
-from userdp.ledger import RunLedger, StoreLedger
-from userdp.ledger.journal import read_entries
-from userdp.ledger.lines import Lost
+from userdp.ledger import RunRecord, StoreLedger
 
 PLAN = uls_plan()
 
@@ -46,7 +41,7 @@ def test_invariant_12_each_copy_of_store_and_run_goes_on_and_the_copies_say_so(c
 def test_invariant_12_twin_a_lineage_that_was_fixed_at_the_first_opening_says_nothing(
     copies, monkeypatch
 ):
-    monkeypatch.setattr(lineage_module, "RunCopied", Lost)
+    monkeypatch.setattr(RunRecord, "copied", False)
     _, _, there, copy = copies
     go_on(copy, there, PLAN.steps)
     assert kinds(copy) == set()
@@ -64,34 +59,11 @@ def test_what_the_weights_descend_from_is_what_the_ledger_says(copies):
     assert released.lineage == told.plain
 
 
-def test_it_is_said_once_however_often_it_is_opened(copies):
-    _, _, there, copy = copies
-    for _ in range(3):
-        go_on(copy, there)
-    assert [line["kind"] for line in read_entries(copy / "ledger.jsonl")].count("copied") == 1
-
-
 def test_a_run_that_begins_in_a_copied_store_says_so_in_its_first_line(copies, tmp_path):
     _, _, there, _ = copies
     for _ in range(2):
         go_on(tmp_path / "new", there, exact_log=False)
     assert ConditionKind.COPY in kinds(tmp_path / "new")
-    assert "copied" not in [line["kind"] for line in read_entries(tmp_path / "new/ledger.jsonl")]
-
-
-def test_a_kill_before_it_is_said_takes_no_step_and_it_is_said_next_time(copies, monkeypatch):
-    _, _, there, copy = copies
-
-    def killed(self):
-        raise Killed
-
-    with monkeypatch.context() as patch, contextlib.suppress(Killed):
-        patch.setattr(RunLedger, "note_copy", killed)
-        go_on(copy, there)
-    assert claim(copy).steps == 1
-    go_on(copy, there)
-    assert kinds(copy) == {ConditionKind.COPY}
-    assert claim(copy).steps == 2
 
 
 def test_a_store_that_becomes_a_copy_while_a_run_is_open_is_told_at_its_end(copies, tmp_path):

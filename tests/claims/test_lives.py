@@ -16,10 +16,11 @@ from userdp.claims import lineage as lineage_module
 from userdp.claims import subject as subject_module
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query, Steps
-from userdp.ledger import RunRecord
-from userdp.ledger import lines as lines_module
+from userdp.ledger import History, RunRecord, journal
+from userdp.ledger import admission as admission_module
+from userdp.ledger import history as history_module
 from userdp.ledger import store as store_module
-from userdp.ledger.place import Place
+from userdp.ledger.lines import Release
 from userdp.training import opening as opening_module
 from userdp.training import origin as origin_module
 
@@ -49,8 +50,8 @@ def without_answers(history, charges, parts_of=claims_module.parts_of):
     return [part for part in parts_of(history, charges) if not isinstance(part, Query)]
 
 
-def about_nothing(self, history, at, fold=lines_module.Query.fold):
-    fold(replace(self, base=None), history, at)
+def about_nothing(history, charges, bases_of=lineage_module.bases_of):
+    return bases_of(history, [one for one in charges if one.query_epsilon is None])
 
 
 def without_runs(*args, inherited=lineage_module.inherited):
@@ -59,6 +60,10 @@ def without_runs(*args, inherited=lineage_module.inherited):
 
 def look_of_no_loop(self, what, look=store_module.StoreLedger.look):
     return None if what.startswith("make_private") else look(self, what)
+
+
+def of_winners(history, line, is_new=admission_module.is_new):
+    return line.run_id in history.tunings if isinstance(line, Release) else is_new(history, line)
 
 
 def so_far(run, own=lineage_module._own_part):
@@ -73,24 +78,22 @@ LOSSES = {
     "bases in totals": (COMPOSING, "bases_of", lambda history, charges: [],
                         "train prepare_again go_on"),
     "files": ([subject_module], "description_of", nothing, "train prepare_again go_on"),
-    "known weights": ([lines_module.Release], "fold", nothing, "plain stripped"),
+    "known weights": ([History], "released", (), "plain stripped"),
     "answers": (COMPOSING, "parts_of", without_answers, "ask train"),
-    "what answers are about": ([lines_module.Query], "fold", about_nothing,
+    "what answers are about": (COMPOSING, "bases_of", about_nothing,
                                "train prepare_again evaluate train"),
-    "looks": ([lines_module.Look], "fold", nothing, "look train"),
+    "looks": ([History], "looks", (), "look train"),
     "earlier runs": ([opening_module], "inherited", without_runs, "train train"),
-    "copies": ([Place], "is_other", lambda self, begun_as: False, "ask copy_store train"),
+    "copies": ([history_module], "_is_other", lambda path, inode: False, "ask copy_store train"),
     "further charges": ([RunRecord], "charges", property(lambda self: [self.run_id]),
                         "stop copy_run charge_again"),
     "steps to come": ([lineage_module], "_own_part", so_far, "stop"),
     "adapters from elsewhere": ([origin_module], "are_fresh", lambda *args: True,
                                 "moved"),
-    "known adapters": ([lines_module.Release], "is_new",
-                       lambda self, history: self.run_id in history.tunings,
-                       "plain_adapters warm"),
+    "known adapters": ([admission_module], "is_new", of_winners, "plain_adapters warm"),
     "what followed": ([claims_module], "followed", lambda run: run, "best_of_three"),
     "what a loop saw": ([store_module.StoreLedger], "look", look_of_no_loop, "steered"),
-    "lost ledgers": ([Place], "require_whole", nothing, "ask back_up ask put_back"),
+    "lost ledgers": ([journal.Read], "holds", lambda self, head: True, "ask back_up ask put_back"),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.ledgers import begun, run_with
+from tests.ledgers import begun, finish, run_with
 from tests.plans import uls_plan
 from userdp.claims import Claim
 from userdp.claims.claims import compose
@@ -133,7 +133,7 @@ def test_what_no_line_binds_is_told_and_is_no_problem(model, tmp_path, bound):
     ledger = begun(folder.ledger, plan)
     assert any("is not finished" in note for note in verify(tmp_path).notes)
     digests = {"weights": digest_of(model), "plan": plan.digest, "train": None}
-    ledger.finish(digests, files=bound_files(folder) if bound else {})
+    finish(ledger, digests, files=bound_files(folder) if bound else {})
     assert verify(tmp_path).notes == ("The run is as written.",)
     (model / "README.md").write_text("a word")
     beside, _ = verify(tmp_path).notes

@@ -15,12 +15,12 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
 from tests.federated.plans import FACTS, NUMBERS, plan
 from tests.federated.toys import images
+from tests.ledgers import entries
 from userdp.federated.flower import write_app
 from userdp.federated.plan import LanguageModel
 from userdp.federated.rounds import read_rounds
 from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation
-from userdp.ledger.journal import read_entries
 
 BIN = Path(sys.executable).parent
 # Flower's processes import userdp and nothing of the tests or the papers, whose models they would
@@ -92,7 +92,7 @@ def test_three_silos_go_on_when_one_is_killed_in_a_round(tmp_path, monkeypatch):
 
     def attempts(index):
         path = silo_folder(folder, index) / "run" / "ledger.jsonl"
-        return [e for e in read_entries(path) if e["kind"] == "attempt"] if path.exists() else []
+        return [e for e in entries(path) if e["kind"] == "attempt"] if path.exists() else []
 
     with Processes(tmp_path) as flower:
         flower.start(

@@ -7,11 +7,11 @@ import pytest
 
 from tests.federated.plans import PRIVATE
 from tests.federated.toys import COUNTS, WIDTH, ZERO, broken, items, silo, toy_plan
+from tests.ledgers import entries
 from userdp.claims import claim
 from userdp.core.errors import FailureError, UseError
 from userdp.federated.claim import federation_claim
 from userdp.ledger import StoreLedger
-from userdp.ledger.journal import read_entries
 
 
 @broken
@@ -38,7 +38,7 @@ def test_invariant_7_a_step_is_charged_before_its_data_and_a_cut_round_is_not_ta
     again.run_round(2, ZERO)
     assert again.run.done == 7
     again.close()
-    kinds = [line["kind"] for line in read_entries(tmp_path / "run" / "ledger.jsonl")]
+    kinds = [line["kind"] for line in entries(tmp_path / "run" / "ledger.jsonl")]
     # An opening by each process, and no end: its whole plan stays reserved.
     assert kinds == ["run", "open", *["attempt"] * 3, "open", *["attempt"] * 4]
     (charge,) = StoreLedger(tmp_path / "store").charges()

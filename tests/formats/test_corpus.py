@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.ledgers import the_first
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.subject import description_of, digest_of
@@ -31,9 +32,7 @@ CLAIMS = json.loads((CORPUS / "claims.json").read_text(encoding="utf-8"))
 def corpus(tmp_path) -> Path:
     """As it was written: a checkout is a copy of a ledger, and claims would say so."""
     path = Path(shutil.copytree(CORPUS, tmp_path / "corpus"))
-    place = path / "store" / "ledger.json"
-    inode = (path / "store" / "ledger.jsonl").stat().st_ino
-    place.write_text(json.dumps({**json.loads(place.read_text()), "inode": inode}))
+    the_first(path / "store")
     return path
 
 

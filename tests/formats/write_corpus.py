@@ -19,7 +19,7 @@ from userdp.claims import claim
 from userdp.core.codec import encode
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.lines import Declare, Total
+from userdp.ledger.lines import Declare
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.opening import constants_digest
@@ -36,7 +36,6 @@ def write(folder: Path) -> None:
     made = toy_store(at / "made", cycles(12))
     store = made.path.rename(folder / "store")
     ledger, opened = StoreLedger(store), UserStore.open(store)
-    ledger.append(Total(epsilon=40.0, delta=1e-3))
     ledger.append(Declare(constants=constants_digest(PLAN, encode(CONFIG), opened)))
     tell.done("store", "stats", store, "--epsilon", 0.5, "--ask", "users")
     begin(opened, at / "run")

@@ -77,11 +77,11 @@ def with_prev(line: bytes, previous: str) -> bytes:
 
 
 def read_chain(folder: Path) -> None:
-    from userdp.ledger.journal import read_entries
+    from userdp.ledger.journal import read
 
-    entries = read_entries(folder / "ledger.jsonl")
-    known = read_entries(CORPUS / "winner" / "ledger.jsonl")
-    assert entries[:-1] == known[: len(entries[:-1])], "an edited line was read"
+    lines = read(folder / "ledger.jsonl").lines
+    known = read(CORPUS / "winner" / "ledger.jsonl").lines
+    assert lines[:-1] == known[: len(lines[:-1])], "an edited line was read"
 
 
 def make_run(folder: Path, of: str = "run") -> None:
@@ -141,7 +141,8 @@ def make_settle(folder: Path) -> None:
     nonces = [line["nonce"] for line in lines if line["kind"] == "open"]
     values = {
         "run_id": lines[0]["run_id"], "nonces": nonces, "charge": lines[0]["run_id"],
-        "digests": {"store": "00", "plan": "00"}, "store_path": "STORE", "state": "",
+        "digests": {"store": "00", "plan": "00"}, "store_path": "STORE", "store_beside": "store",
+        "state": "", "began": {},
     }  # fmt: skip
     (folder / "run/resume.json").write_text(json.dumps(values))
 

@@ -14,16 +14,13 @@ from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.claims.lineage import inherited
-from userdp.ledger import StoreLedger
+from userdp.ledger import History, StoreLedger
 from userdp.ledger.lines import (
     BeginTuning,
     Declare,
     DeclareSeries,
     OpenBudget,
     Release,
-    Selection,
-    Slots,
-    Total,
 )
 from userdp.plans import PrivateSelection, Series
 from userdp.plans.origin import NonPrivateLook
@@ -49,6 +46,13 @@ def run(ledger: StoreLedger, name: str, *words: str) -> None:
     reserve(ledger, name, plan, constants=constants, again=named.get("again"), **facts)
 
 
+def select(ledger: StoreLedger, *slots: str, selection: PrivateSelection = SELECTION) -> History:
+    """Charge a private selection, which draws these slots if it has drawn none."""
+    drawn = dict.fromkeys(slots, "constants")
+    line = BeginTuning(run_id="s", constants=("constants",), selection=selection, slots=drawn)
+    return ledger.append(line)
+
+
 VERBS = {
     "run": run,
     "plain": lambda ledger: reserve(ledger, "plain", None),
@@ -60,15 +64,9 @@ VERBS = {
     "declare": lambda ledger, one: ledger.append(Declare(constants=one)),
     "settle": lambda ledger, name, steps=PLAN.steps: settle(ledger, name, steps=int(steps)),
     "release": lambda ledger, name: ledger.append(Release(run_id=name, weights="w", lineage={})),
-    "tuning": lambda ledger, *all_: ledger.append(BeginTuning(run_id="s", constants=all_)),
-    "slots": lambda ledger, name: ledger.append(Slots(run_id=name, slots={"a": "constants"})),
-    "select": lambda ledger, *words: ledger.append(
-        Selection(
-            run_id="s", selection=replace(SELECTION, plans=(MEASURED,)) if words else SELECTION
-        )
-    ),
-    "total": lambda ledger, runs=9: ledger.append(
-        Total(epsilon=float(runs) * PRICE.epsilon, delta=10 * PRICE.delta)
+    "tuning": lambda ledger, *all_: ledger.append(BeginTuning(run_id="t", constants=all_)),
+    "select": lambda ledger, *words: select(
+        ledger, selection=replace(SELECTION, plans=(MEASURED,)) if words else SELECTION
     ),
     "filter": lambda ledger: ledger.append(OpenBudget(run_id="budget", filter=FILTER)),
     "series": lambda ledger: ledger.append(DeclareSeries(run_id="series", series=SERIES)),

@@ -22,24 +22,21 @@ def path(tmp_path):
     return path
 
 
-def test_lines_are_read_in_order_without_those_that_the_reader_leaves_out(path):
-    assert read_lines(path, lambda line: line["step"]) == [0, 1, 2]
-    assert read_lines(path, lambda line: line["step"] or None) == [1, 2]
-    assert read_lines(path.with_name("none.jsonl"), lambda line: line["step"]) == []
+def test_lines_are_read_in_order(path):
+    assert read_lines(path) == [{"step": step} for step in range(3)]
+    assert read_lines(path.with_name("none.jsonl")) == []
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "{}", "null"], ids=str)
+@pytest.mark.parametrize("line", ["{", "[1]", "3", "null"], ids=str)
 def test_a_damaged_line_is_refused_with_its_number(path, line):
     path.write_text(f"{path.read_text()}{line}\n{{}}\n")
     with pytest.raises(UseError, match=r"line 4 of .* is damaged"):
-        read_lines(path, lambda line: line["step"], torn=True)
+        read_lines(path)
 
 
-def test_a_last_line_that_a_crash_cut_short_is_left_out_where_that_may_be(path):
+def test_a_last_line_that_a_crash_cut_short_is_left_out(path):
     path.write_text(f"{path.read_text()}{{")
-    assert read_lines(path, lambda line: line["step"], torn=True) == [0, 1, 2]
-    with pytest.raises(UseError, match=r"line 4 of .* is damaged"):
-        read_lines(path, lambda line: line["step"])
+    assert len(read_lines(path)) == 3
 
 
 def test_where_no_run_is_there_is_no_record(tmp_path):
@@ -55,7 +52,7 @@ def test_a_record_says_what_the_lines_come_to(tmp_path):
     run = run_with(tmp_path / "run", plan, 3, finished=True, facts={"model": "small"})
     told = RunRecord.read(run)
     assert (told.run_id, told.plan, told.facts) == ("run", plan, {"model": "small"})
-    assert (told.attempts, told.finish.attempts, told.nonces, told.charges) == (3, 3, [], [])
+    assert (told.attempts, told.finish.attempts, told.openings, told.charges) == (3, 3, (), [])
     assert told.digest == hashlib.sha256((run / "ledger.jsonl").read_bytes()).hexdigest()
     assert RunRecord.read(run / "ledger.jsonl").data == told.data
 

@@ -2,12 +2,10 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -15,47 +13,27 @@ import pytest
 from tests.ledgers import query, settle
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
-from userdp.ledger.journal import JournalWriter, append, exclusive, read, read_entries
+from userdp.ledger.journal import append, exclusive, read
+from userdp.ledger.lines import Line
 from userdp.ledger.store import StoreLedger
 
 
-@dataclass(frozen=True)
-class First:
-    """Opens a journal of numbers."""
+@dataclass(frozen=True, kw_only=True)
+class Number(Line):
+    """A line of tests."""
 
-    kind: ClassVar[str] = "first"
+    kind: ClassVar[str] = "number of a test"
 
     n: float | str
 
 
-@dataclass(frozen=True)
-class Number(First):
-    """Any later line."""
-
-    kind: ClassVar[str] = "number"
-
-
-KINDS = {"first": First, "number": Number}
-
-
-def add(path, *numbers, how="append"):
+def add(path, *numbers, after=None):
     """Append the numbers, as lines."""
-    if how == "append":
-        kinds = {True: First, False: Number}
-        append(path, KINDS, lambda before: [
-            kinds[not before and not at](n) for at, n in enumerate(numbers)
-        ])  # fmt: skip
-    else:
-        writer = JournalWriter(path, KINDS)
-        try:
-            for n in numbers:
-                writer.append(Number(n))
-        finally:
-            writer.close()
+    return append(path, lambda before: [Number(n=n) for n in numbers], after=after)
 
 
 def numbers(path):
-    return [line.n for line in read(path, KINDS)[0]]
+    return [line.n for line in read(path).lines]
 
 
 @pytest.fixture
@@ -65,20 +43,27 @@ def path(tmp_path):
     return tmp_path / "ledger.jsonl"
 
 
-HOW = pytest.mark.parametrize("how", ["append", "JournalWriter"])
+ALONE = pytest.mark.parametrize("alone", [False, True], ids=["of many", "only writer"])
 
 
-@HOW
-def test_what_was_appended_is_read_back_in_order(path, how):
-    add(path, 4, 5, how=how)
-    assert numbers(path) == [1, 2, 3, 4, 5]
-    assert read(path, KINDS)[1] == path.read_bytes()
+def tail_of(path, alone):
+    """Where the only writer of a journal knows that it ends."""
+    return read(path).tail if alone else None
 
 
-@HOW
-def test_invariant_7_a_line_is_on_the_disk_when_it_is_acknowledged(path, monkeypatch, how):
+@ALONE
+def test_what_was_appended_is_read_back_in_order(path, alone):
+    after = add(path, 4, 5, after=tail_of(path, alone))
+    add(path, 6, after=after if alone else None)
+    assert numbers(path) == [1, 2, 3, 4, 5, 6]
+    assert read(path).data == path.read_bytes()
+    assert numbers(path.with_name("none")) == []
+
+
+@ALONE
+def test_invariant_7_a_line_is_on_the_disk_when_it_is_acknowledged(path, monkeypatch, alone):
     """As far as a process can see: the file was synced after its last byte was written."""
-    synced, fsync = [], os.fsync
+    synced, fsync, after = [], os.fsync, tail_of(path, alone)
 
     def watched(descriptor):
         fsync(descriptor)
@@ -86,7 +71,7 @@ def test_invariant_7_a_line_is_on_the_disk_when_it_is_acknowledged(path, monkeyp
         synced.append((seen.st_ino, seen.st_size))
 
     monkeypatch.setattr(os, "fsync", watched)
-    add(path, 4, how=how)
+    add(path, 4, after=after)
     assert (path.stat().st_ino, path.stat().st_size) in synced
 
 
@@ -111,11 +96,11 @@ def test_invariant_7_the_files_name_is_on_the_disk_before_its_first_line_is_writ
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
-@HOW
-def test_a_torn_last_line_is_ignored_and_written_over(path, cut, how):
+@ALONE
+def test_a_torn_last_line_is_ignored_and_written_over(path, cut, alone):
     path.write_bytes(path.read_bytes()[:-cut])
     assert numbers(path) == [1, 2]
-    add(path, 4, how=how)
+    add(path, 4, after=tail_of(path, alone))
     assert numbers(path) == [1, 2, 4]
 
 
@@ -131,12 +116,13 @@ def test_a_torn_last_line_is_ignored_and_written_over(path, cut, how):
     ids=["edited", "last, edited", "dropped", "re-ordered"],
 )
 def test_invariant_1_a_tampered_ledger_is_noticed(path, tamper, seen):
+    journal._decoded.cache_clear()
     if seen:
-        read(path, KINDS)
+        read(path)
     add(path, 4)
     path.write_bytes(b"".join(tamper(path.read_bytes().splitlines(keepends=True)[:3])) + b"{}\n")
     with pytest.raises(UseError, match=r"does not follow|is not a ledger entry"):
-        read(path, KINDS)
+        read(path)
 
 
 def test_broken_twin_without_the_chain_a_dropped_line_goes_unnoticed(tmp_path):
@@ -144,30 +130,26 @@ def test_broken_twin_without_the_chain_a_dropped_line_goes_unnoticed(tmp_path):
     path.write_text("".join(json.dumps({"n": n}) + "\n" for n in (1, 3)))
     assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == [1, 3]
     with pytest.raises(UseError):
-        read_entries(path)
+        read(path)
 
 
-def test_a_line_of_another_kind_or_another_type_is_refused(path):
-    for kinds, words in (
-        ({"other": First}, "is no ledger of a other"),
-        ({"first": First}, "line 2 .* of the kind 'number', which no such"),
-    ):
-        journal._read.clear()
-        with pytest.raises(UseError, match=words):
-            read(path, kinds)
-    add(path, "three")
-    journal._read.clear()
-    with pytest.raises(UseError, match=r"line . of .*\.n"):
-        read(path, {"first": First, "number": Whole})
+@pytest.mark.parametrize("line", ['"kind":"another"', '"kind":"number of a test","n":[1]', '"n":1'])
+def test_a_line_of_another_kind_or_another_type_is_refused(tmp_path, line):
+    path = tmp_path / "ledger.jsonl"
+    path.write_text(f'{{{line},"prev":"{"0" * 16}"}}\n')
+    with pytest.raises(UseError, match=r"line 1 of .* is damaged"):
+        read(path)
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A line of whole numbers only."""
-
-    kind: ClassVar[str] = "number"
-
-    n: int
+def test_a_line_that_is_read_again_is_not_parsed_again(path, monkeypatch):
+    """Whoever charges reads a ledger again under its lock, which may be megabytes."""
+    journal._decoded.cache_clear()
+    read(path)
+    parsed, right = [], journal.parse
+    monkeypatch.setattr(journal, "parse", lambda line: parsed.append(line) or right(line))
+    add(path, 4)
+    assert numbers(path) == [1, 2, 3, 4]
+    assert len(parsed) == 1
 
 
 def test_a_second_holder_is_refused(tmp_path):
@@ -185,19 +167,17 @@ def test_a_second_holder_is_refused(tmp_path):
 DISK_FULL = """
 import resource, signal, sys
 from pathlib import Path
-from tests.ledger.test_journal import KINDS, Number, add, numbers
+from tests.ledger.test_journal import add, numbers
 from userdp.core.errors import FailureError
-from userdp.ledger.journal import JournalWriter
 
 path = Path(sys.argv[1])
-add(path, 0)
-writer = JournalWriter(path, KINDS)
+after = add(path, 0)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
 acknowledged = 0
 try:
     while True:
-        writer.append(Number(acknowledged + 1))
+        after = add(path, acknowledged + 1, after=after)
         acknowledged += 1
 except FailureError as error:
     assert "not released" in str(error)
@@ -206,7 +186,6 @@ print(acknowledged, int(numbers(path)[-1]), path.read_bytes()[-1:])
 
 
 def test_a_full_disk_leaves_the_acknowledged_lines_and_no_half_line(tmp_path):
-    assert resource.RLIMIT_FSIZE
     done = subprocess.run(
         [sys.executable, "-c", DISK_FULL, str(tmp_path / "ledger.jsonl")],
         capture_output=True,
@@ -258,42 +237,23 @@ def test_a_ledger_whose_first_line_a_kill_cut_short_is_begun_again(tmp_path, lef
 
 
 def test_what_compose_refuses_is_not_appended(path):
-    before = path.read_bytes()
+    kept = path.read_bytes()
 
-    def refuse(lines):
-        raise UseError(f"there are {len(lines)} already")
+    def refuse(before):
+        raise UseError(f"there are {len(before.lines)} already")
 
     with pytest.raises(UseError, match="3 already"):
-        append(path, KINDS, refuse)
-    assert path.read_bytes() == before
+        append(path, refuse)
+    assert path.read_bytes() == kept
 
 
-def test_lines_that_were_read_before_are_not_parsed_again(path, monkeypatch):
-    """Whoever charges reads a ledger again under its lock, which may be megabytes."""
-    read(path, KINDS)
-    parsed, right = [], journal.parse
-    monkeypatch.setattr(journal, "parse", lambda line: parsed.append(line) or right(line))
-    add(path, 4)
-    assert numbers(path) == [1, 2, 3, 4]
-    assert len(parsed) == 1
-
-
-def test_a_ledger_that_is_replaced_by_another_is_read_anew(path):
-    read(path, KINDS)
-    add(path.with_name("other"), 8, 9)
-    path.with_name("other").replace(path)
-    assert numbers(path) == [8, 9]
-    path.write_bytes(b"")
-    assert numbers(path) == []
-
-
-@HOW
+@ALONE
 @pytest.mark.parametrize("what", ["\udcff", float("nan")], ids=["no UTF-8", "no number"])
-def test_a_line_that_no_reader_would_take_is_not_appended(path, how, what):
+def test_a_line_that_no_reader_would_take_is_not_appended(path, alone, what):
     """All that was charged before would be lost with it."""
-    before = path.read_bytes()
+    before, after = path.read_bytes(), tail_of(path, alone)
     with pytest.raises(UseError, match=r"nobody could read|must be finite"):
-        partial(add, path, 4, what, how=how)() if how == "append" else add(path, what, how=how)
+        add(path, 4, what, after=after)
     assert path.read_bytes() == before
-    add(path, 4)
+    add(path, 4, after=after)
     assert numbers(path) == [1, 2, 3, 4]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from tests.ledger.stories import (
     inherits,
     parts,
     run,
+    select,
     told,
     write,
 )
@@ -30,7 +30,7 @@ from userdp.claims.parts import Condition, ConditionKind, Steps
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History
-from userdp.ledger.lines import Open, Release, Score, Slots, Total, Trial
+from userdp.ledger.lines import Open, Release, Score, Trial
 
 
 @pytest.fixture
@@ -40,19 +40,14 @@ def ledger(tmp_path) -> StoreLedger:
 
 REFUSED = {
     **{f"{before}; filter": r"after a\s+look bounds nothing"
-       for before in ("look stats", "run one", "ask", "tuning a", "total", "filter")},
+       for before in ("look stats", "run one", "ask", "tuning a", "filter")},
     "series; filter": "bounds nothing",
     "filter; series": "second way to pay",
-    **{f"{before}; total": "bounds nothing"
-       for before in ("run one", "look stats", "total; run one; run two")},
     "filter; plain": "worth nothing",
     "filter; run one; graph": "different adjacencies",
-    "total; run one; graph": "different adjacencies",
     "run one; run one": "already charged",
-    "select; select": "already charged",
     "run one; settle two": "no reservation",
     "run one; settle one 99": "cannot settle",
-    "select; slots other": r"nothing was charged in .* as other",
     "ask; release s": "nothing here paid for it",
     "tuning a b; tuning a c": "base model is not the one",
     "series; run a; run b again a; run c; run d again a": "a run more than was declared",
@@ -69,31 +64,6 @@ def test_what_may_not_follow_is_refused_and_leaves_nothing(ledger, story):
     assert ledger.path.read_bytes() == kept
 
 
-BEYOND = {
-    "total 2.2; run one; run two": ["run three", "plain", "ask r 1", "select"],
-    "total 10.5; " + "; ".join(f"run {n}" for n in range(10)): ["run ten"],  # of δ
-    "total 2.2; series; run a; run b; run c": ["run d"],
-}
-
-
-@pytest.mark.parametrize("story", BEYOND)
-def test_invariant_12_what_would_exceed_the_total_is_not_charged(ledger, story):
-    write(ledger, story)
-    kept = ledger.path.read_bytes()
-    for step in BEYOND[story]:
-        with pytest.raises(UseError, match="beyond the total"):
-            write(ledger, step)
-    assert ledger.path.read_bytes() == kept
-    assert claim(ledger.path).standing == "guarantee"
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (math.nan, 1e-5), (1.0, 1.5)])
-def test_a_total_that_means_nothing_is_refused(ledger, epsilon, delta):
-    with pytest.raises(UseError):
-        ledger.append(Total(epsilon=epsilon, delta=delta))
-    assert not ledger.path.exists()
-
-
 @pytest.mark.pitfall(number=46)
 def test_broken_twin_without_a_total_prices_are_only_what_was_spent_so_far(ledger):
     write(ledger, "run one; run two")
@@ -101,7 +71,7 @@ def test_broken_twin_without_a_total_prices_are_only_what_was_spent_so_far(ledge
 
 
 def test_the_delta_of_a_fixed_total_is_known_to_whoever_plans_a_run(tmp_path):
-    for story, delta in (("look stats", 0), ("filter", FILTER.delta), ("total", 10 * PRICE.delta)):
+    for story, delta in (("look stats", 0), ("filter", FILTER.delta)):
         (tmp_path / story).mkdir()
         ledger = StoreLedger(tmp_path / story)
         write(ledger, story)
@@ -127,7 +97,7 @@ CONDITIONS = {
     "filter; declare a; look stats; run one of a": "stats",
     "filter; run one; look stats; run two logged; run three": "stats, train",
     **{f"{fixed}; run one; look stats{then}": "stats" if then else ""
-       for fixed in ("total", "filter", "series") for then in ("", "; run two")},
+       for fixed in ("filter", "series") for then in ("", "; run two")},
     "series; run one logged; run two": "train",
     # What a loop of somebody's own may have seen while it was open, also by a further charge.
     "run loop steered; look stats": "stats",
@@ -144,7 +114,7 @@ def test_invariant_13_what_may_have_been_chosen_by_an_exact_look_says_so(ledger,
     write(ledger, story)
     looks = {"exact-looks": CONDITIONS[story]} if CONDITIONS[story] else {}
     assert told(ledger) == looks
-    if story.startswith(("total", "filter", "series")):
+    if story.startswith(("filter", "series")):
         assert claim(ledger.path.parent).standing == "guarantee"
 
 
@@ -168,7 +138,7 @@ def test_what_a_released_models_claim_rests_on_is_told_for_the_store(ledger):
     write(ledger, "tuning a b; run one of a; run two of b")
     assert told(ledger) == {}
     chosen = Condition(kind=ConditionKind.LOOKS, told="sweep")
-    ledger.append(Release(run_id="s", weights="w", lineage=Lineage(conditions=(chosen,)).plain))
+    ledger.append(Release(run_id="t", weights="w", lineage=Lineage(conditions=(chosen,)).plain))
     assert told(ledger) == {str(ConditionKind.LOOKS): "sweep"}
 
 
@@ -284,12 +254,8 @@ def test_broken_twin_a_total_without_the_conditions_of_its_runs_is_caught(tmp_pa
 
 @pytest.fixture
 def selecting(ledger):
-    write(ledger, "select")
+    select(ledger, "a", "b")
     return ledger
-
-
-def draw_slots(ledger, *slots):
-    return ledger.append(Slots(run_id="s", slots=dict.fromkeys(slots, "constants"))).slots["s"]
 
 
 def take(ledger, slot, trial, constants="constants", base=None):
@@ -298,12 +264,12 @@ def take(ledger, slot, trial, constants="constants", base=None):
 
 
 def test_slots_are_drawn_once(selecting):
-    first = draw_slots(selecting, "a", "b")
-    assert draw_slots(selecting, "c") == first == {"a": "constants", "b": "constants"}
+    before = selecting.path.read_bytes()
+    assert select(selecting, "c").slots["s"] == {"a": "constants", "b": "constants"}
+    assert selecting.path.read_bytes() == before
 
 
 def test_invariant_1_a_slot_is_taken_once_and_by_its_own_constants(selecting):
-    draw_slots(selecting, "a", "b")
     for slot, constants in (("c", "constants"), ("a", "others")):
         with pytest.raises(UseError, match="pays for this trial"):
             take(selecting, slot, "t", constants)
@@ -323,7 +289,6 @@ def test_invariant_1_a_slot_is_taken_once_and_by_its_own_constants(selecting):
 
 
 def test_invariant_13_a_store_pays_once_for_what_the_base_models_of_trials_had_learned(selecting):
-    draw_slots(selecting, "a", "b")
     for slot in ("a", "b"):
         take(selecting, slot, f"trial {slot}", base=BASE.plain)
     assert set(parts(selecting).split()) == {"s", "before"}
@@ -332,15 +297,13 @@ def test_invariant_13_a_store_pays_once_for_what_the_base_models_of_trials_had_l
 
 
 def test_broken_twin_a_slot_that_nobody_remembers_is_taken_twice(selecting, monkeypatch):
-    monkeypatch.setattr(Trial, "fold", lambda self, history, at: None)
-    draw_slots(selecting, "a")
+    monkeypatch.setattr(History, "taken", {})
     for trial in ("t", "again"):
         take(selecting, "a", trial)
 
 
 def test_invariant_1_the_score_of_a_trial_is_drawn_once(selecting):
     """Scores that could be drawn again would choose as often as one likes for one price."""
-    draw_slots(selecting, "a")
     take(selecting, "a", "t")
     for drawn in (1.5, 2.5):
         assert selecting.append(Score(run_id="t", value=drawn)).scores["t"] == 1.5
@@ -357,7 +320,6 @@ def test_a_trial_is_settled_and_opened_under_its_selection_whose_word_on_weights
             require=lambda history: history.require_last("t", [*before]),
         )
 
-    draw_slots(selecting, "a")
     with pytest.raises(UseError, match="no reservation"):
         settle(selecting, "t", steps=5)
     take(selecting, "a", "t")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import userdp
 from tests.claims.lives import PLAN, begin
 from tests.data.corpora import ListSource, examples_of, interleaved
+from tests.ledgers import the_first
 from tests.plans import plan_of_size
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
@@ -23,8 +23,8 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.verify import verify_store
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger.counter import Counter
 from userdp.ledger.lines import Forget
-from userdp.ledger.place import Counter
 from userdp.people.forget import find_runs
 from userdp.sampling import FixedSizeUsers
 from userdp.training.config import PlainPlan
@@ -52,9 +52,7 @@ def life(made, tmp_path):
     """A copy of `made`, whose paths are its own."""
     folder = tmp_path / "life"
     shutil.copytree(made, folder)
-    place = folder / "store" / "ledger.json"
-    inode = (folder / "store" / "ledger.jsonl").stat().st_ino
-    place.write_text(json.dumps({**json.loads(place.read_text()), "inode": inode}))
+    the_first(folder / "store")
     (folder / "store" / "places.jsonl").unlink()
     for name in ("done", "stopped", "plain"):
         remember(folder / "store", Place.RUN, folder / name)
@@ -230,7 +228,7 @@ def test_nothing_is_erased_while_a_run_is_open_nor_said_of_who_is_there(life, us
     before = StoreLedger(store).history().lines
     charge = RunFolder(life / "stopped").run_id
     with (
-        Counter(StoreLedger(store).place.runs / charge, begun=True),
+        Counter(StoreLedger(store).runs / charge, begun=True),
         pytest.raises(UseError, match="a run over this store is open"),
     ):
         userdp.forget(store, user, yes=True)

@@ -6,7 +6,7 @@ import stat
 import pytest
 
 import userdp
-from tests.ledgers import begun, run_with
+from tests.ledgers import begun, finish, run_with
 from tests.modes import made_with, open_to_others
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
@@ -56,7 +56,7 @@ def test_what_was_put_into_a_trials_model_does_not_come_with_the_winner(tmp_path
     run.model.mkdir(parents=True)
     (run.model / "config.json").write_text("{}")
     digests = {"weights": None, "plan": None, "train": None}
-    begun(run.ledger, None).finish(digests, files=bound_files(run))
+    finish(begun(run.ledger, None), digests, files=bound_files(run))
     if how == "added":
         (run.model / "README.md").write_text("a word")
         copy_released(run, winner)

@@ -27,7 +27,7 @@ from userdp.core.errors import FailureError, UseError
 from userdp.core.vocabulary import round_up
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.journal import exclusive
-from userdp.ledger.lines import Selection, Settle, Slots
+from userdp.ledger.lines import BeginTuning, Settle
 from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
 from userdp.sweeping.choice import selection_score
@@ -157,9 +157,10 @@ def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_n
 ):
     asked, ledger = request(store, "private-selection"), StoreLedger(store.path)
     tuned = asked.candidates[0]
-    ledger.append(Selection(run_id="known", selection=asked.tuning))
     constants = constants_digest(tuned.plan, encode(tuned.config), store)
-    ledger.append(Slots(run_id="known", slots={"drawn": constants})).slots["known"]
+    grid, slots = (constants,), {"drawn": constants}
+    known = BeginTuning(run_id="known", constants=grid, selection=asked.tuning, slots=slots)
+    ledger.append(known)
     before = ledger.path.read_bytes()
     # No slot; one that was never drawn; a drawn one with another plan, or with other options.
     refused = (("known", tuned.plan, "0.003"), ("other", tuned.plan, "0.003"),

@@ -14,7 +14,7 @@ from userdp.core.clip import AdaptiveClipping
 from userdp.core.errors import UseError
 from userdp.gradients.noise import centred_count
 from userdp.ledger.journal import append
-from userdp.ledger.lines import RUN, Attempt
+from userdp.ledger.lines import Attempt
 from userdp.plans import StepRecord
 from userdp.training import steps as steps_module
 
@@ -40,7 +40,7 @@ def test_invariant_1_twin_a_ledger_of_another_noise_ratio_is_refused_by_the_clai
     kept = claim(path)
     step = StepRecord.of_plan(plan, l2_clip_norm=0.3)
     step = replace(step, **{field: 0.9 * getattr(step, field)})
-    append(path, RUN, lambda _: [Attempt(attempt=2, step=step)])
+    append(path, lambda _: [Attempt(step=step)])
     assert (kept.guarantee, kept.so_far) == (plan.guarantee(), plan.guarantee(1))
     with pytest.raises(UseError, match="no epsilon can be claimed"):
         claim(path)

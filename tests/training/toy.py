@@ -92,9 +92,10 @@ def attempts(run: Path) -> int:
 
     Read off the file, not through the ledger's own code.
     """
-    entries = lines(run / "ledger.jsonl")
-    lost = sum(line["attempts"] for line in entries if line["kind"] == "lost")
-    return lost + sum(line["kind"] == "attempt" for line in entries)
+    taken = 0
+    for line in lines(run / "ledger.jsonl"):
+        taken = max(taken + (line["kind"] == "attempt"), line.get("attempts", 0))
+    return taken
 
 
 def private_run(model, optimizer, store, plan, *, out, base=None, **options):

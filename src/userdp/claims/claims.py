@@ -44,8 +44,9 @@ from userdp.core.vocabulary import (
 )
 from userdp.ledger import Charge, History, RunRecord, StoreLedger, journal
 from userdp.ledger.folder import LEDGER
-from userdp.ledger.lines import RUN, STORE, StoreLine, fold
-from userdp.ledger.place import PLACE
+from userdp.ledger.history import fold
+from userdp.ledger.lines import Store
+from userdp.ledger.store import PLACE
 from userdp.plans import FixedGrid, Plan
 
 _LONGEST = 80
@@ -74,7 +75,9 @@ def claim(of: Path | RunRecord | History, *, delta: float | None = None) -> Clai
     read = _read(of) if isinstance(of, Path) else of
     if isinstance(read, History):
         if not read.lines:
-            raise UseError(f"the ledger of {of} is empty: nothing was ever charged in it")
+            raise UseError(
+                f"there is no ledger at {of}, or an empty one: nothing was charged in it"
+            )
         return store_claim(read, delta)
     require_released_files(read)
     return run_claim(read, delta)
@@ -85,10 +88,10 @@ def _read(of: Path) -> RunRecord | History:
     if (folder / PLACE).exists():  # a store's: the ledger is held against what is kept beside it
         return StoreLedger(folder).history()
     path = of / LEDGER if of.is_dir() else of
-    lines, data = journal.read(path, STORE, RUN)
-    if lines and not isinstance(lines[0], StoreLine):
-        return RunRecord.of(path, lines, data)
-    return fold(lines, path)  # of a ledger that stores share: no store is named
+    read = journal.read(path)
+    if read.lines and not isinstance(read.lines[0], Store):
+        return RunRecord.of(path, read)
+    return fold(read.lines, path)  # of a ledger that stores share: no store is named
 
 
 def run_claim(run: RunRecord, delta: float | None = None) -> Claim:
@@ -177,10 +180,9 @@ def foreseen(
     Returns:
         Plain values; ε is None where the parts do not add up, as over several adjacencies.
     """
-    series = history.room_for(plan)
-    paid_by = None if series is None else series.id
-    own = Charge(run_id="the next run", at=history.lines, plan=plan, series=paid_by)
-    lineage = (base or Lineage()) + inherited_at(history, history.lines if at is None else at)
+    end = len(history.lines)
+    own = Charge(run_id="the next run", at=end, plan=plan, series=history.room_for(plan))
+    lineage = (base or Lineage()) + inherited_at(history, end if at is None else at)
     lineage = lineage.among(history.id, history.ids)
     lineage += of_parts(parts_of(history, [own]), within=history.within)
     whole = compose(lineage)

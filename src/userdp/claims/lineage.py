@@ -37,7 +37,7 @@ from userdp.claims.parts import (
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError, UserdpError
 from userdp.ledger import Charge, History, RunRecord, StoreLedger
-from userdp.ledger.lines import Chosen, RunCopied
+from userdp.ledger.lines import Chosen
 from userdp.plans import Plan, StepRecord
 
 
@@ -173,7 +173,7 @@ def payer_of(history: History, run_id: str) -> Part | None:
 def _part_of(history: History, charge: Charge) -> Part:
     opened, run_id = history.budget, charge.run_id
     if opened is not None:
-        return Filtered(id=opened.id, filter=opened.filter, adjacency=charge.adjacency)
+        return Filtered(id=opened.run_id, filter=opened.filter, adjacency=charge.adjacency)
     if charge.series is not None:
         return OfSeries(id=charge.series, series=history.series[charge.series].series)
     if charge.query_epsilon is not None:
@@ -195,7 +195,7 @@ def inherited(history: History, run_id: str, constants: str) -> Lineage:
     `inherited_at`.
     """
     own = history.charges.get(run_id)
-    begun = history.lines if own is None else own.at
+    begun = len(history.lines) if own is None else own.at
     return inherited_at(history, history.fixed_at(constants, begun))
 
 
@@ -302,12 +302,10 @@ def run_lineage(run: RunRecord) -> Lineage:
     # The run was charged in the ledger that it inherits from, within the same total.
     own = Lineage(parts=(_own_part(run),), within=inherited.within)
     conditions, since = {*of_plan(run.plan), *_chosen(run)}, Lineage()
-    if run.has(RunCopied):
+    if run.copied:
         conditions.add(COPIED)
-    if run.finish is not None:
-        conditions.update(about(ConditionKind.LOOKS, run.finish.looks))
-        if run.finish.since:
-            since = lineage_from(run.finish.since, what=f"released meanwhile, in {run.path}")
+    if run.finish is not None and run.finish.since:
+        since = lineage_from(run.finish.since, what=f"released meanwhile, in {run.path}")
     return inherited + own + since + Lineage(conditions=tuple(conditions))
 
 
@@ -325,8 +323,8 @@ def _own_part(run: RunRecord) -> Part:
         return Unclaimed(id=run.run_id, why="training without privacy")
     if run.facts.get("unsafe_seeds"):
         return Unclaimed(id=run.run_id, why="training with a known seed")
-    for step in {line.step: line for line in run.steps}.values():  # thousands say the same
-        _refuse_other_step(run.path, step.attempt, step.step, plan)
+    for step, number in {line.step: at for at, line in enumerate(run.steps, 1)}.items():
+        _refuse_other_step(run.path, number, step, plan)  # thousands say the same
     if run.finish is not None and run.finish.digests.get("plan") != plan.digest:
         raise UseError(
             f"the finishing line of {run.path} is of another plan than its first line: the ledger "

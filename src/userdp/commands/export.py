@@ -20,7 +20,6 @@ from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunRecord, journal
 from userdp.ledger.folder import LEDGER
-from userdp.ledger.lines import RUN
 from userdp.plans import Plan
 from userdp.reporting.card import (
     README,
@@ -159,7 +158,7 @@ def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list
     """All files but the statement; returns what is to be known of them."""
     folder, ledger, lineage = run.folder, target / LEDGER, facts.claim.lineage
     files.write_file(ledger, run.data)
-    journal.append(ledger, RUN, lambda _: run.followed or ())
+    journal.append(ledger, lambda _: run.followed or ())
     copy_released(run, target, lineage)
     card = replace(
         given,

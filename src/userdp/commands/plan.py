@@ -20,7 +20,7 @@ from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.budget import share_of
+from userdp.ledger.budget import overview, share_of
 from userdp.ledger.history import History
 from userdp.ledger.lines import DeclareSeries
 from userdp.ledger.store import new_id
@@ -142,10 +142,11 @@ def plan(
     base = None if model is None else ancestry(Subject(name=str(model), loaded=True), ledger)
     prediction["claim"] = foreseen(history, proposal.plan, base=base)
     if history.budget is not None:
-        spent, more = share_of(history), share_of(history, proposal.plan)
+        spent, opened = overview(history).spent or 0.0, history.budget.filter
+        more = share_of(opened, proposal.plan)
         refused = "" if spent + more <= 1 else ": it would be refused"
         notes.append(
-            f"the store has a budget of epsilon {epsilon_up(history.budget.filter.epsilon)}, of "
+            f"the store has a budget of epsilon {epsilon_up(opened.epsilon)}, of "
             f"which {100 * spent:.1f} % is spent; a run of this plan takes {100 * more:.1f} %"
             f"{refused}"
         )

@@ -21,7 +21,6 @@ from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.ledger import StoreLedger
-from userdp.ledger.place import Place
 
 REQUIRED = "required"
 """In place of a ledger's path: refuse to prepare a store that shares none."""
@@ -110,7 +109,7 @@ def prepare(
         )
     shared = None if ledger is None else Path(ledger)
     if shared is not None:
-        Place.require_shareable(place, shared)
+        StoreLedger.require_shareable(place, shared)
     words = None if tokenizer is None else Path(tokenizer)
     given = read(settings, sections())["input"] | fields
     template = written_by(place if append and words is None else words)

@@ -9,7 +9,7 @@ from userdp.claims import Claim
 from userdp.claims import claim as claim_at
 from userdp.commands.answer import Answer
 from userdp.commands.run import Place, folder_of
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder
 from userdp.ledger.run import end_early
 
 
@@ -58,23 +58,22 @@ def settle(run: Place) -> Settled:
         UseError: it is finished or settled, trains without privacy, or is a private selection's.
         FailureError: a process trains it.
     """
-    ended = end_early(RunFolder(folder := folder_of(run)))
-    history = StoreLedger(ended.store).history()
-    given_back = None
-    if history.budget is not None:
-        opened, charge = history.budget.filter, history.charges[ended.run_id]
-        assert charge.plan is not None
-        whole = opened.of_steps(charge.plan.mechanism)
+    ledger, charge = end_early(RunFolder(folder := folder_of(run)))
+    budget, given_back = ledger.history().budget, None
+    assert charge.plan is not None
+    assert charge.settlement is not None
+    if budget is not None:
+        whole = budget.filter.of_steps(charge.plan.mechanism)
         given_back = 0.0
         if whole is not None and charge.stopped is not None:
-            given_back = (whole.rho - charge.cost(opened).rho) / opened.capacity
+            given_back = (whole.rho - charge.cost(budget.filter).rho) / budget.filter.capacity
     return Settled(
         run=folder,
-        store=ended.store,
-        steps_attempted=ended.attempts,
-        steps_planned=ended.planned,
-        steps_charged=ended.charged,
-        why_whole_plan=ended.why_whole,
+        store=ledger.store,
+        steps_attempted=charge.steps,
+        steps_planned=charge.plan.steps,
+        steps_charged=charge.plan.steps if charge.stopped is None else charge.stopped,
+        why_whole_plan=charge.settlement.whole or None,
         share_given_back=given_back,
-        store_claim=claim_at(ended.store),
+        store_claim=claim_at(ledger.store),
     )

@@ -117,7 +117,4 @@ def load_weights(path: Path) -> tuple[Weights, int]:
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
     """What a server's rounds did, oldest first."""
-    path = folder / ROUNDS_FILE
-    if not path.exists():
-        return []
-    return read_lines(path, dict)
+    return read_lines(folder / ROUNDS_FILE)

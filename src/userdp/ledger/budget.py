@@ -1,101 +1,18 @@
-"""What the people of a store may be charged in all: a total that is added up, or one with a filter.
-
-Both are fixed before the first charge and the first look, for the store's life. A *total* admits
-charges while their (ε_i, δ_i) add up to at most its own (Rogers et al. 2016). A *filter* counts
-Rényi divergences of one order instead (`userdp.accounting.filters`), admits several times as much,
-and claims the whole budget from the first charge on.
-"""
+"""What was spent when on what of a store's budget, what is left, and what that buys."""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.accounting.roots import least
-from userdp.core.errors import UseError
-from userdp.core.vocabulary import delta_up, epsilon_up, round_up
+from userdp.core.vocabulary import delta_up
 from userdp.ledger.history import Charge, History
 from userdp.plans import Plan
 
 _MOST_NOISE = 1e4
 _MOST_RUNS = 10**6
-
-
-def refuse_beyond(history: History) -> None:
-    """`UseError` if all charges, the last included, exceed what was fixed before the first."""
-    path = history.path
-    if history.fixed is None:
-        return
-    # What counts people in different ways does not add up to anything.
-    if len({charge.adjacency for charge in history.charges.values()}) > 1:
-        raise UseError(
-            f"{path} would hold charges of different adjacencies, and no total bounds their sum",
-            hint="keep records of several owners in a store of their own",
-        )
-    if history.total is not None and not _within_total(history):
-        epsilon, delta = history.total
-        raise UseError(
-            f"{path} would be charged beyond the total that was fixed for it before the first "
-            f"charge: epsilon {epsilon_up(epsilon)} at delta {delta_up(delta)}",
-            hint="plan for what is left of it; a total that is raised after a look bounds nothing",
-        )
-    if history.budget is not None:
-        _refuse_beyond_filter(history, history.budget.filter)
-
-
-def _within_total(history: History) -> bool:
-    prices = list(history.prices())
-    epsilon, delta = history.total or (math.inf, 1.0)
-    spent = math.fsum(price.epsilon for price in prices)
-    return spent <= epsilon and math.fsum(price.delta for price in prices) <= delta
-
-
-def _refuse_beyond_filter(history: History, opened: RenyiFilter) -> None:
-    path = history.path
-    *before, new = (charge.cost(opened) for charge in history.charges.values())
-    if opened.admits([*before, new]):
-        return
-    if math.isinf(new.rho):
-        raise UseError(
-            f"{path} has a budget of epsilon {epsilon_up(opened.epsilon)}, and this has no "
-            "epsilon: it would make the whole budget worth nothing",
-            hint="do it on another store, of other people",
-        )
-    if opened.admits([*before, replace(new, delta=0.0)]):
-        raise UseError(
-            f"{path} has a budget of delta {delta_up(opened.delta)}, of which "
-            f"{delta_up(opened.reserved_delta)} is reserved for what is known by its own epsilon "
-            "and delta only, and this would need more of it",
-            hint="plan with a smaller --delta; or sample users or examples, which need "
-            "none of the reserve",
-        )
-    raise UseError(
-        f"{path} would be charged beyond its budget of epsilon {epsilon_up(opened.epsilon)} at "
-        f"delta {delta_up(opened.delta)}: this needs {100 * new.rho / opened.capacity:.1f} % of "
-        f"the budget, and {100 * opened.left(before) / opened.capacity:.1f} % is left",
-        hint="plan with more noise or fewer steps: `userdp store budget STORE` shows what is left, "
-        "and what it buys. Budgets are for the store's life and are never raised",
-    )
-
-
-def refuse_used(history: History, what: str) -> None:
-    """`UseError` if something was charged, declared, looked at or fixed in a ledger before."""
-    path = history.path
-    if history.fixed is not None:
-        epsilon, delta = history.fixed
-        raise UseError(
-            f"{path} has a total of epsilon {round_up(epsilon)} at delta {delta_up(delta)} already:"
-            f" {what} that is fixed anew after a look bounds nothing",
-            hint="it holds for the store's life; see `userdp store budget STORE`",
-        )
-    if history.charges or history.looks or history.series or history.tunings:
-        raise UseError(
-            f"something was charged or looked at in {path} before: {what} that is fixed after a "
-            "look bounds nothing",
-            hint="fix it before anything else is done with the store",
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +31,7 @@ class Spent:
     """
 
     id: str
-    when: str | None
+    when: str
     what: str
     paid_by: str
     epsilon: float
@@ -145,57 +62,59 @@ class Overview:
     """What was spent when on what, what is left, and what that buys; operator-only.
 
     Args:
-        kind: ``"filter"``, ``"total"`` or ``"none"``.
-        epsilon: of the budget; None without one.
+        kind: ``"filter"`` or ``"none"``.
+        epsilon: of the budget; None without one, like the five that follow.
         delta: likewise.
-        order: of the filter; None without one.
+        order: of the filter.
         opened: when the filter was opened.
-        spent: the share of the budget that is spent, from 0 to 1; None without one.
+        spent: the share of the budget that is spent, from 0 to 1.
+        buys: None before the first private run, too.
         lines: oldest first.
         series: each declared series in words, with what of it was taken.
-        buys: None without a budget, or before the first private run.
     """
 
-    kind: str
-    epsilon: float | None
-    delta: float | None
-    order: float | None
-    opened: str | None
-    spent: float | None
+    kind: str = "none"
+    epsilon: float | None = None
+    delta: float | None = None
+    order: float | None = None
+    opened: str | None = None
+    spent: float | None = None
     lines: tuple[Spent, ...]
     series: tuple[str, ...]
-    buys: Buys | None
+    buys: Buys | None = None
 
 
 def overview(history: History) -> Overview:
     """A store's ledger as people read it; operator-only, since it holds times."""
-    budget, fixed = history.budget, history.fixed
-    epsilon, delta = (None, None) if fixed is None else fixed
-    return Overview(
-        kind="filter" if budget else "none" if fixed is None else "total",
-        epsilon=epsilon,
-        delta=delta,
-        order=None if budget is None else budget.filter.order,
-        opened=None if budget is None else budget.when,
-        spent=None if fixed is None else share_of(history),
+    whole = Overview(
         lines=tuple(_spent(history, charge) for charge in history.charges.values()),
         series=tuple(
-            f"{one.series.in_words}: {one.runs} of them taken" for one in history.series.values()
+            f"{one.series.in_words}: {history.taken_of(name)} of them taken"
+            for name, one in history.series.items()
         ),
-        buys=None if fixed is None else _buys(history),
+    )
+    if history.budget is None:
+        return whole
+    opened = history.budget.filter
+    return replace(
+        whole,
+        kind="filter",
+        epsilon=opened.epsilon,
+        delta=opened.delta,
+        order=opened.order,
+        opened=history.budget.when,
+        spent=opened.spent(_costs(history, opened)) / opened.capacity,
+        buys=_buys(history, opened),
     )
 
 
-def share_of(history: History, plan: Plan | None = None) -> float:
-    """The part of a store's budget or total that is spent; or that a run of ``plan`` would take."""
-    if history.budget is not None:
-        opened = history.budget.filter
-        if plan is not None:
-            return _next(plan).cost(opened).rho / opened.capacity
-        return opened.spent(one.cost(opened) for one in history.charges.values()) / opened.capacity
-    assert history.total is not None
-    prices = history.prices() if plan is None else (plan.guarantee(),)
-    return math.fsum(price.epsilon for price in prices) / history.total[0]
+def share_of(opened: RenyiFilter, plan: Plan) -> float:
+    """The part of a budget that a run of ``plan`` takes."""
+    return _next(plan).cost(opened).rho / opened.capacity
+
+
+def _costs(history: History, opened: RenyiFilter) -> list[Cost]:
+    return [charge.cost(opened) for charge in history.charges.values()]
 
 
 def _next(plan: Plan) -> Charge:
@@ -203,23 +122,22 @@ def _next(plan: Plan) -> Charge:
 
 
 def _spent(history: History, charge: Charge) -> Spent:
-    price = charge.price()
-    paid_by, share = "itself", price.epsilon / history.total[0] if history.total else None
+    price, ended, share = charge.price(), charge.settlement, None
     if history.budget is not None:
         opened = history.budget.filter
-        paid_by, share = "filter", charge.cost(opened).rho / opened.capacity
+        share = charge.cost(opened).rho / opened.capacity
     elif charge.series is not None:
-        runs = history.series[charge.series].series.runs
-        paid_by, share = "series", 1 / runs if charge.plan else None
+        share = 1 / history.series[charge.series].series.runs
+    early = ended is not None and ended.early
     return Spent(
         id=charge.run_id,
         when=charge.when,
         what=_what(charge),
-        paid_by=paid_by,
+        paid_by="filter" if history.budget else "series" if charge.series else "itself",
         epsilon=price.epsilon,
         delta=price.delta,
         share=share,
-        state="settled early" if charge.early else "settled" if charge.settled else "open",
+        state="settled early" if early else "settled" if charge.settled else "open",
     )
 
 
@@ -236,19 +154,25 @@ def _what(charge: Charge) -> str:
     return f"{charge.steps} of {charge.plan.steps} steps ({charge.plan.algorithm}){again}"
 
 
-def _buys(history: History) -> Buys | None:
+def _buys(history: History, opened: RenyiFilter) -> Buys | None:
     """Runs like the last private one that still fit, and the loudest single one."""
     plans = [one.plan for one in history.charges.values() if one.plan is not None]
     plan = next((one for one in reversed(plans) if one.sampling.covered), None)
     if plan is None:
         return None
+    before = _costs(history, opened)
+
+    def fits(plan: Plan, times: int = 1) -> bool:
+        one = _next(plan).cost(opened)
+        more = Cost(rho=one.rho * times, delta=one.delta * times, steps=one.steps * times)
+        return opened.admits([*before, more])
 
     def with_noise(multiplier: float) -> Plan:
         return replace(plan, noise=replace(plan.noise, multiplier=multiplier))
 
-    runs = bisect_left(range(1, _MOST_RUNS + 1), True, key=lambda n: not _fits(history, plan, n))
+    runs = bisect_left(range(1, _MOST_RUNS + 1), True, key=lambda times: not fits(plan, times))
     noise = least(
-        lambda multiplier: not _fits(history, with_noise(multiplier)),
+        lambda multiplier: not fits(with_noise(multiplier)),
         start=plan.noise.multiplier,
         most=_MOST_NOISE,
         smallest=1e-2,
@@ -263,17 +187,3 @@ def _buys(history: History) -> Buys | None:
         epsilon=with_noise(noise).guarantee().epsilon,
         noise_multiplier=noise,
     )
-
-
-def _fits(history: History, plan: Plan, times: int = 1) -> bool:
-    """Whether what is left would pay for so many runs of a plan."""
-    if history.budget is not None:
-        opened, one = history.budget.filter, _next(plan).cost(history.budget.filter)
-        before = [charge.cost(opened) for charge in history.charges.values()]
-        more = Cost(rho=one.rho * times, delta=one.delta * times, steps=one.steps * times)
-        return opened.admits([*before, more])
-    assert history.total is not None
-    price, paid = plan.guarantee(), list(history.prices())
-    epsilon = math.fsum([*(one.epsilon for one in paid), times * price.epsilon])
-    delta = math.fsum([*(one.delta for one in paid), times * price.delta])
-    return epsilon <= history.total[0] and delta <= history.total[1]

@@ -26,8 +26,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,34 +37,41 @@ from userdp.core.codec import decode
 from userdp.core.errors import UseError, in_short, kind_of
 from userdp.core.strict_json import parse
 from userdp.ledger import journal
-from userdp.ledger.lines import (
-    RUN,
-    Attempt,
-    Begin,
-    Chosen,
-    Finish,
-    Lost,
-    OpenRun,
-    ReleaseLoss,
-    SettleRun,
-)
+from userdp.ledger.lines import Attempt, Begin, Chosen, Finish, Line, Open, ReleaseLoss, Settle
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
 
 DIVERGED = "diverged"
 """The kind of the operator's line of a run whose released model computes NaN or infinities."""
 
-Line = TypeVar("Line")
-_RESUME: Mapping[str, Any] = {
-    "run_id": str,
-    "nonces": tuple[str, ...],
-    "charge": str | None,
-    "digests": Mapping[str, str],
-    "store_path": str,
-}
-"""What stands in resume.json whenever it was written."""
+L = TypeVar("L", bound=Line)
 LEDGER = "ledger.jsonl"
 """The name of the ledger in a run's folder, and in a store's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resume:
+    """What ``resume.json`` holds: what an interrupted run needs to go on.
+
+    Args:
+        run_id: of the run.
+        nonces: of the opening to come; and of the one before it, that the store knows.
+        charge: what pays for the steps to come; None before anything was written.
+        store_path: where the store of the run's people lies.
+        store_beside: the same, from the run's folder.
+        state: the id of the store's state.
+        digests: of what must not change.
+        began: what the model is that the run begins with.
+    """
+
+    run_id: str
+    nonces: tuple[str, ...] = ()
+    charge: str | None = None
+    store_path: str = ""
+    store_beside: str = ""
+    state: str = ""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    began: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RunFolder:
@@ -110,18 +117,10 @@ class RunFolder:
             raise UseError(f"{self.train} is damaged: {in_short(error)}") from error
         return dict(settings)
 
-    def read_resume(self) -> dict[str, Any]:
-        """What an interrupted run needs to go on.
-
-        Raises:
-            UseError: the file is damaged.
-        """
+    def read_resume(self) -> Resume:
+        """What an interrupted run needs to go on; `UseError` if the file is damaged."""
         kept = files.read_json(self.resume, what="an interrupted run")
-        for name, hint in _RESUME.items():
-            decode(hint, kept.get(name), what=f"{name} in {self.resume}")
-        if not files.may_hold_files(kept["store_path"]):
-            raise UseError(f"{self.resume} is damaged: no store can be where it says")
-        return kept
+        return decode(Resume, kept, what=str(self.resume))
 
     @property
     def stores(self) -> tuple[Path, ...] | None:
@@ -140,14 +139,12 @@ class RunFolder:
             kept = place.read_resume()
         except UseError:
             return ()
-        beside = kept.get("store_beside")
-        here = [place.path / beside] if isinstance(beside, str) else []
-        return (*here, Path(kept["store_path"]))
+        return (place.path / kept.store_beside, Path(kept.store_path))
 
     @property
     def diverged(self) -> bool:
         """Whether the model that was released computes no finite numbers; for the operator."""
-        return DIVERGED in read_lines(self.operator, lambda line: str(line["kind"]), torn=True)
+        return any(line.get("kind") == DIVERGED for line in read_lines(self.operator))
 
     def log(self, values: dict[str, Any]) -> None:
         """Append a line to operator.jsonl."""
@@ -180,9 +177,9 @@ class RunRecord:
 
     folder: RunFolder
     begin: Begin
-    rest: tuple[Any, ...]
+    rest: tuple[Line, ...]
     data: bytes
-    followed: tuple[Any, ...] | None = None
+    followed: tuple[Line, ...] | None = None
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
@@ -191,30 +188,34 @@ class RunRecord:
         Raises:
             UseError: there is no run, or its ledger is damaged or was edited.
         """
-        ledger = path / LEDGER if path.is_dir() else path
-        if not ledger.is_file():
+        record = cls.find(path)
+        if record is None:
             raise UseError(
-                f"there is no run at {path}: it has no {LEDGER}, and without one there is no "
-                "epsilon to tell",
+                f"there is no run at {path}: it has no {LEDGER} with a line, and without one there "
+                "is no epsilon to tell",
                 hint="name the folder that `userdp train STORE --out RUN` wrote",
             )
-        return cls.of(ledger, *journal.read(ledger, RUN))
+        return record
 
     @classmethod
-    def of(cls, ledger: Path, lines: Sequence[Any], data: bytes) -> RunRecord:
-        """The record of lines that were read; `UseError` if there is none."""
-        if not lines:
-            raise UseError(f"the ledger {ledger} is empty: nothing was ever charged in it")
+    def find(cls, path: Path) -> RunRecord | None:
+        """The same; None where there is no ledger, or one without a line."""
+        ledger = path / LEDGER if path.is_dir() else path
+        read = journal.read(ledger)
+        return cls.of(ledger, read) if read.lines else None
+
+    @classmethod
+    def of(cls, ledger: Path, read: journal.Read) -> RunRecord:
+        """The record of lines that were read; `UseError` where they are those of a store."""
+        begin, *rest = read.lines
+        if not isinstance(begin, Begin):
+            raise UseError(
+                f"{ledger.parent} is a user store, not a run: its ledger tells of all runs on it",
+                hint="name the folder that a run was trained in",
+            )
         folder = RunFolder(ledger.parent)
         folder.ledger = ledger
-        return cls(folder=folder, begin=lines[0], rest=tuple(lines[1:]), data=data)
-
-    @classmethod
-    def find(cls, folder: Path) -> RunRecord | None:
-        """The record of the run in a folder; None where its ledger has no line, or is not there."""
-        ledger = folder / LEDGER
-        lines, data = journal.read(ledger, RUN) if ledger.exists() else ([], b"")
-        return cls.of(ledger, lines, data) if lines else None
+        return cls(folder=folder, begin=begin, rest=tuple(rest), data=read.data)
 
     @property
     def as_written(self) -> RunRecord:
@@ -253,23 +254,34 @@ class RunRecord:
 
     @cached_property
     def attempts(self) -> int:
-        """Attempted steps, those of lost folders included."""
-        return len(self._of(Attempt)) + sum(line.attempts for line in self._of(Lost))
+        """Attempted steps, those included of which only the next opening tells."""
+        attempts = 0
+        for line in self.rest:
+            if isinstance(line, Attempt):
+                attempts += 1
+            elif isinstance(line, Open | Finish):
+                attempts = max(attempts, line.attempts)
+        return attempts
 
     @cached_property
     def steps(self) -> tuple[Attempt, ...]:
         """The charged steps of which this ledger tells."""
         return tuple(self._of(Attempt))
 
-    @property
-    def nonces(self) -> list[str]:
-        """Of its openings, oldest first."""
-        return [line.nonce for line in self._of(OpenRun)]
+    @cached_property
+    def openings(self) -> tuple[Open, ...]:
+        """Oldest first."""
+        return tuple(self._of(Open))
 
     @property
     def charges(self) -> list[str]:
         """The charges in the store's ledger that paid for it, each once."""
-        return list(dict.fromkeys(line.charge for line in self._of(OpenRun)))
+        return list(dict.fromkeys(line.run_id for line in self.openings))
+
+    @property
+    def copied(self) -> bool:
+        """Whether the store's ledger was found to be another file when the run was opened."""
+        return any(line.copied for line in self.openings)
 
     @property
     def last_charge(self) -> str:
@@ -295,7 +307,7 @@ class RunRecord:
     @property
     def without_model(self) -> UseError:
         """The refusal of what needs a model, where the run has released none."""
-        if self.has(SettleRun):
+        if self.settled:
             return UseError(
                 f"the run at {self.folder.path} was settled before its end: it has no model to "
                 "release",
@@ -307,11 +319,12 @@ class RunRecord:
             "private.save()",
         )
 
-    def has(self, kind: type) -> bool:
-        """Whether there is a line of a kind."""
-        return bool(self._of(kind))
+    @property
+    def settled(self) -> bool:
+        """Whether it was settled before its end."""
+        return bool(self._of(Settle))
 
-    def _of(self, kind: type[Line]) -> list[Line]:
+    def _of(self, kind: type[L]) -> list[L]:
         lines = (*self.rest, *(self.followed or ()))
         return [line for line in lines if isinstance(line, kind)]
 
@@ -331,27 +344,16 @@ def train_toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("a line is no object")
-    return value
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a JSON Lines file in a run's folder; none if there is no file.
 
-
-def read_lines(
-    path: Path, read: Callable[[dict[str, Any]], Line | None], *, torn: bool = False
-) -> list[Line]:
-    """What ``read`` makes of the lines of a file in a run's folder; none if there is no file.
-
-    Args:
-        path: JSON Lines; exact losses may be NaN.
-        read: of a line's object; None leaves the line out.
-        torn: leave out a last line that a crash cut short.
+    A last line that a crash cut short is left out. Exact losses may be NaN.
 
     Raises:
-        UseError: the file cannot be read or is damaged: a line is none, or ``read`` refuses it.
+        UseError: the file cannot be read or is damaged.
     """
     try:
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -359,14 +361,11 @@ def read_lines(
             f"cannot read {path}: {error.strerror}; it may be for the run's operator only",
             hint="ask its operator, or make a public report with --public",
         ) from error
-    values: list[Line] = []
+    values = []
     for number, line in enumerate(lines, start=1):
-        try:
-            value = read(_object(parse(line, finite=False)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if torn and number == len(lines):
-                break
-            raise UseError(f"line {number} of {path} is damaged: {kind_of(error)}") from error
-        if value is not None:
-            values.append(value)
+        if line.endswith(b"\n"):
+            try:
+                values.append(dict(parse(line, finite=False)))
+            except (ValueError, TypeError) as error:
+                raise UseError(f"line {number} of {path} is damaged: {kind_of(error)}") from error
     return values

@@ -1,26 +1,48 @@
 """A store's ledger, read: who was charged what, what was looked at, declared, released.
 
-`userdp.ledger.lines` folds the lines into a `History`, one after another; whatever depends on their
-order, such as which series pays for a run, follows from that order alone, so that nobody can say it
-otherwise later.
+`fold` reads the lines one after another. Whatever depends on their order, such as which series pays
+for a run, follows from that order alone, so that nobody can say it otherwise later.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from userdp.accounting import rdp
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.accounting.private_selection import base_curve, selected_curve
-from userdp.core.codec import encode
+from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import NONE, Adjacency, Guarantee, PrivacyUnit
-from userdp.plans import Plan, PrivateSelection, Series
+from userdp.ledger.lines import (
+    Answer,
+    BeginTuning,
+    Declare,
+    DeclareSeries,
+    Forget,
+    Look,
+    Open,
+    OpenBudget,
+    Plain,
+    Query,
+    Release,
+    Reserve,
+    Score,
+    Settle,
+    Store,
+    StoreLine,
+    Trial,
+)
+from userdp.plans import Plan, PrivateSelection
 from userdp.plans.tuning import mechanism_of
+
+L = TypeVar("L", bound=StoreLine)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,51 +52,46 @@ class Charge:
     Args:
         run_id: of the run, the query or the selection.
         at: the line that it was charged in.
+        when: the date and time of that, in UTC.
+        state: the id of the state that the store was in; empty where that was not written.
         plan: None for a run without privacy, for a query and for a selection.
-        steps: charged; 0 for a query and for a selection, which is charged as a whole.
-        early: the run was settled before its end.
+        recorded: of a run whose plan cannot be read here, since its sampling or noise is somebody's
+            own and ``module`` was not imported: the price that its line records.
+        module: where that sampling or noise is defined.
+        selection: of a private selection, all of whose trials this pays for.
         query_epsilon: of a query with pure (ε, 0)-DP per user, add-or-remove; None for a run.
         query_name: what was asked.
         answer: what was released; None if a crash came between the charge and its answer.
-        selection: of a private selection, all of whose trials this pays for.
-        again: the run that this is a further charge of the whole plan of; None for a first one.
+        again: the run whose whole plan is charged again; None for a first charge.
         base: what the model descends from that the run began from, or that the query is about, as
             plain values.
         constants: the digest of a run's plan and options.
         series: the id of the declared series that pays for it; None where it pays for itself.
-        stopped: the attempts of a run that was settled early, where only these count against a
-            filter (`History.why_whole`); None where the whole plan does.
         logged: a run that kept exact numbers for its operator.
         steered: a loop of somebody's own takes its steps; see `History.looked_during`.
         ended: the line that settled it; None before that.
-        when: the date and time that it was charged at, in UTC.
-        state: the id of the state that the store was in; empty where that was not written.
-        recorded: of a run whose plan cannot be read here, since its sampling or noise is somebody's
-            own and ``module`` was not imported: the price that its line records.
-        module: where that sampling or noise is defined.
+        settlement: what that line says.
     """
 
     run_id: str
     at: int
+    when: str = ""
+    state: str = ""
     plan: Plan | None = None
-    steps: int = 0
-    early: bool = False
+    recorded: Guarantee | None = None
+    module: str = ""
+    selection: PrivateSelection | None = None
     query_epsilon: float | None = None
     query_name: str | None = None
     answer: int | None = None
-    selection: PrivateSelection | None = None
     again: str | None = None
-    base: Mapping[str, Any] | None = None
+    base: Plain | None = None
     constants: str = ""
     series: str | None = None
-    stopped: int | None = None
     logged: bool = True
     steered: bool = False
     ended: int | None = None
-    when: str | None = None
-    state: str = ""
-    recorded: Guarantee | None = None
-    module: str = ""
+    settlement: Settle | None = None
 
     @property
     def as_recorded(self) -> str:
@@ -93,6 +110,19 @@ class Charge:
     def settled(self) -> bool:
         """Whether what it costs is final."""
         return self.ended is not None or not self.is_run
+
+    @property
+    def steps(self) -> int:
+        """Steps that were charged; 0 for a query and for a selection, which is one charge."""
+        if self.settlement is not None:
+            return self.settlement.steps
+        return 0 if self.plan is None else self.plan.steps
+
+    @property
+    def stopped(self) -> int | None:
+        """The attempts of a run that was settled early, where only these count against a filter."""
+        ended = self.settlement
+        return ended.steps if ended is not None and ended.early and not ended.whole else None
 
     @property
     def shows_losses(self) -> bool:
@@ -150,127 +180,126 @@ def _cost_of_selection(selection: PrivateSelection, opened: RenyiFilter) -> Cost
     return Cost(rho=rho, steps=selection.repetitions.mean * most)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
-    """A series of runs that was declared, and what of it was taken.
-
-    Args:
-        id: random.
-        series: what was declared.
-        runs: of it that were charged.
-    """
-
-    id: str
-    series: Series
-    runs: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    """A budget with a filter: random id; total, order and reserve; when it was opened, in UTC."""
-
-    id: str
-    filter: RenyiFilter
-    when: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Released:
-    """Weights that a run over these people released.
-
-    Args:
-        run_id: of the run.
-        weights: their digest (`userdp.claims.subject`).
-        lineage: what they descend from, as plain values.
-    """
-
-    run_id: str
-    weights: str
-    lineage: Mapping[str, Any]
-
-
-@dataclass(kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class History:
-    """A store's ledger, read.
+    """A store's ledger, read; `fold` makes it.
 
     Args:
-        path: of the ledger, for what is said of it.
-        id: random, of the ledger; empty while it has no line.
-        lines: how many there are.
+        path: of the ledger.
+        lines: of it.
         charges: by id, oldest first.
-        nonces: of each opened charge, that of its last opening, and the attempts of before it.
-        settled: runs that ended.
-        slots: by private selection, the constants of each slot, by its id.
-        taken: by slot, the trial that took it.
-        scores: by trial of a private selection, its score, drawn once.
-        bases: of trials of private selections, what the model descends from that each began from.
-        looks: what showed its operator an exact number, and at which line.
-        declared: constants by their digest, and the first line that records them.
-        begun: constants of runs by their digest, and the line of the first run that has them.
-        tunings: the line at which each began, by its id, and the constants of its candidates.
-        released: weights.
-        erasures: states of stores from which somebody was erased, and the state after it, by id.
-        total: (ε, δ) within which all charges stay, if that was fixed before the first of them.
-        budget: a total with a filter, if that was opened before the first of them.
-        series: that were declared, by id.
-        copied: its file was found to be another one than before (`userdp.ledger.place`).
+        copied: its file is another one than was begun with its first line.
     """
 
     path: Path = Path("ledger.jsonl")
-    id: str = ""
-    lines: int = 0
-    charges: dict[str, Charge] = field(default_factory=dict)
-    nonces: dict[str, tuple[str, int]] = field(default_factory=dict)
-    settled: set[str] = field(default_factory=set)
-    slots: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    taken: dict[str, str] = field(default_factory=dict)
-    scores: dict[str, float | None] = field(default_factory=dict)
-    bases: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    looks: list[tuple[int, str]] = field(default_factory=list)
-    declared: dict[str, int] = field(default_factory=dict)
-    begun: dict[str, int] = field(default_factory=dict)
-    tunings: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
-    released: list[Released] = field(default_factory=list)
-    erasures: list[tuple[str, str]] = field(default_factory=list)
-    total: tuple[float, float] | None = None
-    budget: Opened | None = None
-    series: dict[str, Declared] = field(default_factory=dict)
+    lines: tuple[StoreLine, ...] = ()
+    charges: Mapping[str, Charge] = field(default_factory=dict)
     copied: bool = False
 
-    @property
+    def of(self, kind: type[L]) -> Iterator[tuple[int, L]]:
+        """The lines of a kind, each with its place."""
+        return ((at, line) for at, line in enumerate(self.lines) if isinstance(line, kind))
+
+    @cached_property
+    def id(self) -> str:
+        """Random, of the ledger; empty while it has no line."""
+        return next((line.id for _, line in self.of(Store)), "")
+
+    @cached_property
+    def openings(self) -> dict[str, Open]:
+        """The last opening of each run, by the charge that pays for it."""
+        return {line.run_id: line for _, line in self.of(Open)}
+
+    @cached_property
+    def settled(self) -> set[str]:
+        """Runs that ended, by the charge that paid for them; trials of selections too."""
+        return {line.run_id for _, line in self.of(Settle)}
+
+    @cached_property
+    def tunings(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """The line at which each tuning began, by its id, and its candidates' constants."""
+        return {line.run_id: (at, line.constants) for at, line in self.of(BeginTuning)}
+
+    @cached_property
+    def slots(self) -> dict[str, Mapping[str, str]]:
+        """By private selection, the constants of each slot, by its id."""
+        return {line.run_id: line.slots for _, line in self.of(BeginTuning) if line.selection}
+
+    @cached_property
+    def taken(self) -> dict[str, str]:
+        """By slot, the trial that took it."""
+        return {line.slot: line.run_id for _, line in self.of(Trial)}
+
+    @cached_property
+    def bases(self) -> dict[str, Plain]:
+        """By trial of a private selection, what the model descends from that it began from."""
+        return {line.run_id: self._readable(line.base) or {} for _, line in self.of(Trial)}
+
+    @cached_property
+    def scores(self) -> dict[str, float | None]:
+        """By trial of a private selection, its score."""
+        return {line.run_id: line.value for _, line in self.of(Score)}
+
+    @cached_property
+    def looks(self) -> list[tuple[int, str]]:
+        """What showed its operator an exact number, and at which line."""
+        return [(at, line.what) for at, line in self.of(Look)]
+
+    @cached_property
+    def declared(self) -> dict[str, int]:
+        """Constants of runs by their digest, and the line that declares them."""
+        return {line.constants: at for at, line in self.of(Declare)}
+
+    @cached_property
+    def begun(self) -> dict[str, int]:
+        """Constants of runs by their digest, and the line of the first run that has them."""
+        firsts = [one for one in self.charges.values() if one.is_run and not one.again]
+        return {one.constants: one.at for one in reversed(firsts)}
+
+    @cached_property
+    def released(self) -> list[Release]:
+        """Weights that runs over these people released, each once.
+
+        The last word on the same weights counts: a trial that won claims what choosing it cost.
+        """
+        last = {line.weights: line for _, line in self.of(Release)}
+        return [replace(one, lineage=self._readable(one.lineage) or {}) for one in last.values()]
+
+    @cached_property
+    def budget(self) -> OpenBudget | None:
+        """The total with a filter, if one was opened before the first charge."""
+        return next((line for _, line in self.of(OpenBudget)), None)
+
+    @cached_property
+    def series(self) -> dict[str, DeclareSeries]:
+        """The series of runs that were declared, by id."""
+        return {line.run_id: line for _, line in self.of(DeclareSeries)}
+
+    def taken_of(self, series: str) -> int:
+        """How many runs of a series were charged."""
+        return sum(one.series == series for one in self.charges.values())
+
+    @cached_property
     def ids(self) -> frozenset[str]:
         """Of all that was charged here, under whichever id a model's lineage knows it."""
-        shared = {*self.series} | ({self.budget.id} if self.budget is not None else set())
+        shared = {*self.series} | ({self.budget.run_id} if self.budget is not None else set())
         return frozenset({*self.charges, *self.taken.values(), *self.tunings, *shared})
 
     @property
-    def fixed(self) -> tuple[float, float] | None:
-        """(ε, δ) that all that is charged claims or stays within; None where none was fixed."""
-        if self.budget is not None:
-            return self.budget.filter.epsilon, self.budget.filter.delta
-        return self.total
-
-    @property
     def total_delta(self) -> float:
-        """δ of `fixed`; 0 where none was."""
-        return 0.0 if self.fixed is None else self.fixed[1]
+        """δ of the budget; 0 without one."""
+        return 0.0 if self.budget is None else self.budget.filter.delta
 
     @property
     def within(self) -> str:
-        """The ledger's id if a total was fixed in it, that all its charges stay within."""
-        return "" if self.fixed is None else self.id
+        """The ledger's id if a budget was opened in it, that all its charges stay within."""
+        return "" if self.budget is None else self.id
 
     def charge(self, run_id: str) -> Charge:
         """The charge of that id; `UseError` if there is none."""
         if run_id not in self.charges:
             raise UseError(f"nothing was charged in {self.path} as {run_id}")
         return self.charges[run_id]
-
-    def require(self, run_id: str) -> bool:
-        """True; `UseError` if nothing here paid for what has that id, a trial or a tuning too."""
-        if run_id not in self.ids:
-            raise UseError(f"{run_id} has no reservation in {self.path}: nothing here paid for it")
-        return True
 
     def require_last(self, run_id: str, known: Sequence[str]) -> None:
         """`UseError` unless a run may go on in the folder that holds the nonces ``known``.
@@ -282,16 +311,16 @@ class History:
             run_id: of the charge, or a trial's.
             known: none if the folder was never opened.
         """
-        if run_id in self.settled:
-            charge = self.charges.get(run_id)
-            ended = "settled before its end" if charge is not None and charge.early else "finished"
+        ended = next((line for _, line in self.of(Settle) if line.run_id == run_id), None)
+        if ended is not None:
+            how = "settled before its end" if ended.early else "finished"
             raise UseError(
-                f"run {run_id} was {ended}, as {self.path} says: its steps are over, and this "
+                f"run {run_id} was {how}, as {self.path} says: its steps are over, and this "
                 "folder is of before that",
                 hint="train again in another --out, with a plan and a budget of its own",
             )
-        last, _ = self.nonces.get(run_id, (None, 0))
-        if last not in known if last is not None else bool(known):
+        last = self.openings.get(run_id)
+        if last.nonce not in known if last is not None else bool(known):
             raise UseError(
                 f"the folder of run {run_id} is not the one that was opened last, as {self.path} "
                 "says: it is a copy, or it or the store was put back to an earlier state. Going on "
@@ -309,24 +338,9 @@ class History:
                 hint="go on with the tuning: userdp tune STORE --out DIR --resume",
             )
 
-    def prices(self) -> Iterator[Guarantee]:
-        """What has to be paid by addition: each series once, and what no series pays for."""
-        for declared in self.series.values():
-            yield declared.series.guarantee()
-        for charge in self.charges.values():
-            if charge.series is None:
-                yield charge.price()
-
-    @property
-    def looked(self) -> frozenset[str]:
-        """What showed exact numbers: commands, and ``train`` for runs that kept a log of them."""
-        return self.looked_before(self.lines)
-
     def looked_before(self, at: int) -> frozenset[str]:
-        """`looked`, of the lines before ``at`` only."""
-        looks = {what for place, what in self.looks if place < at}
-        logs = any(one.at < at and one.shows_losses for one in self.charges.values())
-        return frozenset(looks | ({"train"} if logs else set()))
+        """What showed exact numbers before a line: commands, and ``train`` for logs of runs."""
+        return self._shown(-1, at)
 
     def looked_during(self, charge: Charge) -> frozenset[str]:
         """What showed exact numbers while a loop of somebody's own was open or interrupted.
@@ -337,13 +351,17 @@ class History:
         if not charge.steered:
             return frozenset()
         first = self.charges.get(charge.again or "", charge)
-        ended = self.lines if charge.ended is None else charge.ended
-        looks = {what for at, what in self.looks if first.at < at < ended}
+        ended = len(self.lines) if charge.ended is None else charge.ended
+        return self._shown(first.at, ended, but=first.run_id)
+
+    def _shown(self, after: int, before: int, *, but: str = "") -> frozenset[str]:
+        """What showed exact numbers between two lines, but for the log of a run."""
         logs = any(
-            first.at < one.at < ended and one.shows_losses
+            after < one.at < before and one.shows_losses
             for one in self.charges.values()
-            if first.run_id not in (one.run_id, one.again)
+            if not but or but not in (one.run_id, one.again)
         )
+        looks = {what for at, what in self.looks if after < at < before}
         return frozenset(looks | ({"train"} if logs else set()))
 
     def tuning_of(self, constants: str) -> str | None:
@@ -355,9 +373,9 @@ class History:
     def only_erased_since(self, before: str, now: str) -> bool:
         """Whether a store that was in the state ``before`` and is in ``now`` only lost people."""
         reached = {before}
-        for one, other in self.erasures:
-            if one in reached:
-                reached.add(other)
+        for _, line in self.of(Forget):
+            if line.before in reached:
+                reached.add(line.after)
         return now in reached
 
     def fixed_at(self, constants: str, begun: int) -> int:
@@ -375,20 +393,19 @@ class History:
         ]
         return declared if declared < begun and not again and min(turn) == declared else begun
 
-    def room_for(self, plan: Plan | None) -> Declared | None:
-        """The series that would pay for a run of this plan: the first that has room for one."""
-        for one in self.series.values():
-            if plan is not None and one.runs < one.series.runs and one.series.holds(plan):
-                return one
-        return None
+    def room_for(self, plan: Plan | None, at: int | None = None) -> str | None:
+        """The id of the series that would pay for a run of this plan: the first that has room.
 
-    def take_run(self, plan: Plan | None) -> str | None:
-        """Take a run of this plan from the series that pays for it, and return its id, if any."""
-        declared = self.room_for(plan)
-        if declared is None:
-            return None
-        self.series[declared.id] = replace(declared, runs=declared.runs + 1)
-        return declared.id
+        Args:
+            plan: of the run.
+            at: the line that charges it; by default the next one.
+        """
+        for before, line in self.of(DeclareSeries):
+            if plan is None or (at is not None and before > at) or not line.series.holds(plan):
+                continue
+            if self.taken_of(line.run_id) < line.series.runs:
+                return line.run_id
+        return None
 
     def why_whole(self, run_id: str) -> str | None:
         """Why a run that stops here costs its whole plan, as a clause; None where its attempts do.
@@ -403,8 +420,8 @@ class History:
         """
         if self.budget is None:
             return "the store has no budget with a filter, and the moment may have been chosen"
-        if self.looked:
-            looks = ", ".join(sorted(self.looked))
+        if looked := self.looked_before(len(self.lines)):
+            looks = ", ".join(sorted(looked))
             return f"exact numbers were shown ({looks}), which may have chosen the moment"
         if self.copied:
             return "the ledger was copied or moved, so that another copy may hold a look"
@@ -414,7 +431,7 @@ class History:
             )
         return None
 
-    def readable(self, lineage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def _readable(self, lineage: Plain | None) -> Plain | None:
         """A lineage with what is charged here as recorded: no plan of it could be read there."""
         if not lineage or not any(one.recorded for one in self.charges.values()):
             return lineage
@@ -427,3 +444,76 @@ class History:
             return {"kind": "bound", "id": charge.run_id, "what": what, "bound": bound}
 
         return {**lineage, "parts": [part(one) for one in lineage.get("parts", ())]}
+
+
+def fold(lines: Iterable[StoreLine], path: Path) -> History:
+    """What the store's ledger at ``path`` says; no lines are no charges.
+
+    Raises:
+        UseError: a line speaks of something that no line before it charged.
+    """
+    charges: dict[str, Charge] = {}
+    read = tuple(lines)
+    copied = any(isinstance(one, Store) and _is_other(path, one.inode) for one in read[:1])
+    history = History(path=path, lines=read, charges=charges, copied=copied)
+    for at, line in enumerate(read):
+        match line:
+            case Reserve():
+                charges[line.run_id] = _of_run(history, line, at)
+            case Query():
+                charges[line.run_id] = Charge(
+                    run_id=line.run_id,
+                    at=at,
+                    when=line.when,
+                    state=line.state,
+                    query_epsilon=line.pure_epsilon,
+                    query_name=line.name,
+                    base=history._readable(line.base),
+                )
+            case BeginTuning() if line.selection is not None:
+                charges[line.run_id] = Charge(
+                    run_id=line.run_id,
+                    at=at,
+                    when=line.when,
+                    state=line.state,
+                    selection=line.selection,
+                )
+            case Answer():
+                charge = history.charge(line.run_id)
+                charges[line.run_id] = replace(charge, answer=line.value)
+            case Settle() if line.run_id in charges:
+                charges[line.run_id] = replace(charges[line.run_id], ended=at, settlement=line)
+    return history
+
+
+def _of_run(history: History, line: Reserve, at: int) -> Charge:
+    plan, noted = None, line.recorded
+    try:
+        plan = None if line.plan is None else _plan(json.dumps(line.plan))
+    except UseError:
+        if noted is None:
+            raise
+    return Charge(
+        run_id=line.run_id,
+        at=at,
+        when=line.when,
+        state=line.state,
+        plan=plan,
+        recorded=noted.guarantee if noted is not None and plan is None else None,
+        module="" if noted is None else noted.module,
+        again=line.again,
+        base=history._readable(line.base),
+        constants=line.constants,
+        series=history.room_for(plan, at),
+        logged=line.logged,
+        steered=line.steered,
+    )
+
+
+@lru_cache(maxsize=1024)  # most runs share a plan
+def _plan(text: str) -> Plan:
+    return decode(Plan, json.loads(text), what="the plan of a charge")
+
+
+def _is_other(path: Path, inode: int) -> bool:
+    return path.exists() and path.stat().st_ino != inode

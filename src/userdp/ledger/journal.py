@@ -1,9 +1,9 @@
 """A JSON Lines file that is only ever appended to, synced line by line, and chained by hashes.
 
-Each line carries ``prev``, the hash of the line before it, so that an edited, dropped or
-re-ordered line is noticed. A line that a crash cut short was never acknowledged: it is ignored when
-the journal is read, and the next line is written over it. Every line is a dataclass of a kind that
-the journal knows (`userdp.ledger.lines`), encoded and decoded by `userdp.core.codec`.
+Each line ends in ``prev``, the hash of the line before it, so that an edited, dropped or re-ordered
+line is noticed. A line that a crash cut short was never acknowledged: it is ignored when the
+journal is read, and the next line is written over it. Every line is a `userdp.ledger.lines.Line`,
+encoded and decoded by `userdp.core.codec`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,48 +22,53 @@ from userdp.core import files
 from userdp.core.codec import decode, encode
 from userdp.core.errors import FailureError, UseError
 from userdp.core.strict_json import parse
+from userdp.ledger.lines import Line
 
-Kinds = Mapping[str, type]
-"""The classes of the lines of a journal, by their ``kind``; the first one opens it."""
 _START = "0" * 16
+_LINE = re.compile(rb'(\{.+),"prev":"([0-9a-f]{16})"\}')
 
 
-def read(path: Path, *kinds: Kinds) -> tuple[list[Any], bytes]:
-    """All complete lines, oldest first; and their bytes.
+class Tail(NamedTuple):
+    """Where a journal ends: the bytes of its complete lines, and the hash of the last one."""
 
-    Args:
-        path: of the journal.
-        kinds: of the journals that it may be, as its first line says.
+    end: int = 0
+    head: str = _START
+
+
+class Read(NamedTuple):
+    """The complete lines of a journal, oldest first; their bytes; and where they end."""
+
+    lines: tuple[Any, ...] = ()
+    data: bytes = b""
+    tail: Tail = Tail()
+
+    def holds(self, head: str) -> bool:
+        """Whether one of the lines has this hash; or there was no line when it was noted."""
+        later = f'"prev":"{head}"'.encode()  # in what a line says every quote is escaped
+        return head in (_START, self.tail.head) or later in self.data
+
+
+def read(path: Path) -> Read:
+    """All complete lines; none if there is no such file.
 
     Raises:
-        UseError: there is no such file, it is not a journal of these kinds, or its chain is broken.
+        UseError: it cannot be read, it is no journal, or its chain is broken.
     """
     try:
-        data = path.read_bytes()
+        return _parse(path, path.read_bytes())
+    except FileNotFoundError:
+        return Read()
     except OSError as error:
         raise UseError(f"cannot read the ledger {path}: {error.strerror}") from error
-    read = _parse(path, data, *kinds)
-    return list(read.lines), read.data
-
-
-def read_entries(path: Path) -> list[dict[str, Any]]:
-    """All complete lines as plain values, whatever their kinds; `UseError` as of `read`."""
-    previous, entries = _START, []
-    data = path.read_bytes()
-    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
-        entries.append(_entry(path, number, line, previous))
-        previous = _hash(line)
-    return entries
 
 
 def append(
     path: Path,
-    kinds: Kinds,
-    compose: Callable[[list[Any]], Sequence[Any]],
+    compose: Callable[[Read], Sequence[Line]],
     *,
+    after: Tail | None = None,
     mode: int = files.SHAREABLE_FILE,
-    written: Callable[[], None] | None = None,
-) -> None:
+) -> Tail:
     """Append what ``compose`` makes of the lines so far; on the disk when this returns.
 
     No other process appends between the look and the write. A torn last line is written over;
@@ -70,174 +77,102 @@ def append(
 
     Args:
         path: of the journal.
-        kinds: of its lines.
         compose: from the lines so far to those that follow; none leaves the file untouched.
+        after: where the journal ends, if this process is its only writer: it is then not read
+            again, so that an append costs one write and one sync.
         mode: of a new file.
-        written: is called under the journal's lock once all new lines are on the disk.
 
     Raises:
         FailureError: the disk refused (the journal then still ends in its old last line).
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+        descriptor = os.open(path, os.O_RDWR | (0 if after else os.O_CREAT), mode)
     except OSError as error:
         raise FailureError(f"cannot write the ledger {path}: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         size = os.fstat(descriptor).st_size
-        before = _parse(path, os.pread(descriptor, size, 0), kinds)
-        end, previous, text = len(before.data), before.last, b""
-        for line in compose(list(before.lines)):
-            chained, previous = _chained(path, line, previous)
-            text += chained
+        before = Read(tail=after) if after else _parse(path, os.pread(descriptor, size, 0))
+        (end, head), text = before.tail, b""
+        for line in compose(before):
+            one = _chained(path, line, head)
+            text, head = text + one + b"\n", _hash(one)
         if not text:
-            return
-        if not end:  # by whoever writes the first line: a kill may have come to who made it
+            return before.tail
+        if not end:  # by whoever writes the first line: a kill may have come to who made the file
             files.sync(path.parent)
         _write(descriptor, path, text, end)
         # After the write: a kill must not leave the file as long as it was, and yet changed.
         if size > end + len(text):
             os.ftruncate(descriptor, end + len(text))
-        if written is not None:
-            written()
+        return Tail(end + len(text), head)
     finally:
         os.close(descriptor)
 
 
-class JournalWriter:
-    """Appends to a journal of which this process is the only writer, without reading it again.
+def locked(path: Path, *, refusal: FailureError) -> int:
+    """A descriptor of a file that may be new, locked until it is closed.
 
-    ``prev`` of the last line is kept, so that one append costs one write and one sync.
+    Raises:
+        FailureError: ``refusal`` if another process holds the lock; or the disk refused.
     """
-
-    def __init__(self, path: Path, kinds: Kinds) -> None:
-        lines = _parse(path, path.read_bytes(), kinds)
-        if not lines.data:
-            raise UseError(f"the ledger {path} is empty: it never was begun")
-        self._descriptor: int | None = os.open(path, os.O_RDWR)
-        self._path, self._end, self._previous = path, len(lines.data), lines.last
-        os.ftruncate(self._descriptor, self._end)
-
-    def append(self, line: Any) -> None:
-        """Append one line durably; `FailureError` (and no half line) if the disk refuses.
-
-        `UseError` after `close`: the number of the descriptor may be another file's by then.
-        """
-        if self._descriptor is None:
-            raise UseError(
-                f"the run of {self._path} was closed: a step that it took now would be charged "
-                "nowhere",
-                hint="resume the run: resume=True, or --resume",
-            )
-        text, previous = _chained(self._path, line, self._previous)
-        _write(self._descriptor, self._path, text, self._end)
-        self._end += len(text)
-        self._previous = previous
-
-    def close(self) -> None:
-        """Close the file; nothing is pending. Twice does no harm."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, files.OPERATOR_FILE)
+    except OSError as error:
+        raise FailureError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise refusal from error
+    return descriptor
 
 
 @contextmanager
 def exclusive(path: Path, *, refusal: FailureError) -> Iterator[None]:
-    """Hold a lock file for as long as the block runs; raise ``refusal`` if another holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, files.OPERATOR_FILE)
+    """Hold a lock file for as long as the block runs, as `locked` does."""
+    descriptor = locked(path, refusal=refusal)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise refusal from error
         yield
     finally:
         os.close(descriptor)
 
 
-class _Read(NamedTuple):
-    """The complete lines of a journal, as bytes and as what they say; and the hash of the last."""
-
-    data: bytes = b""
-    lines: tuple[Any, ...] = ()
-    last: str = _START
-
-
-_read: dict[Path, _Read] = {}
-"""By path, of the few journals that were read last: whoever charges reads the ledger once more
-under its lock, and in a store of many runs it has megabytes."""
-_FEW = 4
-
-
-def _parse(path: Path, data: bytes, *journals: Kinds) -> _Read:
-    """All complete lines; those that were read before, byte for byte, are not decoded again."""
-    known = _read.pop(path, _Read())
-    if not data.startswith(known.data):
-        known = _Read()
-    if known.lines:
-        _kinds(path, known.lines[0].kind, journals)
-    lines, previous = list(known.lines), known.last
-    end = data.rfind(b"\n") + 1
-    for number, text in enumerate(data[len(known.data) : end].splitlines(), len(lines) + 1):
-        entry = _entry(path, number, text, previous)
-        kinds = _kinds(path, lines[0].kind if lines else entry.get("kind"), journals)
-        kind, what = entry.get("kind"), f"line {number} of {path}"
-        if (
-            not isinstance(kind, str)
-            or kind not in kinds
-            or (kind == next(iter(kinds))) != (not lines)
-        ):
-            raise UseError(f"{what} is of the kind {kind!r:.80}, which no such ledger has there")
-        lines.append(decode(kinds[kind], entry, what=what))
-        previous = _hash(text)
-    read = _read[path] = _Read(data[:end], tuple(lines), previous)
-    for other in list(_read)[:-_FEW]:
-        del _read[other]
-    return read
+def _parse(path: Path, data: bytes) -> Read:
+    lines, head, end = [], _START, data.rfind(b"\n") + 1
+    for number, text in enumerate(data[:end].splitlines(), start=1):
+        what, found = f"line {number} of {path}", _LINE.fullmatch(text)
+        if found is None:
+            raise UseError(f"{what} is not a ledger entry")
+        if found[2].decode() != head:
+            raise UseError(
+                f"{what} does not follow from the line before it: the ledger was edited, so no "
+                "epsilon can be claimed from it",
+                hint="no older copy mends it: that would forget what was charged since. The models "
+                "that it paid for have no claim; for another, prepare text of other people",
+            )
+        try:
+            lines.append(_decoded(found[1] + b"}"))
+        except UseError as error:
+            raise UseError(f"{what} is damaged: {error.message}", hint=error.hint) from error
+        except ValueError as error:
+            raise UseError(f"{what} is not a ledger entry") from error
+        head = _hash(text)
+    return Read(tuple(lines), data[:end], Tail(end, head))
 
 
-def _kinds(path: Path, first: object, journals: Sequence[Kinds]) -> Kinds:
-    """The kinds of the journal that a first line of such a kind opens."""
-    for kinds in journals:
-        if first == next(iter(kinds)):
-            return kinds
-    needed = [next(iter(kinds)) for kinds in journals]
-    if (first, needed) == ("store", ["run"]):
-        raise UseError(
-            f"{path.parent} is a user store, not a run: its ledger tells of all runs on it",
-            hint="name the folder that a run was trained in",
-        )
-    raise UseError(
-        f"{path} is no ledger of a {' or '.join(needed)}: its first line is of the kind "
-        f"{first!r:.80}"
-    )
+@lru_cache(maxsize=2**14)
+def _decoded(text: bytes) -> Line:
+    """Whoever charges reads a ledger again; and a run's steps are nearly all the same line."""
+    return decode(Line, parse(text), what="it")
 
 
-def _entry(path: Path, number: int, line: bytes, previous: str) -> dict[str, Any]:
-    """What a line says; `UseError` unless it follows the line of hash ``previous``."""
-    try:
-        entry: dict[str, Any] = parse(line)
-        chained = entry.pop("prev")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UseError(f"line {number} of {path} is not a ledger entry") from error
-    if chained != previous:
-        raise UseError(
-            f"line {number} of {path} does not follow from the line before it: the ledger was "
-            "edited, so no epsilon can be claimed from it",
-            hint="no older copy mends it: that would forget what was charged since. The models "
-            "that it paid for have no claim; for another, prepare text of other people",
-        )
-    return entry
-
-
-def _chained(path: Path, line: Any, previous: str) -> tuple[bytes, str]:
-    """The text of a line after the line of hash ``previous``, and the hash of its own.
+def _chained(path: Path, line: Line, head: str) -> bytes:
+    """The text of a line after the line of hash ``head``.
 
     `UseError` for one that no reader would take: all lines before it would be lost with it.
     """
-    entry = {**encode(line), "prev": previous}
-    text = files.json_text(entry, path, finite=True).encode()
-    return text + b"\n", _hash(text)
+    return files.json_text({**encode(line), "prev": head}, path, finite=True).encode()
 
 
 def _write(descriptor: int, path: Path, text: bytes, end: int) -> None:

@@ -1,27 +1,23 @@
-"""The lines of ledgers: for each kind one class, with its fields, what it refuses and how it folds.
+"""The lines of ledgers: a frozen class for each kind, of its fields and what they may hold.
 
-`STORE` are the lines of a store's ledger, which fold into a `History`; `RUN` those of a run's, that
-`userdp.ledger.folder.RunRecord` reads. A new kind is a class here, and known nowhere else.
+A `StoreLine` is of the ledger of people; `userdp.ledger.history` says what such lines come to, and
+`userdp.ledger.admission` when one may follow. The others are of a run's ledger, that
+`userdp.ledger.folder.RunRecord` reads. `Open` and `Settle` stand in both.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from userdp.accounting.filters import RenyiFilter
-from userdp.core.codec import decode, encode
+from userdp.core.codec import encode
 from userdp.core.errors import UseError
-from userdp.core.vocabulary import Guarantee, require_delta, require_positive
-from userdp.ledger.budget import refuse_beyond, refuse_used
-from userdp.ledger.history import Charge, Declared, History, Opened, Released
-from userdp.ledger.journal import Kinds
+from userdp.core.vocabulary import Guarantee, require_count, require_positive
 from userdp.plans import Plan, PrivateSelection, Series, StepRecord, Tuning
 
 Plain = Mapping[str, Any]
@@ -33,49 +29,47 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _not_below_0(**counts: int) -> None:
-    """A count below 0 would make a claim smaller."""
-    for name, count in counts.items():
-        if count < 0:
-            raise UseError(f"a line of a ledger says {name} {count}, below 0")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A line of a ledger; of all its subclasses each has a ``kind`` of its own."""
+
+    kind: ClassVar[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StoreLine:
+class StoreLine(Line):
     """A line of a store's ledger."""
-
-    kind: ClassVar[str]
-    costs: ClassVar[bool] = False
-    """Whether these people are charged by it, so that a total may refuse it."""
-
-    def is_new(self, history: History) -> bool:
-        """Whether it has to be written; False where the ledger says the same already.
-
-        Raises:
-            UseError: it may not follow the lines that are there.
-        """
-        return True
-
-    def fold(self, history: History, at: int) -> None:
-        """Put this line, the one at ``at``, into what was read before it.
-
-        Raises:
-            UseError: it speaks of something that no line before it charged.
-        """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Store(StoreLine):
-    """The first line: the random id of the ledger."""
+    """The first line.
 
-    schema: ClassVar[str] = "userdp.store-ledger/5"
+    Args:
+        id: random, of the ledger.
+        inode: of the file that was begun with it: a copy is another one.
+    """
+
+    schema: ClassVar[str] = "userdp.store-ledger/6"
     kind: ClassVar[str] = "store"
 
     id: str
+    inode: int
 
-    def fold(self, history: History, at: int) -> None:
-        history.id = self.id
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChargeLine(StoreLine):
+    """What these people are charged, before it is taken; its id is new in the ledger.
+
+    Args:
+        run_id: of the run, the answer or the tuning.
+        when: the date and time in UTC.
+        state: the id of the store's state, which tells whose text it covers (`Forget`).
+    """
+
+    run_id: str
+    when: str = field(default_factory=now)
+    state: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,28 +96,6 @@ class Recorded:
                 covered = plan is not None and plan.sampling.covered
                 return cls(module=module, guarantee=plan.guarantee() if plan and covered else None)
         return None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChargeLine(StoreLine):
-    """What these people are charged, before it is taken; its id is new in the ledger.
-
-    Args:
-        run_id: of the run, the answer or the selection.
-        when: the date and time in UTC.
-        state: the id of the store's state, which tells whose text it covers (`Forget`).
-    """
-
-    costs: ClassVar[bool] = True
-
-    run_id: str
-    when: str = field(default_factory=now)
-    state: str = ""
-
-    def is_new(self, history: History) -> bool:
-        if self.run_id in history.charges:
-            raise UseError(f"{self.kind} {self.run_id} is already charged in {history.path}")
-        return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,231 +128,6 @@ class Reserve(ChargeLine):
         """The whole plan of a run; None for one without privacy."""
         return cls(run_id=run_id, plan=encode(plan), recorded=Recorded.of(plan))
 
-    def is_new(self, history: History) -> bool:
-        first = history.charges.get(self.again or "")
-        if first is not None and first.series and history.room_for(first.plan) is None:
-            raise UseError(
-                f"run {first.run_id} is one of a declared series, all of whose runs are taken: "
-                "a further charge of its plan would be a run more than was declared",
-                hint="train again in another --out",
-            )
-        # A slotted dataclass is a copy of its class, which ``super()`` without arguments misses.
-        return ChargeLine.is_new(self, history)
-
-    def fold(self, history: History, at: int) -> None:
-        plan, noted = None, self.recorded
-        try:
-            plan = None if self.plan is None else _plan(json.dumps(self.plan))
-        except UseError:
-            if noted is None:
-                raise
-        read = plan is not None or noted is None
-        history.charges[self.run_id] = Charge(
-            run_id=self.run_id,
-            at=at,
-            plan=plan,
-            recorded=None if read or noted is None else noted.guarantee,
-            module="" if noted is None else noted.module,
-            steps=int(self.plan["steps"]) if self.plan else 0,
-            again=self.again,
-            base=history.readable(self.base),
-            constants=self.constants,
-            series=history.take_run(plan),
-            logged=self.logged,
-            steered=self.steered,
-            when=self.when,
-            state=self.state,
-        )
-        if self.again is None:
-            history.begun.setdefault(self.constants, at)
-
-
-@lru_cache(maxsize=1024)  # most runs share a plan
-def _plan(text: str) -> Plan:
-    return decode(Plan, json.loads(text), what="the plan of a charge")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Open(StoreLine):
-    """A run was opened: only the folder that holds the nonce may go on with it.
-
-    Args:
-        run_id: of the charge, or a trial's that took its slot.
-        attempts: that its folders began before.
-        nonce: new and random, and written in the run's folder already.
-    """
-
-    kind: ClassVar[str] = "open"
-
-    run_id: str
-    attempts: int
-    nonce: str
-
-    def is_new(self, history: History) -> bool:
-        return history.require(self.run_id)
-
-    def fold(self, history: History, at: int) -> None:
-        history.nonces[self.run_id] = (self.nonce, self.attempts)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settle(StoreLine):
-    """A run ended, as planned or early: its steps are over, and its price is final.
-
-    Args:
-        run_id: of the charge, or a trial's.
-        steps: at most what it reserved.
-        early: before its plan: nobody goes on with it. A filter may then count ``steps`` only, see
-            `History.why_whole`.
-        when: the date and time in UTC.
-    """
-
-    kind: ClassVar[str] = "settle"
-
-    run_id: str
-    steps: int
-    early: bool = False
-    when: str = field(default_factory=now)
-
-    def __post_init__(self) -> None:
-        _not_below_0(steps=self.steps)
-
-    def is_new(self, history: History) -> bool:
-        charge = history.charges.get(self.run_id)
-        if charge is None or charge.plan is None:
-            history.require(self.run_id)
-        elif self.run_id not in history.settled and self.steps > charge.plan.steps:
-            raise UseError(
-                f"run {self.run_id} reserved {charge.plan.steps} steps and cannot settle "
-                f"{self.steps}"
-            )
-        return self.run_id not in history.settled
-
-    def fold(self, history: History, at: int) -> None:
-        history.settled.add(self.run_id)
-        charge = history.charges.get(self.run_id)
-        if charge is not None:
-            counted = self.early and history.why_whole(self.run_id) is None
-            history.charges[self.run_id] = replace(
-                charge,
-                steps=self.steps,
-                early=self.early,
-                stopped=self.steps if counted else None,
-                ended=at,
-            )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Release(StoreLine):
-    """Weights were released, or the same ones with another lineage: those of a tuning's winner."""
-
-    kind: ClassVar[str] = "release"
-
-    run_id: str
-    weights: str
-    lineage: Plain
-
-    def is_new(self, history: History) -> bool:
-        known = Released(run_id=self.run_id, weights=self.weights, lineage=self.lineage)
-        return history.require(self.run_id) and known not in history.released
-
-    def fold(self, history: History, at: int) -> None:
-        released = Released(
-            run_id=self.run_id,
-            weights=self.weights,
-            lineage=history.readable(self.lineage) or {},
-        )
-        # The last word on these weights: a trial that won claims what choosing it cost.
-        others = [one for one in history.released if one.weights != released.weights]
-        history.released = [*others, released]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selection(ChargeLine):
-    """A private selection is charged, with all of its trials, before any of them."""
-
-    kind: ClassVar[str] = "selection"
-
-    selection: PrivateSelection
-
-    def fold(self, history: History, at: int) -> None:
-        history.charges[self.run_id] = Charge(
-            run_id=self.run_id,
-            at=at,
-            selection=self.selection,
-            when=self.when,
-            state=self.state,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slots(StoreLine):
-    """The trials of a private selection, drawn once: what is drawn later is not written.
-
-    Args:
-        run_id: of the selection.
-        slots: for each a new random id, and the digest of its trial's constants.
-    """
-
-    kind: ClassVar[str] = "slots"
-
-    run_id: str
-    slots: Mapping[str, str]
-
-    def is_new(self, history: History) -> bool:
-        return history.charge(self.run_id).run_id not in history.slots
-
-    def fold(self, history: History, at: int) -> None:
-        history.slots[history.charge(self.run_id).run_id] = self.slots
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial(StoreLine):
-    """A trial took a slot of a private selection, once; ``base``: what it began from."""
-
-    kind: ClassVar[str] = "trial"
-
-    run_id: str
-    slot: str
-    base: Plain
-
-    def is_new(self, history: History) -> bool:
-        if history.taken.get(self.slot, self.run_id) != self.run_id:
-            raise UseError(
-                "the slot of this trial was taken before: a second training in it would be a "
-                "candidate that nobody paid for",
-                hint="put the trial's folder back, or begin a new tuning",
-            )
-        return self.slot not in history.taken
-
-    def fold(self, history: History, at: int) -> None:
-        history.taken[self.slot] = self.run_id
-        history.bases[self.run_id] = history.readable(self.base) or {}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Score(StoreLine):
-    """The score of a private selection's trial, drawn once; None for one without.
-
-    A score that could be drawn again, until the trial that one likes wins, would be no part of what
-    the selection paid for: what is drawn later is not written.
-    """
-
-    kind: ClassVar[str] = "score"
-
-    run_id: str
-    value: float | None
-
-    def is_new(self, history: History) -> bool:
-        if self.run_id not in history.taken.values():
-            raise UseError(
-                f"run {self.run_id} is no trial of a private selection in {history.path}"
-            )
-        return self.run_id not in history.scores
-
-    def fold(self, history: History, at: int) -> None:
-        history.scores[self.run_id] = self.value
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query(ChargeLine):
@@ -401,16 +148,111 @@ class Query(ChargeLine):
     def __post_init__(self) -> None:
         require_positive("pure_epsilon", self.pure_epsilon, at_most=700.0)
 
-    def fold(self, history: History, at: int) -> None:
-        history.charges[self.run_id] = Charge(
-            run_id=self.run_id,
-            at=at,
-            query_epsilon=self.pure_epsilon,
-            query_name=self.name,
-            base=history.readable(self.base),
-            when=self.when,
-            state=self.state,
-        )
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeginTuning(ChargeLine):
+    """A tuning begins: its grid is fixed; a private selection is charged with all of its trials.
+
+    Args:
+        constants: the digests of its candidates' constants.
+        selection: what choosing costs, where it is private; else each trial is charged by itself.
+        slots: of a private selection, drawn once (what is drawn later is not written): for each
+            trial a new random id, and the digest of its constants.
+    """
+
+    kind: ClassVar[str] = "tuning"
+
+    constants: tuple[str, ...]
+    selection: PrivateSelection | None = None
+    slots: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Open(StoreLine):
+    """A run was opened: only the folder that holds the nonce may go on with it.
+
+    It stands in the ledger of the people first, and then in the run's.
+
+    Args:
+        run_id: of the charge that pays for what follows, or a trial's that took its slot.
+        attempts: that folders of the run began before; those of which the run's own ledger does
+            not tell were lost with another folder, or cut off by a kill.
+        nonce: new and random, and written in the run's folder already.
+        copied: the file of the people's ledger was found to be another one than was begun.
+    """
+
+    kind: ClassVar[str] = "open"
+
+    run_id: str
+    attempts: int
+    nonce: str
+    copied: bool = False
+
+    def __post_init__(self) -> None:
+        require_count("attempts", self.attempts, at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settle(StoreLine):
+    """A run ended, as planned or early: its steps are over, and its price is final.
+
+    In a run's own ledger it says that the run was settled early.
+
+    Args:
+        run_id: of the charge, or a trial's.
+        steps: at most what it reserved.
+        early: before its plan: nobody goes on with it.
+        whole: why a run that ended early costs its whole plan; empty where a filter counts
+            ``steps`` only, see `History.why_whole`.
+        when: the date and time in UTC; empty in a run's ledger, which is released.
+    """
+
+    kind: ClassVar[str] = "settle"
+
+    run_id: str
+    steps: int
+    early: bool = False
+    whole: str = ""
+    when: str = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        require_count("steps", self.steps, at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release(StoreLine):
+    """Weights were released, or the same ones with another lineage: those of a tuning's winner."""
+
+    kind: ClassVar[str] = "release"
+
+    run_id: str
+    weights: str
+    lineage: Plain
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial(StoreLine):
+    """A trial took a slot of a private selection, once; ``base``: what it began from."""
+
+    kind: ClassVar[str] = "trial"
+
+    run_id: str
+    slot: str
+    base: Plain
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score(StoreLine):
+    """The score of a private selection's trial, drawn once; None for one without.
+
+    A score that could be drawn again, until the trial that one likes wins, would be no part of what
+    the selection paid for: what is drawn later is not written.
+    """
+
+    kind: ClassVar[str] = "score"
+
+    run_id: str
+    value: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -421,17 +263,6 @@ class Answer(StoreLine):
 
     run_id: str
     value: int
-
-    def is_new(self, history: History) -> bool:
-        if history.charge(self.run_id).answer is not None:
-            raise UseError(f"query {self.run_id} has its answer in {history.path} already")
-        return True
-
-    def fold(self, history: History, at: int) -> None:
-        charge = history.charge(self.run_id)
-        if charge.query_epsilon is None:
-            raise UseError(f"{self.run_id} is no query charged in {history.path}")
-        history.charges[self.run_id] = replace(charge, answer=self.value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -444,9 +275,6 @@ class Look(StoreLine):
     kind: ClassVar[str] = "look"
 
     what: str
-
-    def fold(self, history: History, at: int) -> None:
-        history.looks.append((at, self.what))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -462,9 +290,6 @@ class Forget(StoreLine):
     before: str
     after: str
 
-    def fold(self, history: History, at: int) -> None:
-        history.erasures.append((self.before, self.after))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declare(StoreLine):
@@ -477,67 +302,13 @@ class Declare(StoreLine):
 
     constants: str
 
-    def is_new(self, history: History) -> bool:
-        return self.constants not in history.declared
-
-    def fold(self, history: History, at: int) -> None:
-        history.declared.setdefault(self.constants, at)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BeginTuning(StoreLine):
-    """A tuning begins: its grid is fixed, by the digests of its candidates' constants."""
-
-    kind: ClassVar[str] = "tuning"
-
-    run_id: str
-    constants: tuple[str, ...]
-
-    def is_new(self, history: History) -> bool:
-        known = history.tunings.get(self.run_id)
-        if known is not None and known[1] != self.constants:
-            raise UseError(
-                "the base model is not the one that this tuning began with: trials that began "
-                "from another could not be compared, and their price would be another",
-                hint="put the base model back, or begin a new tuning",
-            )
-        return known is None
-
-    def fold(self, history: History, at: int) -> None:
-        history.tunings.setdefault(self.run_id, (at, self.constants))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Total(StoreLine):
-    """A total that all charges stay within, by adding up; fixed before the first of them.
-
-    Prices that are chosen one after another add up to a guarantee only within such a total (a
-    filter: Rogers et al. 2016).
-    """
-
-    kind: ClassVar[str] = "total"
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        require_positive("the total epsilon", self.epsilon)
-        require_delta(self.delta)
-
-    def is_new(self, history: History) -> bool:
-        refuse_used(history, "a total")
-        return True
-
-    def fold(self, history: History, at: int) -> None:
-        history.total = (self.epsilon, self.delta)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenBudget(StoreLine):
     """A total with a filter, which counts all charges from now on.
 
     Guarantee: all that is released of these people satisfies (ε, δ) of the filter; charges that it
-    does not admit are refused (`userdp.ledger.budget`).
+    does not admit are refused (`userdp.ledger.admission`).
     """
 
     kind: ClassVar[str] = "budget"
@@ -545,13 +316,6 @@ class OpenBudget(StoreLine):
     run_id: str
     filter: RenyiFilter
     when: str = field(default_factory=now)
-
-    def is_new(self, history: History) -> bool:
-        refuse_used(history, "a budget")
-        return True
-
-    def fold(self, history: History, at: int) -> None:
-        history.budget = Opened(id=self.run_id, filter=self.filter, when=self.when)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -562,73 +326,14 @@ class DeclareSeries(StoreLine):
     """
 
     kind: ClassVar[str] = "series"
-    costs: ClassVar[bool] = True
 
     run_id: str
     series: Series
     when: str = field(default_factory=now)
 
-    def is_new(self, history: History) -> bool:
-        if history.budget is not None:
-            raise UseError(
-                f"{history.path} has a budget with a filter, which pays for every run: a series "
-                "beside it would be a second way to pay",
-                hint="plan without --repeat: the filter counts each run, in any number",
-            )
-        known = history.series.values()
-        return not any(one.series == self.series and not one.runs for one in known)
-
-    def fold(self, history: History, at: int) -> None:
-        history.series[self.run_id] = Declared(id=self.run_id, series=self.series)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Copied(StoreLine):
-    """The ledger's file was found to be another one than before."""
-
-    kind: ClassVar[str] = "copied"
-
-    def fold(self, history: History, at: int) -> None:
-        history.copied = True
-
-
-STORE: Kinds = {
-    one.kind: one
-    for one in (
-        Store, Reserve, Open, Release, Settle, Selection, Slots, Trial, Score, Query, Answer, Look,
-        Forget, Declare, BeginTuning, Total, OpenBudget, DeclareSeries, Copied,
-    )
-}  # fmt: skip
-
-
-def fold(lines: Iterable[StoreLine], path: Path) -> History:
-    """What the store's ledger at ``path`` says; no lines are no charges."""
-    history = History(path=path)
-    for line in lines:
-        line.fold(history, history.lines)
-        history.lines += 1
-    return history
-
-
-def follow(history: History, lines: Iterable[StoreLine]) -> list[StoreLine]:
-    """Fold lines that are to follow; those of them that have to be written.
-
-    Raises:
-        UseError: one may not follow, or the people would be charged beyond a total.
-    """
-    new = []
-    for line in lines:
-        if line.is_new(history):
-            line.fold(history, history.lines)
-            history.lines += 1
-            new.append(line)
-    if any(line.costs for line in new):
-        refuse_beyond(history)
-    return new
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Begin:
+class Begin(Line):
     """The first line of a run's ledger.
 
     Args:
@@ -642,7 +347,7 @@ class Begin:
         won: the tuning that this run is the winner of.
     """
 
-    schema: ClassVar[str] = "userdp.ledger/5"
+    schema: ClassVar[str] = "userdp.ledger/6"
     kind: ClassVar[str] = "run"
 
     run_id: str
@@ -660,46 +365,16 @@ class Begin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OpenRun:
-    """An opening: its nonce, and the charge in the store's ledger that pays for what follows."""
-
-    kind: ClassVar[str] = "open"
-
-    nonce: str
-    charge: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lost:
-    """Attempts that other folders of this run took, or that a crash cut off."""
-
-    kind: ClassVar[str] = "lost"
-
-    attempts: int
-
-    def __post_init__(self) -> None:
-        _not_below_0(attempts=self.attempts)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunCopied:
-    """The store's ledger was found to be another file since the run began."""
-
-    kind: ClassVar[str] = "copied"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
-    """A step is charged, before its update is applied; ``attempt`` is its number, from 1."""
+class Attempt(Line):
+    """A step is charged, before its update is applied."""
 
     kind: ClassVar[str] = "attempt"
 
-    attempt: int
     step: StepRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finish:
+class Finish(Line):
     """The run ended as planned, and what it released is bound.
 
     Args:
@@ -707,33 +382,23 @@ class Finish:
         digests: of the released ``weights``, of the ``plan``, of ``train`` (train.toml) and of the
             ``adapter``'s weights; None for what is not there.
         files: digest of each file of the released model, by its place in the folder.
-        looks: what showed exact numbers while it was open, and may have steered it.
-        since: what was released meanwhile, and may have steered it, as a plain lineage.
+        since: what the model descends from besides, as a plain lineage: what was released or
+            shown while the run was open, and may have steered it.
     """
 
     kind: ClassVar[str] = "finish"
 
     attempts: int
     digests: Mapping[str, str | None]
-    files: Mapping[str, str]
-    looks: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
     since: Plain | None = None
 
     def __post_init__(self) -> None:
-        _not_below_0(attempts=self.attempts)
+        require_count("attempts", self.attempts, at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SettleRun:
-    """The run was settled early."""
-
-    kind: ClassVar[str] = "settle"
-
-    attempts: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chosen:
+class Chosen(Line):
     """What was found when it was exported: how many runs it may have been chosen among, and by what
     exact numbers (``looks``); 0 ``runs``: not known how many.
     """
@@ -744,11 +409,11 @@ class Chosen:
     looks: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        _not_below_0(runs=self.runs)
+        require_count("runs", self.runs, at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReleaseLoss:
+class ReleaseLoss(Line):
     """A loss that was released under DP after the run's end, at a price of its own.
 
     Args:
@@ -758,7 +423,7 @@ class ReleaseLoss:
         told: what was released, as `userdp evaluate --json` prints it.
     """
 
-    kind: ClassVar[str] = "release"
+    kind: ClassVar[str] = "loss"
 
     split: str
     epsilon: float
@@ -767,11 +432,3 @@ class ReleaseLoss:
 
     def __post_init__(self) -> None:
         require_positive("epsilon", self.epsilon, at_most=700.0)
-
-
-RUN: Kinds = {
-    one.kind: one
-    for one in (
-        Begin, OpenRun, Lost, RunCopied, Attempt, Finish, SettleRun, Chosen, ReleaseLoss,
-    )
-}  # fmt: skip

@@ -11,27 +11,17 @@ by their digests. Losses that were released under DP follow it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
+from userdp.ledger.counter import Counter
 from userdp.ledger.folder import RunFolder, RunRecord
-from userdp.ledger.lines import (
-    RUN,
-    Attempt,
-    Begin,
-    Finish,
-    Lost,
-    OpenRun,
-    ReleaseLoss,
-    RunCopied,
-    Settle,
-    SettleRun,
-)
-from userdp.ledger.place import PLACE, Counter
-from userdp.ledger.store import StoreLedger
+from userdp.ledger.history import Charge
+from userdp.ledger.lines import Attempt, Finish, Line, Open, ReleaseLoss, Settle
+from userdp.ledger.store import PLACE, StoreLedger
 from userdp.plans import StepRecord, Tuning
 
 
@@ -60,38 +50,37 @@ class RunLedger:
         steps = record.steps
         self.last_clip_norm: float | None = steps[-1].step.l2_clip_norm if steps else None
         self._counter: Counter | None = None
-        self._copied = record.has(RunCopied)
-        self._writer = journal.JournalWriter(path, RUN)
+        self._tail: journal.Tail | None = None
 
     @classmethod
-    def create(cls, path: Path, begin: Begin) -> RunLedger:
-        """Begin a ledger at ``path``, a new file, with its first line."""
-        _begin(path, begin)
+    def create(cls, path: Path, *first: Line) -> RunLedger:
+        """Begin a ledger at ``path``, a new file, with its first lines."""
+
+        def compose(before: journal.Read) -> Sequence[Line]:
+            if before.lines:
+                raise UseError(
+                    f"{path} exists already: a ledger is begun once",
+                    hint="resume the run, or choose another folder",
+                )
+            return first
+
+        journal.append(path, compose)
         return cls(path)
 
-    def open(self, nonce: str, counter: Counter, *, charge: str) -> None:
-        """Record an opening, and charge what other folders of this run took.
+    def append(self, line: Line) -> None:
+        """Write a line, on the disk when this returns; nobody else writes here meanwhile."""
+        self._tail = journal.append(self.path, lambda _: [line], after=self._tail)
+
+    def open(self, opening: Open, counter: Counter) -> None:
+        """Record an opening, which charges what other folders of this run took.
 
         Args:
-            nonce: of this opening, known to the store's ledger already.
-            counter: of the charge, held by this process.
-            charge: its id in the store's ledger: the run's own, or that of a further charge.
+            opening: known to the store's ledger already.
+            counter: of the charge that pays for it, held by this process.
         """
-        lost = counter.attempts - self.attempts if self.plan is not None else 0
-        if lost > 0:  # a crash before the line was written, or a folder that was put back
-            self._writer.append(Lost(attempts=lost))
-            self.attempts += lost
-        self._writer.append(OpenRun(nonce=nonce, charge=charge))
-        self._counter, self.charge = counter, charge
-
-    def note_copy(self) -> None:
-        """Note, once, that the store's ledger was found to be a copy since the run began.
-
-        The first line says so of a run that began in such a store.
-        """
-        if not self._copied:
-            self._writer.append(RunCopied())
-            self._copied = True
+        self.append(opening)
+        self.attempts = max(self.attempts, opening.attempts)
+        self._counter, self.charge = counter, opening.run_id
 
     @property
     def remaining(self) -> int:
@@ -123,39 +112,17 @@ class RunLedger:
                 "plan's epsilon",
                 hint="plan a new run with its own budget",
             )
-        number = self.attempts + 1
         if self._counter is not None:
             self._counter.count()
-        self._writer.append(Attempt(attempt=number, step=step))
-        self.attempts = number
+        self.append(Attempt(step=step))
+        self.attempts += 1
         self.last_clip_norm = step.l2_clip_norm
-        return number
-
-    def finish(
-        self,
-        digests: Mapping[str, str | None],
-        *,
-        files: Mapping[str, str] | None = None,
-        looks: Sequence[str] = (),
-        since: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Note that the run ended as planned, and bind what it released; see `Finish`."""
-        self._writer.append(
-            Finish(
-                attempts=self.attempts,
-                digests=digests,
-                files=files or {},
-                looks=tuple(looks),
-                since=since,
-            )
-        )
+        return self.attempts
 
     def close(self) -> None:
-        """Close the file; every line is on the disk already."""
-        self._writer.close()
+        """Let another process go on; every line is on the disk already."""
         if self._counter is not None:
             self._counter.close()
-            self._counter = None
 
 
 def write_winner(
@@ -191,7 +158,7 @@ def write_winner(
         won=tuning,
     )
     # When it was opened, and how often, is a fact of the trial.
-    _begin(target, begin, *(line for line in run.rest if not isinstance(line, OpenRun)))
+    RunLedger.create(target, begin, *(line for line in run.rest if not isinstance(line, Open)))
 
 
 def append_release(path: Path, told: Mapping[str, Any]) -> None:
@@ -202,66 +169,27 @@ def append_release(path: Path, told: Mapping[str, Any]) -> None:
         told: what was released, with its ``split``, ``epsilon`` and ``query_ids``.
     """
 
-    def compose(lines: list[Any]) -> list[Any]:
-        if not any(isinstance(line, Finish) for line in lines):
+    def compose(before: journal.Read) -> Sequence[Line]:
+        if not any(isinstance(line, Finish) for line in before.lines):
             raise UseError(f"the run of {path} is not finished: it has released no model")
-        return [
-            ReleaseLoss(
-                split=told["split"],
-                epsilon=told["epsilon"],
-                query_ids=tuple(told.get("query_ids", ())),
-                told=told,
-            )
-        ]
+        named = {"split": told["split"], "epsilon": told["epsilon"]}
+        return [ReleaseLoss(**named, query_ids=tuple(told.get("query_ids", ())), told=told)]
 
-    journal.append(path, RUN, compose)
+    journal.append(path, compose)
 
 
-def _begin(path: Path, *first: Any) -> None:
-    def compose(lines: list[Any]) -> list[Any]:
-        if lines:
-            raise UseError(
-                f"{path} exists already: a ledger is begun once",
-                hint="resume the run, or choose another folder",
-            )
-        return list(first)
-
-    journal.append(path, RUN, compose)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """A run that was settled before its end.
-
-    Args:
-        store: the folder of the store that it was charged in.
-        run_id: of the charge.
-        attempts: steps that any of its folders began.
-        planned: steps that it had reserved.
-        why_whole: why it costs its whole plan; None where a filter counts its attempts only.
-    """
-
-    store: Path
-    run_id: str
-    attempts: int
-    planned: int
-    why_whole: str | None
-
-    @property
-    def charged(self) -> int:
-        """Steps that it costs."""
-        return self.planned if self.why_whole is not None else self.attempts
-
-
-def end_early(folder: RunFolder) -> Ended:
+def end_early(folder: RunFolder) -> tuple[StoreLedger, Charge]:
     """Settle an unfinished run for good: no folder of it goes on, and its price is final.
 
     Guarantee: while this decides, no process trains in the folder or in a copy of it. The store's
     ledger is written first, so that whatever a kill leaves, repeating this completes it.
 
+    Returns:
+        The store's ledger, and the charge as it stands in it now.
+
     Raises:
-        UseError: there is no run, it is finished or settled, it has no plan, or a private selection
-            pays for it.
+        UseError: there is no run, it is finished, it has no plan, or a private selection pays for
+            it.
         FailureError: a process trains it.
     """
     if (folder.path / PLACE).exists():
@@ -273,14 +201,14 @@ def end_early(folder: RunFolder) -> Ended:
         f"the run at {folder.path} is in use by another process, which may take further steps",
         hint="end that process first (Ctrl-C), and settle then",
     )
-    run = RunRecord.read(folder.path)
+    RunRecord.read(folder.path)  # there is one
     with journal.exclusive(folder.lock, refusal=busy):
         run = RunRecord.read(folder.path)
         plan, charge = run.plan, run.last_charge
         why_not = _why_not_early(run)
         if why_not is not None or plan is None:
             raise UseError(f"the run at {folder.path} {why_not}: there is nothing to settle")
-        store = Path(folder.read_resume()["store_path"])
+        store = Path(folder.read_resume().store_path)
         ledger = StoreLedger(store)
         history = ledger.history()
         if charge not in history.charges:  # before anything is written where resume.json points
@@ -289,17 +217,13 @@ def end_early(folder: RunFolder) -> Ended:
                 "one that the run was charged in",
                 hint="settle the run where its store lies",
             )
-        with Counter(ledger.place.counter(charge), begun=charge in history.nonces) as counter:
-            attempts = min(counter.attempts, plan.steps)
-            why = None if charge in history.settled else history.why_whole(charge)
-            # What the ledger says now: this may be asked for again, or the ledger may have moved,
-            # which the line before this one notes.
-            settled = ledger.append(Settle(run_id=charge, steps=attempts, early=True))
-            if settled.charges[charge].stopped is None:
-                why = why or "that was decided when it was settled, or the ledger was moved"
-        if not run.has(SettleRun):
-            journal.append(folder.ledger, RUN, lambda _: [SettleRun(attempts=attempts)])
-    return Ended(store=store, run_id=charge, attempts=attempts, planned=plan.steps, why_whole=why)
+        with ledger.counter(charge, begun=charge in history.openings) as counter:
+            steps, why = min(counter.attempts, plan.steps), history.why_whole(charge)
+            ended = Settle(run_id=charge, steps=steps, early=True, whole=why or "")
+            settled = ledger.append(ended).charges[charge]
+        if not run.settled:
+            journal.append(folder.ledger, lambda _: [replace(ended, when="")])
+    return ledger, settled
 
 
 def _why_not_early(run: RunRecord) -> str | None:

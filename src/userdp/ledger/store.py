@@ -2,40 +2,87 @@
 
 A run *reserves* its whole plan when it starts and *settles* when it ends. A run that never
 settles stays charged in full. A private selection is one line for all of its trials, which
-reserve nothing of their own, and one line of slots, of which each is trained once: their number is
-secret. A DP statistic (`userdp.queries`) is a line of its own, written before its answer is drawn;
-the answer follows on another. Whatever shows its operator an exact number writes a line too: a
-constant that is recorded later may have been chosen by it. What each kind of line holds, when it is
-refused and what it comes to stands in `userdp.ledger.lines`.
+reserve nothing of their own; how many were drawn is secret. A DP statistic (`userdp.queries`) is a
+line of its own, written before its answer is drawn; the answer follows on another. Whatever shows
+its operator an exact number writes a line too: a constant that is recorded later may have been
+chosen by it.
 
 The file is ``ledger.jsonl`` in the store's folder, or one that several stores of the same people
-share (`userdp.ledger.place`). It is the operator's.
+share. It is the operator's. ``ledger.json`` in the store's folder names it, and holds the hash of
+its last line, so that a ledger that is gone or was put back to an earlier state is noticed; the
+counters beside it (`userdp.ledger.counter`) know steps of which such a ledger says nothing. A copy
+of a store is another file than its first line says. Nothing can tell it from a store that was moved
+to another disk, so that neither is refused; but claims say that they count on no other copy having
+been charged.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from userdp.core import files
+from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.ledger import journal
-from userdp.ledger.history import Charge, History
-from userdp.ledger.lines import STORE, Copied, Look, Store, StoreLine, fold, follow
-from userdp.ledger.place import Place, attempts_in
+from userdp.ledger.admission import follow
+from userdp.ledger.counter import Counter, attempts_in
+from userdp.ledger.folder import LEDGER
+from userdp.ledger.history import Charge, History, fold
+from userdp.ledger.lines import Look, Store, StoreLine
+
+PLACE = "ledger.json"
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Note:
+    """What ``ledger.json`` holds.
+
+    Args:
+        shared: the file of a ledger that several stores share; None for one of the store's own.
+        head: the hash of the last line when this store last wrote.
+    """
+
+    shared: str | None = None
+    head: str = journal.Tail().head
 
 
 class StoreLedger:
     """The privacy ledger of one user store, or of several that share it.
 
-    Raises:
-        UseError: the store had a ledger, and it is gone or was put back to an earlier state.
+    Attributes:
+        store: the folder of the store.
+        path: of the ledger's file.
+        runs: the folder of the counters beside it.
     """
 
     def __init__(self, store: Path) -> None:
-        self.place = Place(store)
-        self.path = self.place.ledger
+        self.store, self._place = store, store / PLACE
+        shared = self._noted().shared
+        self.path = Path(shared) if shared else store / LEDGER
+        # Of a shared ledger by its name: beside it may lie runs, or another ledger's counters.
+        self.runs = self.path.with_name(f"{self.path.name}.runs") if shared else store / "runs"
+
+    @staticmethod
+    def require_shareable(store: Path, ledger: Path) -> None:
+        """`UseError` if `share` would refuse."""
+        shared = ledger.resolve()
+        if shared.is_dir() or shared.is_relative_to(store.resolve()):
+            raise UseError(
+                f"{ledger} cannot be the ledger that several stores share: it must be a file, "
+                "outside of the store",
+                hint="name a file beside the stores: --ledger people.jsonl",
+            )
+        known = StoreLedger(store).path
+        if known != shared and ((store / PLACE).exists() or known.exists()):
+            raise UseError(
+                f"the store at {store} has a ledger already: what it holds would be lost",
+                hint="name the shared ledger when the store is prepared",
+            )
 
     @classmethod
     def share(cls, store: Path, path: Path) -> StoreLedger:
@@ -47,23 +94,39 @@ class StoreLedger:
         Raises:
             UseError: the store has a ledger already.
         """
-        Place.share(store, path)
+        cls.require_shareable(store, path)
+        if not (store / PLACE).exists():
+            path.resolve().parent.mkdir(parents=True, exist_ok=True)
+            note = encode(_Note(shared=str(path.resolve())))
+            files.write_json(store / PLACE, note, mode=files.OPERATOR_FILE)
         ledger = cls(store)
-        ledger.place.note(ledger._append((), begin=True).id)
+        ledger.append()
         return ledger
 
+    def counter(self, charge: str, *, begun: bool) -> Counter:
+        """What counts the attempts of a charge, held by this process; see `Counter`.
+
+        Raises:
+            UseError: the id of the charge, which may come from a folder that somebody else made,
+                is no name of a file.
+        """
+        if _ID.fullmatch(charge) is None:
+            raise UseError(
+                f"{charge!r:.80} is no id of a charge: a file elsewhere would be written for it",
+                hint="the ledger of this run was not written by userdp; train in a new --out",
+            )
+        return Counter(self.runs / charge, begun=begun)
+
     def history(self) -> History:
-        """The ledger, read; empty if nothing was ever written in it."""
-        # Counted before the ledger is read: a run that another process begins in between is then in
-        # the ledger, and not among the counted. The other way round it would seem to be lost.
-        counted = attempts_in(self.place.runs)
-        history = fold(journal.read(self.path, STORE)[0] if self.path.exists() else (), self.path)
-        if not history.lines:
-            self.place.require_whole()
-        else:
-            history.copied = history.copied or self.place.is_other(history.id)
-        self._require_counted(history, counted)
-        return history
+        """The ledger, read; empty if nothing was ever written in it.
+
+        Raises:
+            UseError: it does not hold what it held before.
+        """
+        # Read before the ledger: a run that another process begins in between is then in the
+        # ledger, and not among the counted. The other way round it would seem to be lost.
+        noted, counted = self._noted(), attempts_in(self.runs)
+        return self._whole(journal.read(self.path), noted, counted)
 
     def charges(self) -> list[Charge]:
         """One charge per run, oldest first; none without a file, or with one just begun."""
@@ -75,7 +138,7 @@ class StoreLedger:
         """Write lines that the ledger does not hold yet, on the disk before this returns.
 
         Guarantee: no other process writes between the look at the ledger and these lines: what is
-        drawn or charged once (`StoreLine.is_new`) is so for all processes.
+        drawn or charged once (`userdp.ledger.admission.is_new`) is so for all processes.
 
         Args:
             lines: all of them are written, or none; begins a ledger where there is none.
@@ -85,59 +148,57 @@ class StoreLedger:
             What the ledger says now.
 
         Raises:
-            UseError: a line may not follow, or the people would be charged beyond a total.
+            UseError: a line may not follow, the people would be charged beyond their budget, or the
+                ledger does not hold what it held before.
             FailureError: the disk refused.
         """
-        return self._append(lines, require=require)
+        history = History(path=self.path)
+        if not self.path.exists():  # one that is gone is not begun again
+            self.history()
+
+        def added(read: journal.Read) -> tuple[StoreLine, ...]:
+            nonlocal history
+            # Under the ledger's lock, so that no charge comes between the two.
+            history = self._whole(read, self._noted(), attempts_in(self.runs))
+            if require is not None:
+                require(history)
+            begin = Store(id=secrets.token_hex(16), inode=self.path.stat().st_ino)
+            history = follow(history, lines if read.lines else (begin, *lines))
+            return history.lines[len(read.lines) :]
+
+        tail = journal.append(self.path, added, mode=files.OPERATOR_FILE)
+        noted = self._noted()
+        if noted.head != tail.head:  # of two who write at once either may come last here
+            note = encode(replace(noted, head=tail.head))
+            files.write_json(self._place, note, mode=files.OPERATOR_FILE)
+        return history
 
     def look(self, what: str) -> None:
         """Record that ``what`` shows an exact number of people's text; call it before it does."""
         self.append(Look(what=what))
 
-    def _append(
-        self,
-        lines: Iterable[StoreLine],
-        *,
-        require: Callable[[History], None] | None = None,
-        begin: bool = False,
-    ) -> History:
-        history = History(path=self.path)
-        if not self.path.exists():  # what is refused leaves no file behind
-            follow(history, lines)
+    def _noted(self) -> _Note:
+        if not self._place.exists():
+            return _Note()
+        what = "where the ledger is"
+        kept = files.read_json(self._place, what=what)
+        return decode(_Note, kept, what=f"{what}, in {self._place}")
 
-        def added(before: list[StoreLine]) -> list[StoreLine]:
-            nonlocal history
-            history = fold(before, self.path)
-            # Under the ledger's lock, so that no charge comes between the two.
-            self._require_counted(history, attempts_in(self.place.runs))
-            if require is not None:
-                require(history)
-            first: list[StoreLine] = [] if before else [Store(id=self.place.id)]
-            if before and self.place.is_other(history.id):
-                first.append(Copied())
-            follow(history, first)
-            new = follow(history, lines)
-            if (not new and not begin) or (begin and before):
-                return []
-            self.place.require_whole()  # another process may have begun it
-            self.place.id = history.id if before else self.place.fix_id()
-            return [*first, *new]
-
-        def written() -> None:
-            self.place.note(self.place.id)
-
-        journal.append(self.path, STORE, added, mode=files.OPERATOR_FILE, written=written)
-        return history
-
-    def _require_counted(self, history: History, counted: Mapping[str, int]) -> None:
-        """`UseError` if the ledger does not know a charge that steps were taken of."""
+    def _whole(self, read: journal.Read, noted: _Note, counted: Mapping[str, int]) -> History:
+        """What the ledger says; `UseError` if it held something before that it does not hold."""
+        if read.lines and not isinstance(read.lines[0], Store):
+            raise UseError(f"{self.path} is no ledger of a store")
+        history = fold(read.lines, self.path)
         known = {*history.charges, *history.taken.values()}
-        if not known.issuperset(name for name, taken in counted.items() if taken):
+        unknown = any(taken and name not in known for name, taken in counted.items())
+        if unknown or not read.holds(noted.head):
             raise UseError(
-                f"steps were taken beside {self.path} that it knows nothing of: it was put back to "
-                "an earlier state, and does not hold what these people were charged since",
+                f"the privacy ledger {self.path} is gone, was put back to an earlier state, or was "
+                "written anew: it does not hold what these people were charged, so that nothing "
+                "may be charged and nothing claimed",
                 hint="prepare the store again; what was trained before is then not in its claims",
             )
+        return history
 
 
 def new_id() -> str:

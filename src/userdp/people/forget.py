@@ -21,10 +21,10 @@ from userdp.data.scores import is_scores
 from userdp.data.store import UserStore
 from userdp.data.writer import changing, erase_user
 from userdp.ledger import StoreLedger
+from userdp.ledger.counter import open_charges
 from userdp.ledger.folder import LEDGER, RunFolder, RunRecord
 from userdp.ledger.history import History
 from userdp.ledger.lines import Forget
-from userdp.ledger.place import open_charges
 from userdp.people.members import Statement, statement_for
 
 _REFERENCES = Path("audit") / "references"
@@ -102,7 +102,7 @@ def forget_user(
         opened = UserStore.open(store, fixed_graph=True)  # as it is under the lock
         ledger = StoreLedger(store)
         # Before the id is looked up: a refusal by these says nothing of who is there.
-        if running := open_charges(ledger.place.runs):
+        if running := open_charges(ledger.runs):
             raise UseError(
                 f"a run over this store is open ({', '.join(running)}), and would go on reading "
                 "the text of the person who is erased",
@@ -139,7 +139,7 @@ def forget_user(
         ledger.append(Forget(before=opened.meta.state.id, after=state))
         (progress or NoProgress()).stage("erasing", None)
         erase_user(store, statement.row, state=state, remove=removed)
-        late = open_charges(ledger.place.runs)
+        late = open_charges(ledger.runs)
     if late:
         raise FailureError(
             "the person was erased, but a run was opened at the same moment and may have read "

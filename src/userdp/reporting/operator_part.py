@@ -82,8 +82,8 @@ def read_operator(run: Path) -> OperatorFacts:
     during: dict[int, Line] = {}
     final: dict[str, dict[str, Line]] = {}
     machine = ""
-    for line in read_lines(folder.operator, _finite, torn=True):
-        match line["kind"]:
+    for line in map(_finite, read_lines(folder.operator)):
+        match line.get("kind"):
             case "step":
                 steps[line["step"]] = line
             case "evaluation" if line["split"] == HELD_OUT_USERS:

@@ -206,19 +206,20 @@ class _Sweep:
             constants_digest(one.plan, encode(one.config), self.store): one
             for one in request.candidates
         }
-        history = ledger.append(lines.BeginTuning(run_id=sweep_id, constants=tuple(candidates)))
+        begun = lines.BeginTuning(run_id=sweep_id, constants=tuple(candidates))
         if not isinstance(request.tuning, PrivateSelection):
+            ledger.append(begun)
             return [Trial(candidate=one) for one in candidates.values()]
-        if sweep_id not in history.charges:
-            state = self.store.meta.state.id
-            ledger.append(lines.Selection(run_id=sweep_id, selection=request.tuning, state=state))
         # From the operating system's randomness. In the order of their random ids, in which a
         # ledger gives them back: a resumed tuning counts them alike.
         ids = sorted(new_id() for _ in range(request.tuning.repetitions.draw()))
-        drawn = lines.Slots(
-            run_id=sweep_id, slots={one: secrets.choice([*candidates]) for one in ids}
+        charged = replace(
+            begun,
+            selection=request.tuning,
+            slots={one: secrets.choice([*candidates]) for one in ids},
+            state=self.store.meta.state.id,
         )
-        slots = ledger.append(drawn).slots[sweep_id]  # those of the first time
+        slots = ledger.append(charged).slots[sweep_id]  # those of the first time
         return [Trial(candidate=candidates[one], slot=slot) for slot, one in slots.items()]
 
     @contextmanager

@@ -20,8 +20,9 @@ from userdp.gradients import trainable_parameters
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.ledger import StoreLedger
+from userdp.ledger.admission import follow
 from userdp.ledger.history import History
-from userdp.ledger.lines import StoreLine, follow
+from userdp.ledger.lines import StoreLine
 from userdp.training.opening import OpenRun, Training
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
@@ -92,16 +93,17 @@ def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
         raise UseError("a dry run is of a run that begins", hint="leave out --resume")
     require_intact(of.store)
     opening = OpenRun(of)
-    history = StoreLedger(of.store.path).history()
-    at = history.fixed_at(opening.constants, history.lines)
+    history = after = StoreLedger(of.store.path).history()
+    at = history.fixed_at(opening.constants, len(history.lines))
     told = [one.in_words for one in of.base.conditions] if of.base else []
     claim = {**foreseen(history, plan, base=of.base, at=at), "conditions": told}
 
     def counted(*lines: StoreLine, require: Callable[[History], None] | None = None) -> None:
         """Count a charge and refuse it as ever, and write nothing."""
+        nonlocal after
         if require is not None:
             require(history)
-        follow(history, lines)
+        after = follow(history, lines)
 
     opening.charge_plan(counted, history, opening.run_id)
     seconds, peak = _measured(run, of)
@@ -112,7 +114,7 @@ def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
         seconds=seconds * plan.steps,
         bytes=peak,
         claim=claim,
-        store=store_claim(history),
+        store=store_claim(after),
     )
 
 

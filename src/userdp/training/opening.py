@@ -49,11 +49,10 @@ from userdp.data.store import UserStore
 from userdp.data.verify import require_intact
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
-from userdp.ledger.folder import train_toml
+from userdp.ledger.folder import Resume, train_toml
 from userdp.ledger.history import History
 from userdp.ledger.journal import exclusive
-from userdp.ledger.lines import Begin, Open, Release, Reserve, Settle, Trial
-from userdp.ledger.place import Counter
+from userdp.ledger.lines import Begin, Finish, Open, Release, Reserve, Settle, Trial
 from userdp.ledger.store import new_id
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan, PrivateOptions
@@ -205,8 +204,8 @@ class OpenRun:
             **({"slot that pays": of.slot} if of.slot else {}),
         }
         kept = self._require_resumable() if of.resume else self._require_unused()
-        self.run_id, self.nonces = str(kept["run_id"]), kept["nonces"]
-        self.charge, self.began = kept["charge"], dict(kept.get("began", {}))
+        self.run_id, self.nonces = kept.run_id, kept.nonces
+        self.charge, self.began = kept.charge, dict(kept.began)
 
     def begin(self) -> None:
         """Write everything, in order."""
@@ -222,33 +221,34 @@ class OpenRun:
         record = RunRecord.find(folder.path)
         begun = record is not None
         paid, attempts = (record.charges, record.attempts) if record else ([], 0)
-        charge, last = (paid or [self.run_id])[-1], record.nonces[-1:] if record else []
+        charge = (paid or [self.run_id])[-1]
+        last = [one.nonce for one in record.openings[-1:]] if record else []
         if begun and self.charge not in (None, *paid):
             charge, last = str(self.charge), []  # what a kill left unfinished
         elif begun and self.of.options.charge_again:
             charge, last = new_id(), []
-        opened, before = history.nonces.get(charge, (None, 0))
+        known, opened = last, history.openings.get(charge)
         # Only an opening that a kill left unfinished has more than one nonce that may be the last.
-        whole = opened is None or list(self.nonces[-1:]) == last
-        known = last if whole else [*self.nonces, *last]
-        counter = Counter(self.store.place.counter(charge), begun=opened is not None)
+        if opened is not None and list(self.nonces[-1:]) != last:
+            known = [*self.nonces, *last]
+        counter = self.store.counter(charge, begun=opened is not None)
         try:
             # An opening that a kill left unfinished has taken no step, and a kill loses one step at
             # most: else the run's ledger was put back to an earlier state.
-            unfinished = opened is not None and [opened] != last
-            lost = counter.attempts - (before if unfinished else attempts)
-            if lost > (0 if unfinished else 1):
+            if opened is not None and [opened.nonce] != last:
+                put_back = counter.attempts > opened.attempts
+            else:
+                put_back = counter.attempts > attempts + 1
+            if put_back:
                 known = ["none: put back"]
             self._require_nobody_erased()
             # Asked before anything is written here: what a copy holds must stay what it was.
             is_last = partial(History.require_last, run_id=charge, known=known)
             is_last(self.store.history())
-            self._write_resume([opened, nonce] if opened else [nonce], charge)
+            self._write_resume((opened.nonce, nonce) if opened else (nonce,), charge)
             try:
                 self.charge_plan(self.store.append, history, charge)
             except UseError:  # nothing was charged: what goes on is what went on before
-                if charge not in paid:  # else it counts what was attempted
-                    counter.forget()
                 if begun:
                     self._write_resume(self.nonces, (paid or [self.run_id])[-1])
                 else:
@@ -257,11 +257,12 @@ class OpenRun:
             # After the charge: steps of which the store knows no charge are refused by everybody.
             if begun and charge not in (self.run_id, *paid):
                 counter.begin_at(attempts)
-            opening = Open(run_id=charge, attempts=counter.attempts, nonce=nonce)
+            opening = Open(
+                run_id=charge, attempts=counter.attempts, nonce=nonce, copied=history.copied
+            )
             self.store.append(opening, require=is_last)
             self.ledger = RunLedger(folder.ledger) if begun else self._begin_ledger(charge)
-            self._note_copy()
-            self.ledger.open(nonce, counter, charge=charge)
+            self.ledger.open(opening, counter)
         except BaseException:
             counter.close()
             raise
@@ -325,20 +326,20 @@ class OpenRun:
                 )
             )
 
-    def _write_resume(self, nonces: list[str], charge: str) -> None:
-        values = {
-            "run_id": self.run_id,
-            "nonces": nonces,
-            "charge": charge,
-            "store_path": str(self.people.path.resolve()),
-            "store_beside": os.path.relpath(self.people.path, self.folder.path),
-            "state": self.people.meta.state.id,
-            "digests": self.digests,
-            "began": self.began,
-        }
-        files.write_json(self.folder.resume, values, mode=files.OPERATOR_FILE)
+    def _write_resume(self, nonces: tuple[str, ...], charge: str) -> None:
+        kept = Resume(
+            run_id=self.run_id,
+            nonces=nonces,
+            charge=charge,
+            store_path=str(self.people.path.resolve()),
+            store_beside=os.path.relpath(self.people.path, self.folder.path),
+            state=self.people.meta.state.id,
+            digests=self.digests,
+            began=self.began,
+        )
+        files.write_json(self.folder.resume, encode(kept), mode=files.OPERATOR_FILE)
 
-    def _require_unused(self) -> Mapping[str, Any]:
+    def _require_unused(self) -> Resume:
         """What a new run keeps; `UseError` unless the folder is new, or of a killed beginning."""
         folder = self.folder
         if folder.begun:
@@ -353,9 +354,9 @@ class OpenRun:
                 f"{folder.path} is not empty and holds no run: nothing of it is overwritten",
                 hint="choose another --out",
             )
-        return {"run_id": new_id(), "nonces": [], "charge": None, "began": dict(self.of.began)}
+        return Resume(run_id=new_id(), began=self.of.began)
 
-    def _require_resumable(self) -> Mapping[str, Any]:
+    def _require_resumable(self) -> Resume:
         """What an interrupted run keeps to go on by; `UseError` unless it is this run."""
         folder = self.folder
         if not folder.resume.exists():
@@ -368,12 +369,12 @@ class OpenRun:
                 f"the run at {folder.path} is finished: its steps are spent",
                 hint="train again in another --out, with a plan and a budget of its own",
             )
-        before, now = str(kept.get("state", "")), self.people.meta.state.id
+        before, now = kept.state, self.people.meta.state.id
         # For everybody who is still in the store, the steps to come are those of the plan. An
         # erasure that the ledger does not hold is none: something else changed the store.
         only_erased = before != now and self.store.history().only_erased_since(before, now)
         for name, value in self.digests.items():
-            if kept["digests"].get(name) != value and not (name == "store" and only_erased):
+            if kept.digests.get(name) != value and not (name == "store" and only_erased):
                 raise UseError(
                     f"the {name} is not the one that the run at {folder.path} began with",
                     hint=f"resume with the {name} it began with, or begin a new run",
@@ -396,26 +397,20 @@ class OpenRun:
     @property
     def lineage(self) -> Lineage:
         """What the model that this run releases descends from, the run itself included."""
-        since, looks = self.steering
-        conditions = about(ConditionKind.LOOKS, looks)
-        conditions += (COPIED,) if self.store.history().copied else ()
-        return self._own_lineage + since + Lineage(conditions=conditions)
-
-    def _note_copy(self) -> None:
-        """Have the run's ledger say what was found of its store's ledger since the run began."""
-        if self.store.history().copied and COPIED not in self._own_lineage.conditions:
-            self.ledger.note_copy()
+        return self._own_lineage + self.steering
 
     @property
-    def steering(self) -> tuple[Lineage, tuple[str, ...]]:
+    def steering(self) -> Lineage:
         """What was released of these people since the run was charged, and what showed exact
-        numbers: where it may have steered the run.
+        numbers: where it may have steered the run. And that the ledger is a copy, where it is.
         """
         history = self.store.history()
+        copied = Lineage(conditions=(COPIED,) if history.copied else ())
         first, own = map(history.charges.get, (self.run_id, self.ledger.charge))
         if not self.steered or first is None or own is None:
-            return Lineage(), ()
-        return charged_since(history, first), tuple(sorted(history.looked_during(own)))
+            return copied
+        looks = about(ConditionKind.LOOKS, sorted(history.looked_during(own)))
+        return copied + charged_since(history, first) + Lineage(conditions=looks)
 
     @property
     def logged(self) -> bool:
@@ -443,18 +438,19 @@ class OpenRun:
             weights: the digest of the weights that were released, if they are known here.
         """
         folder, plan = self.folder, self.ledger.plan
-        since, looks = self.steering
-        self._note_copy()
-        self.ledger.finish(
-            {
-                "weights": weights,
-                "plan": None if plan is None else plan.digest,
-                "train": files.digest_of_file(folder.train) if folder.train.exists() else None,
-                "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
-            },
-            files=bound_files(folder),
-            looks=looks,
-            since=since.plain if since != Lineage() else None,
+        since = self.steering
+        self.ledger.append(
+            Finish(
+                attempts=self.ledger.attempts,
+                digests={
+                    "weights": weights,
+                    "plan": None if plan is None else plan.digest,
+                    "train": files.digest_of_file(folder.train) if folder.train.exists() else None,
+                    "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
+                },
+                files=bound_files(folder),
+                since=since.plain if since != Lineage() else None,
+            )
         )
         if not settle_finished(folder, self.store):
             raise UseError(

@@ -181,7 +181,8 @@ def _subject(name: str, weights: str | None = None, *, loaded: bool = False) -> 
 def for_people_of(lineage: Lineage, store: UserStore) -> Lineage:
     """A lineage as it is for the people of ``store``; see `Lineage.among`."""
     ledger = StoreLedger(store.path)
-    return lineage.among(ledger.place.id, ledger.history().ids)
+    history = ledger.history()
+    return lineage.among(history.id, history.ids)
 
 
 def lineage_of_text(store: UserStore) -> Lineage:
@@ -230,13 +231,13 @@ def of_others(base: Lineage, name: str, store: UserStore) -> Lineage:
     other = Condition(kind=ConditionKind.OTHERS, told=Path(name).name or name)
     return Lineage(
         conditions=tuple(sorted({*base.conditions, other})),
-        apart=tuple(Apart(part=part, ledger=ledger.place.fix_id()) for part in parts),
+        apart=tuple(Apart(part=part, ledger=ledger.append().id) for part in parts),
     )
 
 
 def ledger_id(store: UserStore) -> str:
     """The random id of a store's ledger, which stays the same when records are appended."""
-    return StoreLedger(store.path).place.fix_id()
+    return StoreLedger(store.path).append().id
 
 
 def made_with(base: nn.Module, config: TrainConfig) -> MadeFor:

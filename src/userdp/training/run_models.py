@@ -55,7 +55,7 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
         weights = RunRecord.read(folder.path).facts.get("base_model", {}).get("weights")
         model, name = load_model(config, store), config.model
     else:
-        began = folder.read_resume().get("began", {}) if folder.resume.exists() else {}
+        began = folder.read_resume().began if folder.resume.exists() else {}
         weights, name = began.get("base"), began.get("model") or ""
         if not (weights and name):
             raise UseError(

@@ -1,5 +1,8 @@
-"""Where a store's ledger lies: one that is gone, copied or shared is known as such."""
+"""A store's ledger that is gone, copied or shared is known as such; two processes at once."""
 
+from __future__ import annotations
+
+import fcntl
 import shutil
 
 import pytest
@@ -9,10 +12,11 @@ from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.claims.parts import ConditionKind
 from userdp.core.errors import FailureError, UseError
-from userdp.ledger import StoreLedger, journal, place
-from userdp.ledger.journal import read_entries
+from userdp.ledger import StoreLedger, journal
+from userdp.ledger import history as history_module
+from userdp.ledger import store as store_module
+from userdp.ledger.counter import Counter, open_charges
 from userdp.ledger.lines import Declare
-from userdp.ledger.place import Place
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def test_invariant_12_a_ledger_that_is_gone_or_lost_its_last_lines_is_noticed(st
 def test_invariant_12_twin_where_the_place_is_not_kept_a_deleted_ledger_is_begun_again(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(Place, "note", lambda self, begun_as: None)
+    monkeypatch.setattr(journal.Read, "holds", lambda self, head: True)
     reserve(StoreLedger(tmp_path), "one", uls_plan(), logged=False)
     (tmp_path / "ledger.jsonl").unlink()
     assert charged(tmp_path).guarantee == uls_plan().guarantee(), "one of two runs"
@@ -75,13 +79,11 @@ def declared_again(store, place):
 def test_invariant_12_a_copied_store_says_that_it_counts_on_no_other_copy(store, tmp_path, copy):
     ledger = copy(store, tmp_path / "copy") / "ledger.jsonl"
     before = ledger.read_bytes()
-    known = kinds(ledger.parent)
-    assert known == (set() if copy is without_its_place else {ConditionKind.COPY})
+    assert kinds(ledger.parent) == {ConditionKind.COPY}
     assert ledger.read_bytes() == before, "it is known before anything is written to it"
     for name in ("two", "three"):
         charged(ledger.parent, name)
         assert kinds(ledger.parent) == {ConditionKind.COPY}
-    assert [entry["kind"] for entry in read_entries(ledger)].count("copied") == 1
     charged(store)
     assert kinds(store) == set(), "nothing tells the first that it was copied"
 
@@ -113,14 +115,14 @@ def test_invariant_12_a_store_that_was_put_back_whole_knows_that_steps_were_take
 ):
     """Ledger and place agree, as they did then; what was counted beside them does not."""
     StoreLedger(tmp_path).append(Declare(constants="constants"))
-    kept = {name: (tmp_path / name).read_bytes() for name in ("ledger.jsonl", place.PLACE)}
+    kept = {name: (tmp_path / name).read_bytes() for name in ("ledger.jsonl", "ledger.json")}
     charged(tmp_path, "one")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "one").write_bytes(b"%020d" % 3)
     for name, content in kept.items():
         (tmp_path / name).write_bytes(content)
     for asks in (claim, lambda store: reserve(StoreLedger(store), "two", uls_plan())):
-        with pytest.raises(UseError, match="knows nothing of"):
+        with pytest.raises(UseError, match="put back to an earlier state"):
             asks(tmp_path)
 
 
@@ -128,7 +130,7 @@ def test_invariant_12_twin_whoever_does_not_look_at_the_file_takes_a_copy_for_th
     store, tmp_path, monkeypatch
 ):
     shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
-    monkeypatch.setattr(Place, "is_other", lambda self, begun_as: False)
+    monkeypatch.setattr(history_module, "_is_other", lambda path, inode: False)
     charged(tmp_path / "copy")
     assert kinds(tmp_path / "copy") == set()
 
@@ -138,7 +140,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(journal, "_write"), (Place, "note")], ids=["first line", "inode"]
+    ("owner", "name"),
+    [(journal, "_write"), (store_module.files, "write_json")],
+    ids=["first line", "note"],
 )
 def test_a_kill_while_a_ledger_is_begun_makes_it_no_copy(tmp_path, monkeypatch, owner, name):
     def killed(*arguments, **options):
@@ -149,7 +153,7 @@ def test_a_kill_while_a_ledger_is_begun_makes_it_no_copy(tmp_path, monkeypatch, 
         with pytest.raises(Killed):
             charged(tmp_path, "one")
     begun = [charge.run_id for charge in StoreLedger(tmp_path).charges()]
-    assert begun == (["one"] if owner is Place else [])
+    assert begun == ([] if owner is journal else ["one"])
     assert charged(tmp_path).conditions == ()
 
 
@@ -162,14 +166,14 @@ def test_invariant_12_stores_of_the_same_people_are_charged_in_one_ledger(tmp_pa
         store.mkdir()
         StoreLedger.share(store, ledger)
         total = charged(store, run)
-    assert len({StoreLedger(store).place.id for store in stores}) == 1
+    assert len({StoreLedger(store).history().id for store in stores}) == 1
     assert [part.id for part in total.parts] == ["one", "two"]
     assert total.guarantee == claim(stores[0]).guarantee == claim(ledger).guarantee
     assert total.conditions == ()
     for store in stores:
         assert StoreLedger(store).path == ledger
         assert not (store / "ledger.jsonl").exists()
-        assert StoreLedger(store).place.runs == tmp_path / "people" / "ledger.jsonl.runs"
+        assert StoreLedger(store).runs == tmp_path / "people" / "ledger.jsonl.runs"
     ledger.unlink()
     for store in stores:
         with pytest.raises(UseError, match="is gone"):
@@ -220,23 +224,17 @@ def test_invariant_12_a_shared_ledger_that_is_a_copy_is_told(shared):
     assert kinds(other) == {ConditionKind.COPY}
 
 
-def test_what_a_kill_left_of_the_last_note_goes_when_the_ledger_is_next_looked_at(store):
-    left = store / f".partial-{place.PLACE}-0123abcd"
-    left.write_text("half")
-    claim(store)
-    assert not left.exists()
-
-
 @pytest.mark.parametrize(
     "charge", ["../a", "/tmp/userdp-canary/a", "a/b", "..", "", "a\0", "a" * 200]
 )
 def test_the_id_of_a_charge_is_no_path(tmp_path, charge):
     """It comes from a run's ledger, and a folder may be somebody else's."""
     (tmp_path / "store").mkdir()
-    place = Place(tmp_path / "store")
+    ledger = StoreLedger(tmp_path / "store")
     with pytest.raises(UseError, match="no id of a charge"):
-        place.counter(charge)
-    assert place.counter("ab12-c_d").parent == place.runs
+        ledger.counter(charge, begun=False)
+    ledger.counter("ab12-c_d", begun=False).close()
+    assert [path.name for path in ledger.runs.iterdir()] == ["ab12-c_d"]
 
 
 def test_a_disk_that_refused_a_line_makes_no_copy(store, monkeypatch):
@@ -255,3 +253,70 @@ def test_a_run_ledger_is_no_store_ledger(tmp_path):
     begun(tmp_path / "ledger.jsonl", uls_plan()).close()
     with pytest.raises(UseError, match="is no ledger of a store"):
         StoreLedger(tmp_path).charges()
+
+
+# Two processes at once.
+
+
+def begin_and_step(store, name="other"):
+    """Another process reserves a run and takes its first step."""
+    ledger = StoreLedger(store)
+    reserve(ledger, name, uls_plan())
+    with Counter(ledger.runs / name, begun=False) as counter:
+        counter.count()
+
+
+@pytest.mark.parametrize("when", ["before it is read", "after it was read"])
+def test_a_run_that_begins_while_the_ledger_is_read_is_not_taken_for_lost(
+    tmp_path, monkeypatch, when
+):
+    reserve(StoreLedger(tmp_path), "one", uls_plan())
+    read, met = journal.read, []
+
+    def meanwhile(path):
+        before = read(path)
+        if not met:
+            met.append(True)
+            begin_and_step(tmp_path)
+        return before if when == "after it was read" else read(path)
+
+    monkeypatch.setattr(journal, "read", meanwhile)
+    assert list(StoreLedger(tmp_path).history().charges)[:1] == ["one"]
+    assert list(StoreLedger(tmp_path).history().charges) == ["one", "other"]
+
+
+def test_twin_a_ledger_that_forgot_a_run_is_still_refused(tmp_path):
+    reserve(StoreLedger(tmp_path), "one", uls_plan())
+    with Counter(StoreLedger(tmp_path).runs / "forgotten", begun=False) as counter:
+        counter.count()
+    with pytest.raises(UseError, match="put back to an earlier state"):
+        StoreLedger(tmp_path).history()
+
+
+def test_of_two_who_ask_which_runs_are_open_neither_takes_the_other_for_a_run(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "runs" / "one"
+    Counter(path, begun=False).close()
+    flock, met = fcntl.flock, []
+
+    def meanwhile(descriptor, how):
+        flock(descriptor, how)
+        if not met:  # the first one holds what it asked with
+            met.append(None)
+            met[0] = open_charges(path.parent)
+
+    monkeypatch.setattr(fcntl, "flock", meanwhile)
+    assert open_charges(path.parent) == []
+    assert met == [[]]
+    with Counter(path, begun=True):
+        assert open_charges(path.parent) == ["one"]
+
+
+def test_twin_a_run_that_is_open_is_not_opened_a_second_time(tmp_path):
+    path = tmp_path / "runs" / "one"
+    with (
+        Counter(path, begun=False),
+        pytest.raises(FailureError, match="in use by another process"),
+    ):
+        Counter(path, begun=True)
