@@ -197,7 +197,7 @@ def ancestry(of: Subject, ledger: StoreLedger) -> Lineage:
         lineage = _of_weights(of, history)
     else:
         lineage = _of_weights(of.base, history) + _of_adapters(of, history)
-    return lineage.among(ledger.place.id, history.ids)
+    return lineage.among(history.id, history.ids)
 
 
 def known_of(history: History, weights: Iterable[str]) -> Lineage | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -114,17 +113,6 @@ def write_file(path: Path, data: bytes, *, mode: int = SHAREABLE_FILE) -> None:
             f"cannot write {path}: {error.strerror}; what was there is unchanged",
             hint="free some space, or choose another place",
         ) from error
-
-
-def may_hold_files(path: str) -> bool:
-    """Whether a folder of this path could have files: it has no NUL, and leaves room for names."""
-    try:
-        os.lstat(Path(path) / ("x" * 200))
-    except ValueError:
-        return False
-    except OSError as error:
-        return error.errno != errno.ENAMETOOLONG
-    return True
 
 
 def write_json(path: Path, values: Mapping[str, Any], *, mode: int = SHAREABLE_FILE) -> None:

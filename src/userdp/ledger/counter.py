@@ -40,7 +40,10 @@ class Counter:
             "steps that only one of them charges",
             hint="wait for it, or choose another --out",
         )
-        files.operator_folder(path.parent)
+        try:
+            files.operator_folder(path.parent)
+        except OSError as error:
+            raise FailureError(f"cannot write {path}: {error.strerror}") from error
         self._path, self._process = path, os.getpid()
         self._descriptor: int | None = locked(path, refusal=in_use)
         text = os.pread(self._descriptor, _DIGITS + 1, 0)

@@ -188,12 +188,14 @@ class History:
         path: of the ledger.
         lines: of it.
         charges: by id, oldest first.
+        recorded: those of them whose plan cannot be read here.
         copied: its file is another one than was begun with its first line.
     """
 
     path: Path = Path("ledger.jsonl")
     lines: tuple[StoreLine, ...] = ()
     charges: Mapping[str, Charge] = field(default_factory=dict)
+    recorded: Mapping[str, Charge] = field(default_factory=dict)
     copied: bool = False
 
     def of(self, kind: type[L]) -> Iterator[tuple[int, L]]:
@@ -253,8 +255,8 @@ class History:
     @cached_property
     def begun(self) -> dict[str, int]:
         """Constants of runs by their digest, and the line of the first run that has them."""
-        firsts = [one for one in self.charges.values() if one.is_run and not one.again]
-        return {one.constants: one.at for one in reversed(firsts)}
+        firsts = [(line.constants, at) for at, line in self.of(Reserve) if line.again is None]
+        return dict(reversed(firsts))
 
     @cached_property
     def released(self) -> list[Release]:
@@ -433,12 +435,12 @@ class History:
 
     def _readable(self, lineage: Plain | None) -> Plain | None:
         """A lineage with what is charged here as recorded: no plan of it could be read there."""
-        if not lineage or not any(one.recorded for one in self.charges.values()):
+        if not lineage or not self.recorded:
             return lineage
 
         def part(plain: Any) -> Any:
-            charge = self.charges.get(plain.get("id", ""))
-            if charge is None or charge.recorded is None:
+            charge = self.recorded.get(plain.get("id", ""))
+            if charge is None:
                 return plain
             bound, what = encode(charge.recorded), charge.as_recorded
             return {"kind": "bound", "id": charge.run_id, "what": what, "bound": bound}
@@ -453,13 +455,18 @@ def fold(lines: Iterable[StoreLine], path: Path) -> History:
         UseError: a line speaks of something that no line before it charged.
     """
     charges: dict[str, Charge] = {}
+    recorded: dict[str, Charge] = {}
     read = tuple(lines)
     copied = any(isinstance(one, Store) and _is_other(path, one.inode) for one in read[:1])
-    history = History(path=path, lines=read, charges=charges, copied=copied)
+    history = History(
+        path=path, lines=read, charges=charges, recorded=recorded, copied=copied
+    )
     for at, line in enumerate(read):
         match line:
             case Reserve():
-                charges[line.run_id] = _of_run(history, line, at)
+                charges[line.run_id] = charge = _of_run(history, line, at)
+                if charge.recorded is not None:
+                    recorded[line.run_id] = charge
             case Query():
                 charges[line.run_id] = Charge(
                     run_id=line.run_id,

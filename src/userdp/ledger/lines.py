@@ -202,8 +202,8 @@ class Settle(StoreLine):
         run_id: of the charge, or a trial's.
         steps: at most what it reserved.
         early: before its plan: nobody goes on with it.
-        whole: why a run that ended early costs its whole plan; empty where a filter counts
-            ``steps`` only, see `History.why_whole`.
+        whole: why a run that ended early costs its whole plan, see `History.why_whole`; empty
+            where a filter counts ``steps`` only, and in a run's ledger.
         when: the date and time in UTC; empty in a run's ledger, which is released.
     """
 

@@ -21,7 +21,7 @@ from userdp.ledger.counter import Counter
 from userdp.ledger.folder import RunFolder, RunRecord
 from userdp.ledger.history import Charge
 from userdp.ledger.lines import Attempt, Finish, Line, Open, ReleaseLoss, Settle
-from userdp.ledger.store import PLACE, StoreLedger
+from userdp.ledger.store import StoreLedger
 from userdp.plans import StepRecord, Tuning
 
 
@@ -192,11 +192,6 @@ def end_early(folder: RunFolder) -> tuple[StoreLedger, Charge]:
             it.
         FailureError: a process trains it.
     """
-    if (folder.path / PLACE).exists():
-        raise UseError(
-            f"{folder.path} is a user store, not a run",
-            hint="name the folder that a run was trained in",
-        )
     busy = FailureError(
         f"the run at {folder.path} is in use by another process, which may take further steps",
         hint="end that process first (Ctrl-C), and settle then",
@@ -222,7 +217,7 @@ def end_early(folder: RunFolder) -> tuple[StoreLedger, Charge]:
             ended = Settle(run_id=charge, steps=steps, early=True, whole=why or "")
             settled = ledger.append(ended).charges[charge]
         if not run.settled:
-            journal.append(folder.ledger, lambda _: [replace(ended, when="")])
+            journal.append(folder.ledger, lambda _: [replace(ended, whole="", when="")])
     return ledger, settled
 
 
