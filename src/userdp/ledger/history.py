@@ -458,9 +458,7 @@ def fold(lines: Iterable[StoreLine], path: Path) -> History:
     recorded: dict[str, Charge] = {}
     read = tuple(lines)
     copied = any(isinstance(one, Store) and _is_other(path, one.inode) for one in read[:1])
-    history = History(
-        path=path, lines=read, charges=charges, recorded=recorded, copied=copied
-    )
+    history = History(path=path, lines=read, charges=charges, recorded=recorded, copied=copied)
     for at, line in enumerate(read):
         match line:
             case Reserve():
