@@ -181,7 +181,7 @@ def test_invariant_3_twin_rows_told_by_division_are_caught(kind, monkeypatch):
     monkeypatch.setattr(choice, "disagreement", lambda task: None)
     cases._models.clear()
     asked = (answered(Job(kind, "auto", str(number))) for number in range(0, 80, 2))
-    assert any(row.get("ratio", 0.0) > 1.1 for row in asked)
+    assert any(row.get("ratio", 0.0) > 1.01 for row in asked)  # the margin is 0.001
 
 
 # Dropout: what is computed again sees the masks of the first time.
