@@ -210,6 +210,6 @@ def test_books_taken_up_without_what_was_read_are_caught(tmp_path, monkeypatch):
     """The twin: a call that goes on and forgets what was counted before."""
     path, out = source_file(tmp_path), tmp_path / "store"
     killed(path, out, f"{WRITER}:write", 9)
-    monkeypatch.setattr(Tally, "add", lambda self, facts: None)
+    monkeypatch.setattr(Tally, "restore", lambda self, facts: None)
     with pytest.raises(FailureError, match="books do not balance"):
         prepare(path, out)

@@ -243,7 +243,7 @@ def _kept_records(
             state.unlink(missing_ok=True)
             folder.mkdir()
         else:
-            tally.add(kept["tally"])
+            tally.restore(kept["tally"])
         stays = False
         try:
             yield folder, kept is not None, keep

@@ -220,22 +220,10 @@ class Tally:
         """All counts, as plain values."""
         return deepcopy(vars(self))
 
-    def add(self, facts: Mapping[str, Any]) -> None:
-        """Add what another process counted, or this one before it was killed: its `facts`.
-
-        >>> whole, part = Tally(), Tally()
-        >>> part.records_read += 2; part.drop(Drop.NO_USER)
-        >>> whole.add(part.facts()); whole.add(part.facts())
-        >>> whole.records_read, dict(whole.drops)
-        (4, {'empty user': 2})
-        """
-        self.records_read += facts["records_read"]
-        self.records_stored += facts["records_stored"]
-        self.drops.update(facts["drops"])
-        self.example_drops.update(facts["example_drops"])
-        self.of_several += facts["of_several"]
-        for model in facts["written_by"]:
-            self.wrote(model)
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Take over the `facts` that were counted before a kill."""
+        vars(self).update(facts)
+        self.drops, self.example_drops = Counter(self.drops), Counter(self.example_drops)
 
     def balance(self) -> None:
         """Every record read is stored or dropped with a reason, else `FailureError`."""
