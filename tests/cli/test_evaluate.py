@@ -127,7 +127,7 @@ def test_a_release_is_charged_noted_and_shareable(place, evaluate):
     told = evaluate("--epsilon", 0.25, "--split", "held-out-examples", "--no-base")
     assert "charged" in told
     path = place / "run" / "ledger.jsonl"
-    released = [line for line in lines(path) if line["kind"] == "release"]
+    released = [line for line in lines(path) if line["kind"] == "loss"]
     assert [line["epsilon"] for line in released] == [0.5, 0.25]
     assert released[0]["told"]["model"] == result["model"]
     assert stat.S_IMODE(path.stat().st_mode) & 0o044
