@@ -118,7 +118,8 @@ def test_no_option_is_ignored_beside_a_ledger(kind: str, places, said) -> None:
 )
 def test_no_option_is_ignored_beside_a_mechanism(base, said) -> None:
     whole, budget = (*base, "--noise-multiplier", 3), (*base, "--epsilon", 4)
-    toggles = TOGGLES[:1] if base is BATCH else TOGGLES[:2]  # its curve is slow
+    # Of batches RDP knows no bound, and the curve is slow.
+    toggles = (("--accountant", "group-privacy"),) if base is BATCH else TOGGLES[:2]
     assert require_all_heard(said, whole, toggles) >= 2
     first, calibrated = said(*whole), said(*budget)
     assert first
@@ -129,7 +130,7 @@ def test_no_option_is_ignored_beside_a_mechanism(base, said) -> None:
             assert said(*with_option(whole, option, value)) != first, option
             if option != "--noise-multiplier":
                 assert said(*with_option(budget, option, value)) != calibrated, option
-    for accountant in ("rdp", "group-privacy") if base is not BATCH else ("rdp",):
+    for accountant in ("rdp", "group-privacy") if base is not BATCH else ("group-privacy",):
         changed = said(*budget, "--accountant", accountant)
         assert changed is None or changed["accountant"] != calibrated["accountant"]
 
