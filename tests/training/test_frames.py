@@ -11,7 +11,7 @@ from tests.training.toy import take
 from userdp.gradients import ClipRule
 
 MOST = {"auto": 7, "reference": 9}
-"""`PrivateRun._step`, `StepMechanism.take`, then the engine's (`tests/gradients/test_frames`)."""
+"""`PrivateRun._step`, `StepMechanism.take`, then the engine's."""
 
 HOME = str(Path(userdp.__file__).parent)
 
