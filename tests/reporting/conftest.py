@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from userdp.ledger.run import append_release
 from userdp.noise import Gaussian
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Budget, Plan, StepRecord
-from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers, Sampling
+from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers
 
 SECOND = 1.0001
 """Of ε, what the second accountant says in these tests: the real one takes seconds."""
@@ -57,29 +56,25 @@ def examples_plan(*, steps: int = 3, fixed_graph: bool = False) -> Plan:
 def operator_lines(losses: tuple[float, ...] = LOSSES) -> list[dict[str, object]]:
     """What training writes for the operator: nothing of it may reach a public page."""
     people = {"split": "held-out-users", "users": 119, "examples": 12043}
-    lines: list[dict[str, object]] = [
-        {"kind": "evaluation", "step": 0, "loss": 5.773114, "user_loss": 5.912268, **people}
+    before, after = {"loss": 5.773114, "user_loss": 5.912268}, {"loss": 5.142907, "user_loss": 5.2}
+    seen = {"clipped_fraction": 0.90625, "non_finite": 0, "seconds": 0.4137}
+    final = {"kind": "final evaluation", **people}
+    return [
+        {"kind": "evaluation", "step": 0, **before, **people},
+        *(
+            {
+                "kind": "step",
+                "step": step,
+                "units": 30 + step,
+                "rows": 71 + step,
+                "loss": loss,
+                **seen,
+            }
+            for step, loss in enumerate(losses, start=1)
+        ),
+        {**final, "of": "model", **after},
+        {**final, "of": "base", **before},
     ]
-    lines += [
-        {
-            "kind": "step",
-            "step": number,
-            "units": 30 + number,
-            "rows": 71 + number,
-            "loss": loss,
-            "clipped_fraction": 0.90625,
-            "non_finite": 0,
-            "seconds": 0.4137,
-        }
-        for number, loss in enumerate(losses, start=1)
-    ]
-    lines.append(
-        {"kind": "final evaluation", "of": "model", "loss": 5.142907, "user_loss": 5.2, **people}
-    )
-    lines.append(
-        {"kind": "final evaluation", "of": "base", "loss": 5.773114, "user_loss": 5.9, **people}
-    )
-    return lines
 
 
 def write_operator(run: Path, lines: list[dict[str, object]]) -> None:
@@ -160,8 +155,8 @@ def run_maker(tmp_path: Path) -> MakeRun:
 
 
 @pytest.fixture(scope="session")
-def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """ULS and ELS at three ε each: real runs of a toy model, evaluated by their operator.
+def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """ULS and ELS at two ε each: real runs of a toy model, evaluated by their operator.
 
     Files are what training and evaluation wrote; the people are the same in all.
     """
@@ -171,31 +166,17 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     from userdp.training.loop import train
     from userdp.training.opening import constants_digest
 
-    folder = tmp_path_factory.mktemp("six")
-    store = toy_store(folder)
-    runs, ledger = [], StoreLedger(store.path)
-    plans = {
-        f"{name}-{epsilon:g}": small_plan(sampling, epsilon)
-        for name, sampling in (("uls", PoissonUsers), ("els", PoissonExamples))
-        for epsilon in (1.0, 4.0, 16.0)
-    }
+    folder = tmp_path_factory.mktemp("trained")
+    store, common = toy_store(folder), {"steps": 4, "l2_clip_norm": 1.0, "target_delta": 1e-3}
+    plans, ledger = {}, StoreLedger(store.path)
+    for epsilon in (1.0, 16.0):  # eight gradients a step in expectation, whoever is sampled
+        told = {**common, "group_size": 4, "target_epsilon": epsilon}
+        plans[f"uls-{epsilon:g}"] = for_users(population=200, cohort_size=2, **told)
+        plans[f"els-{epsilon:g}"] = for_examples(population=1000, batch_size=8, **told)
     for plan in plans.values():  # all of them fixed before any ran, so that none claims another
         ledger.append(Declare(constants=constants_digest(plan, encode(CONFIG), store)))
     for name, plan in plans.items():
-        run = folder / name
         # Of ELS δ is 1/n, which the page is to say.
-        train(store, plan, CONFIG, out=run, options=RunOptions(allow_large_delta=True))
-        evaluate_splits(run, store, held_out_splits(store))
-        runs.append(run)
-    return tuple(runs)
-
-
-@cache
-def small_plan(sampling: type[Sampling], epsilon: float, *, steps: int = 4) -> Plan:
-    """Eight gradients a step in expectation, whoever is sampled."""
-    constants = {"steps": steps, "l2_clip_norm": 1.0, "target_epsilon": epsilon}
-    if sampling is PoissonUsers:
-        return for_users(
-            population=200, cohort_size=4, group_size=2, target_delta=1e-3, **constants
-        )
-    return for_examples(population=1000, batch_size=8, group_size=4, target_delta=1e-3, **constants)
+        train(store, plan, CONFIG, out=folder / name, options=RunOptions(allow_large_delta=True))
+        evaluate_splits(folder / name, store, held_out_splits(store))
+    return tuple(folder / name for name in plans)

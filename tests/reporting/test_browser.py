@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.reporting.conftest import examples_plan, run_maker, users_plan
+from tests.reporting.conftest import examples_plan, run_maker
 from tests.speed import fast_then_slow
 from userdp.claims import Condition, Lineage
 from userdp.claims.parts import ConditionKind, Query
@@ -74,7 +74,6 @@ addEventListener("load", () => {
     reached: reached.length, unmarked, unreachable,
     claim: bottom("#claim"), facts: bottom(".facts") ?? bottom(".claims"),
     paper: light(paper(document.body)),
-    height: document.documentElement.scrollHeight,
     fetched: performance.getEntriesByType("resource").length,
   });
 });
@@ -111,52 +110,45 @@ def probed(page: str, folder: Path, *, width: int, dark: bool = False) -> dict[s
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> str:
+def public(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The public page of one run."""
     return render_report(read_runs([run_maker(tmp_path_factory.mktemp("one"))()]))
 
 
 @pytest.fixture(scope="module")
-def six(six_runs: tuple[Path, ...]) -> str:
-    """The operator's page of six trained runs."""
-    return render_report(read_runs(six_runs), operator=[read_operator(run) for run in six_runs])
+def full(trained_runs: tuple[Path, ...]) -> str:
+    """The operator's page of trained runs."""
+    operator = [read_operator(run) for run in trained_runs]
+    return render_report(read_runs(trained_runs), operator=operator)
 
 
-@pytest.mark.parametrize("width", fast_then_slow([400, 1600]))
-@pytest.mark.parametrize("name", fast_then_slow(["one", "six"]))
+@pytest.mark.parametrize(
+    ("name", "width", "dark"),
+    fast_then_slow(
+        [
+            ("public", 400, False),
+            ("public", 1600, False),
+            ("full", 400, False),
+            ("full", 1600, True),
+        ]
+    ),
+)
 def test_it_can_be_read_and_reached(
-    request: pytest.FixtureRequest, tmp_path: Path, name: str, width: int
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, width: int, dark: bool
 ) -> None:
-    found = probed(request.getfixturevalue(name), tmp_path, width=width)
-    assert found["width"] == width
+    found = probed(request.getfixturevalue(name), tmp_path, width=width, dark=dark)
+    assert (found["width"], found["fetched"]) == (width, 0)
     assert found["overflow"] <= 0
     assert found["least"] >= 4.5, found["worst"]
+    assert (found["paper"] < 0.05) is dark
     assert found["reached"] >= 8
-    assert found["unmarked"] == []
-    assert found["unreachable"] == []
-    assert found["fetched"] == 0
-    assert 0 < found["claim"] < found["facts"] <= (844 if name == "one" else 1000)  # at first sight
+    assert found["unmarked"] == found["unreachable"] == []
+    assert 0 < found["claim"] < found["facts"] <= (844 if name == "public" else 1000)  # at once
 
 
-@pytest.mark.slow
-def test_four_runs_are_compared_in_5000_pixels(tmp_path: Path) -> None:
-    make = run_maker(tmp_path)
-    plans = [users_plan(), examples_plan(), users_plan(steps=5), examples_plan(steps=5)]
-    runs = [make(f"run-{number}", plan) for number, plan in enumerate(plans)]
-    page = render_report(read_runs(runs), about=About(organisation="Example Institute"))
-    assert probed(page, tmp_path, width=1400)["height"] <= 5000
-
-
-@pytest.mark.slow
-def test_it_can_be_read_in_the_dark(six: str, tmp_path: Path) -> None:
-    found = probed(six, tmp_path, width=1600, dark=True)
-    assert found["least"] >= 4.5, found["worst"]
-    assert found["paper"] < 0.05
-
-
-def test_pale_text_and_a_wide_page_are_caught(one: str, tmp_path: Path) -> None:
+def test_pale_text_and_a_wide_page_are_caught(public: str, tmp_path: Path) -> None:
     """The twin: what the probe must see."""
-    page = one.replace(
+    page = public.replace(
         "</main>",
         '<p style="color:#999;width:3000px">pale</p><a href="#x" style="outline:0">x</a></main>',
     )
@@ -166,13 +158,8 @@ def test_pale_text_and_a_wide_page_are_caught(one: str, tmp_path: Path) -> None:
     assert len(found["unmarked"]) == 1
 
 
-@pytest.mark.slow
-def test_it_prints_and_logs_nothing(six: str, tmp_path: Path) -> None:
-    assert printed(six, tmp_path) > 2
-
-
 def printed(page: str, folder: Path) -> int:
-    """The sheets of paper that a page takes."""
+    """The sheets of paper that a page takes; it logs nothing."""
     path, sheets = folder / "page.html", folder / "page.pdf"
     path.write_text(page, encoding="utf-8")
     done = chromium(folder, "--no-pdf-header-footer", f"--print-to-pdf={sheets}", path.as_uri())
@@ -184,10 +171,8 @@ def test_the_fullest_summary_fits_on_one_sheet(tmp_path: Path) -> None:
     """Of a run with conditions and several parts, that did not end."""
     base = {"origin": "folder", "name": "gpt2", "weights": "feed" * 16, "kind": "gpt2",
             "layers": 12, "width": 768, "heads": 12, "vocabulary": 50257}  # fmt: skip
-    conditions = (
-        Condition(kind=ConditionKind.LOOKS, told="evaluate, prepare, probe, train"),
-        Condition(kind=ConditionKind.BASE, told="gpt2"),
-    )
+    told = {ConditionKind.LOOKS: "evaluate, prepare, probe, train", ConditionKind.BASE: "gpt2"}
+    conditions = tuple(Condition(kind=kind, told=words) for kind, words in told.items())
     asked = Query(id="q", name="quantiles of examples per user", pure_epsilon=0.5)
     run = run_maker(tmp_path)(
         "a-run-with-a-long-name",

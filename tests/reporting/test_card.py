@@ -20,7 +20,7 @@ from userdp.reporting.card import CardFacts, base_model_on_hub, render_model_car
 from userdp.reporting.facts import Facts, read_run
 from userdp.reporting.operator_part import read_operator
 from userdp.reporting.page import render_report
-from userdp.reporting.rendering import fenced, markdown, visible
+from userdp.reporting.rendering import markdown, visible
 
 markdown_it = pytest.importorskip("markdown_it", reason="comes with rich")
 
@@ -91,10 +91,10 @@ def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
 
 def test_a_run_without_a_claim_says_so(make_run: MakeRun) -> None:
     text = render_model_card(read_run(make_run(private=False)))
-    assert "**No ε is claimed:** it was trained without privacy" in text
     assert "differential-privacy" not in head(text)["tags"]
+    for said in ("**No ε is claimed:** it was trained without privacy", "None was released"):
+        assert said in text
     assert "ε, at most" not in text
-    assert "None was released" in text
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,3 @@ def test_words_come_out_as_they_went_in(text: str) -> None:
         words = "".join(child.content for child in tokens[-1].children or [])
         assert words.strip() == visible(text).strip()
         assert "\n" not in source.removeprefix("| a |\n|---|\n")
-
-
-def test_a_fence_is_longer_than_what_it_holds() -> None:
-    (block,) = markdown_it.MarkdownIt().parse(fenced("a\n````\nb", "console"))
-    assert (block.content, block.info) == ("a\n````\nb\n", "console")
