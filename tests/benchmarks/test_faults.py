@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
 import shutil
 from typing import Any
 
 import pytest
 
+import benchmarks
 from benchmarks.faults.__main__ import ROOT, planted, read_faults, verdict
 
 FAULTS = read_faults()
@@ -45,3 +48,10 @@ def test_the_runner_tells_a_kill_from_all_else(tmp_path) -> None:
     assert verdict(broken, tmp_path / "src").startswith("error")
     place = tmp_path / "src/userdp/core/vocabulary.py"
     assert place.read_bytes() == (ROOT / "src/userdp/core/vocabulary.py").read_bytes()
+
+
+def test_every_benchmark_can_be_imported() -> None:
+    """Campaigns run seldom: a name that moved must show here, not when one is wanted."""
+    for module in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)

@@ -8,7 +8,9 @@ import json
 import os
 import random
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 WORDS = ["the", "mail", "of", "you", "we", "to", "plan", "at", "noon", "ship", "data", "team"]
 PEOPLE, RECORDS = 200, 8
@@ -26,31 +28,27 @@ def write_all(folder: Path) -> None:
         for number in range(RECORDS)
         for person in range(PEOPLE)
     ]
-    lines = "".join(json.dumps(mail) + "\n" for mail in mails)
-    (folder / "mail.jsonl").write_text(lines)
-    (folder / "mail.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
-    _posts(folder, draw)
+    _lines(folder / "mail.jsonl", mails)
+    packed = gzip.compress((folder / "mail.jsonl").read_bytes(), mtime=0)
+    (folder / "mail.jsonl.gz").write_bytes(packed)
+    _lines(
+        folder / "chat.jsonl",  # the same people elsewhere, by the fields that are the default
+        [{"user": f"u{n % PEOPLE}", "text": text(20)} for n in range(PEOPLE * 4)],
+    )
     _table(folder / "mail.csv", ["sender", "body", "date"], mails)
     commits = [{"author": mail["sender"], "message": mail["body"]} for mail in mails]
     _table(folder / "commits.csv", ["author", "message"], commits)
     _mbox(folder / "list.mbox", mails)
     _maildir(folder / "maildir", mails[: PEOPLE * 4])
-    _chats(folder / "chats.jsonl", draw)
+    roles = ("user", "assistant")
+    chats = [
+        {"user": f"u{n % PEOPLE}", "messages": [{"role": r, "content": text(12)} for r in roles]}
+        for n in range(PEOPLE * 6)
+    ]
+    _lines(folder / "chats.jsonl", chats)
     _repository(folder / "repository", draw)
-    (folder / "public.jsonl").write_text(
-        "".join(json.dumps({"text": text(), "url": f"https://e{n}.org/"}) + "\n" for n in range(30))
-    )
-
-
-def _posts(folder: Path, draw: random.Random) -> None:
-    """The same people on another channel, by the names of fields that are the default."""
-    (folder / "chat.jsonl").write_text(
-        "".join(
-            json.dumps({"user": f"u{n % PEOPLE}", "text": " ".join(draw.choices(WORDS, k=20))})
-            + "\n"
-            for n in range(PEOPLE * 4)
-        )
-    )
+    public = [{"text": text(), "url": f"https://e{n}.org/"} for n in range(30)]
+    _lines(folder / "public.jsonl", public)
 
 
 def _table(path: Path, columns: list[str], rows: list[dict[str, str]]) -> None:
@@ -80,19 +78,8 @@ def _maildir(folder: Path, mails: list[dict[str, str]]) -> None:
         (place / f"{number}.").write_text(_message(mail))
 
 
-def _chats(path: Path, draw: random.Random) -> None:
-    def turns() -> list[dict[str, str]]:
-        return [
-            {"role": role, "content": " ".join(draw.choices(WORDS, k=12))}
-            for role in ("user", "assistant")
-        ]
-
-    path.write_text(
-        "".join(
-            json.dumps({"user": f"u{n % PEOPLE}", "messages": turns()}) + "\n"
-            for n in range(PEOPLE * 6)
-        )
-    )
+def _lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _repository(folder: Path, draw: random.Random) -> None:

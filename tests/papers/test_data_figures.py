@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 import stat
@@ -60,17 +59,18 @@ def raw() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def stores(raw: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    held = raw[["user", "text"]].to_dict("records")
-    folder = tmp_path_factory.mktemp("stores")
-    return {"cut": prepared(held, folder / "cut", seq_len=SEQ_LEN, unseen=0.3)}
+def both(raw: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same text in examples of 16 tokens, and in whole records."""
+    held, folder = raw[["user", "text"]].to_dict("records"), tmp_path_factory.mktemp("stores")
+    return {
+        name: prepared(held, folder / name, seq_len=seq_len, unseen=0.3)
+        for name, seq_len in (("cut", SEQ_LEN), ("whole", 4096))
+    }
 
 
 @pytest.fixture(scope="module")
-def of_records(raw: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    held = raw[["user", "text"]].to_dict("records")
-    folder = tmp_path_factory.mktemp("records")
-    return {"whole": prepared(held, folder / "whole", seq_len=4096, unseen=0.3)}
+def stores(both) -> dict[str, Path]:
+    return {"cut": both["cut"]}
 
 
 def trained(store: Path) -> set[str]:
@@ -97,10 +97,10 @@ def test_charles_table_1_is_what_pandas_counts(raw, stores) -> None:
         assert row["median"] == counts.quantile(0.5, interpolation="lower")
 
 
-def test_chua_table_1_counts_records_where_examples_are_long(raw, of_records) -> None:
-    train = trained(of_records["whole"])
+def test_chua_table_1_counts_records_where_examples_are_long(raw, both) -> None:
+    train = trained(both["whole"])
     counts = counts_of(raw, train, by_tokens=False)
-    (row,) = texts.chua_table_1(of_records)
+    (row,) = texts.chua_table_1({"whole": both["whole"]})
     assert row["training"] == counts.sum()
     assert row["evaluation"] == len(raw) - counts.sum()
     assert row["average"] == pytest.approx(counts.mean())
@@ -108,15 +108,11 @@ def test_chua_table_1_counts_records_where_examples_are_long(raw, of_records) ->
     assert row["median"] == counts.quantile(0.5, interpolation="lower")
 
 
-@pytest.mark.parametrize("by_tokens", [True, False])
-def test_histograms_have_each_user_in_the_bin_of_its_count(
-    by_tokens, raw, stores, of_records
-) -> None:
-    given = stores if by_tokens else of_records
-    (store,) = given.values()
-    counts = counts_of(raw, trained(store), by_tokens=by_tokens)
+@pytest.mark.parametrize("name", ["cut", "whole"])
+def test_histograms_have_each_user_in_the_bin_of_its_count(name, raw, both) -> None:
+    counts = counts_of(raw, trained(both[name]), by_tokens=name == "cut")
     binned = Counter(int(count).bit_length() for count in counts)
-    for row in texts.histograms(given):
+    for row in texts.histograms({name: both[name]}):
         assert row["most"] == 2 * row["least"] - 1
         assert row["users"] == binned.pop(row["least"].bit_length(), 0)
     assert not binned
@@ -152,29 +148,19 @@ def test_chua_table_7_is_what_plain_sorting_selects(stores, monkeypatch) -> None
     assert rows[str(Strategy.RANDOM_CHUNK)]["average_perplexity"] is None
 
 
-@pytest.mark.parametrize("figure", ["charles-table-1", "chua-figure-5"])
 def test_exact_figures_are_the_operators_and_the_look_is_in_the_ledger(
-    figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = prepared(lines(6, seed=3), tmp_path / "store", seq_len=SEQ_LEN)
-    before = len(looks(store))
-    call = [figure, "--out", str(tmp_path / "out"), "--store", f"text={store}", "--json"]
-    assert main(call) == 0
-    done = json.loads(capsys.readouterr().out)
-    assert len(looks(store)) == before + 1
-    for key in ("csv", "png"):
-        assert stat.S_IMODE(Path(done[key]).stat().st_mode) == 0o600
-    assert Path(done["png"]).read_bytes().startswith(b"\x89PNG")
-    with Path(done["csv"]).open(encoding="utf-8", newline="") as file:
-        assert len(list(csv.DictReader(file))) == done["rows"]
-
-
-def looks(store: Path) -> list[dict[str, object]]:
-    path = StoreLedger(store).path
-    if not path.exists():
-        return []
-    told = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [line for line in told if line.get("kind") == "look"]
+    for number, figure in enumerate(("charles-table-1", "chua-figure-5"), start=1):
+        call = [figure, "--out", str(tmp_path / "out"), "--store", f"text={store}", "--json"]
+        assert main(call) == 0
+        done = json.loads(capsys.readouterr().out)
+        assert len(StoreLedger(store).history().looks) == number
+        for key in ("csv", "png"):
+            assert stat.S_IMODE(Path(done[key]).stat().st_mode) == 0o600
+        assert Path(done["png"]).read_bytes().startswith(b"\x89PNG")
+        assert len(pd.read_csv(done["csv"])) == done["rows"]
 
 
 def test_nothing_exact_goes_to_docs_and_a_figure_of_stores_wants_one(

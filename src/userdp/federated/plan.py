@@ -7,8 +7,10 @@ when, how many of them may hold one subject, and the model. docs/federated.md pr
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 from userdp.claims.parts import Unclaimed
@@ -157,11 +159,8 @@ class FederationPlan(Saved):
         """R_i: in how many rounds each silo runs."""
         if self.silos_per_round == self.silos:
             return (self.rounds,) * self.silos
-        counts = [0] * self.silos
-        for number in range(1, self.rounds + 1):
-            for silo in self.schedule(number):
-                counts[silo] += 1
-        return tuple(counts)
+        ran = Counter(chain.from_iterable(map(self.schedule, range(1, self.rounds + 1))))
+        return tuple(ran[silo] for silo in range(self.silos))
 
     @property
     def charged_steps(self) -> int:

@@ -226,8 +226,7 @@ def _may_have_returned(store: UserStore, joined: int) -> bool:
 
 def _of_training_text(store: UserStore, charge: Charge) -> bool:
     """Whether a charge is known to be a run over the training text of this very store."""
-    run = charge.is_run
-    return run and state_number(store, charge) is not None
+    return charge.is_run and state_number(store, charge) is not None
 
 
 def _claim_over(history: History, charges: Sequence[Charge]) -> Claim | None:
