@@ -194,9 +194,9 @@ def test_runs_are_compared_and_added_up_only_where_their_claims_are_alike(make_r
     runs = read_runs([make_run(name, lineage=lineage) for name in "ab"])
     operator = [read_operator(run.path) for run in runs]
     (together,) = compare(runs).together  # what both inherited counts once
-    assert together.epsilon == round_up(2 * users_plan().guarantee().epsilon + 0.5)
+    assert together["epsilon"] == round_up(2 * users_plan().guarantee().epsilon + 0.5)
     alike = render_report(runs, operator=operator)
-    assert f"bounded by the sum: ε ≤ {together.epsilon} at δ = 2e-5" in first_screen(alike)
+    assert f"bounded by the sum: ε ≤ {together['epsilon']} at δ = 2e-5" in first_screen(alike)
     assert "cannot be compared" not in alike
     assert "Privacy against held-out loss" in alike
 

@@ -15,10 +15,11 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -65,43 +66,18 @@ def client_app(federation: Path | None = None) -> ClientApp:
     """
     app = ClientApp()
 
-    @app.query()
-    def hello(message: Message, context: Context) -> Message:
-        """Which silo this is, of which federation: public constants alone."""
-        return _reply(_hello, message, context, federation)
+    def reply(message: Message, context: Context) -> Message:
+        return _reply(message, context, federation)
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        """One round: the silo's noisy update."""
-        return _reply(_train, message, context, federation)
-
+    app.query()(reply)  # which silo this is, of which federation: public constants alone
+    app.train()(reply)  # one round: the silo's noisy update
     return app
 
 
-def _hello(folder: Path, index: int, plan: FederationPlan, asked: Any) -> dict[str, Any]:
-    if asked[CONFIG]["shapes"] != describe(weights_of(shared_model(plan.model)[0])):
-        raise _RefusalError("another model")
-    return {CONFIG: ConfigRecord({"silo": index, "plan": plan.digest})}
-
-
-def _train(folder: Path, index: int, plan: FederationPlan, asked: Any) -> dict[str, Any]:
-    model, loss = shared_model(plan.model)
-    silo = Silo(folder, index, model=model, loss=loss)
-    try:
-        update = silo.run_round(int(asked[CONFIG]["round"]), _weights(asked[ARRAYS]))
-    finally:
-        silo.close()
-    return {ARRAYS: _record(update)}
-
-
-def _reply(
-    answer: Callable[[Path, int, FederationPlan, Any], dict[str, Any]],
-    message: Message,
-    context: Context,
-    federation: Path | None,
-) -> Message:
+def _reply(message: Message, context: Context, federation: Path | None) -> Message:
     """The silo's answer, or its refusal: words of an error may hold data, and nobody gets them."""
-    node = context.node_config
+    node, asked = context.node_config, cast("Any", message.content)
+    content: dict[str, Any]
     if federation is None:
         folder, index = Path(str(node["silo"])), int(node["index"])
     else:
@@ -109,9 +85,17 @@ def _reply(
         folder = silo_folder(federation, index)
     try:
         plan = read_silo(folder, index)
-        if message.content[CONFIG]["plan"] != plan.digest:
+        if asked[CONFIG]["plan"] != plan.digest:
             raise _RefusalError("another federation")
-        content = answer(folder, index, plan, message.content)
+        model, loss = shared_model(plan.model)
+        if ARRAYS in asked:
+            with closing(Silo(folder, index, model=model, loss=loss)) as silo:
+                update = silo.run_round(int(asked[CONFIG]["round"]), _weights(asked[ARRAYS]))
+            content = {ARRAYS: _record(update)}
+        elif asked[CONFIG]["shapes"] != describe(weights_of(model)):
+            raise _RefusalError("another model")
+        else:
+            content = {CONFIG: ConfigRecord({"silo": index, "plan": plan.digest})}
     except Exception as error:
         reason = str(error) if isinstance(error, _RefusalError) else "failed"
         words = error.message if isinstance(error, UserdpError) else kind_of(error)

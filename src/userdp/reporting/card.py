@@ -107,7 +107,7 @@ def _head(run: Facts, card: CardFacts) -> Any:
             dataset_name=visible(f"private text, {one.split}"),
             metric_type="loss",
             metric_name=f"mean loss per user, released at ε = {epsilon_up(one.epsilon)}",
-            metric_value=one.user_loss,
+            metric_value=one.told["model"]["user_loss"],
         )
         for one in run.released
     ]

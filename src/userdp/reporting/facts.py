@@ -24,6 +24,7 @@ from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, epsilon_up, round_up
 from userdp.ledger import RunRecord, StoreLedger
+from userdp.ledger.lines import ReleaseLoss
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
 from userdp.plans.origin import in_words
@@ -101,29 +102,6 @@ class BaseModel:
         return ", ".join([self.kind, *told] if self.kind else told)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReleasedLoss:
-    """A mean over users of each one's loss, with noise, charged in the store's ledger.
-
-    Args:
-        split: the store's name for the people who were asked.
-        user_loss: in nats per token, noisy.
-        standard_error: of the noise.
-        loss_bound: larger losses counted as so much.
-        epsilon: (ε, 0)-DP per user, add-or-remove, of all that was released with it, beyond the
-            run's own.
-        difference: mean over users of the model's loss less the base model's with its standard
-            error, noise included; None where it was not released.
-    """
-
-    split: str
-    user_loss: float
-    standard_error: float
-    loss_bound: float
-    epsilon: float
-    difference: str | None = None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """What may be told of one run.
@@ -156,7 +134,7 @@ class Facts:
     version: str
     settings: Mapping[str, str]
     ledger_digest: str
-    released: tuple[ReleasedLoss, ...] = ()
+    released: tuple[ReleaseLoss, ...] = ()
     base: BaseModel = field(default_factory=BaseModel)
     owners: str = ""
     user_is: str = ""
@@ -316,10 +294,18 @@ class Facts:
             self.released,
             {
                 "Measured on": lambda one: one.split,
-                "Loss per user, nats per token": lambda one: f"{one.user_loss:.4f}",
-                "Standard error of its noise": lambda one: f"± {one.standard_error:.4f}",
-                "Less the loss before, user by user": lambda one: one.difference,
-                "Losses count at most as": lambda one: f"{one.loss_bound:.4g}",
+                "Loss per user, nats per token": lambda one: (
+                    f"{one.told['model']['user_loss']:.4f}"
+                ),
+                "Standard error of its noise": lambda one: (
+                    f"± {one.told['model']['standard_error']:.4f}"
+                ),
+                "Less the loss before, user by user": lambda one: (
+                    _DIFFERENCE.format(**one.told["difference"])
+                    if "difference" in one.told
+                    else None
+                ),
+                "Losses count at most as": lambda one: f"{one.told['loss_bound']:.4g}",
                 "ε of the release": lambda one: epsilon_up(one.epsilon),
             },
             sparse=True,
@@ -475,19 +461,7 @@ def facts(record: RunRecord, claimed: Claim) -> Facts:
             if isinstance(value := settings.get(key), str | int | float)
         },
         ledger_digest=record.digest,
-        released=tuple(
-            ReleasedLoss(
-                split=line.split,
-                user_loss=line.told["model"]["user_loss"],
-                standard_error=line.told["model"]["standard_error"],
-                loss_bound=line.told["loss_bound"],
-                epsilon=line.epsilon,
-                difference=_DIFFERENCE.format(**line.told["difference"])
-                if "difference" in line.told
-                else None,
-            )
-            for line in record.releases
-        ),
+        released=record.releases,
         base=BaseModel(**{name: value for name, value in base.items() if name in known}),
         owners=visible(of_store.get("owners") or "")[:_LONGEST],
         user_is=visible(of_store.get("user_is") or "")[:_LONGEST],

@@ -7,7 +7,7 @@ part is rendered apart and put in whole, or not at all (invariant 9).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,27 +133,19 @@ def detection_plot(private: Sequence[Facts]) -> Plot | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Together:
-    """What anybody who sees several runs on one store may learn: the sum of all their parts."""
-
-    names: tuple[str, ...]
-    epsilon: str
-    delta: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """How the runs of a page relate.
 
     Args:
         comparable: all claimed ε are about the same unit and adjacency.
         warnings: what a reader must know before comparing; empty if all is alike.
-        together: for each store with several private runs here, their sum.
+        together: for each store with several private runs here, their ``names``, and ``epsilon``
+            and ``delta`` of what anybody who sees all of them may learn: the sum of their parts.
     """
 
     comparable: bool
     warnings: tuple[str, ...]
-    together: tuple[Together, ...]
+    together: tuple[Mapping[str, Any], ...]
 
 
 def compare(runs: Sequence[Facts]) -> Comparison:
@@ -190,11 +182,11 @@ def compare(runs: Sequence[Facts]) -> Comparison:
     )
 
 
-def _together(runs: Sequence[Facts]) -> Together:
+def _together(runs: Sequence[Facts]) -> dict[str, Any]:
     """The sum of what several models descend from; what more than one descends from counts once."""
     whole = compose(sum((run.claim.lineage for run in runs), start=Lineage()))
-    return Together(
-        names=tuple(run.name for run in runs),
-        epsilon=round_up(whole.epsilon),
-        delta=delta_text(whole.delta),
-    )
+    return {
+        "names": [run.name for run in runs],
+        "epsilon": round_up(whole.epsilon),
+        "delta": delta_text(whole.delta),
+    }
