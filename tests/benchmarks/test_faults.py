@@ -35,7 +35,7 @@ def test_there_are_sixty_faults_of_all_invariants() -> None:
 @pytest.mark.slow
 def test_the_runner_tells_a_kill_from_all_else(tmp_path) -> None:
     old = "return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING))"
-    fault = {"name": "one", "file": "vocabulary.py", "tests": ["tests/test_vocabulary.py"]}
+    fault = {"name": "one", "file": "core/vocabulary.py", "tests": ["tests/test_vocabulary.py"]}
     shutil.copytree(ROOT / "src", tmp_path / "src")
     for new, told in (
         ("return str(Decimal(epsilon).quantize(step))", "killed by"),
