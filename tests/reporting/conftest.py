@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ledgers import begun
+from tests.ledgers import begun, finish
 from tests.plans import for_examples, for_users
 from userdp.claims import Claim, Lineage
 from userdp.core.clip import Clip
@@ -138,7 +138,7 @@ def run_maker(tmp_path: Path) -> MakeRun:
             for _ in range(planned):
                 ledger.attempt(StepRecord.of_plan(plan, noise_sampler=noise_sampler))
             if planned == plan.steps:
-                ledger.finish({"weights": weights, "plan": plan.digest, "train": None})
+                finish(ledger, {"weights": weights, "plan": plan.digest, "train": None})
             for release in releases:
                 append_release(folder / "ledger.jsonl", release)
         ledger.close()
