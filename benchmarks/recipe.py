@@ -48,7 +48,6 @@ from userdp.plans.preset import preset
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.training.averaging import LITTLE_NOISE, WeightAverage
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
-from userdp.training.following import RateFollower
 from userdp.training.lora import add_adapters
 from userdp.training.optimizers import (
     build_optimizer,
@@ -56,6 +55,7 @@ from userdp.training.optimizers import (
     set_learning_rate,
     set_noise_std,
 )
+from userdp.training.rate_follower import RateFollower
 from userdp.training.steps import Step
 
 DESIGN = Path(__file__).with_suffix(".toml")

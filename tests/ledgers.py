@@ -5,15 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from userdp.claims.lineage import Lineage
 from userdp.core.strict_json import text_of
-from userdp.ledger import History, RunLedger, StoreLedger
-from userdp.ledger.lines import Begin, Finish, Query, Release, Reserve, Settle
+from userdp.ledger import History, RunLedger, StoreLedger, admission
+from userdp.ledger.lines import Begin, Finish, Query, Release, Reserve, Settle, StoreLine
 from userdp.plans import Plan, StepRecord
+
+
+def unwritten(
+    *kinds: type[StoreLine], then: Callable[..., bool] = lambda history, line: False
+) -> Callable[[History, StoreLine], bool]:
+    """In place of `admission.is_new`: lines of these kinds are not written, or ``then`` happens."""
+    usual = admission.is_new
+    return lambda history, line: (then if isinstance(line, kinds) else usual)(history, line)
 
 
 def begun(path: Path, plan: Plan | None, *, run_id: str = "r", **options: Any) -> RunLedger:

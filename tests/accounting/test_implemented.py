@@ -26,7 +26,7 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.lines import Selection
+from userdp.ledger.lines import BeginTuning
 from userdp.noise.gaussian import distance
 from userdp.plans import FixedGrid, PrivateSelection
 
@@ -104,7 +104,7 @@ def store_claim(folder, plan):
     store = StoreLedger(folder)
     reserve(store, "one", plan)
     reserve(store, "two", plan)
-    store.append(Selection(run_id="s", selection=selection(plan)))
+    store.append(BeginTuning(run_id="s", constants=(), selection=selection(plan)))
     return claim(folder).guarantee.epsilon
 
 

@@ -109,7 +109,7 @@ def test_generated_text_is_known_again_in_a_frame(tmp_path, dtype):
             "one table is prepared",
         ),
         (3, "a int is no table"),
-        (pd.DataFrame({"a": ["b"]}), "none of the columns"),
+        (pd.DataFrame({"a": ["b"]}), "no record has the field 'author'"),
         ([], "no input"),
     ],
 )

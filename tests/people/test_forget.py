@@ -10,7 +10,7 @@ import pytest
 import userdp
 from tests.claims.lives import PLAN, begin
 from tests.data.corpora import ListSource, examples_of, interleaved
-from tests.ledgers import the_first
+from tests.ledgers import the_first, unwritten
 from tests.plans import plan_of_size
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
@@ -22,7 +22,7 @@ from userdp.data.scores import write_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.verify import verify_store
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder, StoreLedger, admission
 from userdp.ledger.counter import Counter
 from userdp.ledger.lines import Forget
 from userdp.people.forget import find_runs
@@ -143,7 +143,7 @@ def test_a_run_does_not_go_on_over_a_change_that_the_ledger_does_not_hold(
     if change == "an append":
         append_records(ListSource(interleaved({b"late": [TEXT]})), life / "store")
     else:
-        monkeypatch.setattr(Forget, "is_new", lambda self, history: False)
+        monkeypatch.setattr(admission, "is_new", unwritten(Forget))
     userdp.forget(life / "store", USER, yes=True)
     with pytest.raises(UseError, match="the store is not the one"):
         begin(UserStore.open(life / "store"), life / "stopped", resume=True)
@@ -156,9 +156,9 @@ def test_the_ledger_has_a_line_without_the_id_and_no_charge(life):
     after = ledger.history()
     assert after.charges == before.charges
     assert after.looks == before.looks
-    ((was, now),) = after.erasures
+    ((_, line),) = after.of(Forget)
     state = UserStore.open(life / "store").meta.state
-    assert (was, now) == (UserStore.open(life / "store").meta.store_id, state.id)
+    assert (line.before, line.after) == (UserStore.open(life / "store").meta.store_id, state.id)
     assert USER not in (life / "store" / "ledger.jsonl").read_text()
 
 
@@ -203,11 +203,11 @@ def test_an_answer_that_only_tells_who_is_there_is_a_look(life, user):
     """
     store = life / "store"
     before, people = StoreLedger(store).history(), UserStore.open(store).user_ids()
-    assert "forget" not in before.looked
+    assert "forget" not in {what for _, what in before.looks}
     assert command(["store", "forget", str(store), "--user", user]) == 2
     history = StoreLedger(store).history()
-    assert "forget" in history.looked
-    assert history.erasures == before.erasures
+    assert "forget" in {what for _, what in history.looks}
+    assert not list(history.of(Forget))
     assert UserStore.open(store).user_ids() == people
 
 

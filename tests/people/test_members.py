@@ -17,7 +17,7 @@ from userdp.data.prepare import append_records
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.lines import BeginTuning
+from userdp.ledger.lines import BeginTuning, Forget
 from userdp.plans import PrivateSelection
 
 PLAN = uls_plan()
@@ -168,7 +168,7 @@ def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
     done = userdp.forget(store, "user001")
     assert done.statement.releases == ()
     history = StoreLedger(store.path).history()
-    assert (len(history.erasures), history.charges, history.looks) == (1, {}, [])
+    assert (len(list(history.of(Forget))), history.charges, history.looks) == (1, {}, [])
     assert UserStore.open(store.path).user_ids() == [b"user000", b"user002"]
     assert [one["epsilon"] for one in userdp.members(store).joined] == [0]
 

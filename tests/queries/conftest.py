@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.data.corpora import corpus, prepared
-from tests.ledgers import forget
+from tests.ledgers import forget, unwritten
+from userdp.ledger import admission
 from userdp.ledger.lines import Answer, Query
 
 pytest.importorskip("opendp", reason="the extra queries is not installed")
@@ -25,6 +26,5 @@ def store(counted):
 @pytest.fixture
 def free(store, monkeypatch):
     """The same store without a line in its ledger for each answer: for many answers."""
-    for line in (Query, Answer):
-        monkeypatch.setattr(line, "is_new", lambda self, history: False)
+    monkeypatch.setattr(admission, "is_new", unwritten(Query, Answer))
     return store

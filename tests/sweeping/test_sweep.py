@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.ledgers import unwritten
 from tests.plans import changed_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.sweeping.launch import Trials
@@ -25,7 +26,7 @@ from userdp.cli.app import run as userdp
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.core.vocabulary import round_up
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder, StoreLedger, admission
 from userdp.ledger.counter import attempts_in
 from userdp.ledger.journal import exclusive
 from userdp.ledger.lines import BeginTuning, Settle
@@ -96,7 +97,7 @@ def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled
 
     out = tmp_path / "sweep"
     with monkeypatch.context() as patch:
-        patch.setattr(Settle, "is_new", killed)
+        patch.setattr(admission, "is_new", unwritten(Settle, then=killed))
         with pytest.raises(Killed):
             sweep(store, out, request(store, "non-private"))
     assert RunFolder(out / "trial-001").finished

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.ledgers import unwritten
 from tests.plans import uls_plan
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
@@ -16,7 +17,7 @@ from userdp.claims import claim
 from userdp.claims.subject import digest_of
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder, StoreLedger, admission
 from userdp.ledger.lines import Settle
 from userdp.training.checkpoints import Checkpoints
 from userdp.training.loop import train
@@ -129,7 +130,7 @@ def test_a_kill_before_the_store_was_told_of_the_end_is_mended_by_resuming(
 ):
     folder = RunFolder(tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(Settle, "is_new", killed)
+        patch.setattr(admission, "is_new", unwritten(Settle, then=killed))
         with pytest.raises(Killed):
             train(store, PLAN, CONFIG, out=folder.path)
     history = StoreLedger(store.path).history()

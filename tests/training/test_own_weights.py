@@ -149,7 +149,7 @@ def test_invariant_13_what_is_released_while_a_loop_is_open_is_in_its_claim(
 ):
     """A loop that stops after a step, sees a release, and ends with a rate that it chose by it."""
     if "twin" in what:
-        monkeypatch.setattr(OpenRun, "steering", (Lineage(), ()))
+        monkeypatch.setattr(OpenRun, "steering", Lineage())
     with begin() as private:
         take(private, 1)
     if what == "a run":

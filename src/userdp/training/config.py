@@ -28,7 +28,7 @@ _FOLLOW = (OptimizerName.ADAMW, OptimizerName.ADAM_BC)
 
 
 class Schedule(StrEnum):
-    """The learning rate after the warm-up; "following" see `userdp.training.following`."""
+    """The learning rate after the warm-up; "following" see `userdp.training.rate_follower`."""
 
     FOLLOWING = "following"
     CONSTANT = "constant"

@@ -29,7 +29,6 @@ from userdp.training.config import (
 from userdp.training.devices import choose_device, machine_facts
 from userdp.training.distributed import current_world
 from userdp.training.dry_run import DryRun, dry_run_of
-from userdp.training.following import RateFollower
 from userdp.training.losses import build_loss, evaluate
 from userdp.training.models import load_model, model_to_train
 from userdp.training.opening import Training, settle_finished
@@ -45,6 +44,7 @@ from userdp.training.origin import (
 )
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
+from userdp.training.rate_follower import RateFollower
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
 Watched = Callable[[PrivateRun, nn.Module], object]

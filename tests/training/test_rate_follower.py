@@ -9,8 +9,8 @@ import torch
 
 from userdp.core.errors import UseError
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
-from userdp.training.following import RateFollower
 from userdp.training.optimizers import build_optimizer
+from userdp.training.rate_follower import RateFollower
 from userdp.training.steps import Step
 
 STEPS, SIZE, CLIP = 60, 400, 0.1

@@ -24,6 +24,7 @@ from userdp.gradients.shards import whole
 from userdp.training.steps import Step
 
 _PACE = 0.1
+"""The most that the logarithm of the rate moves in a step."""
 _MOST = 4.0
 """The factor lies between its inverse and this: nothing outside was tried."""
 _SIGNAL = 0.005
