@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
+from tests.training.worlds import run_world
 from userdp.core.errors import UseError
+from userdp.gradients.shards import like, part_of, shard
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 from userdp.training.optimizers import build_optimizer
 from userdp.training.rate_follower import RateFollower
@@ -87,3 +89,27 @@ def test_a_rate_that_is_given_stays_and_the_default_follows() -> None:
     assert TrainConfig(optimizer=OptimizerName.SGD).schedule is Schedule.CONSTANT
     with pytest.raises(UseError, match="mean of earlier gradients, and sgd keeps none"):
         TrainConfig(optimizer=OptimizerName.SGD, schedule=Schedule.FOLLOWING)
+
+
+def factors_of_a_model(sharded: bool) -> list[float]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Linear(6, 4))
+    if sharded:
+        shard(model)
+    optimizer = build_optimizer(model, TrainConfig(learning_rate=0.01))
+    follower, factors = RateFollower(optimizer), []
+    draws = torch.Generator().manual_seed(1)
+    for number in range(1, 6):
+        for parameter in model.parameters():
+            grad = 0.1 + torch.randn(parameter.shape, generator=draws) / 20
+            parameter.grad = like(parameter, part_of(parameter, grad))
+        factors.append(follower.factor(Step(number=number, operator={}, noise_std=0.05)))
+        optimizer.step()
+    return factors
+
+
+def test_a_sharded_model_has_the_factors_of_the_whole_one_on_every_process(tmp_path) -> None:
+    whole = factors_of_a_model(False)
+    assert whole[-1] > 1
+    for found in run_world(2, factors_of_a_model, tmp_path, True):
+        assert found == pytest.approx(whole, rel=1e-5)
