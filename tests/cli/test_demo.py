@@ -39,7 +39,9 @@ def test_every_stage_leaves_what_it_says(place, result, capsys, userdp) -> None:
     assert {path.name for path in place.iterdir()} == {
         "store", "uls", "els", "report.html", "report-public.html", "demo.json"
     }  # fmt: skip
-    assert json.loads((place / "demo.json").read_text(encoding="utf-8")) == result
+    assert json.loads((place / "demo.json").read_text(encoding="utf-8")) == json.loads(
+        json.dumps(result)
+    )
     assert [run["algorithm"] for run in result["runs"]] == ["ULS", "ELS"]
     (source,) = result["sources"]
     assert set(source["packages"]) == {"jinja2", "markupsafe"}
