@@ -58,13 +58,13 @@ def test_the_front_matter_is_what_the_hub_reads(make_run: MakeRun) -> None:
 
     run = read_run(make_run("a: 'b'", releases=[RELEASE]))
     given = CardFacts(license="mit", datasets=("org/letters",), tags=("code",))
-    data = ModelCard(render_model_card(run, given)).data
-    assert (data.library_name, data.license) == ("transformers", "mit")
-    assert data.datasets == ["org/letters"]
-    assert {"userdp", "differential-privacy", "code"} <= set(data.tags)
-    assert data.base_model is None, "a folder's name is none of the hub"
-    (loss,) = data.eval_results
-    assert (data.model_name, loss.metric_value) == ("a: 'b'", 4.87125)
+    card = ModelCard(render_model_card(run, given)).data
+    assert (card.library_name, card.license) == ("transformers", "mit")
+    assert card.datasets == ["org/letters"]
+    assert {"userdp", "differential-privacy", "code"} <= set(card.tags)
+    assert card.base_model is None, "a folder's name is none of the hub"
+    (loss,) = card.eval_results
+    assert (card.model_name, loss.metric_value) == ("a: 'b'", 4.87125)
     assert "released at ε = 0.5" in loss.metric_name
 
 
