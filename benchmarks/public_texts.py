@@ -21,12 +21,12 @@ import numpy as np
 import torch
 import transformers
 
-from userdp.data.prepare import prepare_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.sources import open_source
-from userdp.data.sources.base import Source, SourceOptions
+from userdp.data.sources.source import Source, SourceOptions
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.training.models import BASE_MODEL, read_model
 

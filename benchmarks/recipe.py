@@ -42,7 +42,7 @@ from benchmarks.public_texts import read_base, store_of
 from benchmarks.rows import add_row, now, whole_rows
 from papers.runs import held_out_loss
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit
+from userdp.data.user_store import StoreSplit
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.plans.preset import preset
 from userdp.plans.resolved import PlanFields, resolve

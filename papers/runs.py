@@ -28,7 +28,7 @@ from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.core.strict_json import parse
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.training.personalization import LocalTraining, personalize, summary
 
@@ -162,7 +162,7 @@ class Campaign:
         Not under the study's base: that was trained by userdp without privacy, on docstrings, and
         userdp does not know that they are nobody's.
         """
-        from userdp.data.progress import NoProgress
+        from userdp.core.stages import NoProgress
         from userdp.training.scores import score_store
 
         if not setting.selection.scored:

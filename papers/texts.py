@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from papers.drawing import Figure, Row, draw_table, panels, save
 from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE
+from userdp.data.exact_counts import describe, describe_counts
+from userdp.data.example_scores import read_scores
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
-from userdp.data.scores import read_scores
 from userdp.data.selection import draw_rows, select_once
 from userdp.data.splits import Split
-from userdp.data.statistics import describe, describe_counts
-from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 
 PUBLIC = "public"

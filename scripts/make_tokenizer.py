@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from userdp.data.progress import NoProgress
+from userdp.core.stages import NoProgress
 from userdp.data.records import Tally
 from userdp.data.sources import open_source
 from userdp.data.tokenize import BUNDLED_TOKENIZER

@@ -28,7 +28,7 @@ import userdp
 from userdp.commands.demo import CONFIG, PACKAGES, PLANS, PREPARED
 from userdp.core.codec import encode
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.loop import train

@@ -15,7 +15,7 @@ from tests.training.toy import private_run, sgd, toy_model, toy_store
 from userdp.cli.app import run as userdp
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.plans.proposal import Proposal, declared_users
 from userdp.plans.small_delta import (

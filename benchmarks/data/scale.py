@@ -19,9 +19,9 @@ from benchmarks.data.stores import SEQ_LEN
 
 def prepare_child(path: str, out: str) -> None:
     """Prepare one corpus and print what it took; runs in its own process."""
-    from userdp.data import prepare as stages
+    from userdp.data import pipeline as stages
     from userdp.data.grouping import Grouping
-    from userdp.data.prepare import prepare_store
+    from userdp.data.pipeline import prepare_store
     from userdp.data.sources import open_source
     from userdp.data.tokenize import StoreTokenizer
     from userdp.data.writer import StoreWriter

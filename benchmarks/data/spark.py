@@ -30,7 +30,7 @@ def spark_child(path: str, out: str, engine: str) -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     from userdp.data import spark as grouping
     from userdp.data.grouping import GroupingEngine
-    from userdp.data.prepare import prepare_store
+    from userdp.data.pipeline import prepare_store
     from userdp.data.sources import open_source
     from userdp.data.tokenize import StoreTokenizer
 

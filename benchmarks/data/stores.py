@@ -19,8 +19,8 @@ def write_store(path: Path, counts: NDArray[np.int64], length: int) -> Any:
     """A store of random tokens; every example has ``length``."""
     from userdp.data.records import Tally
     from userdp.data.splits import Split
-    from userdp.data.store import UserStore
     from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.user_store import UserStore
     from userdp.data.writer import StoreWriter
 
     draw = np.random.default_rng(0)
@@ -43,7 +43,7 @@ def write_store(path: Path, counts: NDArray[np.int64], length: int) -> Any:
 def index_of(counts: NDArray[np.int64]) -> Any:
     """A split of which the span index alone exists."""
     from userdp.data.splits import Split
-    from userdp.data.store import StoreSplit
+    from userdp.data.user_store import StoreSplit
 
     users = len(counts)
     spans: dict[str, NDArray[Any]] = {

@@ -17,8 +17,8 @@ def group_child(path: str, out: str) -> None:
 
     What `prepare` runs up to the tokenizer, and a writer of lines that works on columns too.
     """
+    from userdp.core.stages import NoProgress
     from userdp.data.grouping import Grouping
-    from userdp.data.progress import NoProgress
     from userdp.data.records import Tally, in_blocks
     from userdp.data.sources import open_source
 

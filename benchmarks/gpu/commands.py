@@ -21,7 +21,7 @@ from benchmarks.gpu.setting import Result, Setting
 from benchmarks.gpu.training import run_plan, write_store
 from userdp.auditing.audit_run import Attacks, audit_run
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.config import RunOptions, TrainConfig

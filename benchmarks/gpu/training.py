@@ -30,8 +30,8 @@ from papers.plans import plan_of_size
 from userdp.claims import claim
 from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
 from userdp.plans import Plan
 from userdp.sampling import PoissonUsers

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from userdp.commands.tune import tune
     from userdp.commands.verify import verify
     from userdp.core.clip import Clip
-    from userdp.data.store import UserStore
+    from userdp.data.user_store import UserStore
     from userdp.noise import Gaussian
     from userdp.plans import Plan
     from userdp.sampling import PoissonExamples, PoissonUsers
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _ELSEWHERE = {
     "core.clip": ("Clip",),
     "commands.run": ("Run", "claim"),
-    "data.store": ("UserStore",),
+    "data.user_store": ("UserStore",),
     "noise": ("Gaussian",),
     "plans": ("Plan",),
     "sampling": ("PoissonExamples", "PoissonUsers"),

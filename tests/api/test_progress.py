@@ -8,7 +8,7 @@ import pytest
 from tests.heard import Heard
 from userdp.commands import progress as module
 from userdp.commands.progress import say, shown
-from userdp.data.progress import Uncounted
+from userdp.core.stages import Uncounted
 
 
 class Terminal(io.StringIO):

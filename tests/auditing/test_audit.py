@@ -26,7 +26,7 @@ from userdp.claims.parts import Query
 from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train

@@ -14,10 +14,10 @@ from userdp.auditing import canaries as canaries_module
 from userdp.auditing.canaries import extra_run
 from userdp.auditing.copies import Repetition
 from userdp.auditing.observer import watch
-from userdp.data.prepare import prepare_store
-from userdp.data.progress import NoProgress
-from userdp.data.store import UserStore
+from userdp.core.stages import NoProgress
+from userdp.data.pipeline import prepare_store
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.gradients import NoiseSource
 from userdp.training.config import OptimizerName, TrainConfig
 

@@ -13,7 +13,7 @@ from tests.sweeping.launch import Trials, swept
 from tests.sweeping.test_sweep import request
 from tests.training.conftest import _one_thread, prepared, store
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.sweeping.request import SweepRequest
 
 __all__ = ["_one_thread", "prepared", "store"]

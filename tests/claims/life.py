@@ -25,8 +25,8 @@ from tests.training.processes import start
 from tests.training.toy import CONFIG, cycles, private_run, toy_model, toy_store
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims.lineage import Lineage
-from userdp.data.prepare import append_records
-from userdp.data.store import UserStore
+from userdp.data.pipeline import append_records
+from userdp.data.user_store import UserStore
 from userdp.plans import Plan
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep

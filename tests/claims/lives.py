@@ -20,8 +20,8 @@ from typing import Any
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG
 from userdp.cli.app import run as userdp
-from userdp.data.progress import NoProgress
-from userdp.data.store import UserStore
+from userdp.core.stages import NoProgress
+from userdp.data.user_store import UserStore
 from userdp.plans import Plan
 from userdp.training.loop import train
 

@@ -13,8 +13,8 @@ from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, cycles
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
-from userdp.data.prepare import append_records
-from userdp.data.store import UserStore
+from userdp.data.pipeline import append_records
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import DeclareSeries, OpenBudget
 from userdp.ledger.store import new_id

@@ -9,7 +9,7 @@ import pytest
 from tests.claims.lives import LEARNING, SHAPE, Teller
 from tests.ledgers import query
 from tests.plans_room.conftest import synthetic_norms
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Answer
 from userdp.plans.origin import Provenance

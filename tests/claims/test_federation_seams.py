@@ -13,9 +13,9 @@ from tests.claims.lives import Teller
 from tests.federated.plans import NUMBERS, plan
 from tests.federated.toys import images
 from userdp.core.codec import decode
-from userdp.data.progress import NoProgress
+from userdp.core.stages import NoProgress
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.federated import data as data_module
 from userdp.federated.plan import STORE, FederationPlan
 from userdp.federated.simulation import make_federation, run_in_process

@@ -14,7 +14,7 @@ from tests.exports import write_anew
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.core.files import write_json
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 
 __all__ = ["prepared"]
 

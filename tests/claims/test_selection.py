@@ -14,7 +14,7 @@ from tests.sweeping.launch import Trials, swept
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.core.errors import UserdpError
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.training.loop import train
 
 

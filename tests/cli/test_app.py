@@ -34,7 +34,7 @@ def test_a_disk_that_refuses_is_no_fault_of_the_program(userdp, monkeypatch, num
     def refuse(*whatever, **options):
         raise OSError(number, os.strerror(number), "a store")
 
-    monkeypatch.setattr("userdp.data.store.UserStore.open", refuse)
+    monkeypatch.setattr("userdp.data.user_store.UserStore.open", refuse)
     status, out, said = userdp("store", "stats", "a store")
     assert (status, out) == (1, "")
     assert said.startswith(f"error: the machine refused: {os.strerror(number)} (a store)")

@@ -17,7 +17,7 @@ from userdp.claims import claim
 from userdp.cli.output import in_words
 from userdp.commands.evaluate import Evaluated
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder
 from userdp.training.loop import train
 from userdp.training.losses import user_losses

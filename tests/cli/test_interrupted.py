@@ -47,7 +47,7 @@ def test_any_command_ends_with_130_and_its_own_line(monkeypatch, userdp, number)
         os.kill(os.getpid(), number)
         signal.pause()
 
-    monkeypatch.setattr("userdp.data.store.UserStore.open", stop)
+    monkeypatch.setattr("userdp.data.user_store.UserStore.open", stop)
     status, _, err = userdp("store", "stats", "a store")
     assert status == 130
     assert err.endswith("interrupted; run it again: userdp store stats 'a store'")

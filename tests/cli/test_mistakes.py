@@ -117,7 +117,7 @@ def test_a_fault_of_the_program_keeps_its_trace(place, monkeypatch, tmp_path):
         raise ZeroDivisionError
 
     shutil.copytree(place / "store", tmp_path / "store")
-    monkeypatch.setattr("userdp.data.store.UserStore.open", broken)
+    monkeypatch.setattr("userdp.data.user_store.UserStore.open", broken)
     with pytest.raises(ZeroDivisionError) as fault:
         run(["store", "stats", str(tmp_path / "store")])
     assert fault.traceback[-1].name == "broken"

@@ -13,9 +13,9 @@ from tests.ledgers import query
 from tests.plans_room.conftest import synthetic_norms
 from tests.training.toy import cycles
 from userdp.accounting.filters import RenyiFilter
-from userdp.data.prepare import prepare_store
-from userdp.data.store import UserStore
+from userdp.data.pipeline import prepare_store
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Answer, OpenBudget
 from userdp.ledger.store import new_id

@@ -18,7 +18,7 @@ import userdp as library
 from tests.data.corpora import corpus, write_jsonl
 from tests.data.sources.fixtures import write_stackoverflow
 from tests.speed import fast_then_slow
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 
 
 def people(path: Path, users: int = 20) -> Path:

@@ -16,7 +16,7 @@ from tests.speed import fast_then_slow
 from tests.training.toy import cycles, toy_model, toy_store
 from userdp.claims.lineage import Lineage
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.ledger import StoreLedger
 from userdp.plans.norms import GradientNorms

@@ -13,7 +13,7 @@ from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import attempts, sgd, toy_model, toy_store
 from userdp.claims import claim
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.preset import preset

@@ -14,7 +14,7 @@ from userdp.claims import Condition, Lineage
 from userdp.claims import verify as verifying
 from userdp.claims.parts import ConditionKind
 from userdp.claims.subject import describe
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 
 __all__ = ["prepared"]
 

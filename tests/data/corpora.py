@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from userdp.data.prepare import prepare_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
 from userdp.data.selection import select_once
-from userdp.data.sources.base import Source
+from userdp.data.sources.source import Source
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import StoreSplit, UserStore
 
 WORDS = [
     "alpha", "beta", "gamma", "delta", "store", "user", "noise", "clip", "it", "é", "日本", "🙂",

@@ -12,11 +12,11 @@ from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
 from tests.kills import run_apart
 from userdp.core.errors import UseError
 from userdp.data import meta as layout
-from userdp.data.generation import Index
-from userdp.data.prepare import append_records
+from userdp.data.contents import Index
+from userdp.data.integrity import verify_store
+from userdp.data.pipeline import append_records
 from userdp.data.records import Record
-from userdp.data.store import UserStore
-from userdp.data.verify import verify_store
+from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
 
 
@@ -119,8 +119,8 @@ KILLS = textwrap.dedent(
     from tests.data.corpora import corpus, prepared
     from userdp.data.records import Tally
     from userdp.data.splits import Split
-    from userdp.data.store import UserStore
-    from userdp.data.verify import verify_store
+    from userdp.data.user_store import UserStore
+    from userdp.data.integrity import verify_store
     from userdp.data.writer import StoreWriter
 
     out = Path(sys.argv[1])

@@ -12,13 +12,13 @@ from transformers import PreTrainedTokenizerFast
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, write_jsonl
 from tests.data.sources.fixtures import read, write_parquet
 from userdp.core.errors import UseError
-from userdp.data.prepare import append_records, prepare_store
-from userdp.data.progress import NoProgress
+from userdp.core.stages import NoProgress
+from userdp.data.integrity import verify_store
+from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.data.verify import verify_store
+from userdp.data.user_store import UserStore
 
 TOKENIZER = StoreTokenizer.load()
 

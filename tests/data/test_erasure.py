@@ -9,17 +9,17 @@ import pytest
 
 from tests.data.corpora import ListSource, corpus, examples_of, interleaved, prepared, view
 from userdp.data import meta as layout
-from userdp.data.files import locked
-from userdp.data.generation import Segment
+from userdp.data.contents import Segment
+from userdp.data.integrity import verify_store
 from userdp.data.meta import StateKind, joined_at
 from userdp.data.ownership import Owners
-from userdp.data.prepare import append_records, prepare_store
+from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Record, Tally
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.store_folder import changing, locked
 from userdp.data.tokenize import StoreTokenizer
-from userdp.data.verify import verify_store
-from userdp.data.writer import StoreWriter, changing, erase_user
+from userdp.data.user_store import UserStore
+from userdp.data.writer import StoreWriter, erase_user
 
 STATE = "0" * 32
 
@@ -139,7 +139,7 @@ def test_the_next_opening_deletes_what_a_killed_erasure_left(tmp_path, monkeypat
     store = prepared(texts, tmp_path / "store")
     bare = prepared(without(texts, user), tmp_path / "bare")
     with monkeypatch.context() as patch:
-        patch.setattr("userdp.data.writer.clear", killed)
+        patch.setattr("userdp.data.store_folder.clear", killed)
         with pytest.raises(KeyboardInterrupt):
             erase(store.path, user)
     assert json.loads((store.path / layout.META).read_text())["totals"]["users"] == 7

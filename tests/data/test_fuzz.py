@@ -19,11 +19,11 @@ from tests.data.sources import fixtures
 from tests.speed import fast_then_slow
 from userdp.core.errors import FailureError, UseError
 from userdp.data.grouping import Grouping
-from userdp.data.prepare import prepare_store
+from userdp.data.integrity import verify_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.sources import SourceOptions, open_source
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.data.verify import verify_store
+from userdp.data.user_store import UserStore
 
 TOKENIZER = StoreTokenizer.load()
 USERS: list[Any] = [

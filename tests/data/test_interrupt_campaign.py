@@ -10,8 +10,8 @@ import pytest
 
 from tests.data.test_resume import source_file
 from tests.training.processes import start
-from userdp.data.store import UserStore
-from userdp.data.verify import verify_store
+from userdp.data.integrity import verify_store
+from userdp.data.user_store import UserStore
 
 STOPS = 50
 SEED = 17

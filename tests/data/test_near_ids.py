@@ -9,8 +9,8 @@ import pytest
 
 from tests.data.corpora import ListSource, interleaved, prepared, write_jsonl
 from userdp.cli.app import run
-from userdp.data.near_ids import near_colliding
-from userdp.data.prepare import append_records
+from userdp.data.pipeline import append_records
+from userdp.data.user_ids import near_colliding
 
 COMPOSED, DECOMPOSED = (unicodedata.normalize(form, "Zoë") for form in ("NFC", "NFD"))
 PAIRS = {

@@ -20,7 +20,7 @@ from userdp.data.overlap import (
     ngrams,
     remove_overlap,
 )
-from userdp.data.prepare import prepare_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.sources import open_source
 from userdp.data.tokenize import StoreTokenizer
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tests.data.corpora import ListSource, write_jsonl
 from tests.data.sources.fixtures import MESSAGE_PAIRS, mail, write_mbox
 from userdp.core.errors import UseError
+from userdp.core.stages import NoProgress
 from userdp.data import ownership
 from userdp.data.ownership import Owners, bounded, settled
-from userdp.data.prepare import append_records, prepare_store
-from userdp.data.progress import NoProgress
+from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import open_source
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 
 USERS = st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), min_size=1, max_size=3, unique=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from userdp.core.errors import UseError
-from userdp.data.files import Place, places_of, remember
+from userdp.data.store_folder import Place, places_of, remember
 
 
 def test_a_place_that_no_reader_would_take_is_refused_before_anything_is_noted(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import userdp.data.examples as examples_module
-import userdp.data.prepare as prepare_module
+import userdp.data.pipeline as prepare_module
 from tests.data import corpora
 from tests.data.corpora import (
     ListSource,
@@ -24,13 +24,13 @@ from tests.data.corpora import (
 )
 from userdp.core.errors import FailureError, UseError
 from userdp.data.grouping import Grouping
-from userdp.data.prepare import prepare_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.records import Drop, Record
 from userdp.data.selection import FixedSelection
 from userdp.data.sources import Source, open_source
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
+from userdp.data.user_store import StoreSplit, UserStore
 
 
 def plain_examples(texts: list[str], seq_len: int) -> list[bytes]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.data.corpora import prepared
-from userdp.data.hashing import user_hash
 from userdp.data.ownership import on_one_side
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.splits import is_held_out_user
+from userdp.data.user_ids import user_hash
 
 FRACTION = 0.3
 

@@ -15,15 +15,15 @@ from tests.data.corpora import corpus
 from tests.speed import fast_then_slow
 from userdp.core.errors import FailureError, UseError
 from userdp.data import meta as layout
-from userdp.data.files import locked, records_folder
 from userdp.data.grouping import Grouping
-from userdp.data.prepare import append_records, prepare_store
+from userdp.data.integrity import verify_store
+from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Tally
 from userdp.data.sources import open_source
 from userdp.data.splits import SplitRule
-from userdp.data.store import UserStore
+from userdp.data.store_folder import locked, records_folder
 from userdp.data.tokenize import StoreTokenizer
-from userdp.data.verify import verify_store
+from userdp.data.user_store import UserStore
 
 SEGMENT = 400
 
@@ -37,7 +37,7 @@ for owner in (StoreWriter.create, StoreWriter.append):
     owner.__func__.__wrapped__.__kwdefaults__["segment_tokens"] = {SEGMENT}
 import userdp.data.grouping as grouping
 grouping.RECORDS_AT_ONCE = 16
-from userdp.data.prepare import append_records, prepare_store
+from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.sources import open_source
 from userdp.data.splits import SplitRule
 from userdp.data.tokenize import StoreTokenizer

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from userdp.data.hashing import user_hash
 from userdp.data.selection import permute, select_once
+from userdp.data.user_ids import user_hash
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from tests.data.corpora import corpus, prepared
 from tests.modes import made_with, open_to_others
 from userdp.core.errors import UseError
 from userdp.data import selection as selections
-from userdp.data.scores import read_scores, write_scores
+from userdp.data.example_scores import read_scores, write_scores
 from userdp.data.selection import Strategy, draw_rows, select_once
 
 G = 3

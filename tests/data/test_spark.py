@@ -15,11 +15,11 @@ import pytest
 from tests.data.corpora import REAL_DATA, corpus, interleaved, view, write_jsonl
 from userdp.cli.app import run
 from userdp.core.errors import FailureError, UseError
-from userdp.data.prepare import append_records, prepare_store
+from userdp.data.integrity import verify_store
+from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.sources import open_source
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.data.verify import verify_store
+from userdp.data.user_store import UserStore
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 if shutil.which("java") is None:

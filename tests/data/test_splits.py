@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from scipy.stats import binomtest
 
-from userdp.data.hashing import user_hash
 from userdp.data.splits import held_out_records, is_held_out_user
+from userdp.data.user_ids import user_hash
 
 USERS = [user_hash(f"user {number}".encode()) for number in range(10_000)]
 
@@ -37,7 +37,7 @@ def test_the_first_record_of_a_training_user_always_trains():
 
 
 def test_hashes_are_the_same_on_every_machine():
-    # userdp 0.1.0: python -c "from userdp.data.hashing import user_hash as h; print(h(b'a').hex())"
+    # userdp 0.1.0: `user_hash(b"a").hex()`
     assert user_hash(b"a").hex() == GOLDEN
     assert len({user_hash(b""), user_hash(b"a"), user_hash(b"a\0")}) == 3
 

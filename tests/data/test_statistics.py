@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userdp.data.statistics import QUANTILES, describe_counts
+from userdp.data.exact_counts import QUANTILES, describe_counts
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60))

@@ -16,8 +16,8 @@ from userdp.core.errors import UseError
 from userdp.data import meta as layout
 from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
 
 INDEX = Path(layout.INDEX) / "00000"

@@ -13,10 +13,10 @@ from tests.training.toy import CONFIG, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError
-from userdp.data import verify as blocks
+from userdp.data import integrity as blocks
+from userdp.data.integrity import require_intact, verify_store
 from userdp.data.records import Tally
-from userdp.data.store import UserStore
-from userdp.data.verify import require_intact, verify_store
+from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
 from userdp.people.forget import forget_user
 

@@ -10,8 +10,8 @@ from tests.data.corpora import corpus, prepared
 from tests.kills import run_apart
 from userdp.core.errors import UseError
 from userdp.data import meta as layout
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
 
 # Kills a writer before each change of a file in turn; prints what each kill left behind.
@@ -23,7 +23,7 @@ KILLS = textwrap.dedent(
     from tests.kills import every_kill
     from userdp.data.records import Tally
     from userdp.data.splits import Split
-    from userdp.data.store import UserStore
+    from userdp.data.user_store import UserStore
     from userdp.data.tokenize import StoreTokenizer
     from userdp.data.writer import StoreWriter
 

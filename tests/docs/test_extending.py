@@ -109,7 +109,7 @@ class TestOwnSource:
     def test_every_line_is_a_record_or_a_counted_drop(self, tmp_path):
         (tmp_path / "day.irc").write_text(self.LOG)
         example("own_source")
-        from userdp.data.progress import NoProgress
+        from userdp.core.stages import NoProgress
         from userdp.data.sources import open_source
 
         source, tally = open_source([str(tmp_path)]), Tally()

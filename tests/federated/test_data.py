@@ -13,8 +13,8 @@ from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
 from userdp.data.records import Record
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.data import HELD_OUT, make_store, places, spread
 from userdp.federated.models import build_model, weights_of

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.data.corpora import ListSource
 from tests.federated.plans import FACTS, NUMBERS, plan
-from userdp.data.prepare import prepare_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
 from userdp.federated.models import build_model
 from userdp.federated.plan import PLAN_FILE, STORE, ModelSpec

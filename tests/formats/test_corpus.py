@@ -18,7 +18,7 @@ from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.subject import description_of, digest_of
 from userdp.claims.verify import verify
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.plans import Plan
 from userdp.plans.norms import GradientNorms
 from userdp.reporting.facts import read_run

@@ -17,7 +17,7 @@ from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.core.codec import encode
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Declare
 from userdp.sweeping.request import TuningMode, build_request, grid

@@ -173,11 +173,11 @@ def make_store(folder: Path) -> None:
 
 
 def read_store(folder: Path) -> None:
+    from userdp.data.exact_counts import describe
+    from userdp.data.integrity import require_intact, verify_store
     from userdp.data.meta import is_store
     from userdp.data.splits import Split
-    from userdp.data.statistics import describe
-    from userdp.data.store import UserStore
-    from userdp.data.verify import require_intact, verify_store
+    from userdp.data.user_store import UserStore
 
     is_store(folder)
     sound = verify_store(folder).ok
@@ -207,10 +207,10 @@ def make_records(folder: Path) -> None:
 
 
 def read_records(folder: Path) -> None:
-    from userdp.data.prepare import prepare_store
+    from userdp.data.pipeline import prepare_store
     from userdp.data.sources import SourceOptions, open_source
-    from userdp.data.store import UserStore
     from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.user_store import UserStore
 
     source = open_source([str(folder)], kind="jsonl", options=SourceOptions())
     out = folder.with_name("out") / "store"

@@ -16,7 +16,7 @@ from tests.plans import uls_plan
 from tests.training.toy import cycles
 from tests.words import WORDS, write_tokenizer
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.training.huggingface.trainer import UserLevelTrainer
 from userdp.training.losses import rows_of
 

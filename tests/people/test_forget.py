@@ -16,12 +16,12 @@ from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as command
 from userdp.core.errors import UseError
-from userdp.data.files import Place, places_of, remember
-from userdp.data.prepare import append_records
-from userdp.data.scores import write_scores
+from userdp.data.example_scores import write_scores
+from userdp.data.integrity import verify_store
+from userdp.data.pipeline import append_records
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
-from userdp.data.verify import verify_store
+from userdp.data.store_folder import Place, places_of, remember
+from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, StoreLedger, admission
 from userdp.ledger.counter import Counter
 from userdp.ledger.lines import Forget

@@ -16,11 +16,11 @@ KILLS = textwrap.dedent(
     import numpy as np
     from tests.kills import every_kill
     from tests.data.corpora import ListSource, corpus, examples_of, interleaved, prepared
-    from userdp.data.files import Place, remember
-    from userdp.data.prepare import append_records
-    from userdp.data.scores import write_scores
-    from userdp.data.store import UserStore
-    from userdp.data.verify import verify_store
+    from userdp.data.store_folder import Place, remember
+    from userdp.data.pipeline import append_records
+    from userdp.data.example_scores import write_scores
+    from userdp.data.user_store import UserStore
+    from userdp.data.integrity import verify_store
     from userdp.core.errors import UseError
     from tests.ledgers import begun
     from userdp.ledger import StoreLedger

@@ -13,9 +13,9 @@ from tests.plans import uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.cli.app import run as command
 from userdp.core.errors import UseError
-from userdp.data.prepare import append_records
+from userdp.data.pipeline import append_records
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import BeginTuning, Forget
 from userdp.plans import PrivateSelection

@@ -11,7 +11,7 @@ import torch
 from tests.plans import uls_plan
 from tests.secrets.planted import Secrets, measured_in, secrets_of, write_jsonl
 from userdp.commands.prepare import prepare
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.training.config import TrainConfig
 from userdp.training.loop import train
 from userdp.training.models import new_model

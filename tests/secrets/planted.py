@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 
 USERS, RECORDS = 263, 1009
 SYLLABLES = ("bor", "dim", "fal", "gup", "hek", "jor", "lam", "nib", "pos", "rud", "sev", "tok")

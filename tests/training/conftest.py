@@ -9,7 +9,7 @@ import torch
 from tests.plans import uls_plan
 from tests.training.toy import private_run, sgd, toy_model, toy_store
 from userdp.claims.lineage import Lineage
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.training.releasing import save_model
 
 

@@ -15,7 +15,7 @@ from tests.memory import Memory, MemoryLoss
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import CONFIG, private_run, sgd, toy_model
 from userdp.core.errors import Interrupted
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.gradients import NoiseSource, trainable_parameters
 from userdp.gradients.shards import ShardNoise, shard, whole
 from userdp.plans import Plan

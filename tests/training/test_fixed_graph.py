@@ -13,11 +13,11 @@ from tests.training.toy import private_run, sgd
 from tests.words import write_tokenizer
 from userdp.core.errors import UseError
 from userdp.data.ownership import Owners
-from userdp.data.prepare import prepare_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
 from userdp.data.splits import SplitRule
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.gradients import get_engine
 from userdp.training import steps as steps_module
 from userdp.training.private import make_private

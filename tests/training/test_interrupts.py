@@ -15,7 +15,7 @@ from tests.training.toy import CONFIG, attempts, sgd, take, weights
 from userdp.claims import claim
 from userdp.core.errors import Interrupted
 from userdp.core.interrupts import are_held
-from userdp.data.progress import NoProgress
+from userdp.core.stages import NoProgress
 from userdp.training import loop
 from userdp.training.averaging import WeightAverage
 from userdp.training.checkpoints import Checkpoints

@@ -9,11 +9,11 @@ from tests.data.corpora import ListSource
 from tests.plans import els_plan, uls_plan
 from tests.words import WORDS, write_tokenizer
 from userdp.core.errors import UseError
-from userdp.data.prepare import prepare_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.records import TARGET, Record
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.gradients import causal_lm_loss, get_engine
 from userdp.training import steps as steps_module
 from userdp.training.losses import rows_of

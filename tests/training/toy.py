@@ -14,9 +14,9 @@ from torch import nn
 from tests.data.corpora import ListSource, interleaved
 from tests.plans import uls_plan
 from tests.words import WORDS, write_tokenizer
-from userdp.data.prepare import prepare_store
-from userdp.data.store import UserStore
+from userdp.data.pipeline import prepare_store
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.gradients import trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.plans.proposal import as_plan, declared_users

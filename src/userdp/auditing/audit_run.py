@@ -15,10 +15,10 @@ from userdp.claims import Claim, claim
 from userdp.core import files
 from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
+from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
-from userdp.data.progress import NoProgress, Progress
-from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
+from userdp.data.user_store import UserStore
 from userdp.ledger import RunRecord, StoreLedger
 from userdp.training.config import PlainPlan, TrainConfig, train_config
 from userdp.training.devices import AUTO, choose_device

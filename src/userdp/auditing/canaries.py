@@ -24,7 +24,7 @@ from userdp.auditing.observer import Directions, Observed, clipped_gradients, wa
 from userdp.auditing.steps import StepAudit, audit_steps
 from userdp.core.errors import UseError
 from userdp.data.splits import Split
-from userdp.data.store import TokenRows, UserStore
+from userdp.data.user_store import TokenRows, UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan
 from userdp.sampling.coins import secret_generator

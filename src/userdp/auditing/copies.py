@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from userdp.core.errors import UseError
 from userdp.core.files import operator_folder
-from userdp.data.progress import NoProgress, Progress
+from userdp.core.stages import NoProgress, Progress
 from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, TokenRows, UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import StoreSplit, TokenRows, UserStore
 from userdp.data.writer import StoreWriter
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig

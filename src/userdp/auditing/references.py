@@ -31,7 +31,7 @@ from userdp.auditing.inference import FreshText, fresh_examples
 from userdp.core import files
 from userdp.core.errors import UseError, kind_of
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.user_store import StoreSplit, UserStore
 from userdp.training.devices import choose_device
 from userdp.training.models import read_model
 

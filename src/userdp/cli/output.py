@@ -27,7 +27,7 @@ from userdp.core.codec import plain
 from userdp.core.errors import FailureError, Interrupted, UserdpError, UserdpWarning
 from userdp.core.out_of_memory import ran_out_of_memory
 from userdp.core.vocabulary import delta_up, round_up
-from userdp.data.near_ids import near_hint
+from userdp.data.user_ids import near_hint
 from userdp.reporting.facts import parts_of_claim
 from userdp.reporting.table import MISSING, Table, table_of
 

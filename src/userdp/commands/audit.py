@@ -13,7 +13,7 @@ from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of, opened
 from userdp.core.interrupts import told
-from userdp.data.progress import Progress
+from userdp.core.stages import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

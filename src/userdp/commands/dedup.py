@@ -13,6 +13,7 @@ from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError
 from userdp.core.files import require_new
+from userdp.core.stages import Progress
 from userdp.data.meta import read_meta
 from userdp.data.overlap import (
     OverlapRules,
@@ -21,10 +22,9 @@ from userdp.data.overlap import (
     filter_file,
     provenance_of,
 )
-from userdp.data.progress import Progress
 from userdp.data.records import Tally
 from userdp.data.sources import InputOptions, Source, open_source
-from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.source import SourceOptions
 from userdp.ledger import StoreLedger
 
 

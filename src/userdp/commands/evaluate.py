@@ -15,8 +15,8 @@ from userdp.commands.run import Place, folder_of, opened
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError
 from userdp.core.interrupts import told as told_of
+from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
-from userdp.data.progress import Progress
 from userdp.data.splits import Split
 from userdp.training.devices import choose_device
 from userdp.training.evaluation import evaluate_splits, held_out_splits, release_evaluation

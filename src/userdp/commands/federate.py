@@ -16,10 +16,10 @@ from userdp.core.codec import encode
 from userdp.core.errors import UseError, warn
 from userdp.core.extras import library
 from userdp.core.interrupts import told
-from userdp.data.progress import NoProgress, Progress
+from userdp.core.stages import NoProgress, Progress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import InputOptions, open_source
-from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.source import SourceOptions
 from userdp.data.tokenize import StoreTokenizer
 from userdp.federated.algorithms import Declared
 from userdp.federated.claim import FederationClaim

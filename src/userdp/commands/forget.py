@@ -10,7 +10,7 @@ from userdp.commands.members import person, write_statement
 from userdp.commands.progress import shown
 from userdp.core.errors import UseError
 from userdp.core.files import require_new
-from userdp.data.progress import Progress
+from userdp.core.stages import Progress
 from userdp.people.forget import Forgotten, forget_user
 
 

@@ -14,11 +14,11 @@ from userdp.commands.run import Place, folder_of, opened
 from userdp.core.codec import digest
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
 from userdp.core.interrupts import told
+from userdp.core.stages import Progress
 from userdp.data.overlap import provenance_of
-from userdp.data.progress import Progress
-from userdp.data.sources.rows import GENERATED
+from userdp.data.sources.parsing import GENERATED
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.data.verbatim import longest_copies
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.training.generation import GenerateConfig, GeneratedText, sampled_texts

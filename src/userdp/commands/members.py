@@ -11,7 +11,7 @@ from typing import Any
 from userdp.commands.answer import INNER, Answer
 from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE, require_new, write_file
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.people.members import Statement, intakes, state_number, statement_for
 

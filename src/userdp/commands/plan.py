@@ -15,10 +15,10 @@ from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError, warn
 from userdp.core.files import require_new
 from userdp.core.interrupts import told
+from userdp.core.stages import Progress
 from userdp.core.vocabulary import epsilon_up, require_count
 from userdp.data.meta import StoreMeta, read_meta
-from userdp.data.progress import Progress
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import overview, share_of
 from userdp.ledger.history import History

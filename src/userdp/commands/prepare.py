@@ -11,15 +11,15 @@ from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError, warn
 from userdp.core.files import read_json
 from userdp.core.interrupts import held, told
+from userdp.core.stages import Progress
 from userdp.data.grouping import GroupingEngine
 from userdp.data.ownership import Owners
-from userdp.data.prepare import append_records, prepare_store
-from userdp.data.progress import Progress
+from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.sources import KINDS, InputOptions, Source, memory, open_source
-from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.source import SourceOptions
 from userdp.data.splits import SplitRule
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 
 REQUIRED = "required"

@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from userdp.data.progress import Progress
+from userdp.core.stages import Progress
 
 _SECONDS = 30.0
 """Between two lines where nothing can be redrawn."""
@@ -40,7 +40,7 @@ def say(message: str) -> None:
 
 
 class StageBar:
-    """`userdp.data.progress.Progress` as one bar of tqdm for each stage.
+    """`userdp.core.stages.Progress` as one bar of tqdm for each stage.
 
     A stage of unknown size shows no number: how many people are asked may be nobody's to know.
     """

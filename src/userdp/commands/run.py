@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from userdp.claims import Claim
 from userdp.claims import claim as claim_at
 from userdp.core.errors import UseError
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder
 
 

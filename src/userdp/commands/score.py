@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.commands.progress import shown
-from userdp.data.progress import Progress
-from userdp.data.store import UserStore
+from userdp.core.stages import Progress
+from userdp.data.user_store import UserStore
 from userdp.training.scores import score_store
 
 

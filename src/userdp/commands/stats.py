@@ -11,8 +11,8 @@ from typing import Any
 from userdp.commands.answer import INNER, Answer
 from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
-from userdp.data.statistics import StoreStatistics, describe
-from userdp.data.store import UserStore
+from userdp.data.exact_counts import StoreStatistics, describe
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.queries import DEFAULT_STATISTICS, release
 

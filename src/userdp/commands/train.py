@@ -16,8 +16,8 @@ from userdp.training.config import PlainPlan, RunOptions, TrainConfig, changed, 
 
 if TYPE_CHECKING:  # what the help does not need is imported where it is used
     from userdp.commands.run import Run
-    from userdp.data.progress import Progress
-    from userdp.data.store import UserStore
+    from userdp.core.stages import Progress
+    from userdp.data.user_store import UserStore
     from userdp.plans import Plan
     from userdp.plans.proposal import Proposal
     from userdp.training.dry_run import DryRun
@@ -101,8 +101,8 @@ def train(
     """
     from userdp.commands.progress import shown
     from userdp.commands.run import Run, claim, opened
-    from userdp.data.progress import NoProgress
-    from userdp.data.verify import require_intact
+    from userdp.core.stages import NoProgress
+    from userdp.data.integrity import require_intact
     from userdp.ledger import StoreLedger
     from userdp.ledger.lines import Declare
     from userdp.plans.proposal import declared_users

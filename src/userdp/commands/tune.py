@@ -11,7 +11,7 @@ from userdp.commands.progress import shown
 from userdp.commands.run import opened
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError, warn
-from userdp.data.progress import Progress
+from userdp.core.stages import Progress
 from userdp.data.splits import Split
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan

@@ -14,9 +14,9 @@ from userdp.claims.verify import verify as check
 from userdp.commands.answer import ASIDE, INNER, Answer
 from userdp.commands.progress import shown
 from userdp.core.errors import UseError
+from userdp.core.stages import Progress
+from userdp.data.integrity import verify_store
 from userdp.data.meta import is_store
-from userdp.data.progress import Progress
-from userdp.data.verify import verify_store
 from userdp.ledger import StoreLedger
 
 

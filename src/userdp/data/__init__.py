@@ -3,8 +3,8 @@
 The way of the data: a *source* (`sources/`) yields records and counts what it drops;
 `grouping` brings each user's records together in bounded memory; `tokenize` turns them into
 tokens, `examples` into examples; `splits` holds users and records out by a per-user hash; `writer`
-writes the store whose layout `meta` describes, one `generation` after another; `store` reads it;
-`selection` caps a user's examples.
+writes the store whose layout `meta` describes, one generation of `contents` after another;
+`user_store` reads it; `selection` caps a user's examples.
 
 The names below are for users of the library; they are imported when they are asked for. Other
 modules of userdp import from the files themselves.
@@ -23,14 +23,14 @@ from userdp.lazily import attribute
 _PUBLIC = {
     "grouping": ("GroupingEngine",),
     "ownership": ("Owners",),
-    "prepare": ("append_records", "prepare_store"),
+    "pipeline": ("append_records", "prepare_store"),
     "records": ("Drop", "Record", "Tally"),
     "sources": ("Source", "SourceOptions", "open_source"),
     "splits": ("Split", "SplitRule"),
-    "store": ("StoreSplit", "TokenRows", "UserStore"),
+    "user_store": ("StoreSplit", "TokenRows", "UserStore"),
     "strategy": ("Strategy",),
     "tokenize": ("StoreTokenizer",),
-    "verify": ("verify_store",),
+    "integrity": ("verify_store",),
     "writer": ("StoreWriter",),
 }
 __all__ = [name for names in _PUBLIC.values() for name in names]

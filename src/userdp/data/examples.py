@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.data.files import ends_of, pieces
-from userdp.data.hashing import user_hash
+from userdp.data.arrow_files import ends_of, pieces
 from userdp.data.meta import MIN_SEQ_LEN
 from userdp.data.records import (
     TARGET,
@@ -31,6 +30,7 @@ from userdp.data.splits import (
     is_held_out_user,
 )
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_ids import user_hash
 from userdp.data.writer import StoreWriter
 
 _Item = TypeVar("_Item")

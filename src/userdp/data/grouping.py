@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from userdp.core.errors import FailureError, UseError, kind_of
-from userdp.data.files import ends_of
+from userdp.data.arrow_files import ends_of
 from userdp.data.records import BLOCK, BLOCK_BYTES, bounds_by_size, offsets_of
 
 MEMORY_LIMIT = "1GB"

@@ -8,11 +8,11 @@ A store is a folder::
       index/00000/            one folder per generation
         users.arrow           id: binary; hash: fixed-size binary(16); records: int64, stored
                               records; chains: fixed-size binary(96), see
-                              `userdp.data.generation`. Row u is user u, in order of id bytes
+                              `userdp.data.contents`. Row u is user u, in order of id bytes
         spans.arrow           the span index: split uint8, user int64, segment int32, start int64,
                               length int64, tokens int64
         tokenizer.json        the tokenizer, byte for byte as it was given
-        blocks.arrow          digests of all files above and of all segments; `userdp.data.verify`
+        blocks.arrow          digests of all files above and of all segments: `integrity`
       segments/00000.arrow    a row is an example: tokens: list of uint16 (vocabulary up to 65,536)
                               or uint32; targets: list of uint8, 1 where the loss counts that token.
                               Only where ``meta.loss_mask`` is true; without it every token but an
@@ -20,7 +20,7 @@ A store is a folder::
       ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
                               written by `userdp.ledger`, stays when the store is overwritten
       ledger.json             0600: where that ledger is, how far it was written, and when
-      places.jsonl            0600: folders of runs and files of scores, see `userdp.data.files`
+      places.jsonl            0600: folders of runs and files of scores: `store_folder`
       runs/                   0700: of each run, its attempts and a lock
 
 All tables are Arrow IPC files of one record batch, uncompressed, so that each column is one
@@ -172,7 +172,7 @@ class StoreMeta:
         ownership: how records of several users were given to one: ``rule`` ("single",
             "first-owner" or "greedy"), the ``adjacency`` that a claim over this store must name,
             and under "greedy" the ``records_per_user`` that bounds each user's part.
-        totals: records_read, records_stored, users, near_colliding_users (see `near_ids`),
+        totals: records_read, records_stored, users, near_colliding_users (see `user_ids`),
             examples, tokens, and per split ``{"users", "examples", "tokens"}`` under "splits".
     """
 

@@ -30,8 +30,8 @@ from typing import Any
 from userdp.core.errors import UseError
 from userdp.core.extras import library
 from userdp.core.files import OPERATOR_FILE, whole_file, write_json
+from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
-from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop
 
 _Document = dict[str, Any]

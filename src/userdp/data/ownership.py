@@ -26,12 +26,12 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any
 
+from userdp.core.stages import Progress
 from userdp.core.vocabulary import Adjacency
-from userdp.data.hashing import content_hash, uniform, user_hash
-from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import Source
+from userdp.data.sources.source import Source
 from userdp.data.splits import is_held_out_user
+from userdp.data.user_ids import content_hash, uniform, user_hash
 
 
 class Owners(StrEnum):

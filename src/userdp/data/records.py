@@ -198,7 +198,7 @@ class Tally:
         return self.records_read - self.drops.total()
 
     def wrote(self, model: str) -> None:
-        """Note a model that wrote one of the records; see `userdp.data.sources.rows`."""
+        """Note a model that wrote one of the records; see `userdp.data.sources.parsing`."""
         if model not in self.written_by and len(self.written_by) < _MOST_WRITERS:
             self.written_by.append(model)
 

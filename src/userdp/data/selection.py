@@ -6,7 +6,7 @@
 ``RANDOM``              ULS: drawn anew each step, without replacement; ELS: by the user's hash
 ``LONGEST``             most tokens first
 ``SHORTEST``            fewest tokens first
-``HIGHEST_PERPLEXITY``  greatest score first; scores from `userdp.data.scores`
+``HIGHEST_PERPLEXITY``  greatest score first; scores from `userdp.data.example_scores`
 ``LOWEST_PERPLEXITY``   least score first
 ``RANDOM_CHUNK``        G chunks of ``seq_len`` tokens from random places of all of the user's
                         tokens, crossing the borders of records; ULS alone
@@ -22,7 +22,7 @@ must come from a model of public data: then the user-level sensitivity of a step
 
 Example-level sampling caps each user at G examples before training begins (Charles et al. 2024,
 Algorithm 1). Under ``RANDOM`` user u's are the first min(n_u, G) of a permutation of that user's
-n_u examples, keyed by the user's hash (`userdp.data.hashing`) and a public salt. It is computed
+n_u examples, keyed by the user's hash (`userdp.data.user_ids`) and a public salt. It is computed
 element by element, with no table: memory is O(users), and mapping a batch costs time in proportion
 to the batch. The selection is public randomness: it amplifies nothing, and no privacy claim rests
 on it.
@@ -40,10 +40,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count
-from userdp.data.files import ends_of
-from userdp.data.hashing import mix64
-from userdp.data.store import StoreSplit, TokenRows, require_places
+from userdp.data.arrow_files import ends_of
 from userdp.data.strategy import Strategy
+from userdp.data.user_store import StoreSplit, TokenRows, require_places
 
 _ROUNDS = 32
 _SALT = np.uint64(0x7573657264700001)
@@ -52,7 +51,7 @@ _GREATEST = (Strategy.LONGEST, Strategy.HIGHEST_PERPLEXITY)
 
 
 class Counted(Protocol):
-    """What a selection needs of a split: see `userdp.data.store.StoreSplit`."""
+    """What a selection needs of a split: see `userdp.data.user_store.StoreSplit`."""
 
     @property
     def counts(self) -> NDArray[np.int64]: ...
@@ -148,7 +147,7 @@ def select_once(
         split: of the store; ``RANDOM`` needs counts and user hashes only.
         group_size: G, at least 1; under ``RANDOM`` users with fewer examples keep all, in order.
         strategy: all but ``RANDOM_CHUNK`` and ``RESAMPLED``, which `draw_rows` draws anew.
-        scores: float32 (examples,), for the perplexity strategies; see `userdp.data.scores`.
+        scores: float32 (examples,), for strategies by perplexity; `userdp.data.example_scores`.
 
     Returns:
         int64 (users,) of min(n_u, G), for a sampler; and the `FixedSelection` whose ``map`` turns
@@ -250,3 +249,16 @@ def _ranked(
         out.append(example[order][example < np.repeat(kept[first:last], counts)])
         first = last
     return np.concatenate(out)
+
+
+def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A bijection of 64-bit numbers that spreads each input bit over all output bits.
+
+    Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014), variant 13 of Stafford.
+    """
+    mixed = values ^ (values >> np.uint64(30))
+    mixed = mixed * np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.core.errors import UseError
-from userdp.data.hashing import uniform, uniforms
+from userdp.data.user_ids import uniform, uniforms
 
 
 class Split(StrEnum):
@@ -72,7 +72,7 @@ def require_fraction(name: str, value: float) -> float:
 
 
 def is_held_out_user(user: bytes, fraction: float) -> bool:
-    """Whether a user is held out. ``user`` is a `hashing.user_hash`."""
+    """Whether a user is held out. ``user`` is a `user_ids.user_hash`."""
     return uniform(user, b"held-out users") < fraction
 
 
@@ -83,7 +83,7 @@ def held_out_records(user: bytes, first: int, count: int, *, fraction: float) ->
     trains, so that a user with a single one keeps it and no training user is empty.
 
     Args:
-        user: a `hashing.user_hash`.
+        user: a `user_ids.user_hash`.
         first: number of the first record among the user's stored ones.
         count: of records; the result is bool (count,).
         fraction: of records to hold out.

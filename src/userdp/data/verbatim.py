@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.core.vocabulary import require_count
-from userdp.data.hashing import mix64
-from userdp.data.store import StoreSplit
+from userdp.data.selection import mix64
+from userdp.data.user_store import StoreSplit
 
 _BLOCK_EXAMPLES = 2**14
 _BASE = np.uint64(0x9E3779B97F4A7C15)

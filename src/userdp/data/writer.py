@@ -15,7 +15,7 @@ import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -26,29 +26,15 @@ from numpy.typing import NDArray
 from userdp.core.errors import UseError
 from userdp.core.files import in_the_way, sweep, sync, whole_folder, write_file, write_json
 from userdp.data import meta as layout
-from userdp.data.files import clear, ends_of, locked, records_folder
-from userdp.data.generation import CHAIN_BYTES, NOTHING, SPANS, Index, Segment, prolong
+from userdp.data.arrow_files import ends_of
+from userdp.data.contents import CHAIN_BYTES, NOTHING, SPANS, Index, Segment, prolong
+from userdp.data.integrity import seal
 from userdp.data.meta import State, StateKind, StoreMeta, is_store, read_meta
 from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.store_folder import changing, records_folder
 from userdp.data.tokenize import StoreTokenizer
-from userdp.data.verify import seal
-
-
-@contextmanager
-def changing(store: Path) -> Iterator[None]:
-    """Hold a store's lock; what the store does not name in the end is removed.
-
-    Raises:
-        UseError: another process changes it.
-    """
-    with locked(store):
-        try:
-            yield
-        finally:
-            with suppress(UseError):  # of another version, and not yet replaced
-                clear(store, read_meta(store))
+from userdp.data.user_store import UserStore
 
 
 class StoreWriter:

@@ -1,6 +1,6 @@
 """How a data set becomes the stores of silos.
 
-Each silo's store is prepared like any other (`userdp.data.prepare`). Where a record goes is drawn
+Each silo's store is prepared like any other (`userdp.data.pipeline`). Where a record goes is drawn
 from coins of its own user, so that nobody's presence moves anybody else's records.
 """
 
@@ -13,11 +13,11 @@ import numpy as np
 
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count, require_positive
-from userdp.data.hashing import user_hash
-from userdp.data.prepare import prepare_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
-from userdp.data.sources.base import Source
+from userdp.data.sources.source import Source
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_ids import user_hash
 from userdp.sampling.coins import Indices
 
 HELD_OUT = 0.2

@@ -30,7 +30,7 @@ from userdp import federated
 from userdp.core.errors import FailureError, UseError, UserdpError, kind_of
 from userdp.core.extras import library
 from userdp.core.files import write_file
-from userdp.data.progress import Progress
+from userdp.core.stages import Progress
 from userdp.federated.models import build_model, put_weights, shared_model, weights_of
 from userdp.federated.plan import PLAN_FILE, FederationPlan
 from userdp.federated.rounds import (

@@ -11,11 +11,11 @@ import numpy as np
 from userdp.core.errors import UseError
 from userdp.core.files import operator_folder, read_json, whole_folder, write_file, write_json
 from userdp.core.interrupts import held
-from userdp.data.progress import Progress
+from userdp.core.stages import Progress
 from userdp.data.records import Record
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.federated.claim import FederationClaim, federation_claim
 from userdp.federated.data import make_store, spread
 from userdp.federated.models import build_model, put_weights, weights_of

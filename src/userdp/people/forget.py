@@ -15,11 +15,11 @@ from pathlib import Path
 from userdp.claims.lineage import run_lineage
 from userdp.claims.parts import Unclaimed
 from userdp.core.errors import FailureError, UseError
-from userdp.data.files import Place, places_of
-from userdp.data.progress import NoProgress, Progress
-from userdp.data.scores import is_scores
-from userdp.data.store import UserStore
-from userdp.data.writer import changing, erase_user
+from userdp.core.stages import NoProgress, Progress
+from userdp.data.example_scores import is_scores
+from userdp.data.store_folder import Place, changing, places_of
+from userdp.data.user_store import UserStore
+from userdp.data.writer import erase_user
 from userdp.ledger import StoreLedger
 from userdp.ledger.counter import open_charges
 from userdp.ledger.folder import LEDGER, RunFolder, RunRecord

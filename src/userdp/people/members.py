@@ -24,7 +24,7 @@ from userdp.core.vocabulary import delta_up, round_up
 from userdp.data import meta as layout
 from userdp.data.meta import State, StateKind, joined_at
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import Charge, History
 from userdp.reporting.meaning import meaning_of_claim, percent_up

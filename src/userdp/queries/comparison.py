@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from userdp.claims.lineage import Lineage
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_positive
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.queries.statistics import Question, ask, bounded_sum
 
 DEFAULT_BOUND = 1.0

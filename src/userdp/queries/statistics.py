@@ -25,10 +25,10 @@ from userdp.claims.lineage import Lineage
 from userdp.core.errors import FailureError, UseError
 from userdp.core.extras import library
 from userdp.core.vocabulary import Adjacency, require_count, require_positive
+from userdp.data.integrity import require_intact
 from userdp.data.meta import StoreMeta
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
-from userdp.data.verify import require_intact
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Answer, Query
 from userdp.plans.origin import Release

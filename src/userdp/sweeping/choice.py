@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.queries.comparison import GRID, release_losses, to_grid
 from userdp.queries.statistics import bounded_sum

@@ -19,7 +19,7 @@ from userdp.core.errors import UseError
 from userdp.core.extras import library
 from userdp.core.vocabulary import require_positive
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.plans import FixedGrid, Plan, Tuning
 from userdp.plans.origin import in_words, uncovered
 from userdp.plans.proposal import Proposal, as_plan

@@ -31,9 +31,9 @@ from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.core.interrupts import told
-from userdp.data.progress import NoProgress, Progress
-from userdp.data.store import UserStore
-from userdp.data.verify import require_intact
+from userdp.core.stages import NoProgress, Progress
+from userdp.data.integrity import require_intact
+from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
 from userdp.ledger.journal import exclusive
 from userdp.ledger.store import new_id

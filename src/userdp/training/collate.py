@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from userdp.core.errors import UseError
 from userdp.core.files import digest_of_file
-from userdp.data.scores import read_scores
+from userdp.data.example_scores import read_scores
 from userdp.data.selection import FixedSelection, draw_rows, select_once
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, TokenRows, UserStore
 from userdp.data.strategy import Strategy
+from userdp.data.user_store import StoreSplit, TokenRows, UserStore
 from userdp.gradients import Units
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort

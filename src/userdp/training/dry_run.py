@@ -15,7 +15,7 @@ from userdp.claims.claims import foreseen, store_claim
 from userdp.claims.words import foreseen_in_words
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, round_up
-from userdp.data.verify import require_intact
+from userdp.data.integrity import require_intact
 from userdp.gradients import trainable_parameters
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.passes import rows_per_pass

@@ -11,9 +11,9 @@ from typing import Any
 from userdp.claims import Lineage, claim
 from userdp.claims.claims import compose
 from userdp.core.errors import UseError
-from userdp.data.progress import NoProgress, Progress, Uncounted
+from userdp.core.stages import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.ledger.run import append_release
 from userdp.queries.comparison import DEFAULT_BOUND, release_losses, require_difference_bound

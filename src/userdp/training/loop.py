@@ -10,9 +10,9 @@ from torch import nn
 from userdp.core import interrupts
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError
-from userdp.data.progress import NoProgress, Progress
+from userdp.core.stages import NoProgress, Progress
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from userdp.core.errors import UseError
+from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
-from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.training.collate import gather_units

@@ -13,7 +13,7 @@ from torch import nn
 
 from userdp.core import files
 from userdp.core.errors import UseError, in_short
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.gradients.shards import local
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.lora import add_adapters

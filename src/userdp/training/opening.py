@@ -43,10 +43,10 @@ from userdp.claims.subject import digest_of, known_of
 from userdp.core import files
 from userdp.core.codec import digest, encode
 from userdp.core.errors import FailureError, UseError
-from userdp.data.files import Place, remember
+from userdp.data.integrity import require_intact
 from userdp.data.meta import StateKind, read_meta
-from userdp.data.store import UserStore
-from userdp.data.verify import require_intact
+from userdp.data.store_folder import Place, remember
+from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
 from userdp.ledger.folder import Resume, train_toml

@@ -16,8 +16,8 @@ from userdp.claims.parts import Condition, ConditionKind
 from userdp.claims.subject import Subject, ancestry, weights_digest
 from userdp.core.errors import UseError
 from userdp.core.strict_json import parse
-from userdp.data.scores import lineage_of_scores as score_lineage
-from userdp.data.store import UserStore
+from userdp.data.example_scores import lineage_of_scores as score_lineage
+from userdp.data.user_store import UserStore
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import is_sharded, local, sharded_parts
 from userdp.ledger import StoreLedger

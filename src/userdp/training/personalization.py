@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from userdp.core.errors import UseError
+from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count, require_positive
-from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import causal_lm_loss, require_uncoupled, trainable_parameters
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.collate import gather_units

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users

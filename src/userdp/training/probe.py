@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from userdp.claims.claims import compose
 from userdp.core.errors import UseError
+from userdp.core.stages import NoProgress, Progress, Uncounted
 from userdp.core.vocabulary import require_count
-from userdp.data.progress import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
 from userdp.ledger import StoreLedger
 from userdp.plans.norms import GradientNorms, require_told

@@ -17,7 +17,7 @@ from torch import nn
 
 from userdp.core.errors import UseError
 from userdp.core.extras import library
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder, RunRecord
 from userdp.training.config import train_config

@@ -16,12 +16,12 @@ import numpy as np
 from userdp.core.codec import canonical
 from userdp.core.errors import UseError
 from userdp.core.files import require_new
+from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
-from userdp.data.files import Place, remember
-from userdp.data.progress import NoProgress, Progress
-from userdp.data.scores import write_scores
+from userdp.data.example_scores import write_scores
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.store_folder import Place, remember
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import rows_of, split_losses

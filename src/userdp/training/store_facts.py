@@ -8,7 +8,7 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import Adjacency
 from userdp.data.ownership import first_owner_facts
 from userdp.data.splits import SplitRule
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.plans import Plan
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from userdp.data.progress import NoProgress
+from userdp.core.stages import NoProgress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import SourceOptions, open_source
 

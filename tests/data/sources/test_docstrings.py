@@ -10,7 +10,7 @@ import pytest
 
 from tests.data.sources import fixtures
 from userdp.core.errors import UseError
-from userdp.data.progress import NoProgress
+from userdp.core.stages import NoProgress
 from userdp.data.records import Drop, Tally
 from userdp.data.sources import SourceOptions, open_source
 

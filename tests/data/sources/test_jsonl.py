@@ -11,7 +11,7 @@ from tests.data.corpora import write_jsonl
 from tests.data.sources.fixtures import pairs, read
 from userdp.core.errors import UseError
 from userdp.data.records import Drop, Record
-from userdp.data.sources import KINDS, open_source, rows
+from userdp.data.sources import KINDS, open_source, parsing
 
 GOOD = [{"user": f"u{n % 3}", "text": f"record {n}"} for n in range(50)]
 
@@ -68,8 +68,8 @@ def test_blank_text_judged_by_ascii_alone_is_caught(tmp_path, monkeypatch):
         wide = isinstance(value, str) and value.isspace() and value.strip(" \t\r\n")
         return value.encode() if wide else real(value)
 
-    real = rows.text_of
-    monkeypatch.setattr(rows, "text_of", judged)
+    real = parsing.text_of
+    monkeypatch.setattr(parsing, "text_of", judged)
     assert outcomes(tmp_path / "a.jsonl") != [*ODD.values()]
 
 

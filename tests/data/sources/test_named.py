@@ -14,7 +14,7 @@ import pytest
 from tests.data.corpora import write_jsonl
 from tests.data.sources.fixtures import mail, pairs, read, write_csv, write_leaf
 from userdp.core.errors import UseError
-from userdp.data.progress import NoProgress
+from userdp.core.stages import NoProgress
 from userdp.data.records import Drop, Tally
 from userdp.data.sources import SourceOptions, memory
 from userdp.data.sources.conversations import render

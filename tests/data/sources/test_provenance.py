@@ -15,9 +15,9 @@ from tests.data.corpora import write_jsonl
 from tests.words import write_tokenizer
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Query
-from userdp.data.prepare import append_records, prepare_store
+from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.sources import SourceOptions, open_source
-from userdp.data.sources.rows import GENERATED
+from userdp.data.sources.parsing import GENERATED
 from userdp.data.tokenize import StoreTokenizer
 
 MODEL = "userdp 1"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.corpora import write_jsonl
 from tests.data.sources.fixtures import write_csv, write_parquet
-from userdp.data.progress import NoProgress
+from userdp.core.stages import NoProgress
 from userdp.data.records import Drop, Tally
 from userdp.data.sources import SourceOptions, open_source
 

@@ -22,7 +22,9 @@ from userdp.data.sources import (
     stackoverflow,
     web,
 )
-from userdp.data.sources.base import (
+from userdp.data.sources.conversations import as_conversations, is_conversation
+from userdp.data.sources.parsing import Table, first_held_out
+from userdp.data.sources.source import (
     At,
     Entry,
     InputOptions,
@@ -33,8 +35,6 @@ from userdp.data.sources.base import (
     files_facts,
     holds,
 )
-from userdp.data.sources.conversations import as_conversations, is_conversation
-from userdp.data.sources.rows import Table, first_held_out
 from userdp.data.sources.tables import FORMS, is_jsonl, open_tables
 from userdp.data.splits import SplitRule
 

@@ -34,8 +34,8 @@ from jinja2 import TemplateError, TemplateSyntaxError
 
 from userdp.core.errors import UseError
 from userdp.data.records import MARKUP, TARGET, Drop
-from userdp.data.sources.base import Entry, InputOptions, SourceOptions
-from userdp.data.sources.rows import Parser, Row, Table, record_of
+from userdp.data.sources.parsing import Parser, Row, Table, record_of
+from userdp.data.sources.source import Entry, InputOptions, SourceOptions
 
 _SHAREGPT = "conversations"
 """ShareGPT's field of the messages, each of which says whom it is ``from`` and its ``value``."""

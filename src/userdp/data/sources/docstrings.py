@@ -23,10 +23,10 @@ from importlib import metadata
 from pathlib import Path
 
 from userdp.core.errors import UseError
-from userdp.data.hashing import user_hash
 from userdp.data.records import Drop
-from userdp.data.sources.base import At, Entry, Source, SourceOptions
-from userdp.data.sources.rows import record_of
+from userdp.data.sources.parsing import record_of
+from userdp.data.sources.source import At, Entry, Source, SourceOptions
+from userdp.data.user_ids import user_hash
 
 _STDLIB = "stdlib"
 _NOT_STDLIB = {"site-packages", "dist-packages", "lib2to3", "ensurepip", "lib-dynload"}

@@ -27,7 +27,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from userdp.data.sources.base import (
+from userdp.data.sources.parsing import record_of
+from userdp.data.sources.source import (
     At,
     Entry,
     Source,
@@ -35,7 +36,6 @@ from userdp.data.sources.base import (
     expand,
     files_facts,
 )
-from userdp.data.sources.rows import record_of
 
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.data.sources.base import At, Entry, Source, SourceOptions
-from userdp.data.sources.rows import first_held_out, is_from, record_of
+from userdp.data.sources.parsing import first_held_out, is_from, record_of
+from userdp.data.sources.source import At, Entry, Source, SourceOptions
 
 _FORMAT = "%aE%n%aI%n%P%n%B"
 _READ = 2**16

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.core.errors import UseError, kind_of
-from userdp.data.sources.base import At, Entry, SourceOptions, beginning
-from userdp.data.sources.rows import record_of
+from userdp.data.sources.parsing import record_of
+from userdp.data.sources.source import At, Entry, SourceOptions, beginning
 
 
 def is_leaf(path: Path) -> bool:

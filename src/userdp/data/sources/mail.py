@@ -56,7 +56,8 @@ from typing import Any
 
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.data.sources.base import (
+from userdp.data.sources.parsing import first_held_out, is_from, record_of
+from userdp.data.sources.source import (
     GZIP_MAGIC,
     At,
     Entry,
@@ -64,7 +65,6 @@ from userdp.data.sources.base import (
     beginning,
     holds,
 )
-from userdp.data.sources.rows import first_held_out, is_from, record_of
 
 _NGRAM = 20
 _FORWARDED_SUBJECT = re.compile(r"\s*((re|aw)\s*:\s*)*(fw|fwd|wg)\s*:", re.IGNORECASE)

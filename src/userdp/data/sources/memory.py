@@ -27,9 +27,9 @@ import pyarrow as pa
 from userdp.core.errors import UseError, kind_of
 from userdp.core.extras import library
 from userdp.data.records import Drop
-from userdp.data.sources.base import At, SourceOptions
 from userdp.data.sources.conversations import as_conversations, is_conversation
-from userdp.data.sources.rows import Row, Table, plain_parser, provenance
+from userdp.data.sources.parsing import Row, Table, plain_parser, provenance
+from userdp.data.sources.source import At, SourceOptions
 from userdp.data.sources.tables import Fields, columns_of, rows_of
 
 _BATCH = 2**13

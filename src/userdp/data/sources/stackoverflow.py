@@ -21,8 +21,8 @@ from typing import Any
 
 from userdp.core.errors import UseError, kind_of
 from userdp.data.records import Drop
-from userdp.data.sources.base import At, Entry, SourceOptions, beginning
-from userdp.data.sources.rows import record_of
+from userdp.data.sources.parsing import record_of
+from userdp.data.sources.source import At, Entry, SourceOptions, beginning
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS = (

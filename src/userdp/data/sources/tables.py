@@ -51,7 +51,8 @@ import pyarrow.parquet as pq
 
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.data.sources.base import (
+from userdp.data.sources.parsing import GENERATED, Row, Table, plain_parser, provenance
+from userdp.data.sources.source import (
     At,
     SourceOptions,
     beginning,
@@ -61,7 +62,6 @@ from userdp.data.sources.base import (
     is_named,
     opened_text,
 )
-from userdp.data.sources.rows import GENERATED, Row, Table, plain_parser, provenance
 
 _REPORT_EVERY = 2**12
 _ROWS_AT_ONCE = 2**13

@@ -3,7 +3,7 @@
 Expected columns: the user, ``input_ids``, perhaps ``labels`` (each the token itself, or -100 where
 the loss does not count it) and ``attention_mask`` (0 for padding, which is left out).
 
-Rows travel through the stages of `userdp.data.prepare` as text, eight hexadecimal digits a token:
+Rows travel through the stages of `userdp.data.pipeline` as text, eight hexadecimal digits a token:
 grouping sorts bytes whatever they say, and `TokenRows` turns the digits back into tokens.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, Self
 import numpy as np
 
 from userdp.data.records import TARGET, Drop
-from userdp.data.sources.base import Entry, SourceOptions
 from userdp.data.sources.memory import table_source
-from userdp.data.sources.rows import Parser, Row, Table, record_of
+from userdp.data.sources.parsing import Parser, Row, Table, record_of
+from userdp.data.sources.source import Entry, SourceOptions
 from userdp.data.tokenize import StoreTokenizer
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"

@@ -21,8 +21,8 @@ from typing import Any
 
 from userdp.core.extras import library
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.rows import Table, plain_parser
+from userdp.data.sources.parsing import Table, plain_parser
+from userdp.data.sources.source import SourceOptions
 from userdp.data.sources.tables import open_tables
 
 

@@ -21,8 +21,8 @@ from userdp.core import files
 from userdp.core.errors import UseError
 from userdp.data.meta import is_store
 from userdp.data.sources import Source, SourceOptions, memory, tokens
-from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_store import UserStore
 from userdp.training.private import opened
 
 _LONGEST = 1024
@@ -75,7 +75,7 @@ def store_of(
         else:
             source = memory.table_source(dataset, SourceOptions(user=user_column, text=text_column))
         # Grouping needs a database, and training as a whole must not.
-        from userdp.data.prepare import prepare_store
+        from userdp.data.pipeline import prepare_store
 
         meta = prepare_store(
             source,

@@ -38,7 +38,7 @@ from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Condition, ConditionKind
 from userdp.core import files, interrupts
 from userdp.core.errors import FailureError, UseError
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan

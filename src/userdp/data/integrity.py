@@ -22,12 +22,12 @@ import pyarrow as pa
 
 from userdp.core.errors import UseError, kind_of
 from userdp.core.files import digest_of_file
+from userdp.core.stages import NoProgress, Progress
 from userdp.data import meta as layout
-from userdp.data.files import read_arrow, write_arrow
-from userdp.data.generation import NO_EXAMPLES, Index, prolong
+from userdp.data.arrow_files import read_arrow, write_arrow
+from userdp.data.contents import NO_EXAMPLES, Index, prolong
 from userdp.data.meta import StoreMeta, read_meta
-from userdp.data.progress import NoProgress, Progress
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 
 BLOCK = 2**18
 _FILES = pa.schema([("file", pa.string()), ("size", pa.int64()), ("sha256", pa.large_binary())])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 
 QUANTILES = {"min": 0.0, "p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9,
              "p99": 0.99, "max": 1.0}  # fmt: skip
@@ -49,7 +49,7 @@ class StoreStatistics:
 
     Args:
         totals: records, users, examples, tokens, and ``near_colliding_users`` as
-            `near_ids.near_colliding` counts; drops, ``seq_len`` and ``vocab_size``.
+            `user_ids.near_colliding` counts; drops, ``seq_len`` and ``vocab_size``.
         splits: by name.
     """
 

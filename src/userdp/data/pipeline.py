@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.files import sync, write_json
+from userdp.core.stages import NoProgress, Progress
 from userdp.core.strict_json import parse
 from userdp.core.vocabulary import require_count
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
-from userdp.data.files import locked, records_folder
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
 from userdp.data.meta import StoreMeta
 from userdp.data.ownership import Owners, first_owner_facts, greedy_facts, settled
-from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Tally, in_blocks
 from userdp.data.sources import Source, user_is
-from userdp.data.sources.rows import with_lost
+from userdp.data.sources.parsing import with_lost
 from userdp.data.splits import SplitRule, require_fraction
+from userdp.data.store_folder import locked, records_folder
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
 from userdp.version import __version__

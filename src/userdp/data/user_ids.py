@@ -1,15 +1,64 @@
-"""Users whose ids are nearly the same: one person under two ids has two people's privacy budget.
+"""What is made of a user's id: its hash, and the count of ids that are nearly the same.
 
-``Ann``, ``ann``, ``ann `` and ``ann`` with a zero-width space are four users to a store, since only
-its operator can know whether they are one person. Nothing is merged here: they are counted.
+**The hash** is the only randomness that preprocessing has (invariant 11). The salt is public and
+fixed, so that a user's split and selection are the same in every store and on every machine,
+whoever the other users are. A hash is a pseudonym at best: whoever knows a user's id can compute
+it. It protects nobody, and nothing in the privacy claim rests on it.
+
+**Ids that are nearly the same**: ``Ann``, ``ann``, ``ann `` and ``ann`` with a zero-width space are
+four users to a store, and one person under two ids has two people's privacy budget. Only the
+operator can know whether they are one person, so nothing is merged here: they are counted.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
+
+HASH_BYTES = 16
+_SALT = b"userdp public salt, version 1"
+
+
+def user_hash(user: bytes) -> bytes:
+    """The 16-byte keyed BLAKE2b hash of a user's id.
+
+    >>> user_hash(b"dev0001") == user_hash(b"dev0001") != user_hash(b"dev0002")
+    True
+    """
+    return blake2b(user, digest_size=HASH_BYTES, key=_SALT, person=b"userdp user").digest()
+
+
+def content_hash(text: bytes) -> bytes:
+    """The 16-byte hash of a record's text, for de-duplication of *public* text alone."""
+    return blake2b(text, digest_size=HASH_BYTES, key=_SALT, person=b"userdp content").digest()
+
+
+def uniform(user: bytes, purpose: bytes, index: int = 0) -> float:
+    """A number in [0, 1) that depends on one user's hash, a purpose and an index alone.
+
+    Args:
+        user: a `user_hash`.
+        purpose: at most 16 bytes; different purposes give independent numbers.
+        index: e.g. the number of a record among its user's, >= 0.
+    """
+    return float(uniforms(user, purpose, [index])[0])
+
+
+def uniforms(user: bytes, purpose: bytes, indices: Iterable[int]) -> NDArray[np.float64]:
+    """`uniform` of each of ``indices``: float64 (indices,)."""
+    state = blake2b(user, digest_size=8, person=purpose)
+    digests = []
+    for index in indices:
+        one = state.copy()
+        one.update(index.to_bytes(8, "little"))
+        digests.append(one.digest())
+    numbers = np.frombuffer(b"".join(digests), dtype="<u8")
+    return (numbers >> np.uint64(11)) / 2.0**53
+
 
 _ASCII_SPACES = b" \t\n\r\x0b\x0c"
 _INVISIBLE = {"\u034f", "\u115f", "\u1160", "\u3164", *map(chr, range(0xFE00, 0xFE10))}

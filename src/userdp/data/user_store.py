@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from userdp.core.errors import UseError
 from userdp.data import meta as layout
-from userdp.data.files import ends_of, finish_erasure, pieces, read_arrow
-from userdp.data.generation import USERS, Segment, read_spans
+from userdp.data.arrow_files import ends_of, pieces, read_arrow
+from userdp.data.contents import USERS, Segment, read_spans
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.splits import Split
+from userdp.data.store_folder import finish_erasure
 
 
 @dataclass(frozen=True, slots=True)

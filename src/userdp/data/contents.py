@@ -20,10 +20,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from userdp.data import meta as layout
-from userdp.data.files import ends_of, numbers, pieces, read_arrow, write_arrow
-from userdp.data.hashing import HASH_BYTES, user_hash
+from userdp.data.arrow_files import ends_of, numbers, pieces, read_arrow, write_arrow
 from userdp.data.meta import StoreMeta
-from userdp.data.near_ids import near_colliding
+from userdp.data.user_ids import HASH_BYTES, near_colliding, user_hash
 
 CHAIN_BYTES = 32
 NO_EXAMPLES = bytes(CHAIN_BYTES)

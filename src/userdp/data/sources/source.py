@@ -16,7 +16,7 @@ from typing import IO, Any, TypeVar
 import pyarrow as pa
 
 from userdp.core.errors import UseError, UserdpError, kind_of, warn
-from userdp.data.progress import Progress
+from userdp.core.stages import Progress
 from userdp.data.records import Drop, Record, Tally
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -92,7 +92,7 @@ class Source:
         kind: its name on the command line.
         places: what ``read`` takes: files, folders, names, tables in memory.
         read: the entries of a place: a record each, or why there is none; it may tell how many
-            units of the place are read. Of a `userdp.data.sources.rows.Table` it gives rows.
+            units of the place are read. Of a `userdp.data.sources.parsing.Table` it gives rows.
         public: whether the text is public, so that nobody's privacy is at stake.
         several_owners: whether records may name `Record.owners`, to be settled by `ownership`.
         loss_mask: whether records have `Record.pieces`, so that the store has a loss mask.

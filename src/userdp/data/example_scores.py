@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from userdp.core.errors import UseError, kind_of
 from userdp.core.files import OPERATOR_FILE, whole_file
-from userdp.data.files import numbers, read_arrow, write_table
+from userdp.data.arrow_files import numbers, read_arrow, write_table
 from userdp.data.splits import Split
-from userdp.data.store import UserStore
+from userdp.data.user_store import UserStore
 
 _SCORES = pa.schema([("score", pa.float32())])
 _CONTENT, _SPLIT, _LINEAGE = b"content_sha256", b"split", b"lineage"

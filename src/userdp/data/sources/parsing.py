@@ -20,9 +20,9 @@ from typing import Any
 from userdp.core.codec import decode
 from userdp.core.errors import UseError
 from userdp.core.files import read_json
-from userdp.data.progress import NoProgress, Progress
+from userdp.core.stages import NoProgress, Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PROVENANCE, Entry, InputOptions, Source, SourceOptions
+from userdp.data.sources.source import PROVENANCE, Entry, InputOptions, Source, SourceOptions
 
 Row = dict[str, Any]
 UserOf = Callable[[str], bytes | Drop]
