@@ -17,7 +17,7 @@ from typing import Any
 from userdp.accounting import Accountant, binomial_steps, calibrate
 from userdp.core.errors import UseError
 from userdp.federated.algorithms import ALGORITHMS, Declared
-from userdp.federated.plan import FederationPlan
+from userdp.federated.federation_plan import FederationPlan
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
 from userdp.sampling.coins import Indices

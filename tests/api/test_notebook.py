@@ -38,7 +38,7 @@ def test_it_is_a_table_that_says_what_matters(value, told):
 
 
 def test_what_is_shown_is_escaped():
-    page = html_of("<script>", [("<b>", "&")], columns=("<i>", "x"), below=("<u>",))
+    page = html_of("<script>", ("<i>", "x"), [("<b>", "&")], notes=("<u>",))
     for tag in ("<script>", "<b></", "<i>", "<u>"):
         assert tag not in page
 

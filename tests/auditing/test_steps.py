@@ -7,7 +7,7 @@ import pytest
 
 from tests.auditing.toy import audit_plan
 from userdp.auditing.observer import Observed
-from userdp.auditing.steps import LEVEL, audit_steps
+from userdp.auditing.step_checks import LEVEL, audit_steps
 from userdp.core.codec import encode
 from userdp.sampling import FixedSizeUsers
 

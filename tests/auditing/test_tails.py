@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from tests.speed import fast_then_slow
-from userdp.auditing.steps import LEVEL, participation_checks
+from userdp.auditing.step_checks import LEVEL, participation_checks
 from userdp.auditing.tails import cosine_p_value, ks_p_value, spread_p_value
 
 

@@ -12,7 +12,7 @@ from tests.plans_room.conftest import synthetic_norms
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Answer
-from userdp.plans.origin import Provenance
+from userdp.plans.provenance import Provenance
 
 
 def trained_on_answers(tell: Teller, store: UserStore, folder: Path, *declared: object) -> Path:

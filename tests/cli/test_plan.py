@@ -20,7 +20,7 @@ from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Answer, OpenBudget
 from userdp.ledger.store import new_id
 from userdp.plans import Plan
-from userdp.plans.origin import Provenance
+from userdp.plans.provenance import Provenance
 
 BUNDLED = Path(library.__file__).parent / "assets/base-model/tokenizer.json"
 

@@ -20,7 +20,7 @@ from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.ledger import StoreLedger
 from userdp.plans.norms import GradientNorms
-from userdp.plans.origin import Provenance
+from userdp.plans.provenance import Provenance
 from userdp.training import probe as probe_module
 from userdp.training.config import TrainConfig
 from userdp.training.probe import probe_norms, probe_store

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from papers.images import LeafCNN, number_tokenizer
 from userdp.federated.algorithms import ALGORITHMS, Declared, Unprotected
-from userdp.federated.plan import FederationPlan
+from userdp.federated.federation_plan import FederationPlan
 from userdp.noise import Gaussian
 from userdp.plans import Budget
 

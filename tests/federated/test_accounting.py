@@ -16,7 +16,7 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import PrivacyUnit
 from userdp.data.selection import select_once
 from userdp.federated.algorithms import ALGORITHMS, silo_mechanism
-from userdp.federated.plan import FederationPlan
+from userdp.federated.federation_plan import FederationPlan
 from userdp.noise import Gaussian
 
 

@@ -16,8 +16,8 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from tests.federated.plans import FACTS, NUMBERS, plan
 from tests.federated.toys import images
 from tests.ledgers import entries
+from userdp.federated.federation_plan import LanguageModel
 from userdp.federated.flower import write_app
-from userdp.federated.plan import LanguageModel
 from userdp.federated.rounds import read_rounds
 from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation

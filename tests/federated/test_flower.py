@@ -16,9 +16,9 @@ from tests.federated.toys import images
 from userdp.core.errors import FailureError, UseError
 from userdp.federated import flower
 from userdp.federated import rounds as rounds_module
+from userdp.federated.federation_models import build_model, weights_of
+from userdp.federated.federation_plan import LanguageModel
 from userdp.federated.flower import ARRAYS, CONFIG, REFUSALS, client_app, serve
-from userdp.federated.models import build_model, weights_of
-from userdp.federated.plan import LanguageModel
 from userdp.federated.rounds import aggregate, load_weights, read_rounds
 from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation, run_in_process

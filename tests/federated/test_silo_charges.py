@@ -10,7 +10,7 @@ from tests.federated.toys import COUNTS, WIDTH, ZERO, broken, items, silo, toy_p
 from tests.ledgers import entries
 from userdp.claims import claim
 from userdp.core.errors import FailureError, UseError
-from userdp.federated.claim import federation_claim
+from userdp.federated.federation_claim import federation_claim
 from userdp.ledger import StoreLedger
 
 

@@ -23,7 +23,7 @@ from userdp.ledger.lines import (
     Release,
 )
 from userdp.plans import PrivateSelection, Series
-from userdp.plans.origin import NonPrivateLook
+from userdp.plans.provenance import NonPrivateLook
 
 PLAN = uls_plan()
 MEASURED = replace(PLAN, origins={"steps": NonPrivateLook(what="gradient norms")})

@@ -16,7 +16,7 @@ from userdp.ledger import RunLedger, RunRecord, StoreLedger
 from userdp.ledger.run import write_winner
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import FixedGrid, PrivateSelection, StepRecord
-from userdp.plans.origin import NonPrivateLook
+from userdp.plans.provenance import NonPrivateLook
 
 
 @pytest.mark.pitfall(number=39)

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from userdp.plans.norms import GradientNorms
-from userdp.plans.origin import Provenance
 from userdp.plans.planner import Request
+from userdp.plans.provenance import Provenance
 
 
 def synthetic_norms(*, shared: float = 0.2, own: float = 1.0, most: int = 64, **changes):

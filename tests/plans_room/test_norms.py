@@ -11,7 +11,7 @@ from tests.plans_room.conftest import synthetic_norms
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.plans.norms import GradientNorms, require_told
-from userdp.plans.origin import Provenance
+from userdp.plans.provenance import Provenance
 from userdp.queries.statistics import STEPS_PER_DOUBLING, draw_medians, rank_error
 
 HALF_A_STEP = 2 ** (0.5 / STEPS_PER_DOUBLING)

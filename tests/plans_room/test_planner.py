@@ -12,9 +12,9 @@ from tests.plans_room.conftest import request, synthetic_norms
 from userdp.accounting import binomial_steps, calibrate
 from userdp.core.errors import UseError
 from userdp.plans import Plan
-from userdp.plans.origin import Provenance, Release
 from userdp.plans.planner import propose
 from userdp.plans.proposal import PrivacyBudget
+from userdp.plans.provenance import Provenance, Release
 from userdp.plans.resolved import PlanFields, resolve
 
 

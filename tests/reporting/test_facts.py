@@ -16,7 +16,7 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import round_up
 from userdp.ledger import StoreLedger
 from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
-from userdp.plans.origin import LedgerLine, NonPrivateLook
+from userdp.plans.provenance import LedgerLine, NonPrivateLook
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.facts import read_run, read_runs, read_store_total
 from userdp.reporting.page import MOST_TOLD, render_report

@@ -18,7 +18,7 @@ from userdp.core import files
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.ledger.folder import DIVERGED
-from userdp.sweeping.folder import SweepFolder, copy_released
+from userdp.sweeping.sweep_folder import SweepFolder, copy_released
 
 PLAN = uls_plan()
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from userdp.cli.output import in_words
-from userdp.sweeping.choice import Score, behind, exact_score, inside_the_noise
+from userdp.sweeping.trial_scores import Score, behind, exact_score, inside_the_noise
 
 
 def test_pairs_tell_what_the_losses_alone_do_not():

@@ -32,8 +32,8 @@ from userdp.ledger.journal import exclusive
 from userdp.ledger.lines import BeginTuning, Settle
 from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
-from userdp.sweeping.choice import selection_score
 from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.trial_scores import selection_score
 from userdp.training.opening import constants_digest
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)

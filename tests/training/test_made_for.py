@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from userdp.core.errors import UseError
-from userdp.plans.origin import MadeFor
+from userdp.plans.provenance import MadeFor
 from userdp.training.origin import ledger_id, require_made_for
 
 MADE = MadeFor(weights="a" * 64, adapters="rank 4")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from userdp.data import Drop, Record
+from userdp.data.records import Drop, Record
 from userdp.data.sources import KINDS, At, Kind, SourceOptions
 
 SAID = re.compile(r"\[\d\d:\d\d\] <(?P<who>[^>]*)> ?(?P<what>.*)")

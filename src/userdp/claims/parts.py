@@ -18,7 +18,7 @@ from userdp.accounting.filters import ACCOUNTANT as FILTER
 from userdp.accounting.filters import RenyiFilter
 from userdp.core.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
 from userdp.plans import FixedGrid, Plan, Series, Tuning
-from userdp.plans.origin import NonPrivateLook
+from userdp.plans.provenance import NonPrivateLook
 from userdp.sampling import PoissonUsers
 
 PriceOfPlan: TypeAlias = Callable[[Plan, float | None], Guarantee]

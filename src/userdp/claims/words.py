@@ -164,7 +164,7 @@ class Claim:
     def _repr_html_(self) -> str:
         priced = [(part.in_words, part.guarantee()) for part in self.parts]
         rows = [(words, round_up(own.epsilon), delta_up(own.delta)) for words, own in priced]
-        return html_of(str(self), rows, columns=("made of", "ε at most", "δ"))
+        return html_of(str(self), ("made of", "ε at most", "δ"), rows)
 
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain values, for JSON."""

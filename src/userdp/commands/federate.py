@@ -22,8 +22,8 @@ from userdp.data.sources import InputOptions, open_source
 from userdp.data.sources.source import SourceOptions
 from userdp.data.tokenize import StoreTokenizer
 from userdp.federated.algorithms import Declared
-from userdp.federated.claim import FederationClaim
-from userdp.federated.plan import PLAN_FILE, FederationPlan, LanguageModel
+from userdp.federated.federation_claim import FederationClaim
+from userdp.federated.federation_plan import PLAN_FILE, FederationPlan, LanguageModel
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
 from userdp.plans import Budget, Plan
 from userdp.plans.small_delta import require_small_delta

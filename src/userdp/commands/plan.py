@@ -25,9 +25,9 @@ from userdp.ledger.history import History
 from userdp.ledger.lines import DeclareSeries
 from userdp.ledger.store import new_id
 from userdp.plans.norms import GradientNorms
-from userdp.plans.origin import Provenance, Release
 from userdp.plans.planner import Request, propose
 from userdp.plans.proposal import Proposal
+from userdp.plans.provenance import Provenance, Release
 from userdp.queries.statistics import require_one_owner
 from userdp.training.config import TrainConfig
 

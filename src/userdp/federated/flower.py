@@ -31,8 +31,8 @@ from userdp.core.errors import FailureError, UseError, UserdpError, kind_of
 from userdp.core.extras import library
 from userdp.core.files import write_file
 from userdp.core.stages import Progress
-from userdp.federated.models import build_model, put_weights, shared_model, weights_of
-from userdp.federated.plan import PLAN_FILE, FederationPlan
+from userdp.federated.federation_models import build_model, put_weights, shared_model, weights_of
+from userdp.federated.federation_plan import PLAN_FILE, FederationPlan
 from userdp.federated.rounds import (
     MODEL_FILE,
     Answers,

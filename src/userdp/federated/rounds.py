@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from userdp.core.errors import UseError
 from userdp.core.files import append_line, write_file
 from userdp.core.stages import NoProgress, Progress
-from userdp.federated.plan import FederationPlan
+from userdp.federated.federation_plan import FederationPlan
 from userdp.ledger.folder import read_lines
 
 Weights = dict[str, NDArray[np.float32]]

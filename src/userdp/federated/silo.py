@@ -20,8 +20,8 @@ from userdp.core.errors import FailureError, UseError
 from userdp.core.files import read_json, sweep, write_json
 from userdp.data.meta import read_meta
 from userdp.data.user_store import UserStore
-from userdp.federated.models import build_model, put_weights, weights_of
-from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan, LanguageModel
+from userdp.federated.federation_models import build_model, put_weights, weights_of
+from userdp.federated.federation_plan import PLAN_FILE, RUN, STORE, FederationPlan, LanguageModel
 from userdp.federated.rounds import Weights, load_weights, save_weights
 from userdp.gradients import Loss, trainable_parameters
 from userdp.ledger import RunFolder, RunRecord

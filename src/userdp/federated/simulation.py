@@ -16,12 +16,12 @@ from userdp.data.records import Record
 from userdp.data.splits import Split
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
-from userdp.federated.claim import FederationClaim, federation_claim
-from userdp.federated.data import make_store, spread
-from userdp.federated.models import build_model, put_weights, weights_of
-from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan
+from userdp.federated.federation_claim import FederationClaim, federation_claim
+from userdp.federated.federation_models import build_model, put_weights, weights_of
+from userdp.federated.federation_plan import PLAN_FILE, RUN, STORE, FederationPlan
 from userdp.federated.rounds import MODEL_FILE, Answers, Weights, load_weights, run_rounds
 from userdp.federated.silo import Silo, silo_folder
+from userdp.federated.spreading import make_store, spread
 from userdp.plans import Plan
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import evaluate
@@ -43,7 +43,7 @@ def make_federation(
     Args:
         folder: is made.
         plan: the federation's.
-        records: all silos' together, spread by `userdp.federated.data.places`.
+        records: all silos' together, spread by `userdp.federated.spreading.places`.
         tokenizer: the one that the plan's model reads.
         seed: of the spread; public.
 

@@ -4,8 +4,8 @@ The sampler and the accounted mechanism (`Plan.mechanism`) are both built from t
 ``sampling``, so that what is claimed is what runs.
 """
 
-from userdp.plans.origin import LedgerLine, MadeFor, NonPrivateLook, Origin
-from userdp.plans.plan import Budget, Plan, StepRecord
+from userdp.plans.frozen_plan import Budget, Plan, StepRecord
+from userdp.plans.provenance import LedgerLine, MadeFor, NonPrivateLook, Origin
 from userdp.plans.series import Series
 from userdp.plans.tuning import FixedGrid, PrivateSelection, Tuning
 

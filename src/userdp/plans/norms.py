@@ -13,8 +13,8 @@ from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, write_json
 from userdp.core.vocabulary import require_count, require_positive
-from userdp.plans.origin import MadeFor, Provenance
-from userdp.plans.plan import Saved
+from userdp.plans.frozen_plan import Saved
+from userdp.plans.provenance import MadeFor, Provenance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

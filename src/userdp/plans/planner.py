@@ -24,11 +24,11 @@ from userdp.core.clip import Clip
 from userdp.core.errors import UseError, warn
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.noise import Gaussian
+from userdp.plans.frozen_plan import Budget, Plan
 from userdp.plans.norms import GradientNorms, require_told
-from userdp.plans.origin import Constant, Provenance, Release, origins_of
-from userdp.plans.plan import Budget, Plan
 from userdp.plans.preset import MOST_NOISE, preset, require_signal
 from userdp.plans.proposal import PrivacyBudget, Proposal
+from userdp.plans.provenance import Constant, Provenance, Release, origins_of
 from userdp.plans.series import MOST_RUNS, Series
 from userdp.plans.small_delta import delta_for, require_small_delta
 from userdp.sampling import PoissonExamples, PoissonUsers, Sampling

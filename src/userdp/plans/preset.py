@@ -1,6 +1,6 @@
 """`preset`: every constant of a run from its budget and the declared population, by public rules.
 
-Nothing here reads a store, so that the constants are declared ones (`userdp.plans.origin`).
+Nothing here reads a store, so that the constants are declared ones (`userdp.plans.provenance`).
 `userdp plan` begins with the same rules; gradient norms choose only what the rules leave open
 (`userdp.plans.planner`).
 """
@@ -19,7 +19,7 @@ from userdp.core.vocabulary import (
     require_delta,
     require_positive,
 )
-from userdp.plans.plan import Plan
+from userdp.plans.frozen_plan import Plan
 from userdp.plans.small_delta import delta_for
 
 # Source: a simulated grid on public text, models up to 3 M parameters: docs/results/recipe.md.

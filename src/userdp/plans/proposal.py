@@ -14,9 +14,9 @@ from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
 from userdp.core.vocabulary import epsilon_up, require_delta, require_positive
 from userdp.notebook import html_of
+from userdp.plans.frozen_plan import PROPOSAL_SCHEMA, Plan
 from userdp.plans.norms import GradientNorms
-from userdp.plans.origin import Constant, Release, in_words, uncovered
-from userdp.plans.plan import PROPOSAL_SCHEMA, Plan
+from userdp.plans.provenance import Constant, Release, in_words, uncovered
 from userdp.plans.series import Series
 
 
@@ -131,13 +131,12 @@ class Proposal:
         rows = self.rows()
         return html_of(
             self.reason,
+            [name.replace("_", " ") for name in rows[0]],
             [
                 [f"{one:.4g}" if isinstance(one, float) else str(one) for one in row.values()]
                 for row in rows
             ],
-            columns=[name.replace("_", " ") for name in rows[0]],
-            strong=[number for number, row in enumerate(rows) if row["chosen"]],
-            below=(f"Chosen from {self.basis}.", *self.notes),
+            notes=(f"Chosen from {self.basis}.", *self.notes),
         )
 
     def save(self, path: Path) -> None:

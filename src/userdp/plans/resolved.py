@@ -12,7 +12,7 @@ from userdp.core.clip import AdaptiveClipping, Clip, ClipForm
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import PrivacyUnit
 from userdp.noise import Gaussian
-from userdp.plans.plan import Budget, Plan
+from userdp.plans.frozen_plan import Budget, Plan
 from userdp.plans.preset import Preset, preset, require_signal
 from userdp.plans.proposal import Proposal, as_plan
 from userdp.sampling import SAMPLINGS, Sampling

@@ -14,7 +14,7 @@ from userdp.accounting.accountants import Accountant
 from userdp.accounting.mechanisms import Mixture
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, require_count
-from userdp.plans.plan import Plan
+from userdp.plans.frozen_plan import Plan
 
 MOST_RUNS = 10_000
 

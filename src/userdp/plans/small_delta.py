@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, require_count, require_delta
-from userdp.plans.plan import Plan
+from userdp.plans.frozen_plan import Plan
 
 
 class DeltaSize(StrEnum):

@@ -36,7 +36,7 @@ from userdp.core.vocabulary import (
     require_positive,
 )
 from userdp.noise import Gaussian, NoiseLaw
-from userdp.plans.plan import Budget, Plan
+from userdp.plans.frozen_plan import Budget, Plan
 
 SCHEMA = "userdp.tuning/2"
 _MOST_FACTOR = 1024.0

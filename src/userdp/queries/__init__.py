@@ -1,6 +1,6 @@
 """Statistics of a store under user-level DP, each a line of the store's privacy ledger."""
 
-from userdp.plans.origin import Release
+from userdp.plans.provenance import Release
 from userdp.queries.comparison import ReleasedLosses, release_losses
 from userdp.queries.statistics import DEFAULT_STATISTICS, release
 

@@ -31,7 +31,7 @@ from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Answer, Query
-from userdp.plans.origin import Release
+from userdp.plans.provenance import Release
 
 DEFAULT_STATISTICS = ("users", "examples", "median")
 STEPS_PER_DOUBLING = 8

@@ -27,7 +27,7 @@ from userdp.ledger import RunRecord, StoreLedger
 from userdp.ledger.lines import ReleaseLoss
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
-from userdp.plans.origin import in_words
+from userdp.plans.provenance import in_words
 from userdp.plans.small_delta import rule_of, size_of
 from userdp.reporting.meaning import FALSE_ALARMS, Meaning, factor_up, meaning_of_claim, percent_up
 from userdp.reporting.rendering import delta_text, number_text, short, visible, words

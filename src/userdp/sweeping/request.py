@@ -21,8 +21,8 @@ from userdp.core.vocabulary import require_positive
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.plans import FixedGrid, Plan, Tuning
-from userdp.plans.origin import in_words, uncovered
 from userdp.plans.proposal import Proposal, as_plan
+from userdp.plans.provenance import in_words, uncovered
 from userdp.plans.tuning import divided, selected
 from userdp.queries.statistics import require_one_owner
 from userdp.training.config import TrainConfig, changed

@@ -38,7 +38,9 @@ from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
 from userdp.ledger.journal import exclusive
 from userdp.ledger.store import new_id
 from userdp.plans import PrivateSelection
-from userdp.sweeping.choice import (
+from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
+from userdp.sweeping.sweep_folder import Begun, SweepFolder
+from userdp.sweeping.trial_scores import (
     Score,
     behind,
     exact_score,
@@ -46,8 +48,6 @@ from userdp.sweeping.choice import (
     released_score,
     selection_score,
 )
-from userdp.sweeping.folder import Begun, SweepFolder
-from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
 from userdp.training.config import RunOptions
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.loop import train

@@ -30,7 +30,7 @@ from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
 from userdp.ledger import StoreLedger
 from userdp.plans.norms import GradientNorms, require_told
-from userdp.plans.origin import Provenance
+from userdp.plans.provenance import Provenance
 from userdp.queries.statistics import charge, draw_medians, rank_error
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import gather_units

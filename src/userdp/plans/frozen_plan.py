@@ -26,7 +26,7 @@ from userdp.core.vocabulary import (
 )
 from userdp.noise import NoiseLaw
 from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler
-from userdp.plans.origin import MadeFor, Origin
+from userdp.plans.provenance import MadeFor, Origin
 from userdp.sampling import Sampling
 
 

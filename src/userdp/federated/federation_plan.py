@@ -18,7 +18,7 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, PrivacyUnit, require_count, require_positive
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
 from userdp.plans import Budget, Plan
-from userdp.plans.plan import Saved
+from userdp.plans.frozen_plan import Saved
 
 PLAN_FILE, STORE, RUN = "federation.json", "store", "run"
 """What lies in a silo's folder; see docs/federated.md."""
@@ -30,7 +30,7 @@ _MOST_SILOS = 10_000
 class ModelSpec:
     """The model, so that every silo and the server build the same one.
 
-    `userdp.federated.models.build_model` builds it.
+    `userdp.federated.federation_models.build_model` builds it.
 
     Args:
         tokenizer_sha256: of the tokenizer.json that every silo's store is made with.

@@ -14,7 +14,7 @@ from userdp.claims.lineage import Lineage, run_lineage
 from userdp.claims.parts import Bound, Condition, ConditionKind, Part, Unclaimed
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee
-from userdp.federated.plan import FederationPlan
+from userdp.federated.federation_plan import FederationPlan
 from userdp.ledger import RunRecord
 from userdp.plans import Plan
 

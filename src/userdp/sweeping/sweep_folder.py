@@ -28,8 +28,8 @@ from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, RunRecord
 from userdp.ledger.folder import DIVERGED
 from userdp.ledger.run import write_winner
-from userdp.sweeping.choice import Score
 from userdp.sweeping.request import SweepRequest
+from userdp.sweeping.trial_scores import Score
 
 _NO_TIME = 315_532_800
 """1 January 1980, which no file system refuses: when a trial ended tells which one it was."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from userdp.core.errors import UseError
-from userdp.federated.plan import LanguageModel, ModelSpec
+from userdp.federated.federation_plan import LanguageModel, ModelSpec
 from userdp.federated.rounds import Weights, misfits
 from userdp.gradients import Loss, causal_lm_loss, trainable_parameters
 from userdp.training.config import TrainConfig
