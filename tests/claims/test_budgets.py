@@ -16,9 +16,8 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.data.pipeline import append_records
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.lines import DeclareSeries, OpenBudget
+from userdp.ledger.lines import OpenBudget
 from userdp.ledger.store import new_id
-from userdp.plans import Series
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 
@@ -68,10 +67,9 @@ def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
     assert tell("verify", tmp_path / "sweep/winner")[0] == 0
 
 
-ONE, SERIES = PLAN.guarantee().epsilon, Series(plan=PLAN, runs=3)
+ONE = PLAN.guarantee().epsilon
 MONTHS = {
     "adding up": ([], [ONE, 2 * ONE, 3 * ONE]),
-    "series": ([DeclareSeries(run_id="s", series=SERIES)], [SERIES.guarantee().epsilon] * 3),
     "budget": ([OpenBudget(run_id="b", filter=FILTER)], [20.0] * 3),
 }
 

@@ -77,10 +77,9 @@ def test_random_lives(people, seed):
     for number in range(3):
         for _ in range(draw.randint(0, 2)):
             people.ask(draw.choice([0.1, 1 / 3, 0.5]), draw.choice(["users", "median"]))
-        options = draw.choice([(), ("--repeat", 2)])
-        total = people.plan(*options, epsilon=draw.choice([5, 8]))
+        total = people.plan(epsilon=draw.choice([5, 8]))
         if draw.random() < 0.8:
-            assert people.train(f"run-{number}") == total, (options, number)
+            assert people.train(f"run-{number}") == total, number
 
 
 def test_of_a_budget_all_is_claimed_and_said(people):

@@ -132,19 +132,7 @@ def test_a_model_is_probed_where_no_norms_are_given(store, plan):
 FEW = {"budget": 16, "steps": 6, "population": 100, "delta": 1e-5}
 
 
-def test_repeat_declares_a_series_and_makes_epsilon_that_of_all_runs(store, plan, tmp_path):
-    three = ("--most-noise", 1000, "--repeat", 3)
-    assert plan(store, *three, **FEW)[0] == 0
-    [declared] = StoreLedger(store).history().series.values()
-    made = Plan.load(tmp_path / "plan.json")
-    assert declared.series.holds(made)
-    assert 3.99 < declared.series.guarantee().epsilon <= 4
-    assert made.guarantee().epsilon < 3
-    assert plan(store, *three, **FEW, out=tmp_path / "again.json")[0] == 0
-    assert len(StoreLedger(store).history().series) == 1, "declared again, it is the same series"
-
-
-def test_under_a_budget_the_plan_says_what_of_it_a_run_takes(store, plan, tmp_path):
+def test_under_a_budget_the_plan_says_what_of_it_a_run_takes(store, plan):
     opened = RenyiFilter.opened(epsilon=8.0, delta=1e-5)
     StoreLedger(store).append(OpenBudget(run_id=new_id(), filter=opened))
     query(StoreLedger(store), "q", name="users", pure_epsilon=0.5)
@@ -152,10 +140,6 @@ def test_under_a_budget_the_plan_says_what_of_it_a_run_takes(store, plan, tmp_pa
     assert status == 0
     assert "note: the store has a budget of epsilon 8, of which " in said
     assert "is added to that" not in said
-    series = tmp_path / "series.json"
-    status, said = plan(store, "--most-noise", 1000, "--repeat", 3, **FEW, out=series)
-    assert (status, "a second way to pay" in said) == (2, True)
-    assert not series.exists()
 
 
 def test_a_plan_for_hardware_says_what_is_predicted_and_that_it_is(store, plan, tmp_path):

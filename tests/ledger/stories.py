@@ -15,21 +15,14 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.claims.lineage import inherited
 from userdp.ledger import History, StoreLedger
-from userdp.ledger.lines import (
-    BeginTuning,
-    Declare,
-    DeclareSeries,
-    OpenBudget,
-    Release,
-)
-from userdp.plans import PrivateSelection, Series
+from userdp.ledger.lines import BeginTuning, Declare, OpenBudget, Release
+from userdp.plans import PrivateSelection
 from userdp.plans.provenance import NonPrivateLook
 
 PLAN = uls_plan()
 MEASURED = replace(PLAN, origins={"steps": NonPrivateLook(what="gradient norms")})
 PRICE = PLAN.guarantee()
 FILTER = RenyiFilter.opened(epsilon=8.0, delta=1e-5)
-SERIES = Series(plan=PLAN, runs=3)
 LAW = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
 SELECTION = PrivateSelection(plans=(PLAN,), score_epsilon=0.1, repetitions=LAW)
 
@@ -69,7 +62,6 @@ VERBS = {
         ledger, selection=replace(SELECTION, plans=(MEASURED,)) if words else SELECTION
     ),
     "filter": lambda ledger: ledger.append(OpenBudget(run_id="budget", filter=FILTER)),
-    "series": lambda ledger: ledger.append(DeclareSeries(run_id="series", series=SERIES)),
 }
 
 

@@ -1,4 +1,4 @@
-"""A store's budget with a filter, and a declared series of runs: what is admitted and claimed."""
+"""A store's budget with a filter, what is admitted and claimed."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import json
 
 import pytest
 
-from tests.ledger.stories import FILTER, PLAN, PRICE, SERIES, parts, write
+from tests.ledger.stories import FILTER, PLAN, PRICE, write
 from tests.ledgers import reserve, settle
 from tests.plans import changed_plan, els_plan
-from userdp.accounting.accountants import Accountant
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.ledger import History, StoreLedger
 from userdp.ledger.budget import overview
-from userdp.ledger.lines import DeclareSeries, OpenBudget
-from userdp.plans import Series
+from userdp.ledger.lines import OpenBudget
 from userdp.sampling import FixedSizeUsers
 
 
@@ -28,12 +26,6 @@ def bare(tmp_path):
 @pytest.fixture
 def ledger(bare):
     write(bare, "filter")
-    return bare
-
-
-@pytest.fixture
-def declared(bare):
-    write(bare, "series")
     return bare
 
 
@@ -189,75 +181,3 @@ def test_a_filter_buys_runs_as_long_as_its_reserve_of_delta_lasts(bare):
     like = bare.history().charges["one"].cost(opened)
     assert opened.capacity // like.rho > 3, "or the reserve would not be what ends"
     assert overview(bare.history()).buys.runs == 2
-
-
-# A declared series of runs: one price for all of them, fixed before the first.
-
-WHOLE_SERIES = SERIES.guarantee()
-
-
-def test_all_runs_of_a_series_together_cost_its_exact_composition(declared):
-    together = PLAN.mechanism.with_steps(15).epsilon(1e-5).upper
-    assert WHOLE_SERIES.epsilon == pytest.approx(together, rel=1e-6)
-    assert WHOLE_SERIES.epsilon < 2 * PRICE.epsilon
-    for name in ("a", "b", "c"):
-        write(declared, f"run {name}")
-        assert told(declared).guarantee == WHOLE_SERIES, "whatever of it took place"
-    assert (told(declared).standing, told(declared).conditions) == ("guarantee", ())
-    assert told(declared).composition.startswith("a declared series of 3 runs of 5 steps")
-
-
-PAID = {
-    "series; run a; run b; run c; ask": "series q",
-    "series; run a; run b; run c; run d": "series d",  # a run more than was declared
-    "run early; series; run one": "early series",
-    "series; run one; run copy again one; run two": "series",
-}
-
-
-@pytest.mark.parametrize("story", PAID)
-def test_what_is_none_of_a_series_is_paid_beside_it(bare, story):
-    write(bare, story)
-    assert parts(bare) == PAID[story]
-    beside = {"q": 0.25, "d": PRICE.epsilon, "early": PRICE.epsilon, "series": WHOLE_SERIES.epsilon}
-    whole = sum(beside[part] for part in PAID[story].split())
-    assert told(bare).guarantee.epsilon == pytest.approx(whole)
-
-
-def test_clip_norm_and_origins_may_follow_and_prices_may_not(declared):
-    write(declared, "run one")
-    follows = changed_plan(PLAN, l2_clip_norm=0.1, item_clip_norm=0.05)
-    reserve(declared, "two", follows, logged=False)
-    assert told(declared).guarantee == WHOLE_SERIES
-    for name, value in {"noise_multiplier": 2.5, "sampling_probability": 0.05, "group_size": 3,
-                        "steps": 4, "population": 110}.items():  # fmt: skip
-        assert not SERIES.holds(changed_plan(PLAN, **{name: value})), name
-    reserve(declared, "other", changed_plan(PLAN, population=110), logged=False)
-    assert parts(declared) == "series other"
-    assert told(declared).standing == "spent so far"
-
-
-def test_a_series_of_which_nothing_was_taken_is_not_declared_twice(bare):
-    def declare(name, runs=3):
-        return bare.append(DeclareSeries(run_id=name, series=Series(plan=PLAN, runs=runs))).series
-
-    declare("first")
-    assert list(declare("same")) == ["first"]
-    declare("other", runs=2)
-    write(bare, "run one")
-    # A run of the first was taken, so that this is a second series.
-    assert list(declare("again")) == ["first", "other", "again"]
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [
-        els_plan(fixed_graph=True),
-        changed_plan(els_plan(), accountant=Accountant.GROUP_PRIVACY),
-        changed_plan(PLAN, unsafe_shuffle=True),
-    ],
-    ids=["fixed graph", "group privacy", "shuffled"],
-)
-def test_what_does_not_compose_exactly_is_no_series(plan):
-    with pytest.raises(UseError, match="no series"):
-        Series(plan=plan, runs=2)

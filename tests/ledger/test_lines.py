@@ -14,7 +14,7 @@ from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger, journal, lines
 from userdp.ledger.history import fold
 from userdp.ledger.lines import Open
-from userdp.plans import PrivateSelection, Series, StepRecord
+from userdp.plans import PrivateSelection, StepRecord
 
 PLAN = uls_plan()
 WORDS = {"run_id": "r", "when": "now", "state": "s", "constants": "c", "base": {"parts": []}}
@@ -38,7 +38,6 @@ LINES = [
     lines.Forget(before="a", after="b"),
     lines.Declare(constants="c"),
     lines.OpenBudget(run_id="b", filter=RenyiFilter.opened(epsilon=8.0, delta=1e-5), when="now"),
-    lines.DeclareSeries(run_id="d", series=Series(plan=PLAN, runs=3), when="now"),
     lines.Begin(run_id="r", plan=PLAN, facts={"seq_len": 8}, lineage={}),
     lines.Attempt(step=StepRecord.of_plan(PLAN)),
     lines.Finish(attempts=3, digests={"weights": None}, files={"model/config.json": "d"}),

@@ -41,8 +41,6 @@ def ledger(tmp_path) -> StoreLedger:
 REFUSED = {
     **{f"{before}; filter": r"after a\s+look bounds nothing"
        for before in ("look stats", "run one", "ask", "tuning a", "filter")},
-    "series; filter": "bounds nothing",
-    "filter; series": "second way to pay",
     "filter; plain": "worth nothing",
     "filter; run one; graph": "different adjacencies",
     "run one; run one": "already charged",
@@ -50,7 +48,6 @@ REFUSED = {
     "run one; settle one 99": "cannot settle",
     "ask; release s": "nothing here paid for it",
     "tuning a b; tuning a c": "base model is not the one",
-    "series; run a; run b again a; run c; run d again a": "a run more than was declared",
 }  # fmt: skip
 
 
@@ -96,9 +93,7 @@ CONDITIONS = {
     # In a filter, whether a declared run takes place must follow from releases alone.
     "filter; declare a; look stats; run one of a": "stats",
     "filter; run one; look stats; run two logged; run three": "stats, train",
-    **{f"{fixed}; run one; look stats{then}": "stats" if then else ""
-       for fixed in ("filter", "series") for then in ("", "; run two")},
-    "series; run one logged; run two": "train",
+    "filter; run one; look stats": "",
     # What a loop of somebody's own may have seen while it was open, also by a further charge.
     "run loop steered; look stats": "stats",
     "run loop steered; look stats; settle loop; look evaluate": "stats",
@@ -114,7 +109,7 @@ def test_invariant_13_what_may_have_been_chosen_by_an_exact_look_says_so(ledger,
     write(ledger, story)
     looks = {"exact-looks": CONDITIONS[story]} if CONDITIONS[story] else {}
     assert told(ledger) == looks
-    if story.startswith(("filter", "series")):
+    if story.startswith("filter"):
         assert claim(ledger.path.parent).standing == "guarantee"
 
 
@@ -162,7 +157,6 @@ INHERITED = {
     "ask; run one logged; run r": ("q one", "train"),
     "plain; run r": ("", "train"),
     "filter; ask; run one; run r": ("budget", ""),
-    "series; run one; run r": ("series", ""),
     "declare a; look stats; ask; declare a; run r of a": ("", ""),  # as old as the first time
     "look stats; ask; declare a; run r of a": ("q", "stats"),
     "declare a; declare b; look stats; ask; run one of a; run r of b": ("", ""),

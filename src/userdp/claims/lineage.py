@@ -25,7 +25,6 @@ from userdp.claims.parts import (
     Condition,
     ConditionKind,
     Filtered,
-    OfSeries,
     Part,
     Query,
     Steps,
@@ -135,15 +134,15 @@ def _dearer(one: Part, other: Part) -> Part:
 
 
 # Which way each line of a store's ledger is paid for: the first of these that applies, always. A
-# store with a budget pays everything by its filter; a run of a declared series is paid by the
-# series; what is left adds up (basic composition).
+# store with a budget pays everything by its filter; without one, charges add up (basic
+# composition).
 
 
 def parts_of(history: History, charges: Iterable[Charge]) -> list[Part]:
     """What lines of a store's ledger paid for, each part once.
 
-    A filter and a series are parts as a whole, as soon as one of the lines is theirs. Further
-    charges of a run's plan are part of the run.
+    A filter is one part as a whole, as soon as one of the lines is its own. Further charges of a
+    run's plan are part of the run.
     """
     parts: dict[str, Part] = {}
     for charge in charges:
@@ -167,15 +166,13 @@ def payer_of(history: History, run_id: str) -> Part | None:
         paying = (one for one, slots in history.slots.items() if slot in slots)
         charge = history.charges.get(next(paying, ""))
     part = None if charge is None else _part_of(history, charge)
-    return part if isinstance(part, Filtered | OfSeries) else None
+    return part if isinstance(part, Filtered) else None
 
 
 def _part_of(history: History, charge: Charge) -> Part:
     opened, run_id = history.budget, charge.run_id
     if opened is not None:
         return Filtered(id=opened.run_id, filter=opened.filter, adjacency=charge.adjacency)
-    if charge.series is not None:
-        return OfSeries(id=charge.series, series=history.series[charge.series].series)
     if charge.query_epsilon is not None:
         name = charge.query_name or "a statistic"
         return Query(id=run_id, name=name, pure_epsilon=charge.query_epsilon)
@@ -258,7 +255,7 @@ def store_conditions(history: History, parts: Iterable[Part]) -> tuple[Condition
 
     * Plan and options of a run, ε and kind of an answer: that no exact number chose them that was
       shown before they were fixed (`History.fixed_at`; an answer is fixed when it is charged). In
-      a filter or a series also *whether* a charge takes place has to follow from releases alone,
+      a filter also *whether* a charge takes place has to follow from releases alone,
       so that there each counts from its own line.
     * What a plan itself was made from.
     * What was shown while somebody's own loop was open or interrupted.
@@ -269,7 +266,7 @@ def store_conditions(history: History, parts: Iterable[Part]) -> tuple[Condition
         parts: what they paid for.
     """
     charges = history.charges.values()
-    shared = any(isinstance(part, Filtered | OfSeries) for part in parts)
+    shared = any(isinstance(part, Filtered) for part in parts)
     fixed = (
         one.at if shared or not one.is_run or one.again else history.fixed_at(one.constants, one.at)
         for one in charges
@@ -343,8 +340,6 @@ def _own_part(run: RunRecord) -> Part:
 def _payer(path: Path, values: Any, plan: Plan) -> Part:
     """What pays for a run together with others; `UseError` if it pays for no runs of this plan."""
     part = decode(Part, values, what=f"what pays for the run in {path}")
-    if isinstance(part, OfSeries) and part.series.holds(plan):
-        return part
     if isinstance(part, Filtered) and plan.sampling.adjacency is part.adjacency:
         return part
     raise UseError(

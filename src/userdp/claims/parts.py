@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 from userdp.accounting.filters import ACCOUNTANT as FILTER
 from userdp.accounting.filters import RenyiFilter
 from userdp.core.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
-from userdp.plans import FixedGrid, Plan, Series, Tuning
+from userdp.plans import FixedGrid, Plan, Tuning
 from userdp.plans.provenance import NonPrivateLook
 from userdp.sampling import PoissonUsers
 
@@ -57,7 +57,7 @@ class Part:
     @property
     def has_delta(self) -> bool:
         """Whether a δ may be chosen for it."""
-        return isinstance(self, Steps | Choice | OfSeries)
+        return isinstance(self, Steps | Choice)
 
     def guarantee(self, *, delta: float | None = None, price: PriceOfPlan = own_price) -> Guarantee:
         """Its claim, at its own δ by default; ε is infinite where it has none."""
@@ -68,7 +68,7 @@ class Part:
                 return replace(once, epsilon=once.epsilon * charges, delta=in_all)
             case Choice(tuning=FixedGrid() as grid):
                 return grid.guarantee(delta=delta, price=price)
-            case Choice(tuning=declared) | OfSeries(series=declared):
+            case Choice(tuning=declared):
                 return declared.guarantee(delta=delta)
             case Query(pure_epsilon=epsilon):  # every user is asked: q = 1
                 return _per_user(epsilon, 0.0, sampling=PoissonUsers.kind, accountant="pure")
@@ -127,15 +127,6 @@ class Choice(Part):
     kind: ClassVar[str] = "choice"
 
     tuning: Tuning
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OfSeries(Part):
-    """All runs and answers of a series that was declared before the first of them."""
-
-    kind: ClassVar[str] = "series"
-
-    series: Series
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

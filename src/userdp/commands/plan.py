@@ -16,14 +16,12 @@ from userdp.core.errors import UseError, warn
 from userdp.core.files import require_new
 from userdp.core.interrupts import told
 from userdp.core.stages import Progress
-from userdp.core.vocabulary import epsilon_up, require_count
+from userdp.core.vocabulary import epsilon_up
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import overview, share_of
 from userdp.ledger.history import History
-from userdp.ledger.lines import DeclareSeries
-from userdp.ledger.store import new_id
 from userdp.plans.norms import GradientNorms
 from userdp.plans.planner import Request, propose
 from userdp.plans.proposal import Proposal
@@ -95,7 +93,6 @@ def plan(
     for file, name in ((out, "plan.json"), (norms_out, "norms.json")):
         if file is not None:
             require_new(Path(file), overwrite=overwrite, name=name)
-    require_count("repeat", goals.get("repeat", 1))
     meta, ledger = read_meta(path := Path(store)), StoreLedger(Path(store))
     require_one_owner(meta)
     who = Measure(**read(settings, sections())["measure"])
@@ -132,13 +129,11 @@ def plan(
         norms = GradientNorms.load(Path(norms))
     if norms_out is not None and norms is not None:
         norms.save(Path(norms_out))
-    proposal = propose(Request(norms=norms, releases=released(ledger.history()), **goals))
+    history = ledger.history()
+    proposal = propose(Request(norms=norms, releases=released(history), **goals))
     prediction, notes = dict(proposal.prediction), list(proposal.notes)
     if hardware is not None:
         prediction["cost"] = _cost(proposal, meta, config, hardware)
-    if proposal.series is not None:
-        ledger.append(DeclareSeries(run_id=new_id(), series=proposal.series))
-    history = ledger.history()  # read after that: the series pays for the run
     base = None if model is None else ancestry(Subject(name=str(model), loaded=True), ledger)
     prediction["claim"] = foreseen(history, proposal.plan, base=base)
     if history.budget is not None:

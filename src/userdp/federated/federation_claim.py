@@ -114,8 +114,8 @@ def _whole(plan: FederationPlan) -> Part:
 def _besides(lineage: Lineage, run_id: str) -> Lineage:
     """A silo's lineage without the steps of its own, which the federation's plan prices.
 
-    Where a budget or a series of the silo's store pays for them, all of that stays beside the
-    federation's price: it may hold other runs.
+    Where a budget of the silo's store pays for them, all of it stays beside the federation's price:
+    it may hold other runs.
     """
     own = next((part for part in lineage.parts if part.id == run_id), None)
     charged_again = getattr(own, "charges", 1) > 1

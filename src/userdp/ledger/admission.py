@@ -20,11 +20,9 @@ from userdp.ledger.lines import (
     BeginTuning,
     ChargeLine,
     Declare,
-    DeclareSeries,
     Open,
     OpenBudget,
     Release,
-    Reserve,
     Score,
     Settle,
     StoreLine,
@@ -82,8 +80,6 @@ def is_new(history: History, line: StoreLine) -> bool:
             return line.constants not in history.declared
         case OpenBudget():
             _refuse_used(history)
-        case DeclareSeries():
-            return _is_series(history, line)
     return True
 
 
@@ -100,13 +96,6 @@ def _is_same(history: History, line: BeginTuning) -> bool:
 def _is_charge(history: History, line: ChargeLine) -> bool:
     if line.run_id in history.charges:
         raise UseError(f"{line.kind} {line.run_id} is already charged in {history.path}")
-    first = history.charges.get(line.again or "") if isinstance(line, Reserve) else None
-    if first is not None and first.series and history.room_for(first.plan) is None:
-        raise UseError(
-            f"run {first.run_id} is one of a declared series, all of whose runs are taken: "
-            "a further charge of its plan would be a run more than was declared",
-            hint="train again in another --out",
-        )
     return True
 
 
@@ -141,17 +130,6 @@ def _is_taker(history: History, line: Trial) -> bool:
     return line.slot not in history.taken
 
 
-def _is_series(history: History, line: DeclareSeries) -> bool:
-    if history.budget is not None:
-        raise UseError(
-            f"{history.path} has a budget with a filter, which pays for every run: a series "
-            "beside it would be a second way to pay",
-            hint="plan without --repeat: the filter counts each run, in any number",
-        )
-    known = history.series.items()
-    return not any(one.series == line.series and not history.taken_of(id_) for id_, one in known)
-
-
 def _refuse_used(history: History) -> None:
     """`UseError` if something was charged, declared, looked at or fixed in a ledger before."""
     path, budget = history.path, history.budget
@@ -162,7 +140,7 @@ def _refuse_used(history: History) -> None:
             "nothing",
             hint="it holds for the store's life; see `userdp store budget STORE`",
         )
-    if history.charges or history.looks or history.series or history.tunings:
+    if history.charges or history.looks or history.tunings:
         raise UseError(
             f"something was charged or looked at in {path} before: a budget that is opened after a "
             "look bounds nothing",

@@ -23,10 +23,10 @@ class Spent:
         id: of the run, the answer or the selection.
         when: date and time in UTC.
         what: in words.
-        paid_by: ``"filter"``, ``"series"`` or ``"itself"``.
+        paid_by: ``"filter"`` or ``"itself"``.
         epsilon: of it by itself, at its own δ; infinite of what has none.
         delta: that δ.
-        share: of the budget, from 0 to 1; of the series where that pays; None without either.
+        share: of the budget, from 0 to 1; None without one.
         state: ``"settled"``, ``"settled early"`` or ``"open"``.
     """
 
@@ -70,7 +70,6 @@ class Overview:
         spent: the share of the budget that is spent, from 0 to 1.
         buys: None before the first private run, too.
         lines: oldest first.
-        series: each declared series in words, with what of it was taken.
     """
 
     kind: str = "none"
@@ -80,19 +79,12 @@ class Overview:
     opened: str | None = None
     spent: float | None = None
     lines: tuple[Spent, ...]
-    series: tuple[str, ...]
     buys: Buys | None = None
 
 
 def overview(history: History) -> Overview:
     """A store's ledger as people read it; operator-only, since it holds times."""
-    whole = Overview(
-        lines=tuple(_spent(history, charge) for charge in history.charges.values()),
-        series=tuple(
-            f"{one.series.in_words}: {history.taken_of(name)} of them taken"
-            for name, one in history.series.items()
-        ),
-    )
+    whole = Overview(lines=tuple(_spent(history, charge) for charge in history.charges.values()))
     if history.budget is None:
         return whole
     opened = history.budget.filter
@@ -126,14 +118,12 @@ def _spent(history: History, charge: Charge) -> Spent:
     if history.budget is not None:
         opened = history.budget.filter
         share = charge.cost(opened).rho / opened.capacity
-    elif charge.series is not None:
-        share = 1 / history.series[charge.series].series.runs
     early = ended is not None and ended.early
     return Spent(
         id=charge.run_id,
         when=charge.when,
         what=_what(charge),
-        paid_by="filter" if history.budget else "series" if charge.series else "itself",
+        paid_by="filter" if history.budget else "itself",
         epsilon=price.epsilon,
         delta=price.delta,
         share=share,

@@ -1,7 +1,7 @@
 """A store's ledger, read: who was charged what, what was looked at, declared, released.
 
-`fold` reads the lines one after another. Whatever depends on their order, such as which series pays
-for a run, follows from that order alone, so that nobody can say it otherwise later.
+`fold` reads the lines one after another. Whatever depends on their order follows from that order
+alone, so that nobody can say it otherwise later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from userdp.ledger.lines import (
     Answer,
     BeginTuning,
     Declare,
-    DeclareSeries,
     Forget,
     Look,
     Open,
@@ -66,7 +65,6 @@ class Charge:
         base: what the model descends from that the run began from, or that the query is about, as
             plain values.
         constants: the digest of a run's plan and options.
-        series: the id of the declared series that pays for it; None where it pays for itself.
         logged: a run that kept exact numbers for its operator.
         steered: a loop of somebody's own takes its steps; see `History.looked_during`.
         ended: the line that settled it; None before that.
@@ -87,7 +85,6 @@ class Charge:
     again: str | None = None
     base: Plain | None = None
     constants: str = ""
-    series: str | None = None
     logged: bool = True
     steered: bool = False
     ended: int | None = None
@@ -273,19 +270,10 @@ class History:
         return next((line for _, line in self.of(OpenBudget)), None)
 
     @cached_property
-    def series(self) -> dict[str, DeclareSeries]:
-        """The series of runs that were declared, by id."""
-        return {line.run_id: line for _, line in self.of(DeclareSeries)}
-
-    def taken_of(self, series: str) -> int:
-        """How many runs of a series were charged."""
-        return sum(one.series == series for one in self.charges.values())
-
-    @cached_property
     def ids(self) -> frozenset[str]:
         """Of all that was charged here, under whichever id a model's lineage knows it."""
-        shared = {*self.series} | ({self.budget.run_id} if self.budget is not None else set())
-        return frozenset({*self.charges, *self.taken.values(), *self.tunings, *shared})
+        budget = [] if self.budget is None else [self.budget.run_id]
+        return frozenset({*self.charges, *self.taken.values(), *self.tunings, *budget})
 
     @property
     def total_delta(self) -> float:
@@ -395,20 +383,6 @@ class History:
         ]
         return declared if declared < begun and not again and min(turn) == declared else begun
 
-    def room_for(self, plan: Plan | None, at: int | None = None) -> str | None:
-        """The id of the series that would pay for a run of this plan: the first that has room.
-
-        Args:
-            plan: of the run.
-            at: the line that charges it; by default the next one.
-        """
-        for before, line in self.of(DeclareSeries):
-            if plan is None or (at is not None and before > at) or not line.series.holds(plan):
-                continue
-            if self.taken_of(line.run_id) < line.series.runs:
-                return line.run_id
-        return None
-
     def why_whole(self, run_id: str) -> str | None:
         """Why a run that stops here costs its whole plan, as a clause; None where its attempts do.
 
@@ -509,7 +483,6 @@ def _of_run(history: History, line: Reserve, at: int) -> Charge:
         again=line.again,
         base=history._readable(line.base),
         constants=line.constants,
-        series=history.room_for(plan, at),
         logged=line.logged,
         steered=line.steered,
     )

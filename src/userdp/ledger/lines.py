@@ -18,7 +18,7 @@ from userdp.accounting.filters import RenyiFilter
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, require_count, require_positive
-from userdp.plans import Plan, PrivateSelection, Series, StepRecord, Tuning
+from userdp.plans import Plan, PrivateSelection, StepRecord, Tuning
 
 Plain = Mapping[str, Any]
 """A lineage or other plain values, which the rooms above decode."""
@@ -319,20 +319,6 @@ class OpenBudget(StoreLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeclareSeries(StoreLine):
-    """A series of runs at one price, which those of its price are part of from now on.
-
-    One that is declared again before anything of it was taken is the same one.
-    """
-
-    kind: ClassVar[str] = "series"
-
-    run_id: str
-    series: Series
-    when: str = field(default_factory=now)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Begin(Line):
     """The first line of a run's ledger.
 
@@ -343,7 +329,7 @@ class Begin(Line):
         lineage: what the run descends from, itself left out, as plain values.
         trial: a private selection pays for this run, of which only the winner claims anything.
         tuning_id: of any other tuning that this run is a trial of.
-        payer: the filter or the series that pays for it, as plain values; None for itself.
+        payer: the filter that pays for it, as plain values; None for itself.
         won: the tuning that this run is the winner of.
     """
 

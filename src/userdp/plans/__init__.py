@@ -6,7 +6,6 @@ The sampler and the accounted mechanism (`Plan.mechanism`) are both built from t
 
 from userdp.plans.frozen_plan import Budget, Plan, StepRecord
 from userdp.plans.provenance import LedgerLine, MadeFor, NonPrivateLook, Origin
-from userdp.plans.series import Series
 from userdp.plans.tuning import FixedGrid, PrivateSelection, Tuning
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "Origin",
     "Plan",
     "PrivateSelection",
-    "Series",
     "StepRecord",
     "Tuning",
 ]

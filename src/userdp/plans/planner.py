@@ -29,7 +29,6 @@ from userdp.plans.norms import GradientNorms, require_told
 from userdp.plans.preset import MOST_NOISE, preset, require_signal
 from userdp.plans.proposal import PrivacyBudget, Proposal
 from userdp.plans.provenance import Constant, Provenance, Release, origins_of
-from userdp.plans.series import MOST_RUNS, Series
 from userdp.plans.small_delta import delta_for, require_small_delta
 from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
 
@@ -56,9 +55,6 @@ class Request:
             al. 2024, Section 3); without norms the preset's.
         most_noise: refuse plans with more noise than this on a coordinate of a step's mean, in
             parts of the norm of what is clipped.
-        repeat: declare a series of so many runs like this one in the store's ledger, and make
-            epsilon that of all of them together: retraining by the calendar. Clip norm, learning
-            rate and model may follow earlier runs; sampling, noise, steps and population may not.
         allow_large_delta: plan even where delta is not below 1 over the number of users.
     """
 
@@ -74,11 +70,9 @@ class Request:
     algorithm: Literal["auto", "uls", "els"] = "auto"
     l2_clip_norm: float | None = None
     most_noise: float = MOST_NOISE
-    repeat: int = 1
     allow_large_delta: bool = False
 
     def __post_init__(self) -> None:
-        require_count("repeat", self.repeat, at_most=MOST_RUNS)
         require_positive("most_noise", self.most_noise)
         if self.algorithm not in ("auto", "uls", "els"):
             raise UseError(f"algorithm must be auto, uls or els, got {self.algorithm!r}")
@@ -164,7 +158,7 @@ def propose(request: Request) -> Proposal:
     numbers = {name: int(one.value or 0) for name, one in known.items()}
     users, examples = numbers["population"], numbers.get("population examples")
     median = numbers.get("median examples per user")
-    privacy, norms, runs = request.privacy(users), request.norms, request.repeat
+    privacy, norms = request.privacy(users), request.norms
     rules = preset(epsilon=privacy.training_epsilon, population=users, delta=privacy.delta)
     gradients = request.budget or rules.cohort_size * rules.group_size
 
@@ -180,7 +174,7 @@ def propose(request: Request) -> Proposal:
             population=population,
             budget=Budget(target_delta=privacy.delta, target_epsilon=privacy.training_epsilon),
         )
-        return _calibrated(plan, runs)
+        return plan.calibrated()
 
     by_rule = min(rules.group_size, math.floor(gradients))
     by_size = {by_rule: rules.l2_clip_norm} if norms is None else norms.user_norms
@@ -196,10 +190,9 @@ def propose(request: Request) -> Proposal:
         els = candidate(PoissonExamples, gradients, int(capped), median, norms.example_norm)
         candidates["ELS, median rule"] = els
     best, reason = _choice(request, uls, els, knows_median=median is not None)
-    require_signal(best, most_noise=request.most_noise, runs=runs)
+    require_signal(best, most_noise=request.most_noise)
     plan, rests_on = _with_origins(request, best, known)
-    series = Series(plan=plan, runs=runs) if runs > 1 else None
-    guarantee = (series or plan).guarantee()
+    guarantee = plan.guarantee()
     assert guarantee.epsilon <= privacy.training_epsilon
     computed = plan.denominator * (plan.sampling.group_size if plan.sampling.by_user else 1)
     return Proposal(
@@ -216,7 +209,7 @@ def propose(request: Request) -> Proposal:
             "gradients_per_step": computed,
             "gradients": computed * plan.steps,
             "noise_ratio_els_to_uls": els and _noise(els) / _noise(uls),
-            "noise_with_twice": _gains(best, runs),
+            "noise_with_twice": _gains(best),
         },
         reason=reason,
         constants=rests_on,
@@ -233,7 +226,6 @@ def propose(request: Request) -> Proposal:
             for name, one in candidates.items()
         },
         notes=tuple(_notes(plan, gradients, norms, examples)),
-        series=series,
     )
 
 
@@ -265,12 +257,7 @@ def _noise(plan: Plan) -> float:
     return plan.noise_std / plan.denominator
 
 
-def _calibrated(plan: Plan, runs: int) -> Plan:
-    """The plan with the least noise at which so many runs of it are within its budget."""
-    return replace(replace(plan, steps=plan.steps * runs).calibrated(), steps=plan.steps)
-
-
-def _gains(plan: Plan, runs: int) -> dict[str, float]:
+def _gains(plan: Plan) -> dict[str, float]:
     """The noise that is left, in parts of the plan's, with twice as much of one thing."""
     draw, budget = plan.sampling, plan.budget
     assert isinstance(draw, PoissonUsers | PoissonExamples)
@@ -284,7 +271,7 @@ def _gains(plan: Plan, runs: int) -> dict[str, float]:
         "gradients": replace(plan, sampling=replace(draw, sampling_probability=min(1, 2 * chance))),
         "epsilon": replace(plan, budget=replace(budget, target_epsilon=2 * epsilon)),
     }
-    return {name: _noise(_calibrated(one, runs)) / _noise(plan) for name, one in twice.items()}
+    return {name: _noise(one.calibrated()) / _noise(plan) for name, one in twice.items()}
 
 
 def _in_words(plan: Plan) -> str:

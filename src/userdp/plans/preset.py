@@ -151,13 +151,12 @@ def preset(
     )
 
 
-def require_signal(plan: Plan, *, most_noise: float = MOST_NOISE, runs: int = 1) -> None:
+def require_signal(plan: Plan, *, most_noise: float = MOST_NOISE) -> None:
     """Refuse a plan whose noise hides what its people have in common.
 
     Args:
         plan: with its noise.
         most_noise: on a coordinate of a step's mean, in parts of the clip norm.
-        runs: like this one, that the plan's budget is for together.
 
     Raises:
         UseError: there is more noise than that; the hint names the ε at which there would not be.
@@ -166,7 +165,7 @@ def require_signal(plan: Plan, *, most_noise: float = MOST_NOISE, runs: int = 1)
     if noise <= most_noise:
         return
     allowed = replace(plan.noise, multiplier=plan.noise.multiplier * most_noise / noise)
-    enough = replace(plan, noise=allowed, steps=plan.steps * runs).guarantee().epsilon
+    enough = replace(plan, noise=allowed).guarantee().epsilon
     units = "users" if plan.sampling.by_user else "examples"
     raise UseError(
         f"within epsilon = {epsilon_up(plan.budget.target_epsilon or math.inf)} (delta = "

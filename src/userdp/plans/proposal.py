@@ -17,7 +17,6 @@ from userdp.notebook import html_of
 from userdp.plans.frozen_plan import PROPOSAL_SCHEMA, Plan
 from userdp.plans.norms import GradientNorms
 from userdp.plans.provenance import Constant, Release, in_words, uncovered
-from userdp.plans.series import Series
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +86,6 @@ class Proposal:
             step (``units``), σ, the noise on each coordinate of a step's mean, and that in parts of
             the least.
         notes: what else the operator should know.
-        series: of which the plan is one run, if one was asked for: the budget is for all of it.
     """
 
     schema: ClassVar[str] = PROPOSAL_SCHEMA
@@ -101,7 +99,6 @@ class Proposal:
     norms: GradientNorms | None
     candidates: Mapping[str, Mapping[str, Any]]
     notes: tuple[str, ...] = ()
-    series: Series | None = None
 
     @property
     def basis(self) -> str:
