@@ -28,7 +28,7 @@ from userdp.data.splits import Split
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
-from userdp.training.models import BASE_MODEL, read_model
+from userdp.training.causal_models import BASE_MODEL, read_model
 
 PUBLIC_TEXTS = ("docstrings", "comments", "changelogs")
 SEQ_LEN = 32

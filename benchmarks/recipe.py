@@ -56,7 +56,7 @@ from userdp.training.optimizers import (
     set_noise_std,
 )
 from userdp.training.rate_follower import RateFollower
-from userdp.training.steps import Step
+from userdp.training.step_mechanism import Step
 
 DESIGN = Path(__file__).with_suffix(".toml")
 ROWS = Path("docs/results/recipe-rows.jsonl")

@@ -163,7 +163,7 @@ class Campaign:
         userdp does not know that they are nobody's.
         """
         from userdp.core.stages import NoProgress
-        from userdp.training.scores import score_store
+        from userdp.training.score_store import score_store
 
         if not setting.selection.scored:
             return None
@@ -201,9 +201,9 @@ def held_out_loss(model: nn.Module, split: StoreSplit, most_examples: int) -> tu
 def run_one(campaign: Campaign, setting: Setting, rate: float, name: str) -> Row:
     """Train, evaluate on held-out users, and read ε from the ledger."""
     from userdp.claims import claim
+    from userdp.training.causal_models import read_model
     from userdp.training.config import RunOptions
     from userdp.training.loop import train
-    from userdp.training.models import read_model
 
     out = campaign.work / "run"
     shutil.rmtree(out, ignore_errors=True)

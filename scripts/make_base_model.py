@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from userdp.cli.app import run as userdp
 from userdp.core import files
 from userdp.ledger import RunFolder
-from userdp.training.models import BASE_MODEL
+from userdp.training.causal_models import BASE_MODEL
 
 STEPS = 1100
 BATCH_SIZE = 32

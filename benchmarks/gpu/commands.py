@@ -26,11 +26,11 @@ from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.config import RunOptions, TrainConfig
 from userdp.training.evaluation import evaluate_splits
-from userdp.training.generation import GenerateConfig, sampled_texts
 from userdp.training.loop import train
 from userdp.training.personalization import LocalTraining, personalize_run
 from userdp.training.probe import probe_store
-from userdp.training.scores import score_store
+from userdp.training.sampled_texts import GenerateConfig, sampled_texts
+from userdp.training.score_store import score_store
 from userdp.training.selftest import SelftestConfig, run_selftest
 
 ROUNDING = 1e-3

@@ -14,7 +14,7 @@ from torch import nn
 from benchmarks.decoders import Shape
 from userdp.gradients import Loss
 from userdp.training.config import Precision, TrainConfig
-from userdp.training.losses import build_loss
+from userdp.training.store_losses import build_loss
 
 Result = dict[str, Any]
 

@@ -22,9 +22,9 @@ from userdp.auditing.inference import (
 from userdp.auditing.references import copy_half, reference_scores
 from userdp.data.splits import Split
 from userdp.ledger import StoreLedger
+from userdp.training.causal_models import load_model, read_model
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
-from userdp.training.models import load_model, read_model
 
 # ------------------------------------------------------------------------- ROC, against counting
 

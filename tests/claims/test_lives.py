@@ -21,8 +21,8 @@ from userdp.ledger import admission as admission_module
 from userdp.ledger import history as history_module
 from userdp.ledger import store as store_module
 from userdp.ledger.lines import Release
+from userdp.training import model_origin as origin_module
 from userdp.training import opening as opening_module
-from userdp.training import origin as origin_module
 
 __all__ = ["prepared"]
 

@@ -20,8 +20,8 @@ from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder
 from userdp.training.loop import train
-from userdp.training.losses import user_losses
 from userdp.training.run_models import released_models
+from userdp.training.store_losses import user_losses
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)
 

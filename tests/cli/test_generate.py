@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.test_train import MODEL, PLAN, prepared, store
 from userdp.claims import claim
-from userdp.training.generation import GenerateConfig, sampled_texts
+from userdp.training.sampled_texts import GenerateConfig, sampled_texts
 
 __all__ = ["prepared", "store"]
 

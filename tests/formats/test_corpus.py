@@ -22,7 +22,7 @@ from userdp.data.user_store import UserStore
 from userdp.plans import Plan
 from userdp.plans.norms import GradientNorms
 from userdp.reporting.facts import read_run
-from userdp.training.models import BASE_MODEL
+from userdp.training.causal_models import BASE_MODEL
 
 CORPUS = Path(__file__).parent / "corpus"
 CLAIMS = json.loads((CORPUS / "claims.json").read_text(encoding="utf-8"))

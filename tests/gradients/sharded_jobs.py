@@ -16,7 +16,7 @@ from tests.training.toy import CONFIG
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, trainable_parameters
 from userdp.gradients.engines import sharded
 from userdp.gradients.shards import like, shard, whole
-from userdp.training.models import enable_checkpointing, new_model
+from userdp.training.causal_models import enable_checkpointing, new_model
 
 CLIP = 0.5
 

@@ -16,8 +16,8 @@ from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import passes
 from userdp.gradients.engines.passes import Pass
+from userdp.training.causal_models import new_model
 from userdp.training.config import TrainConfig
-from userdp.training.models import new_model
 
 Case = tuple[int, float, int, int]
 VOCABULARY = 64

@@ -25,7 +25,7 @@ from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss
 from userdp.gradients.engines import sharded
 from userdp.gradients.engines.following import Comparing
 from userdp.gradients.shards import is_sharded
-from userdp.training.models import enable_checkpointing
+from userdp.training.causal_models import enable_checkpointing
 
 NormTape = sharded.NormTape
 

@@ -13,7 +13,7 @@ import pytest
 import userdp
 from tests.data.sources.fixtures import read, write_repository
 from userdp.core.errors import UseError
-from userdp.training.models import read_model
+from userdp.training.causal_models import read_model
 
 SOURCE = Path(userdp.__file__).parent
 NEVER = {

@@ -18,7 +18,7 @@ from tests.words import WORDS, write_tokenizer
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.training.huggingface.trainer import UserLevelTrainer
-from userdp.training.losses import rows_of
+from userdp.training.store_losses import rows_of
 
 TEMPLATE = (
     "{% for message in messages %}"

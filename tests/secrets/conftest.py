@@ -12,9 +12,9 @@ from tests.plans import uls_plan
 from tests.secrets.planted import Secrets, measured_in, secrets_of, write_jsonl
 from userdp.commands.prepare import prepare
 from userdp.data.user_store import UserStore
+from userdp.training.causal_models import new_model
 from userdp.training.config import TrainConfig
 from userdp.training.loop import train
-from userdp.training.models import new_model
 from userdp.training.private import make_private
 
 PLAN = uls_plan(population=20000, cohort_size=400, group_size=2, steps=3, l2_clip_norm=1.0)

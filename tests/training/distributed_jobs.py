@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from tests.memory import Memory, MemoryLoss
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import CONFIG, private_run, sgd, toy_model
 from userdp.core.errors import Interrupted
@@ -190,17 +189,3 @@ def released(store: Path, out: Path, sharded: bool, lora: bool) -> str:
     how = RunOptions(sharded=sharded)
     train(UserStore.open(store), plan_of("uls", steps=6), config, out=out, options=how, **SEEDS)
     return "done"
-
-
-def trained_where_memory_runs_out(
-    store: Path, out: Path, short: int | None
-) -> tuple[torch.Tensor, int]:
-    """The weights after 20 steps, and halvings; process ``short`` has memory for one example."""
-    memory, halvings = Memory(), 0
-    options = {"engine": "reference", "micro_batch": 4, "loss": MemoryLoss(memory)}
-    with begin(store, out, plan_of("uls"), **SEEDS, **options) as run:
-        memory.most = 1 if current_world().rank == short else memory.most
-        for step in run:
-            run._of.optimizer.step()
-            halvings += step.operator["halvings"]
-    return flat(run._of.model.parameters()), halvings

@@ -12,10 +12,10 @@ from tests.training.toy import loaded, sgd, take, trained
 from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.gradients import trainable_parameters
-from userdp.training import origin as origin_module
+from userdp.training import model_origin as origin_module
 from userdp.training.config import PlainPlan
+from userdp.training.model_origin import lineage_of_model
 from userdp.training.opening import Training
-from userdp.training.origin import lineage_of_model
 from userdp.training.plain import PlainRun
 
 PLAN = uls_plan(steps=1)

@@ -16,7 +16,7 @@ from userdp.gradients.noise import centred_count
 from userdp.ledger.journal import append
 from userdp.ledger.lines import Attempt
 from userdp.plans import StepRecord
-from userdp.training import steps as steps_module
+from userdp.training import step_mechanism as steps_module
 
 
 def adaptive(**changes):

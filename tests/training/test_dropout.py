@@ -13,8 +13,8 @@ from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG
 from userdp.core.errors import UseError
+from userdp.training.causal_models import new_model
 from userdp.training.config import UnsafeSeeds
-from userdp.training.models import new_model
 
 
 def with_dropout(store):

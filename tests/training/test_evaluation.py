@@ -7,7 +7,7 @@ import torch
 from tests.training.toy import cycles, toy_model, toy_store
 from userdp.data.splits import Split
 from userdp.gradients import causal_lm_loss
-from userdp.training.losses import evaluate, rows_of, split_losses, user_losses
+from userdp.training.store_losses import evaluate, rows_of, split_losses, user_losses
 
 
 def one_by_one(model, store, split):

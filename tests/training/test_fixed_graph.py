@@ -19,7 +19,7 @@ from userdp.data.splits import SplitRule
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients import get_engine
-from userdp.training import steps as steps_module
+from userdp.training import step_mechanism as steps_module
 from userdp.training.private import make_private
 
 K = 2

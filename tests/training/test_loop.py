@@ -17,11 +17,11 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import NONE
 from userdp.data.splits import Split
 from userdp.training import operator_log
+from userdp.training.causal_models import read_model
 from userdp.training.config import Averaging, OptimizerName, PlainPlan, RunOptions, Schedule
 from userdp.training.loop import train
-from userdp.training.losses import evaluate
-from userdp.training.models import read_model
 from userdp.training.optimizers import learning_rate
+from userdp.training.store_losses import evaluate
 
 
 def changed(**values):

@@ -9,7 +9,7 @@ import pytest
 
 from userdp.core.errors import UseError
 from userdp.plans.provenance import MadeFor
-from userdp.training.origin import ledger_id, require_made_for
+from userdp.training.model_origin import ledger_id, require_made_for
 
 MADE = MadeFor(weights="a" * 64, adapters="rank 4")
 

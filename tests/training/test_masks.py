@@ -15,8 +15,8 @@ from userdp.data.splits import Split
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients import causal_lm_loss, get_engine
-from userdp.training import steps as steps_module
-from userdp.training.losses import rows_of
+from userdp.training import step_mechanism as steps_module
+from userdp.training.store_losses import rows_of
 
 
 def chat(draw, user, number):

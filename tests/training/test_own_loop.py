@@ -12,11 +12,11 @@ from tests.training.toy import loaded, toy_model, trained
 from userdp.claims.lineage import Lineage
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
+from userdp.training.causal_models import read_model
 from userdp.training.evaluation import evaluate_splits
-from userdp.training.losses import evaluate
-from userdp.training.models import read_model
 from userdp.training.releasing import save_model
 from userdp.training.run_models import released_models
+from userdp.training.store_losses import evaluate
 
 HELD_OUT = ["held-out-users"]
 

@@ -13,8 +13,8 @@ from userdp.claims.parts import ConditionKind
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.queries import release
+from userdp.training.model_origin import KnownWeights
 from userdp.training.opening import OpenRun
-from userdp.training.origin import KnownWeights
 
 PLAN = uls_plan()
 

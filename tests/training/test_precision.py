@@ -10,10 +10,10 @@ import transformers
 from tests.speed import fast_then_slow
 from userdp.gradients import Units, get_engine, trainable_parameters
 from userdp.gradients.clipping import squared_norm
+from userdp.training.causal_models import enable_checkpointing
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.lora import add_adapters
-from userdp.training.losses import build_loss
-from userdp.training.models import enable_checkpointing
+from userdp.training.store_losses import build_loss
 
 CLIP = 1e-3
 BF16 = Precision.BFLOAT16

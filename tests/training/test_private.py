@@ -6,6 +6,7 @@ import torch
 import userdp
 from tests.gradients.campaign import losses
 from tests.gradients.campaign.models import HeadOnSelected
+from tests.memory import Memory, MemoryLoss
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import attempts, cycles, lines, sgd, take, toy_model, toy_store, weights
@@ -130,3 +131,15 @@ def test_invariant_3_a_loss_over_the_batch_is_refused_before_anything_is_charged
         begin(model=HeadOnSelected(), loss=losses.selected_over_batch)
     assert not (tmp_path / "run").exists()
     assert not (store.path / "ledger.jsonl").exists()
+
+
+def test_one_example_that_does_not_fit_is_refused_before_anything_is_charged(
+    begin, store, tmp_path
+):
+    """Whether a step would come to it is for the cohort to say: so it is asked before."""
+    memory = Memory(most=0)
+    with pytest.raises(FailureError, match="one example of 8 tokens") as error:
+        begin(loss=MemoryLoss(memory))
+    assert "nothing was charged" in error.value.message
+    assert not StoreLedger(store.path).charges()
+    assert not (tmp_path / "run").exists()

@@ -23,9 +23,9 @@ from userdp.core.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
 from userdp.core.errors import FailureError
 from userdp.gradients import NoiseSource, get_engine
 from userdp.ledger import RunLedger
-from userdp.training import steps as steps_module
+from userdp.training import step_mechanism as steps_module
 from userdp.training.config import UnsafeSeeds
-from userdp.training.steps import StepMechanism
+from userdp.training.step_mechanism import StepMechanism
 
 PLAN = uls_plan()
 ADAPTIVE = changed_plan(PLAN, adaptive=AdaptiveClipping(count_noise_std=2.0))

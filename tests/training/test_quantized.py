@@ -14,7 +14,7 @@ from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.models import require_uncoupled
 from userdp.training.lora import linear_layers
-from userdp.training.origin import digest_of_weights
+from userdp.training.model_origin import digest_of_weights
 
 pytest.importorskip("bitsandbytes")
 pytestmark = pytest.mark.slow

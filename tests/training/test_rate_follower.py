@@ -13,7 +13,7 @@ from userdp.gradients.shards import like, part_of, shard
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 from userdp.training.optimizers import build_optimizer
 from userdp.training.rate_follower import RateFollower
-from userdp.training.steps import Step
+from userdp.training.step_mechanism import Step
 
 STEPS, SIZE, CLIP = 60, 400, 0.1
 

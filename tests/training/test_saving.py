@@ -22,7 +22,7 @@ from userdp.claims.subject import digest_of
 from userdp.claims.verify import verify
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.training.origin import digest_of_weights
+from userdp.training.model_origin import digest_of_weights
 from userdp.training.releasing import release, save_model
 from userdp.training.run_models import require_released
 

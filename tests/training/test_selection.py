@@ -14,11 +14,11 @@ from userdp.gradients import Units, causal_lm_loss, clipped_sum
 from userdp.ledger import RunRecord
 from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
-from userdp.training import steps as steps_module
+from userdp.training import step_mechanism as steps_module
 from userdp.training.collate import Collator
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.loop import train
-from userdp.training.scores import score_store
+from userdp.training.score_store import score_store
 
 EVERYBODY = uls_plan(population=100, cohort_size=100, group_size=3, steps=2)
 

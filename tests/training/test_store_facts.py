@@ -10,7 +10,7 @@ from userdp.claims import Lineage
 from userdp.claims.parts import ConditionKind, Query
 from userdp.data.ownership import first_owner_facts
 from userdp.data.sources import user_is
-from userdp.training.origin import lineage_of_text
+from userdp.training.model_origin import lineage_of_text
 from userdp.training.store_facts import store_facts
 
 SINGLE = {"rule": "single", "adjacency": "add-or-remove"}

@@ -20,8 +20,8 @@ from userdp.data.user_store import UserStore
 from userdp.gradients import trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.plans.proposal import as_plan, declared_users
+from userdp.training.causal_models import new_model
 from userdp.training.config import PrivateOptions, TrainConfig
-from userdp.training.models import new_model
 from userdp.training.opening import Training
 from userdp.training.private import opened
 from userdp.training.private_run import PrivateRun

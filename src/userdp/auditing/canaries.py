@@ -28,8 +28,8 @@ from userdp.data.user_store import TokenRows, UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan
 from userdp.sampling.coins import secret_generator
-from userdp.training.losses import losses_of
 from userdp.training.private_run import PrivateRun
+from userdp.training.store_losses import losses_of
 
 _BATCH = 32  # canaries whose losses are measured in one pass
 

@@ -28,7 +28,7 @@ from torch import nn
 from userdp.core.errors import UseError
 from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
-from userdp.training.losses import split_losses
+from userdp.training.store_losses import split_losses
 
 _SALT = 0x6672657368  # public: the same examples on every machine
 _MOST_EXAMPLES, _MOST_PEOPLE, _POINTS = 8, 2000, 200

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from userdp.gradients import Units
 from userdp.sampling.cohort import Cohort
 from userdp.training.private_run import PrivateRun
-from userdp.training.steps import StepMechanism
+from userdp.training.step_mechanism import StepMechanism
 
 # Noise is sampled at places of 64 numbers, in every tensor and far inside large ones, since a
 # repeated block would show as a repeated place. 2^24 float32 numbers of all steps are kept.

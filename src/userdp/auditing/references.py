@@ -32,8 +32,8 @@ from userdp.core import files
 from userdp.core.errors import UseError, kind_of
 from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
+from userdp.training.causal_models import read_model
 from userdp.training.devices import choose_device
-from userdp.training.models import read_model
 
 _SALT = 0x7265666572  # public: the same halves on every machine, and when the work goes on
 

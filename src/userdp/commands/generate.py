@@ -21,7 +21,7 @@ from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.data.verbatim import longest_copies
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
-from userdp.training.generation import GenerateConfig, GeneratedText, sampled_texts
+from userdp.training.sampled_texts import GenerateConfig, GeneratedText, sampled_texts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

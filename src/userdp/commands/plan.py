@@ -223,7 +223,7 @@ def _cost(
 ) -> dict[str, Any]:
     """What the plan is predicted to cost by each method; the first one is plain training."""
     from userdp.gradients.cost import METHODS, Forecaster, hardware_of
-    from userdp.training.models import models_by_depth
+    from userdp.training.causal_models import models_by_depth
 
     machine, sampling = hardware_of(hardware), proposal.plan.sampling
     build, depth = models_by_depth(config, vocab_size=meta.vocab_size, seq_len=meta.seq_len)

@@ -9,7 +9,7 @@ from typing import Any
 from userdp.commands.progress import shown
 from userdp.core.stages import Progress
 from userdp.data.user_store import UserStore
-from userdp.training.scores import score_store
+from userdp.training.score_store import score_store
 
 
 def score(

@@ -12,9 +12,9 @@ from userdp.core.errors import UseError
 from userdp.federated.federation_plan import LanguageModel, ModelSpec
 from userdp.federated.rounds import Weights, misfits
 from userdp.gradients import Loss, causal_lm_loss, trainable_parameters
+from userdp.training.causal_models import NEW, new_model, read_model
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
-from userdp.training.models import NEW, new_model, read_model
 
 
 @singledispatch

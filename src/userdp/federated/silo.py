@@ -26,10 +26,10 @@ from userdp.federated.rounds import Weights, load_weights, save_weights
 from userdp.gradients import Loss, trainable_parameters
 from userdp.ledger import RunFolder, RunRecord
 from userdp.plans import Plan
+from userdp.training.causal_models import require_fit
 from userdp.training.config import PrivateOptions, UnsafeSeeds
-from userdp.training.models import require_fit
+from userdp.training.model_origin import lineage_of_model
 from userdp.training.opening import Training
-from userdp.training.origin import lineage_of_model
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
 

@@ -24,7 +24,7 @@ from userdp.federated.silo import Silo, silo_folder
 from userdp.federated.spreading import make_store, spread
 from userdp.plans import Plan
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.losses import evaluate
+from userdp.training.store_losses import evaluate
 
 SPREAD_FILE = "spread.json"
 """Says that the items of all silos were spread here, by the plan's bound on a subject's silos."""

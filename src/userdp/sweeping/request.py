@@ -25,8 +25,8 @@ from userdp.plans.proposal import Proposal, as_plan
 from userdp.plans.provenance import in_words, uncovered
 from userdp.plans.tuning import divided, selected
 from userdp.queries.statistics import require_one_owner
+from userdp.training.causal_models import load_model
 from userdp.training.config import TrainConfig, changed
-from userdp.training.models import load_model
 from userdp.training.store_facts import require_covered
 
 SCORES_SHARE = 0.1

@@ -48,13 +48,13 @@ from userdp.sweeping.trial_scores import (
     released_score,
     selection_score,
 )
+from userdp.training.causal_models import read_model
 from userdp.training.config import RunOptions
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.loop import train
-from userdp.training.losses import user_losses
-from userdp.training.models import read_model
+from userdp.training.model_origin import lineage_of_model, lineage_of_text
 from userdp.training.opening import constants_digest, settle_finished
-from userdp.training.origin import lineage_of_model, lineage_of_text
+from userdp.training.store_losses import user_losses
 
 _POLL = 0.5  # seconds between looks at trials that another process trains
 

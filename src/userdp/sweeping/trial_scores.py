@@ -19,7 +19,7 @@ from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.queries.comparison import GRID, release_losses, to_grid
 from userdp.queries.statistics import bounded_sum
-from userdp.training.losses import paired
+from userdp.training.store_losses import paired
 
 CERTAIN = 2.0
 """Standard errors from which on a difference is told apart from none."""

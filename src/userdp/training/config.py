@@ -82,7 +82,7 @@ class PrivateOptions:
         engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
         selection: which of a user's examples train, see `userdp.data.selection`; fixed once for
             ELS, anew per step for ULS where it draws. A resumed run must share it.
-        scores: the file of `userdp.training.scores`, for the perplexity selections alone.
+        scores: the file of `userdp.training.score_store`, for the perplexity selections alone.
         exact_log: whether `Step.operator` holds exact numbers (losses, norms, counts). A loop that
             follows them (ReduceLROnPlateau, the best weights by loss) tells what no ε covers: they
             are a look of this run, in the store's ledger, and a condition of its claim. A resumed

@@ -10,23 +10,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+from torch.utils.benchmark import Timer
+
 from userdp.claims import Claim
 from userdp.claims.claims import foreseen, store_claim
 from userdp.claims.words import foreseen_in_words
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, round_up
 from userdp.data.integrity import require_intact
-from userdp.gradients import trainable_parameters
+from userdp.gradients import Loss, Units, trainable_parameters
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.passes import rows_per_pass
+from userdp.gradients.losses import row_losses
+from userdp.gradients.model_randomness import secret_randomness
 from userdp.ledger import StoreLedger
 from userdp.ledger.admission import follow
 from userdp.ledger.history import History
 from userdp.ledger.lines import StoreLine
 from userdp.training.opening import OpenRun, Training
 from userdp.training.plain import PlainRun
+from userdp.training.preflight import made_up_units, room_for
 from userdp.training.private_run import PrivateRun
-from userdp.training.questions import bytes_of_a_pass, made_up_units, room_for, seconds_of
 
 _SUM_BYTES, _OPTIMIZER_BYTES = 12, 8
 """For each number that trains: of its float32 gradient and its float64 sum, and of the two float32
@@ -88,7 +94,7 @@ def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
     """
     if isinstance(run, PlainRun):
         raise UseError("a run without privacy has no claim to foretell", hint="leave out --dry-run")
-    of, plan = run.told(), run.plan
+    of, plan = run.described(), run.plan
     if of.resume:
         raise UseError("a dry run is of a run that begins", hint="leave out --resume")
     require_intact(of.store)
@@ -137,3 +143,28 @@ def _measured(run: PrivateRun, of: Training) -> tuple[float, int]:
     trained = sum(one.numel() for one in trainable_parameters(model).values())
     peak = sum(one.nbytes for one in held) + kept + trained * (_SUM_BYTES + _OPTIMIZER_BYTES)
     return seconds * run.plan.denominator / mechanism.world.size, peak
+
+
+@secret_randomness()
+def seconds_of(run: Callable[[], object]) -> float:
+    """How long ``run`` takes by the clock, once what it allocates and compiles is there."""
+    threads = torch.get_num_threads()
+    return Timer("run()", globals={"run": run}, num_threads=threads).timeit(1).median
+
+
+@secret_randomness()
+def bytes_of_a_pass(model: nn.Module, loss: Loss, units: Units) -> int:
+    """What autograd keeps of these rows for the backward pass, the model's own tensors left out."""
+    own = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
+        losses = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+    del losses
+    return sum(kept.values())

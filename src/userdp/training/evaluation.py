@@ -18,9 +18,9 @@ from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.ledger.run import append_release
 from userdp.queries.comparison import DEFAULT_BOUND, release_losses, require_difference_bound
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.losses import evaluate, paired, perplexity, user_losses
-from userdp.training.origin import for_people_of
+from userdp.training.model_origin import for_people_of
 from userdp.training.run_models import released_models
+from userdp.training.store_losses import evaluate, paired, perplexity, user_losses
 
 
 def held_out_splits(store: UserStore) -> tuple[Split, ...]:

@@ -17,6 +17,7 @@ from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.training.averaging import build_average
+from userdp.training.causal_models import load_model, model_to_train
 from userdp.training.checkpoints import Checkpoints
 from userdp.training.config import (
     PlainPlan,
@@ -29,12 +30,7 @@ from userdp.training.config import (
 from userdp.training.devices import choose_device, machine_facts
 from userdp.training.distributed import current_world
 from userdp.training.dry_run import DryRun, dry_run_of
-from userdp.training.losses import build_loss, evaluate
-from userdp.training.models import load_model, model_to_train
-from userdp.training.opening import Training, settle_finished
-from userdp.training.operator_log import OperatorLog
-from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
-from userdp.training.origin import (
+from userdp.training.model_origin import (
     base_facts,
     digest_of_weights,
     lineage_of_model,
@@ -42,9 +38,13 @@ from userdp.training.origin import (
     of_others,
     require_made_for,
 )
+from userdp.training.opening import Training, settle_finished
+from userdp.training.operator_log import OperatorLog
+from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
 from userdp.training.rate_follower import RateFollower
+from userdp.training.store_losses import build_loss, evaluate
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
 Watched = Callable[[PrivateRun, nn.Module], object]

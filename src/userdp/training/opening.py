@@ -55,8 +55,8 @@ from userdp.ledger.journal import exclusive
 from userdp.ledger.lines import Begin, Finish, Open, Release, Reserve, Settle, Trial
 from userdp.ledger.store import new_id
 from userdp.plans import Plan
+from userdp.training.causal_models import resolve
 from userdp.training.config import PlainPlan, PrivateOptions
-from userdp.training.models import resolve
 from userdp.training.store_facts import store_facts
 from userdp.version import __version__
 

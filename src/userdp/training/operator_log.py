@@ -13,7 +13,7 @@ from userdp.core.errors import warn
 from userdp.ledger import RunFolder
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan
-from userdp.training.steps import Step
+from userdp.training.step_mechanism import Step
 
 _SOON = 5
 """Steps after which the mean cohort is held against the expected one."""

@@ -27,12 +27,12 @@ from userdp.ledger import RunFolder
 from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan, PrivateOptions
 from userdp.training.distributed import current_world
-from userdp.training.losses import losses_of, rows_of
+from userdp.training.model_origin import digest_of_weights
 from userdp.training.opening import Training, open_run
 from userdp.training.optimizers import require_same_parameters
-from userdp.training.origin import digest_of_weights
 from userdp.training.releasing import release, save_model
-from userdp.training.steps import Step
+from userdp.training.step_mechanism import Step
+from userdp.training.store_losses import losses_of, rows_of
 
 _GRADIENT_NORM = 1.0
 """The usual clip of a whole batch's gradient in language-model training; no user's is bounded."""
@@ -78,13 +78,13 @@ class PlainRun(AbstractContextManager["PlainRun"]):
     def open(self) -> Self:
         """Charge the store, for which nothing can be claimed from here on, and begin or resume."""
         of = self._of
-        told = replace(
+        described = replace(
             of,
             options=PrivateOptions(exact_log=True),
             identity={"training length": canonical(self.plan), **of.identity},
             train={"plain": encode(self.plan), **(of.train or {})},
         )
-        self._run = open_run(told)
+        self._run = open_run(described)
         return self
 
     @property

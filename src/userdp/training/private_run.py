@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -24,15 +23,8 @@ from userdp.gradients.shards import reshard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
-from userdp.training.models import require_finite
-from userdp.training.opening import OpenRun, Training, open_run
-from userdp.training.optimizers import (
-    MovementCheck,
-    require_same_parameters,
-    require_unstepped,
-    rounded_away,
-)
-from userdp.training.origin import (
+from userdp.training.causal_models import require_finite
+from userdp.training.model_origin import (
     KnownWeights,
     base_facts,
     digest_of_weights,
@@ -40,10 +32,17 @@ from userdp.training.origin import (
     lineage_of_scores,
     lineage_of_text,
 )
-from userdp.training.questions import device_of, require_fit_for_steps
+from userdp.training.opening import OpenRun, Training, open_run
+from userdp.training.optimizers import (
+    MovementCheck,
+    require_same_parameters,
+    require_unstepped,
+    rounded_away,
+)
+from userdp.training.preflight import device_of, require_fit_for_steps
 from userdp.training.releasing import release, save_model, unsharded
 from userdp.training.run_models import began_with
-from userdp.training.steps import NoExactLog, Step, StepMechanism
+from userdp.training.step_mechanism import NoExactLog, Step, StepMechanism
 from userdp.training.store_facts import require_covered
 from userdp.training.stray_gradients import HeldModel, require_free
 
@@ -79,6 +78,8 @@ class PrivateRun:
         assert isinstance(of.plan, Plan)
         model, optimizer, store, plan = of.model, of.optimizer, of.store, of.plan
         self._of, self.plan, self.folder = of, plan, RunFolder(of.out)
+
+        # Does the model train, and does nothing else train it?
         reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
         if device_of(model).type == "cpu":
             warn_of_spinning(torch.get_num_threads())
@@ -89,6 +90,8 @@ class PrivateRun:
             require_finite(str(getattr(model, "name_or_path", "")), model)
             warn(rounded_away(optimizer))
             require_unstepped(optimizer)
+
+        # Is the plan one for this store?
         require_count("micro_batch", of.micro_batch)
         require_covered(store, plan)
         if not (of.resume or of.options.allow_large_delta):
@@ -96,6 +99,8 @@ class PrivateRun:
             warn(plan_with_small_delta(plan, users=users, total_delta=total))
         if store.meta.loss_mask:
             require_masked(of.loss)
+
+        # Do all processes agree, and can the model take the plan's steps?
         self.mechanism = mechanism = StepMechanism(of, plan)
         self._world = mechanism.world
         self._identity = {**mechanism.identity, **of.identity}
@@ -104,13 +109,13 @@ class PrivateRun:
         )
         self._world.broadcast_model(model)
         require_fit_for_steps(of, plan, mechanism.clipping())
+
         self._weights = KnownWeights(model, resumes=of.resume)
         if of.train is None and self._weights.frozen is not None:
             self._identity["frozen weights"] = self._weights.frozen  # `userdp train` compares it
-        self._moved = False
         self.forecast: object = None  # of a dry run, which takes no step
         self.done = 0
-        self._finished, self._closed = False, True
+        self._moved, self._finished, self._closed = False, False, True
         self._settled: str | None = None  # the digest of the weights, once the run is finished
         self._run: OpenRun  # only rank 0 holds it
         # Of the block; None outside of one, and where the caller holds them for more than this.
@@ -121,10 +126,9 @@ class PrivateRun:
         """Reserve the plan in the store's ledger, and begin or resume the folder."""
 
         def begin() -> tuple[int, float | None, bool, str | None]:
-            of = self.told()
-            run = self._run = open_run(of)
+            run = self._run = open_run(self.described())
             if run.logged:
-                if run.steered and not of.log_only:
+                if run.steered and not self._of.log_only:
                     run.store.look("make_private(exact_log=True)")
                 over = self.mechanism.collator.left_out
                 self.folder.log({"kind": "selection", "examples_over_the_cap": over})
@@ -142,15 +146,15 @@ class PrivateRun:
             self.mechanism.clip_at(clip_norm)  # goes on behind the last step that was charged
         return self
 
-    def told(self) -> Training:
-        """The training, with what its trainer says of it and what is known here."""
+    def described(self) -> Training:
+        """The training as it is written down: with its base's lineage and its public facts."""
         of, first = self._of, self._weights.first
         base = lineage_of_model(of.store, of.model) if of.base is None else of.base
         base += lineage_of_text(of.store)
         if of.options.scores is not None:
             base += lineage_of_scores(of.options.scores)
         facts = {
-            "selection": str(of.options.selection),
+            "selection": of.options.selection,
             "base_model": base_facts(of.model, weights=first),
             **of.facts,
         }
@@ -195,13 +199,8 @@ class PrivateRun:
         self._weights.require_known(self._of.optimizer, self._released_elsewhere)
         require_no_autocast(self.mechanism.device)
         self._charge()
-        facts = self.mechanism.take(self.done)
-        return Step(
-            number=self.done,
-            operator=facts if self._logged else NoExactLog(),
-            noise_std=self.mechanism.mean_noise_std,
-            l2_norm=self.mechanism.mean_norm,
-        )
+        step = self.mechanism.take(self.done)
+        return step if self._logged else replace(step, operator=NoExactLog())
 
     def _charge(self) -> None:
         """Charge one step for all processes; none goes on before rank 0 has (invariant 7).
@@ -325,15 +324,10 @@ class PrivateRun:
             self._signals = self._holding.enter_context(interrupts.held())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._holding:  # a signal that nobody answered comes when all of this is done
             try:
-                if kind is None and not self.remaining and not self._closed:
+                if error[0] is None and not self.remaining and not self._closed:
                     self.finish()
             finally:  # whoever gets an error of the end resumes the run, which needs its folder
                 self.close()

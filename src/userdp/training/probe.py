@@ -33,13 +33,13 @@ from userdp.plans.norms import GradientNorms, require_told
 from userdp.plans.provenance import Provenance
 from userdp.queries.statistics import charge, draw_medians, rank_error
 from userdp.sampling.coins import secret_generator
+from userdp.training.causal_models import load_model
 from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
-from userdp.training.losses import build_loss
-from userdp.training.models import load_model
-from userdp.training.origin import ledger_id, lineage_of_model, made_with
+from userdp.training.model_origin import ledger_id, lineage_of_model, made_with
+from userdp.training.store_losses import build_loss
 
 
 def probe_store(

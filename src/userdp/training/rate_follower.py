@@ -21,7 +21,7 @@ import math
 import torch
 
 from userdp.gradients.shards import whole
-from userdp.training.steps import Step
+from userdp.training.step_mechanism import Step
 
 _PACE = 0.1
 """The most that the logarithm of the rate moves in a step."""

@@ -35,8 +35,8 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients.shards import whole
 from userdp.ledger import RunFolder
 from userdp.ledger.folder import DIVERGED
+from userdp.training.causal_models import not_finite
 from userdp.training.distributed import current_world
-from userdp.training.models import not_finite
 
 _NO_SETTINGS = {"_name_or_path", "id2label", "label2id", "task_specific_params"}
 """Of every configuration of `transformers`: a place, and words of another task."""

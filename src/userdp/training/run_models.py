@@ -20,9 +20,9 @@ from userdp.core.extras import library
 from userdp.data.user_store import UserStore
 from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder, RunRecord
+from userdp.training.causal_models import load_model, read_model
 from userdp.training.config import train_config
-from userdp.training.models import load_model, read_model
-from userdp.training.origin import digest_of_part, digest_of_weights
+from userdp.training.model_origin import digest_of_part, digest_of_weights
 from userdp.training.releasing import uncompiled
 
 

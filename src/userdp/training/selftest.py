@@ -42,13 +42,13 @@ from userdp.noise import Gaussian
 from userdp.noise.gaussian import TAIL_BITS, NoiseSampler
 from userdp.sampling.cohort import Cohort
 from userdp.sampling.coins import secret_generator
+from userdp.training.causal_models import NEW, new_model, read_model
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import Dealing, owners_to_all, source_for
 from userdp.training.lora import add_adapters
-from userdp.training.models import NEW, new_model, read_model
-from userdp.training.origin import digest_of_weights
+from userdp.training.model_origin import digest_of_weights
 
 INVARIANTS = {"one model": 5, "noise": 5, "noise's tail": 5, "engine": 3, "sensitivity": 3}
 """The checks, with the invariants of docs/invariants.md; the last two are of each engine."""

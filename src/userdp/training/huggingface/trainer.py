@@ -10,7 +10,7 @@ The output folder is the run's folder (`userdp.ledger.folder`)::
     OUTPUT_DIR/
       ledger.jsonl, plan.json   the run's; userdp.claim(OUTPUT_DIR) reads them
       model/ or adapter/        what was released, after the last step
-      checkpoint-N/             0700: see `checkpoints`
+      checkpoint-N/             0700: see `sealed_checkpoints`
       operator.jsonl            0600: the exact loss and norms of each step
       runs/                     0700: TensorBoard's, which notes the time of each number
 """
@@ -44,13 +44,18 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.training.config import PrivateOptions
-from userdp.training.huggingface.checkpoints import StopWhenAsked, last_sealed, require_own, seal
 from userdp.training.huggingface.dataset import default_seq_len, store_of
+from userdp.training.huggingface.sealed_checkpoints import (
+    StopWhenAsked,
+    last_sealed,
+    require_own,
+    seal,
+)
 from userdp.training.huggingface.trainer_settings import EVALUATION, PUSH, private_args
+from userdp.training.model_origin import digest_of_weights, lineage_of_model
 from userdp.training.opening import Training
-from userdp.training.origin import digest_of_weights, lineage_of_model
 from userdp.training.private_run import PrivateRun
-from userdp.training.steps import Step
+from userdp.training.step_mechanism import Step
 
 LOGGED = {"learning_rate", "epoch", "grad_norm", "epsilon", "delta"}
 """What a trainer may log: public constants, the claim, and the norm of the noisy gradient.

@@ -18,8 +18,8 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count, require_positive, require_probability
 from userdp.data.tokenize import StoreTokenizer
 from userdp.ledger import RunFolder
+from userdp.training.causal_models import read_model
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.models import read_model
 from userdp.training.run_models import require_released
 
 

@@ -22,9 +22,9 @@ from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import is_sharded, local, sharded_parts
 from userdp.ledger import StoreLedger
 from userdp.plans import MadeFor
+from userdp.training.causal_models import BASE_MODEL, BUNDLED, NEW, resolve
 from userdp.training.config import TrainConfig
 from userdp.training.lora import are_fresh, data_of_adapters, is_of_base
-from userdp.training.models import BASE_MODEL, BUNDLED, NEW, resolve
 from userdp.training.optimizers import require_unstepped
 from userdp.training.releasing import is_adapted, uncompiled
 

@@ -25,7 +25,7 @@ from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, shared_secret, source_for
 from userdp.training.opening import Training
 from userdp.training.optimizers import set_noise_std
-from userdp.training.questions import device_of, engine_of
+from userdp.training.preflight import device_of, engine_of
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -138,11 +138,8 @@ class StepMechanism:
             count_noise_std=self.count_noise_std,
         )
 
-    def take(self, number: int) -> dict[str, Any]:
+    def take(self, number: int) -> Step:
         """Take step ``number``, which is charged; the noisy gradient is in ``.grad`` afterwards.
-
-        Returns:
-            What the operator may know of it: exact, and not covered by any ε.
 
         Raises:
             FailureError: the processes drew different cohorts, or the engine is not as sensitive as
@@ -180,12 +177,16 @@ class StepMechanism:
         if self.plan.clip.divided:
             denominator *= self.l2_clip_norm
         set_gradients(self._of.model, summed.value, denominator=denominator)
-        self.mean_noise_std = self.noise_std / denominator
-        self.mean_norm = self.l2_clip_norm * self.plan.denominator / denominator
-        set_noise_std(self._of.optimizer, self.mean_noise_std)
         facts = operator_facts(summed, l2_clip_norm=self.l2_clip_norm)
+        step = Step(
+            number=number,
+            operator={**facts, "rows": rows, "seconds": round(time.monotonic() - begin, 4)},
+            noise_std=self.noise_std / denominator,
+            l2_norm=self.l2_clip_norm * self.plan.denominator / denominator,
+        )
+        set_noise_std(self._of.optimizer, step.noise_std)
         self._adapt(summed)
-        return {**facts, "rows": rows, "seconds": round(time.monotonic() - begin, 4)}
+        return step
 
     def clip(self, units: Units) -> ClippedSum:
         """What the next step would make of these units, outside of any step; without noise."""
@@ -209,17 +210,15 @@ class StepMechanism:
 
     def _adapt(self, summed: ClippedSum) -> None:
         """Release the count of unclipped units, and set the next step's clip norm by it."""
-        plan = self.plan
-        if plan.clip.adaptation is None:
+        adaptation, norm, std = self.plan.clip.adaptation, self.l2_clip_norm, self.count_noise_std
+        if adaptation is None or std is None:
             return
-        assert self.count_noise_std is not None
-        norm, std = self.l2_clip_norm, self.count_noise_std
         count = noisy_count(summed.norms, l2_clip_norm=norm, count_noise_std=std, noise=self.noise)
-        following = plan.clip.adaptation.next_clip_norm(
-            l2_clip_norm=self.l2_clip_norm,
+        following = adaptation.next_clip_norm(
+            l2_clip_norm=norm,
             noisy_count=count,
-            denominator=plan.denominator,
-            start=plan.clip.l2_norm,
+            denominator=self.plan.denominator,
+            start=self.plan.clip.l2_norm,
         )
         self.clip_at(following)
 

@@ -23,10 +23,10 @@ from userdp.data.splits import Split
 from userdp.data.store_folder import Place, remember
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.training.causal_models import read_model
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.losses import rows_of, split_losses
-from userdp.training.models import read_model
-from userdp.training.origin import lineage_of_model
+from userdp.training.model_origin import lineage_of_model
+from userdp.training.store_losses import rows_of, split_losses
 
 _LARGEST = math.log(np.finfo(np.float32).max)
 """Of a loss whose perplexity the file can hold."""

@@ -1,30 +1,27 @@
-"""What is asked of a model and its loss before the first step, and never during one.
+"""Whether a model and its loss can take the steps of a plan; asked before the first charge.
 
-Whether an answer is asked for, and whether it refuses, is seen by others. So everything is asked
-here, on made-up rows, of passes as large as the plan allows: no step asks anew because of whom it
-drew (invariant 9). An error of the model or its loss comes out as it is, before anything is
-charged.
+A refusal can be seen by others, so none may depend on whose text a step drew (invariant 9).
+Everything that can refuse is therefore asked here, on made-up rows and in passes as large as the
+plan allows. An error of the model or its loss comes out as it is, before anything is charged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.benchmark import Timer
+from torch import nn
 
 from userdp.core.errors import FailureError, UseError, warn
 from userdp.core.out_of_memory import ran_out_of_memory
-from userdp.gradients import Engine, Loss, Units, get_engine, trainable_parameters
+from userdp.gradients import Engine, Units, get_engine, trainable_parameters
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.engines import reference, sharded
 from userdp.gradients.engines.choice import why_alone
 from userdp.gradients.engines.task import Task
-from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import sharded_parts
 from userdp.plans import Plan
@@ -101,31 +98,6 @@ def made_up_units(model: nn.Module, units: int, rows: int, seq_len: int, *, mask
     """Units of so many whole rows, which are nobody's, where the model is."""
     shape = Shape((rows,) * units, (seq_len,) * (units * rows))
     return made_up(model, shape, masked=masked, device=device_of(model))
-
-
-@secret_randomness()
-def seconds_of(run: Callable[[], object]) -> float:
-    """How long ``run`` takes by the clock, once what it allocates and compiles is there."""
-    threads = torch.get_num_threads()
-    return Timer("run()", globals={"run": run}, num_threads=threads).timeit(1).median
-
-
-@secret_randomness()
-def bytes_of_a_pass(model: nn.Module, loss: Loss, units: Units) -> int:
-    """What autograd keeps of these rows for the backward pass, the model's own tensors left out."""
-    own = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
-        losses = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
-    del losses
-    return sum(kept.values())
 
 
 def engine_of(model: nn.Module, name: str) -> Engine:
