@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
 from tests.federated.plans import FACTS, NUMBERS, plan
 from tests.federated.toys import images
-from tests.ledgers import entries
+from tests.training.toy import attempts
 from userdp.federated.federation_plan import LanguageModel
 from userdp.federated.flower import write_app
 from userdp.federated.rounds import read_rounds
@@ -90,9 +90,9 @@ def test_three_silos_go_on_when_one_is_killed_in_a_round(tmp_path, monkeypatch):
     # The SuperLink starts `flower-superexec` by its bare name, as from an activated environment.
     monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
 
-    def attempts(index):
-        path = silo_folder(folder, index) / "run" / "ledger.jsonl"
-        return [e for e in entries(path) if e["kind"] == "attempt"] if path.exists() else []
+    def charged(index):
+        run = silo_folder(folder, index) / "run"
+        return attempts(run) if (run / "ledger.jsonl").exists() else 0
 
     with Processes(tmp_path) as flower:
         flower.start(
@@ -110,12 +110,11 @@ def test_three_silos_go_on_when_one_is_killed_in_a_round(tmp_path, monkeypatch):
             )
         # It shows the server's log, and ends when the run does.
         flower.start("run", "flwr", "run", folder / "app", "here", "--stream")
-        flower.until(lambda: len(attempts(2)) > made.local.steps, "second round")
+        flower.until(lambda: charged(2) > made.local.steps, "second round")
         flower.stop("supernode-2", signal.SIGKILL)
         flower.until(lambda: len(read_rounds(folder)) == 3, "third round")
 
     assert [r["replied"] for r in read_rounds(folder)] == [[0, 1, 2], [0, 1], [0, 1]]
-    found = claim_of(folder)
-    assert {i: found.steps[i] for i in (0, 1)} == {0: 90, 1: 90}
-    assert 30 < found.steps[2] < 60  # the interrupted round's steps stay charged
-    assert found.guarantee == made.guarantee()
+    assert (charged(0), charged(1)) == (90, 90)
+    assert 30 < charged(2) < 60  # the interrupted round's steps stay charged
+    assert claim_of(folder).guarantee == made.guarantee()

@@ -102,25 +102,13 @@ def store_of(records, folder, seq_len=WIDTH):
     )
 
 
-def silo(folder, plan, data, index=0, kind=Silo, seed=None):
+def silo(folder, plan, data, index=0, seed=None):
     """The silo in ``folder``, whose store is made once; its plan is written anew."""
     folder.mkdir(parents=True, exist_ok=True)
     plan.save(folder / PLAN_FILE)
     if not (folder / STORE).exists():
         store_of(data.records(), folder / STORE)
-    return kind(folder, index, unsafe_seed=seed)
-
-
-def broken(sabotage):
-    """A kind of `Silo` whose run is changed in place as soon as it is open."""
-
-    class Broken(Silo):
-        def _open(self, number):
-            run = super()._open(number)
-            sabotage(run)
-            return run
-
-    return Broken
+    return Silo(folder, index, unsafe_seed=seed)
 
 
 ZERO = {"w": np.zeros(WIDTH, dtype=np.float32)}

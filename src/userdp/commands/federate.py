@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from userdp.claims import Claim
 from userdp.commands.answer import Answer
 from userdp.commands.prepare import written_by
 from userdp.commands.progress import say, shown
@@ -22,7 +23,6 @@ from userdp.data.sources import InputOptions, open_source
 from userdp.data.sources.source import SourceOptions
 from userdp.data.tokenize import StoreTokenizer
 from userdp.federated.algorithms import Declared
-from userdp.federated.federation_claim import FederationClaim
 from userdp.federated.federation_plan import PLAN_FILE, FederationPlan, LanguageModel
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
 from userdp.plans import Budget, Plan
@@ -44,7 +44,7 @@ class Federated(Answer):
     federation: Path
     plan: FederationPlan
     app: Path | None = None
-    claim: FederationClaim | None = None
+    claim: Claim | None = None
     operator_only: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from userdp.claims import Claim
 from userdp.core.errors import UseError
 from userdp.core.files import operator_folder, read_json, whole_folder, write_file, write_json
 from userdp.core.interrupts import held
@@ -16,7 +17,7 @@ from userdp.data.records import Record
 from userdp.data.splits import Split
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
-from userdp.federated.federation_claim import FederationClaim, federation_claim
+from userdp.federated.federation_claim import federation_claim
 from userdp.federated.federation_models import build_model, put_weights, weights_of
 from userdp.federated.federation_plan import PLAN_FILE, RUN, STORE, FederationPlan
 from userdp.federated.rounds import MODEL_FILE, Answers, Weights, load_weights, run_rounds
@@ -106,7 +107,7 @@ def run_in_process(
         return run_rounds(folder, plan, weights_of(model), ask, progress=progress)
 
 
-def claim_of(folder: Path) -> FederationClaim:
+def claim_of(folder: Path) -> Claim:
     """The claim of the federation in a folder, from the ledgers of its silos that lie there."""
     runs = sorted(path.parent for path in folder.glob(f"silo-*/{RUN}/ledger.jsonl"))
     plan = FederationPlan.load(folder / PLAN_FILE)
