@@ -23,7 +23,7 @@ def _page(name: str) -> str:
     from userdp.cli.commands import options_of, told_of
 
     options, (told, example) = options_of(name), told_of(name)
-    rows = [f"| `{one.shown}` | {one.told.replace('|', '&#124;')} |" for one in options]
+    rows = [f"| `{one.shown}` | {one.meaning.replace('|', '&#124;')} |" for one in options]
     if any(one.name == "--set" for one in options):
         rows.append(
             f"| `--settings` | lists all that `--set` reaches: `userdp {name} --settings` |"

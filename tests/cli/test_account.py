@@ -158,12 +158,12 @@ def test_a_ledger_is_priced_by_the_accountant_that_is_named(places, said) -> Non
 
 
 def test_the_curve_of_a_ledger_is_that_of_its_whole_plan(places, said, userdp) -> None:
-    curve = said("--ledger", places["interrupted"], "--curve")["curve"]
+    points = said("--ledger", places["interrupted"], "--curve")["curve"]["points"]
     mechanism = claim(places["interrupted"]).mechanism
     assert mechanism is not None
     assert mechanism.steps == users_plan().steps
-    middle = len(curve["epsilon"]) // 2
-    assert curve["delta"][middle] == mechanism.delta(curve["epsilon"][middle]).upper
+    middle = points[len(points) // 2]
+    assert middle["delta"] == mechanism.delta(middle["epsilon"]).upper
     shown = userdp("account", "--ledger", places["interrupted"], "--curve")[1]
     assert "largest true positive rate" in shown
 

@@ -1,54 +1,52 @@
 """The commands of ``userdp``: each is one function of `userdp.commands`, read as it is.
 
-Its first line, its paragraphs, its ``Args`` and its ``Example`` are the help. A command is imported
-when it is called; of all others one line is read, from their text. Neither help nor a line of
-arguments needs a library, so that both are there at once.
+`argparse` reads the line and prints the help. What an option is called, takes and means is in the
+function's signature and in the ``Args`` of its docstring, and nowhere else. A command is imported
+when it is called; of all others one line is read, from their text. So neither the list of commands
+nor the help of `train` waits for a library that is slow to load.
 """
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import dataclasses
 import inspect
+import json
 import os
 import re
 import textwrap
+import tomllib
 import types
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module, resources
-from json import dumps
 from pathlib import Path
 from shutil import get_terminal_size
 from types import ModuleType
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from userdp import commands
 from userdp.commands.setting import Section, Setting, documented
 from userdp.core.errors import UseError
 from userdp.core.hints import closest, likely
 
-_STORE = "A store's life"
 COMMANDS = {
     "The main way": "prepare, plan, train, evaluate, generate, report, export, verify, account",
-    _STORE: "store stats, store budget, store settle, store members, store forget, store score, "
-    "store dedup",
+    "A store's life": "store stats, store budget, store settle, store members, store forget, "
+    "store score, store dedup",
     "Beside it": "demo, tune, federate, audit, selftest",
 }
 """By heading, in the order in which ``userdp --help`` shows them."""
 NAMES = tuple(", ".join(COMMANDS.values()).split(", "))
-_HELP = (
+_ABOUT = (
     "Fine-tune language models with user-level differential privacy.",
     "Every command takes --json (one JSON object on stdout, errors too) and --config FILE (TOML, "
     "a section for each command, which options override). Exit status: 0 done, 1 failed, 2 bad "
     "use, 130 interrupted: what was paid for is finished first, and the last line says how to go "
     "on.",
 )
-_TRIED = ("plan", "learning_rate", "l2_clip_norm", "optimizer")
-"""Of `tune`: values stand behind one another."""
-_EVERYWHERE = ("--json", "--config", "--help")
 _ELSEWHERE = {
     "--batch-size": "--micro-batch",
     "--eps": "--epsilon",
@@ -83,29 +81,59 @@ class Option(Setting):
         return f"--{'no-' if self.default is True else ''}{self.field.replace('_', '-')}"
 
     @property
-    def needed(self) -> bool:
-        """Whether a line must give it."""
-        return self.default in (inspect.Parameter.empty, dataclasses.MISSING)
-
-    @property
     def shown(self) -> str:
         """Its name and the kind of its value, for the help."""
         kinds = {int: " INT", float: " FLOAT", Path: " PATH", bool: ""}
         return self.name if self.place else self.name + kinds.get(self.kind, " TEXT")
 
     @property
-    def told(self) -> str:
-        """What it is, and what it is by default, for the help."""
-        fixed = isinstance(self.default, str | int | float) and not isinstance(self.default, bool)
-        return self.words.rstrip(".") + (f" [default: {self.default}]" if fixed else "")
+    def needed(self) -> bool:
+        """Whether it must be given."""
+        return self.default in (inspect.Parameter.empty, dataclasses.MISSING)
 
-    def value(self, words: Sequence[str], *, listed: str) -> Any:
-        """What its argument becomes; a flag has no words."""
+    def value(self, given: str | bool | Sequence[str], *, listed: str) -> Any:
+        """What its argument becomes: words are read, and a flag is set or not."""
+        if isinstance(given, bool):
+            return given
+        words = [given] if isinstance(given, str) else given
         values = tuple(self.read(one, place=self.name, listed=listed) for one in words)
-        return values if self.several else values[0] if values else not self.default
+        return values if self.several else values[0]
 
 
-_CONFIG = Option(field="config", kind=Path, words="a TOML file with a section for each command")
+class Parser(argparse.ArgumentParser):
+    """`argparse`, whose mistakes are errors of ours."""
+
+    def __init__(self, name: str = "", usage: str = "", about: Sequence[str] = ()) -> None:
+        width = min(100, get_terminal_size().columns) - 1
+        super().__init__(
+            prog=f"userdp {name}".strip(),
+            usage=f"userdp {usage}",
+            description="\n\n".join(textwrap.fill(one, width) for one in about),
+            formatter_class=partial(
+                argparse.RawDescriptionHelpFormatter, max_help_position=25, width=width
+            ),
+            argument_default=argparse.SUPPRESS,
+            allow_abbrev=False,
+            add_help=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong with a line."""
+        raise UseError(message.removeprefix("argument "), hint=f"see `{self.prog} --help`")
+
+    def list(self, heading: str, meanings: Mapping[str, str]) -> None:
+        """Show names and what they mean, under a heading of the help."""
+        group = self.add_argument_group(heading)
+        for name, meaning in meanings.items():
+            group.add_argument(name, help=meaning.replace("%", "%%"))
+
+
+COMMON = Parser()
+"""What every line may have, wherever it stands."""
+COMMON.add_argument("--config", type=Path, default=None)
+COMMON.add_argument("--help", "-h", action="store_true", default=False)
+for _flag in ("--json", "--settings", "--version"):
+    COMMON.add_argument(_flag, action="store_true", default=False)
 
 
 def command_of(tokens: Sequence[str]) -> str | None:
@@ -127,8 +155,8 @@ def function_of(name: str) -> Callable[..., Any]:
 
 def sections_of(name: str) -> Mapping[str, Section]:
     """What ``--set`` reaches of a command."""
-    found: Mapping[str, Section] = getattr(module_of(name), "sections", dict)()
-    return found
+    sections: Mapping[str, Section] = getattr(module_of(name), "sections", dict)()
+    return sections
 
 
 @cache
@@ -140,20 +168,19 @@ def options_of(name: str) -> tuple[Option, ...]:
     tell of progress.
     """
     function = function_of(name)
-    known = _Known(function.__globals__)
-    hints = get_type_hints(function, localns=known, include_extras=True)
-    words, found = documented(function), list[Option]()
+    hints = get_type_hints(function, localns=_Known(function.__globals__), include_extras=True)
+    words, options = documented(function), list[Option]()
     for one in inspect.signature(function).parameters.values():
         if one.kind is one.VAR_KEYWORD:
             for group in get_args(hints[one.name])[1:]:
-                told, of = documented(group), get_type_hints(group)
+                meanings, kinds = documented(group), get_type_hints(group)
                 for field in dataclasses.fields(group):
                     if field.name not in words:
-                        found += _option(field, of[field.name], told[field.name])
+                        options += _option(field, kinds[field.name], meanings[field.name])
         elif one.name != "progress":
-            place = not found and one.kind is not one.KEYWORD_ONLY
-            found += _option(one, hints[one.name], words[one.name], place=place)
-    return tuple(found)
+            place = not options and one.kind is not one.KEYWORD_ONLY
+            options += _option(one, hints[one.name], words[one.name], place=place)
+    return tuple(options)
 
 
 def _option(of: Any, hint: Any, words: str, *, place: bool = False) -> Iterator[Option]:
@@ -181,129 +208,104 @@ def _members(hint: Any) -> Iterator[Any]:
 
 
 class _Known(dict[str, Any]):
-    """A module's names; one that it knows for type checkers alone is anything."""
+    """A module's names; one that it imports only for type checkers is anything."""
 
     def __missing__(self, name: str) -> Any:
         return getattr(builtins, name, Any)
 
 
-Given: TypeAlias = Iterable[tuple[str, list[str]]]
-"""What is given to a command: names of options, each with the words of its values."""
+def parser_of(name: str) -> Parser:
+    """The parser of a command. It demands nothing: a file may give what the line does not."""
+    options, (about, example) = options_of(name), told_of(name)
+    needed = [one.shown for one in options if one.needed]
+    parser = Parser(name, " ".join([name, *needed, "[OPTIONS]"]), about)
+    for one in options:
+        how: dict[str, Any] = {"dest": one.field, "help": one.meaning.replace("%", "%%")}
+        if one.kind is bool:
+            how |= {"action": "store_const", "const": not one.default}
+        else:
+            how |= {"metavar": one.shown.split()[-1]}
+            how |= {"action": "extend", "nargs": "+"} if one.several else {}
+        parser.add_argument(*([] if one.place else [one.name]), **how).required = False
+    parser.epilog = f"Try: {example}"
+    if any(one.field == "settings" for one in options):
+        parser.epilog = f"All else: userdp {name} --settings lists it.\n\n{parser.epilog}"
+    return parser
 
 
-def arguments_of(
-    command: str, tokens: Sequence[str], section: Callable[[Path], Mapping[str, Any]]
-) -> dict[str, Any]:
-    """What a line gives to the function of a command, by the names of its arguments.
+def arguments_of(name: str, line: Sequence[str], file: Path | None = None) -> dict[str, Any]:
+    """What a line, and the section of a file, give to the function of a command.
 
     Args:
-        command: its name.
-        tokens: the line behind the name.
-        section: reads what the file of ``--config`` says where the line is silent; settings of
-            both count.
+        name: the command.
+        line: the words behind its name.
+        file: of ``--config``. The line overrides it; settings of both count.
 
     Raises:
         UseError: something is misspelt, missing, given twice or of another kind.
     """
-    options = {one.name: one for one in (*options_of(command), _CONFIG)}
-    found = _values(command, _of_line(tokens, options), options)
-    if file := found.pop(_CONFIG.field, None):
-        told = section(file)
-        try:
-            given = _values(command, _of_file(told, options), options)
-        except UseError as error:
-            raise UseError(f"{file}: {error.message}", hint=error.hint) from error
-        if "settings" in given:
-            found["settings"] = (*given["settings"], *found.get("settings", ()))
-        found = given | found
+    options, listed = {one.field: one for one in options_of(name)}, f"see `userdp {name} --help`"
+    given, stray = parser_of(name).parse_known_args(line)
+    if stray:
+        raise _no_option(name, stray[0])
+    typed, filed = vars(given), {} if file is None else section_of(file, name)
+    if "settings" in typed and "settings" in filed:
+        typed["settings"] = filed["settings"] + typed["settings"]
+    words = [word.partition("=")[0] for word in line]
     for option in options.values():
-        if option.needed and option.field not in found:
-            raise UseError(
-                f"userdp {command} needs {option.name}", hint=f"see `userdp {command} --help`"
-            )
-    return found
-
-
-def _of_line(tokens: Sequence[str], options: Mapping[str, Option]) -> Given:
-    """What the words of a line give; a word that names no option belongs to the place."""
-    place = next((name for name, one in options.items() if one.place), None)
-    words = deque(tokens)
-    while words:
-        word = words.popleft()
-        name, equals, text = word.partition("=")
-        if not name.startswith("--"):
-            yield place or word, [word]
-            continue
-        option, values = options.get(name), [text] if equals else []
-        takes = option is not None and option.kind is not bool and not equals
-        most = len(words) if option and option.field in _TRIED else 1
-        while takes and len(values) < most and words and not words[0].startswith("--"):
-            values.append(words.popleft())
-        yield name, values
-
-
-def _of_file(section: Mapping[str, Any], options: Mapping[str, Option]) -> Given:
-    """What a command's section of a file gives, as if it stood on a line."""
-    names = {one.field: name for name, one in options.items()}
-    for key, value in section.items():
-        name = names.get(key.replace("-", "_"), key)
-        if isinstance(value, dict):
-            yield "--set", [f"{key}.{field}={_in_words(one)}" for field, one in value.items()]
-        elif name not in options or not isinstance(value, bool):
-            yield name, [*map(_in_words, value if isinstance(value, list) else [value])]
-        elif value is not options[name].default:
-            yield name, []
-
-
-def _in_words(value: Any) -> str:
-    return value if isinstance(value, str) else dumps(value, default=str)
-
-
-def _values(command: str, given: Given, options: Mapping[str, Option]) -> dict[str, Any]:
-    """The values of what is given, by the names of arguments."""
-    listed, found = f"see `userdp {command} --help`", dict[str, list[str]]()
-    for name, words in given:
-        if name not in options:
-            guess = likely(_meant(command, name))
-            raise UseError(f"userdp {command} has no option {name}", hint=f"{guess}{listed}")
-        option, all_words = options[name], found.setdefault(name, [])
-        if bool(words) is (option.kind is bool):
-            needs = "a file" if option is _CONFIG else "a value"
-            told = "takes no value" if words else f"needs {needs}"
-            raise UseError(f"{name} {told}", hint=listed)
-        all_words += words
-        if len(all_words) > 1 and not option.several:
-            both = " and ".join(all_words)
-            raise UseError(f"{name} is given twice ({both}), and one is wanted", hint=listed)
+        if words.count(option.name) > 1 and not option.several:
+            raise UseError(f"{option.name} is given twice, and one is wanted", hint=listed)
+        if option.needed and option.field not in filed | typed:
+            raise UseError(f"userdp {name} needs {option.name}", hint=listed)
     return {
-        options[name].field: options[name].value(words, listed=listed)
-        for name, words in found.items()
+        field: options[field].value(one, listed=listed) for field, one in (filed | typed).items()
     }
 
 
-def _meant(command: str, word: str) -> str | None:
-    """The option that was probably meant."""
-    options = options_of(command)
-    known = [*(one.name for one in options), *(repr(one.field) for one in options), *_EVERYWHERE]
-    if _ELSEWHERE.get(word) in known:
-        return _ELSEWHERE[word]
-    field = word.removeprefix("--").replace("-", "_")
-    at = next((at for at, fields in sections_of(command).items() if field in fields), None)
-    return closest(word, known) if at is None else f"--set {at}.{field}=…"
+def _no_option(name: str, word: str, *, where: str = "") -> UseError:
+    """The error of an option that a command has not, with the one that was probably meant."""
+    known = [*(one.name for one in options_of(name)), "--json", "--config", "--help"]
+    field, guess = word.removeprefix("--").replace("-", "_"), _ELSEWHERE.get(word)
+    if guess not in known:
+        at = next((at for at, fields in sections_of(name).items() if field in fields), None)
+        guess = closest(word, known) if at is None else f"--set {at}.{field}=…"
+    hint = f"{likely(guess)}see `userdp {name} --help`"
+    return UseError(f"{where}userdp {name} has no option {word}", hint=hint)
 
 
-def completions(line: str) -> list[str]:
-    """The words that may stand at the end of an unfinished line: commands, options, values."""
-    *before, word = line.split(" ")[1:] or [""]
-    command = command_of(before)
-    if command is None:
-        begun = " ".join([*before, word])
-        known = [name.split()[len(before)] for name in NAMES if name.startswith(begun)]
-    else:
-        options = {one.name: one for one in options_of(command) if not one.place}
-        last = options.get(before[-1])
-        known = last.choices if last and last.choices else [*options, *_EVERYWHERE]
-    return sorted({one for one in known if one.startswith(word)})
+def section_of(file: Path, name: str) -> dict[str, Any]:
+    """A command's section of a file, as a line would give it: words by the names of arguments."""
+    hint = "it is a TOML file with a section for each command, as [train]"
+    try:
+        sections = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise UseError(f"--config {file} cannot be read as TOML: {error}", hint=hint) from error
+    sections |= {f"store {one}": section for one, section in sections.pop("store", {}).items()}
+    for one, section in sections.items():
+        if one not in NAMES or not isinstance(section, dict):
+            near = closest(one, NAMES)
+            raise UseError(
+                f"--config {file} has [{one.replace(' ', '.')}], and there is no such command: "
+                "what it says would never be read",
+                hint=likely(near and f"[{near.replace(' ', '.')}]") + hint,
+            )
+    given: dict[str, Any] = {}
+    for key, value in sections.get(name, {}).items():
+        field = key.replace("-", "_")
+        if isinstance(value, dict):
+            settings = given.setdefault("settings", [])
+            settings += [f"{key}.{one}={_in_words(inner)}" for one, inner in value.items()]
+        elif field not in (one.field for one in options_of(name)):
+            raise _no_option(name, f"--{key.replace('_', '-')}", where=f"{file}: ")
+        elif isinstance(value, bool):
+            given[field] = value
+        else:
+            given[field] = [*map(_in_words, value)] if isinstance(value, list) else _in_words(value)
+    return given
+
+
+def _in_words(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def first_line(name: str) -> str:
@@ -324,29 +326,24 @@ def told_of(name: str) -> tuple[list[str], str]:
     return [" ".join(part.split()) for part in told.split("\n\n")], behind.split("\n")[1].strip()
 
 
-def help_of(name: str = "") -> str:
-    """The help of a command, or of all that begin with a word, under their headings."""
-    width = min(100, get_terminal_size().columns) - 1
+def help_of(name: str | None) -> str:
+    """The help of a command, or the list of all."""
+    if name is not None:
+        return parser_of(name).format_help()
+    parser = Parser(usage="COMMAND", about=_ABOUT)
+    for heading, names in COMMANDS.items():
+        parser.list(heading, {one: first_line(one) for one in names.split(", ")})
+    parser.epilog = "Try: userdp demo --out demo"
+    return parser.format_help()
 
-    def listed(rows: Sequence[tuple[str, str]]) -> str:
-        left = max(len(first) for first, _ in rows) + 4
-        wrap = textwrap.TextWrapper(width, subsequent_indent=" " * left, break_on_hyphens=False)
-        return "\n".join(wrap.fill(f"  {first}".ljust(left) + words) for first, words in rows)
 
-    lists: list[str] = []
-    if name in NAMES:
-        options, (told, example) = options_of(name), told_of(name)
-        usage = " ".join([name, *(one.shown for one in options if one.needed), "[OPTIONS]"])
-        lists.append(listed([(one.shown, one.told) for one in options]))
-        if any(one.name == "--set" for one in options):
-            lists.append(f"All else: userdp {name} --settings lists it.")
-    else:
-        usage, told, example = f"{name} COMMAND".strip(), [*_HELP], "userdp demo --out demo"
-        for heading, of in COMMANDS.items():
-            rows = [(one, first_line(one)) for one in of.split(", ") if one.startswith(name)]
-            if not name and heading == _STORE:
-                rows = [("store", of.replace("store ", ""))]
-            if rows:
-                lists.append(f"{heading}:\n{listed(rows)}")
-    wrapped = [textwrap.fill(one, width) for one in told]
-    return "\n\n".join([f"Usage: userdp {usage}", *wrapped, *lists, f"Try: {example}"])
+def settings_of(name: str) -> str:
+    """All that ``--set`` reaches of a command, and what it means."""
+    parser = Parser(usage=f"{name} --set SECTION.FIELD=VALUE")
+    for section, fields in sections_of(name).items():
+        values = {
+            field: f": {', '.join(one.choices)}" for field, one in fields.items() if one.choices
+        }
+        meanings = {field: one.meaning + values.get(field, "") for field, one in fields.items()}
+        parser.list(section, {f"{section}.{field}": told for field, told in meanings.items()})
+    return parser.format_help()

@@ -56,7 +56,7 @@ def account(
     proof: bool = False,
     settings: Sequence[str] = (),
 ) -> Priced:
-    """Compute the (epsilon, delta) of a mechanism or of a ledger, or the least noise for a budget.
+    """Price a mechanism or a ledger, or find the least noise.
 
     No data is read. Noise and delta give epsilon, noise and epsilon give delta, epsilon and delta
     give the least noise. A mechanism is priced with exact Gaussian noise; a ledger as it ran: the
@@ -190,10 +190,17 @@ def _answer(
         rates = [1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.5]
         drawn = delta_curve(lambda epsilon: float(mechanism.delta(epsilon).upper))
         told["curve"] = {
-            "epsilon": list(drawn.epsilons),
-            "delta": list(drawn.deltas),
-            "false_positive_rate": rates,
-            "largest_true_positive_rate": [drawn.max_true_positive_rate(rate) for rate in rates],
+            "points": [
+                {"epsilon": epsilon, "delta": delta}
+                for epsilon, delta in zip(drawn.epsilons, drawn.deltas, strict=True)
+            ],
+            "attacks": [
+                {
+                    "false_positive_rate": rate,
+                    "largest_true_positive_rate": drawn.max_true_positive_rate(rate),
+                }
+                for rate in rates
+            ],
         }
     if proof:
         from userdp.accounting.claims import prove_delta, prove_epsilon

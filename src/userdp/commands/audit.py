@@ -50,7 +50,7 @@ def audit(
     progress: Progress | None = None,
     **attacks: Annotated[Any, Attacks],
 ) -> Audited:
-    """Attack a run and give an empirical lower bound on its epsilon; operator-only.
+    """Attack a run, and bound its epsilon from below.
 
     The audit has three parts: a user-inference attack on the released model, with fresh text of
     its users; one more run of the same plan with canary users, each of whom is in or out by a

@@ -43,7 +43,7 @@ def budget(
     order: float | None = None,
     reserve: float | None = None,
 ) -> BudgetView:
-    """Show what a store's people were charged; or first fix a total for its whole life.
+    """Show what a store's people were charged, or fix a total.
 
     With epsilon and delta a budget is opened, before anything else is done with the store, and
     once. Everything that is ever released of its people then satisfies (epsilon, delta)-DP

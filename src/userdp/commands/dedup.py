@@ -43,7 +43,7 @@ def dedup(
     settings: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Remove from a public corpus what overlaps with private records, as C4 became C4--.
+    """Remove from a public corpus what overlaps with private text.
 
     First near-duplicates (MinHash proposes, exact similarity decides), then listed sites and URLs.
     What is left depends on the private records, and so does a model trained on it: no epsilon of a

@@ -69,7 +69,7 @@ def evaluate(
     settings: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Evaluated:
-    """Measure a run's loss and perplexity on people's text: exactly (operator-only), or under DP.
+    """Measure a run's loss on people's text: exactly, or under DP.
 
     By split, per token and per user, next to the model that the run began from. Without epsilon
     the numbers are exact, so no epsilon covers them: they are appended to RUN/operator.jsonl, which

@@ -64,7 +64,7 @@ def export(
     tag: Sequence[str] = (),
     sign: str | Path | None = None,
 ) -> Exported:
-    """Write a folder of all that may leave of a finished private run, and of nothing else.
+    """Write a folder of all that may leave of a finished run.
 
     In it are the weights, the adapters, the tokenizer, README.md (a model card for the Hugging Face
     hub), the ledger, the plan, the public report, and a statement with the digest of each file.

@@ -78,7 +78,7 @@ def federate(
     settings: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Federated:
-    """Train across silos with privacy for subjects whose items lie in several of them.
+    """Train across silos with privacy for subjects in several.
 
     A fifth of each subject's items is held out; the rest is spread over the silos, each of which
     has a folder with a store, ledgers and noise of its own.

@@ -76,7 +76,7 @@ def generate(
     progress: Progress | None = None,
     **options: Annotated[Any, GenerateConfig],
 ) -> Generated:
-    """Sample text from a run's model: post-processing, so the run's own claim covers it.
+    """Sample text from a run's model; the run's claim covers it.
 
     With out it becomes a synthetic data set in JSON Lines, a `text` per line, which userdp prepare
     reads as any other. Nothing more is charged, however much is sampled. Of a run that claims

@@ -43,7 +43,7 @@ def members(
     statement: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
 ) -> Members:
-    """Say who was in a store for what was charged, and what each user was charged in all.
+    """Say who was charged what, and what one person can be told.
 
     A claim holds for the users who were in the store when its run was opened; whoever joined later
     (prepare --append) pays only for what came after. With a user, the statement for one person who

@@ -46,7 +46,7 @@ def plan(
     progress: Progress | None = None,
     **goals: Annotated[Any, Request],
 ) -> Proposal:
-    """Choose group size, cohort size, noise, and ELS or ULS, for a privacy and a compute budget.
+    """Choose a plan for a privacy budget and a compute budget.
 
     Public rules, the preset's, give every number that is not said. Gradient norms, where they are
     known, choose what the rules leave open: the group size, ELS or ULS, and the clip norm.

@@ -59,7 +59,7 @@ def report(
     overwrite: bool = False,
     **about: Annotated[Any, About],
 ) -> Reported:
-    """Write one HTML page: the claim, its assumptions, the curves; and a summary.
+    """Write a page on runs: claims, assumptions and curves.
 
     Epsilon is recomputed from each run's ledger, and by a second accountant. Several runs stand
     side by side; runs whose claims differ in unit or adjacency are kept apart, and the page says

@@ -22,7 +22,7 @@ def score(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Score each training example by its perplexity, for selection by highest or lowest.
+    """Score each training example by its perplexity.
 
     The file is for the operator (mode 0600): scores are exact functions of people's text, and no
     epsilon covers them. It belongs to this store's content and to no other.

@@ -11,7 +11,7 @@ from userdp.training.selftest import SelftestConfig, run_selftest
 def selftest(
     *, config: SelftestConfig | None = None, **options: Annotated[Any, SelftestConfig]
 ) -> dict[str, Any]:
-    """Check that private steps are right on this machine, for every engine.
+    """Check that private steps are right on this machine.
 
     It uses random tokens and no data: gradients against plain autograd, the sensitivity, the
     noise's deviation, tail and grid; under torchrun of what the processes do together. The exit

@@ -9,20 +9,17 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from datetime import date
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from userdp.core.codec import decode
 from userdp.core.errors import UseError
 from userdp.core.hints import closest, likely
-
-if TYPE_CHECKING:
-    from userdp.reporting.table import Table
 
 _WORDS = {
     int: "a whole number",
@@ -45,6 +42,12 @@ class Setting:
     kind: Any
     words: str
     default: Any = None
+
+    @property
+    def meaning(self) -> str:
+        """What it is, and what it is by default, for the help."""
+        fixed = isinstance(self.default, str | int | float) and not isinstance(self.default, bool)
+        return self.words.rstrip(".") + (f" [default: {self.default}]" if fixed else "")
 
     @property
     def kinds(self) -> tuple[Any, ...]:
@@ -170,17 +173,3 @@ def read(
         if value is not None:
             found[at][name] = Path(value) if Path in sections[at][name].kinds else value
     return found
-
-
-def listed(sections: Mapping[str, Section]) -> Iterator[Table]:
-    """Every setting, with its default and what it is: what ``--settings`` prints."""
-    from userdp.reporting.table import Table
-
-    for name, section in sections.items():
-        rows = []
-        for field, one in section.items():
-            choices = f" ({', '.join(one.choices)})" if one.choices and field != "kind" else ""
-            default = "" if one.default in (None, ()) else str(one.default)
-            default = default.lower() if isinstance(one.default, bool) else default
-            rows.append((f"{name}.{field}", default, f"{one.words.rstrip('.')}{choices}"))
-        yield Table(columns=("setting", "default", "meaning"), rows=rows, caption=name)

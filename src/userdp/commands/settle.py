@@ -40,7 +40,7 @@ class Settled(Answer):
 
 
 def settle(run: Place) -> Settled:
-    """End an unfinished run: nobody goes on with it, and its price is final.
+    """End an unfinished run: its price is then final.
 
     Under a budget with a filter (userdp store budget) the steps that did not run are given back, if
     nothing but released numbers can have chosen the moment: the store's ledger shows no exact look,

@@ -53,7 +53,7 @@ def stats(
     ask: Sequence[str] = (),
     most_examples: int = 4096,
 ) -> Counted:
-    """Count a store's users and examples: exactly (operator-only), or with epsilon under DP.
+    """Count a store's users and examples: exactly, or under DP.
 
     Without epsilon the numbers are exact, so they are for the store's operator: they are not
     differentially private, and nothing public, nor a constant of a plan, may be derived from them.

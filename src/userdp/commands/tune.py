@@ -49,7 +49,7 @@ def tune(
     config: TrainConfig | None = None,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Train a grid of settings and choose one, at a claim that covers the choice.
+    """Train a grid of settings; claim what choosing one costs.
 
     Each candidate is a run of its own in DIR/trial-001 and on; the one of least held-out loss is
     copied to DIR/winner, whose ledger claims what the tuning costs. Killed, a tuning goes on with

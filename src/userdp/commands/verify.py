@@ -55,7 +55,7 @@ def verify(
     key: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Verified:
-    """Check a store, a run, a model or an export, and recompute its claim.
+    """Check a store, a run, a model or an export, and its claim.
 
     Of a store: its files, index and content, and its privacy ledger. Of a run: its ledger, and the
     weights, plan and options against it. Of a model: its weights against what its folder says that
