@@ -124,12 +124,3 @@ def test_a_line_after_one_that_a_crash_cut_short_is_whole(tmp_path):
         file.write(b'{"n": 2, "text')
     files.append_line(path, {"n": 3})
     assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == [1, 3]
-
-
-@pytest.mark.parametrize("umask", [0o022, 0o000])
-def test_invariant_9_lines_for_the_operator_are_the_operators_from_the_first_on(
-    tmp_path, monkeypatch, umask
-):
-    with made_with(umask, monkeypatch):
-        files.append_line(tmp_path / "operator.jsonl", {"loss": 1.0})
-    assert mode(tmp_path / "operator.jsonl") == 0o600

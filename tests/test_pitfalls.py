@@ -75,32 +75,24 @@ def test_broken_twin_a_hint_that_undoes_the_guarantee_is_caught(hint: str) -> No
     assert UNDOES.search(hint)
 
 
-READERS = {"pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle"}
-
-
-def unsafe_readers(tree: ast.AST) -> Iterator[str]:
-    """What could run code that a file holds: `pickle` by any of its names."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name.split(".")[0] in READERS)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in READERS:
-            yield str(node.module)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"torch.load", "torch.save"}:
-            yield ast.unparse(node.func)
-        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            yield from [] if ast.unparse(node.value) == "False" else ["allow_pickle"]
+RUNS_CODE = re.compile(
+    r"^\s*(?:import|from) (?:pickle|dill|joblib|shelve|marshal|cloudpickle)\b"
+    r"|\btorch\.(?:load|save)\("
+    r"|\ballow_pickle=(?!False)",
+    re.MULTILINE,
+)
+"""What reads, or writes for such a reader, a file that may hold code: `pickle` by its names."""
 
 
 @pytest.mark.pitfall(number=28)
 def test_no_file_is_read_that_could_run_code() -> None:
-    found = {
-        path.name: names
-        for path in SOURCE.rglob("*.py")
-        if (names := list(unsafe_readers(ast.parse(path.read_text("utf-8")))))
-    }
-    assert found == {}
+    assert [
+        path for path in SOURCE.rglob("*.py") if RUNS_CODE.search(path.read_text("utf-8"))
+    ] == []
 
 
-def test_broken_twin_a_pickle_is_caught() -> None:
-    source = "import torch\ntorch.load('model.bin')\nimport numpy\nnumpy.load(f, allow_pickle=True)"
-    assert list(unsafe_readers(ast.parse(source))) == ["torch.load", "allow_pickle"]
+@pytest.mark.parametrize(
+    "line", ["    import pickle", "torch.load('model.bin')", "numpy.load(f, allow_pickle=True)"]
+)
+def test_broken_twin_a_pickle_is_caught(line: str) -> None:
+    assert RUNS_CODE.search(line)

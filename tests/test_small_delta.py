@@ -135,21 +135,3 @@ def test_account_warns_of_a_stated_population(tmp_path, capsys) -> None:
     capsys.readouterr()
     assert userdp(["account", "--ledger", str(large)]) == 0
     assert "not below 1/n" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_federation_is_judged_by_the_most_subjects_it_may_have(tmp_path, capsys) -> None:
-    (tmp_path / "d.jsonl").write_text('{"user": "a", "text": "to be or not to be"}\n')
-    words = f"federate {tmp_path / 'd.jsonl'} --silos 2 --rounds 1 --items-per-silo 100 "
-    words += "--subjects-per-silo 50 --runtime in-process --batch-size 8 --delta 0.01"
-    assert userdp([*words.split(), "--out", str(tmp_path / "f")]) == 2
-    assert "100 subjects" in capsys.readouterr().err
-    assert not (tmp_path / "f").exists()
-
-
-def test_broken_twin_a_check_of_the_population_alone_would_let_examples_through() -> None:
-    """Taking examples / G for n is less than the users may be: 1/n is then too lenient."""
-    plan = els_plan(target_delta=1 / 300)  # 400 examples of up to 4 a user: 100 to 400 users
-    lenient = size_of(plan.budget.target_delta, plan.population // plan.sampling.group_size)
-    assert lenient is DeltaSize.WITHIN_RULE
-    assert size_of(plan.budget.target_delta, plan.population) is DeltaSize.TOO_LARGE

@@ -101,6 +101,7 @@ def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
             ),
             (["PLAY", *DECLARED, "--epsilon", "nan", "--batch-size", "5"], "--epsilon must be"),
             (["PLAY", *DECLARED, "--algorithm", "sgd"], "sgd"),
+            (["PLAY", *DECLARED, "--delta", "0.05", "--batch-size", "5"], "declared 20 subjects"),
             (["PLAY", "--resume"], "cannot read a federation plan"),
             (["PLAY", *DECLARED, "--device", "cuda", "--runtime", "simulation"], "in-process"),
         ],

@@ -34,8 +34,8 @@ def rule_of(population: int) -> float:
 def delta_for(count: int) -> float:
     """δ = n^-1.1 for a *declared* n.
 
-    >>> f"{delta_for(135_818_730):.3g}"
-    '1.13e-09'
+    >>> delta_up(delta_for(135_818_730), 3)
+    '1.14e-09'
     """
     if require_count("n", count, at_least=2) < 100:
         raise UseError(
