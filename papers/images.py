@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
+from userdp.core.environment import library
 from userdp.core.errors import UseError
-from userdp.core.extras import library
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.records import Record
 from userdp.data.tokenize import StoreTokenizer

@@ -24,9 +24,8 @@ from torch import nn
 
 from papers.design import Declared, Design, Setting
 from papers.losses import TUNE
-from userdp.core.codec import encode
+from userdp.core.codec import encode, parse
 from userdp.core.errors import UseError
-from userdp.core.strict_json import parse
 from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Units, causal_lm_loss

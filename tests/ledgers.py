@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims.lineage import Lineage
-from userdp.core.strict_json import text_of
+from userdp.core.codec import text_of
 from userdp.ledger import History, RunLedger, StoreLedger, admission
 from userdp.ledger.lines import Begin, Finish, Query, Release, Reserve, Settle, StoreLine
 from userdp.plans import Plan, StepRecord

@@ -96,7 +96,7 @@ def test_what_a_living_process_writes_stays(tmp_path):
 
 
 def test_broken_twin_a_sweep_that_asks_for_no_lock_takes_it_away(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_remove_left", lambda left: left.unlink())
+    monkeypatch.setattr(files.fcntl, "flock", lambda descriptor, how: None)
     with pytest.raises(FileNotFoundError), files.whole_file(tmp_path / "ledger.json"):
         files.sweep(tmp_path)
 

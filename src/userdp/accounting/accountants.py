@@ -11,8 +11,8 @@ from userdp.accounting import group_privacy, rdp
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.roots import least
+from userdp.core.environment import library
 from userdp.core.errors import FailureError, UseError, kind_of
-from userdp.core.extras import library
 from userdp.core.vocabulary import delta_up, epsilon_up, require_delta, require_positive
 
 SomeSteps = TypeVar("SomeSteps", bound=NoisySteps)

@@ -24,10 +24,9 @@ from typing import Any
 from userdp.claims.lineage import Lineage
 from userdp.claims.words import Claim
 from userdp.core import files
-from userdp.core.codec import decode, encode, plain
+from userdp.core.codec import decode, encode, parse, plain
+from userdp.core.environment import library
 from userdp.core.errors import UseError, in_short
-from userdp.core.extras import library
-from userdp.core.strict_json import parse
 
 STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -94,7 +93,7 @@ class Statement:
 
 
 def _object(data: bytes, *, where: Path) -> dict[str, Any]:
-    """The JSON object in ``data``; `UseError` for what `userdp.core.strict_json.parse` refuses.
+    """The JSON object in ``data``; `UseError` for what `userdp.core.codec.parse` refuses.
 
     Readers disagree about which of two equal keys counts, so that one signature would cover two
     meanings.

@@ -27,8 +27,8 @@ from safetensors import SafetensorError, safe_open
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.parts import Condition, ConditionKind
 from userdp.core import files
+from userdp.core.codec import parse
 from userdp.core.errors import UseError
-from userdp.core.strict_json import parse
 from userdp.ledger import History, StoreLedger
 
 LINEAGE = "userdp.json"

@@ -18,10 +18,10 @@ from userdp.cli.commands import (
     settings_of,
 )
 from userdp.cli.failures import fail, failure_of, last_words, show_warning
+from userdp.core.environment import PASSIVE_WAITING
 from userdp.core.errors import Interrupted, UseError, UserdpWarning
 from userdp.core.hints import closest, likely
 from userdp.core.interrupts import terminable
-from userdp.core.waiting import PASSIVE_WAITING
 from userdp.version import __version__
 
 

@@ -14,8 +14,8 @@ from userdp.commands.prepare import written_by
 from userdp.commands.progress import say, shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.codec import encode
+from userdp.core.environment import library
 from userdp.core.errors import UseError, warn
-from userdp.core.extras import library
 from userdp.core.interrupts import told
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.records import Record, Tally

@@ -1,9 +1,15 @@
-"""Dataclasses as plain values and back, one canonical JSON for each, and its digest.
+"""JSON: dataclasses as plain values and back, one strict reader of texts, and their writer.
 
-A dataclass becomes an object of its fields, after its class variables ``schema`` (of a file) and
-``kind`` (which tells the members of a union, or the subclasses of a class that declares it, apart),
-if it has them. What is read must have exactly the fields that are written, each of its declared
-type.
+**Dataclasses.** `encode` makes an object of a dataclass's fields, and `decode` a dataclass of
+exactly these fields, each of its declared type. Before the fields stand the class variables
+``schema`` (of a file) and ``kind``, if the class has them. ``kind`` tells the members of a union
+apart, or the subclasses of a class that declares it.
+
+**Texts.** `parse` takes less than Python's own reader, whose input other readers understand
+differently: of two equal keys the last one counts, so that one signature would cover two claims;
+``NaN`` and ``1e999`` become numbers; brackets nested too deep end in a `RecursionError`. `text_of`
+refuses the halves of surrogate pairs that Python makes of file names in no UTF-8: no page and no
+terminal takes them.
 """
 
 from __future__ import annotations
@@ -227,3 +233,76 @@ def _build(kind: type, values: Mapping[str, Any], at: str) -> Any:
         )
     read = {name: _decode(hint, values[name], f"{at}.{name}") for name, (hint, _) in fields.items()}
     return kind(**read)
+
+
+def parse(data: bytes | str, *, finite: bool = True) -> Any:
+    """The value of a JSON text in UTF-8.
+
+    Guarantee: no object of it has a key twice; all its strings can be written as UTF-8; with
+    ``finite`` all its numbers are finite.
+
+    Args:
+        data: the text, whole.
+        finite: refuse ``NaN``, ``Infinity`` and numbers too large for a float; where exact losses
+            were written down, NaN may stand by right.
+
+    Raises:
+        ValueError: it is no such text; the words quote no value of it.
+
+    >>> parse('{"a": [1, 2.5]}')
+    {'a': [1, 2.5]}
+    >>> parse('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+    ValueError: the key 'a' stands in it twice
+    """
+    text = data.decode("utf-8") if isinstance(data, bytes) else data
+    hooks: dict[str, Any] = {"parse_constant": _no_number, "parse_float": _finite}
+    try:
+        value = json.loads(text, object_pairs_hook=_once, **(hooks if finite else {}))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if "\\u" in text:
+        text_of(value, finite=False)  # refuses half a pair
+    return value
+
+
+def text_of(value: Any, *, finite: bool = True, indent: int | None = None) -> str:
+    """A value as JSON, which `parse` reads again.
+
+    Args:
+        value: of dictionaries with words as keys, lists, strings, numbers, truth values, None.
+        finite: refuse NaN and infinity, as `parse` does.
+        indent: spaces for each level; all in one line by default.
+
+    Raises:
+        ValueError: a number is not finite; or a string is no text, such as the name of a file in
+            bytes that are no UTF-8, which Python keeps as halves of surrogate pairs.
+
+    >>> text_of({"a": [1, 2.5]})
+    '{"a":[1,2.5]}'
+    """
+    separators = (",", ":") if indent is None else None
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds half of a surrogate pair, which is no character") from None
+    return json.dumps(value, indent=indent, separators=separators, allow_nan=not finite)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"the key {name[:80]!a} stands in it twice")
+        values[name] = value
+    return values
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError("a number in it is too large")
+    return number

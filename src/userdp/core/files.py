@@ -1,11 +1,16 @@
-"""Files that are there whole or not at all, and readable by those who may; the one JSON."""
+"""Files and folders that are there whole or not at all, with their mode from the first moment on.
+
+What is being written lies beside its place as ``.partial-NAME-…``, under a lock that its process
+holds, and takes its place by one rename. What a killed process left has no lock, so that the next
+writer of the same name, or `sweep`, removes it.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import stat
@@ -14,8 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from userdp.core.codec import parse, text_of
 from userdp.core.errors import FailureError, UseError
-from userdp.core.strict_json import parse, text_of
 
 TEMPORARY = ".partial-"
 SHAREABLE_FILE = 0o644
@@ -26,7 +31,7 @@ _MADE_ANEW = {".html", ".md", ".png", ".pdf", ".svg", ".csv", ".txt", ".tsv"}
 
 
 def require_place(path: Path, *, name: str = "") -> None:
-    """`UseError` unless a file can be put at ``path``; ``name`` is a good name for it."""
+    """`UseError` unless a file can be put at ``path``; ``name`` is a good name for the file."""
     if path.is_dir():
         raise UseError(
             f"{path} is a folder, and a file is to be written there",
@@ -77,8 +82,6 @@ def in_the_way(path: Path, what: str = "a file") -> UseError:
 def whole_file(path: Path, *, mode: int = SHAREABLE_FILE) -> Iterator[IO[bytes]]:
     """A file to write that becomes ``path`` when the block ends well, and vanishes otherwise.
 
-    Its mode holds from the first moment on. What a killed process left of an earlier try goes.
-
     Raises:
         UseError: no file can be put there.
     """
@@ -127,10 +130,10 @@ def write_json(path: Path, values: Mapping[str, Any], *, mode: int = SHAREABLE_F
 def json_text(
     values: Mapping[str, Any], path: Path, *, finite: bool, indent: int | None = None
 ) -> str:
-    """`userdp.core.strict_json.text_of` what is about to be written to ``path``.
+    """`text_of` the values that are about to be written to ``path``.
 
     Raises:
-        UseError: whoever reads it there would refuse it.
+        UseError: no reader would take them.
     """
     try:
         return text_of(values, finite=finite, indent=indent)
@@ -147,7 +150,7 @@ def read_json(path: Path, *, what: str, finite: bool = True) -> dict[str, Any]:
     Args:
         path: of the file.
         what: names it in errors.
-        finite: see `userdp.core.strict_json.parse`.
+        finite: see `userdp.core.codec.parse`.
     """
     try:
         values = parse(path.read_bytes(), finite=finite)
@@ -161,10 +164,10 @@ def read_json(path: Path, *, what: str, finite: bool = True) -> dict[str, Any]:
 
 
 def operator_folder(path: Path) -> None:
-    """Make a folder that only its owner may enter; one that is there already is closed to others.
+    """Make a folder that only its owner may enter; a folder that is there is closed to others.
 
-    It is never open, whatever the umask: ``mkdir`` takes the mode with it, and a umask only takes
-    bits away. Folders above it that are missing are made as usual.
+    A new folder is never open: ``mkdir`` takes the mode, of which a umask only takes bits away.
+    Missing folders above it are made as usual.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=OPERATOR_FOLDER, exist_ok=True)
@@ -174,7 +177,7 @@ def operator_folder(path: Path) -> None:
 
 
 def close_folder(path: Path) -> None:
-    """`operator_folder`, and all that another library wrote in it: readable by its owner alone."""
+    """`operator_folder`, and all that another library wrote in it: only its owner may read them."""
     operator_folder(path)
     for one in path.rglob("*"):
         one.chmod(OPERATOR_FOLDER if one.is_dir() else OPERATOR_FILE)
@@ -184,8 +187,7 @@ def close_folder(path: Path) -> None:
 def whole_folder(path: Path, *, mode: int = 0o755) -> Iterator[Path]:
     """A temporary folder that becomes ``path`` when the block ends well, and vanishes otherwise.
 
-    What stood at ``path`` before is replaced, at the very end. What a killed process left of an
-    earlier try goes.
+    What stood at ``path`` before is replaced at the very end.
     """
 
     def make(place: Path) -> int:
@@ -217,43 +219,25 @@ def _temporary(path: Path) -> Path:
 
 
 def _begin(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """Something new and temporary that is to become ``path``, and a descriptor that locks it.
+    """A new temporary file or folder that is to become ``path``, and the descriptor that locks it.
 
-    The lock tells it from what a killed process left: that nobody holds, and it is removed here.
+    What a killed process left of an earlier try is removed.
     """
-    sweep(path.parent, path.name)
-    temporary = _temporary(path)
-    descriptor = make(temporary)
-    with suppress(OSError):  # a file system without locks, where nothing that was left is removed
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # another process may look whether it was left
-    if temporary.exists():
-        return temporary, descriptor
-    os.close(descriptor)  # it was removed before it was locked
-    return _begin(path, make)
-
-
-def _remove_left(left: Path) -> None:
-    """Remove a temporary file or folder, unless a living process writes it."""
-    try:
-        descriptor = os.open(left, os.O_RDONLY)
-    except OSError:  # it is there no more, or is not ours
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
-    except OSError:
-        return
-    finally:
-        os.close(descriptor)
+    sweep(path.parent, glob.escape(path.name))
+    while True:
+        temporary = _temporary(path)
+        descriptor = make(temporary)
+        with suppress(OSError):  # a file system without locks, where nothing left is removed
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if temporary.exists():
+            return temporary, descriptor
+        os.close(descriptor)  # another process swept it away before it was locked
 
 
 def append_line(path: Path, values: dict[str, Any]) -> None:
     """Append one JSON line to an operator-only file, as one write.
 
-    What a crash left of a line before it goes: this one would be lost with it.
+    What a crash left of a line is cut off: the new line would be lost with it.
     """
     line = json_text(values, path, finite=False).encode() + b"\n"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, OPERATOR_FILE)
@@ -270,17 +254,26 @@ def append_line(path: Path, values: dict[str, Any]) -> None:
         os.close(descriptor)
 
 
-def sweep(folder: Path, name: str | None = None) -> None:
-    """Remove what killed processes left half-written in ``folder``; what others write now stays.
+def sweep(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left half-written in ``folder``.
+
+    What a living process is writing stays: it holds the lock.
 
     Args:
-        folder: is looked through.
-        name: of what was to be written there; None for anything.
+        folder: is looked through, and no folder in it.
+        name: of the file or folder that was to be written; any by default.
     """
-    kind = re.compile(rf"{re.escape(f'{TEMPORARY}{name}')}-[0-9a-f]{{8}}")
-    for left in folder.glob(f"{TEMPORARY}*"):
-        if name is None or kind.fullmatch(left.name):
-            _remove_left(left)
+    for left in folder.glob(f"{TEMPORARY}{name}-{'[0-9a-f]' * 8}"):
+        with suppress(OSError):  # it is gone, or not ours, or a living process writes it
+            descriptor = os.open(left, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if left.is_dir():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def sync(path: Path) -> None:

@@ -59,9 +59,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from userdp.core.codec import decode
+from userdp.core.codec import decode, parse
 from userdp.core.errors import UseError
-from userdp.core.strict_json import parse
 from userdp.core.vocabulary import Adjacency
 from userdp.data.splits import Split
 

@@ -27,8 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from userdp.core.environment import library
 from userdp.core.errors import UseError
-from userdp.core.extras import library
 from userdp.core.files import OPERATOR_FILE, whole_file, write_json
 from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count

@@ -15,10 +15,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from userdp.core.codec import parse
 from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.files import sync, write_json
 from userdp.core.stages import NoProgress, Progress
-from userdp.core.strict_json import parse
 from userdp.core.vocabulary import require_count
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine

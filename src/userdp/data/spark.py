@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from userdp.core.environment import library
 from userdp.core.errors import FailureError, UseError, kind_of
-from userdp.core.extras import library
 from userdp.data.grouping import MEMORY_LIMIT, RECORDS_AT_ONCE, size_in_bytes
 from userdp.data.records import BLOCK
 

@@ -16,10 +16,9 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
-from userdp.core.codec import decode
+from userdp.core.codec import decode, parse
 from userdp.core.errors import UseError
 from userdp.core.files import append_line, sweep, sync
-from userdp.core.strict_json import parse
 from userdp.data import meta as layout
 from userdp.data.meta import StateKind, StoreMeta, read_meta
 

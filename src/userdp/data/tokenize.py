@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from userdp.core.codec import parse
 from userdp.core.errors import UseError, in_short
-from userdp.core.strict_json import parse
 from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
 from userdp.data.records import MARKUP, TARGET
 

@@ -27,8 +27,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from userdp import federated
+from userdp.core.environment import library
 from userdp.core.errors import FailureError, UseError, UserdpError, kind_of
-from userdp.core.extras import library
 from userdp.core.files import write_file
 from userdp.core.stages import Progress
 from userdp.federated.federation_models import build_model, put_weights, shared_model, weights_of

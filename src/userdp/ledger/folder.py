@@ -33,9 +33,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from userdp.core import files
-from userdp.core.codec import decode
+from userdp.core.codec import decode, parse
 from userdp.core.errors import UseError, in_short, kind_of
-from userdp.core.strict_json import parse
 from userdp.ledger import journal
 from userdp.ledger.lines import Attempt, Begin, Chosen, Finish, Line, Open, ReleaseLoss, Settle
 from userdp.noise.gaussian import NoiseSampler

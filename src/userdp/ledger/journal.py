@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from userdp.core import files
-from userdp.core.codec import decode, encode
+from userdp.core.codec import decode, encode, parse
 from userdp.core.errors import FailureError, UseError
-from userdp.core.strict_json import parse
 from userdp.ledger.lines import Line
 
 _START = "0" * 16

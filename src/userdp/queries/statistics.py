@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
+from userdp.core.environment import library
 from userdp.core.errors import FailureError, UseError
-from userdp.core.extras import library
 from userdp.core.vocabulary import Adjacency, require_count, require_positive
 from userdp.data.integrity import require_intact
 from userdp.data.meta import StoreMeta

@@ -15,8 +15,8 @@ from userdp.accounting.private_selection import (
     Repetitions,
     TruncatedNegativeBinomial,
 )
+from userdp.core.environment import library
 from userdp.core.errors import UseError
-from userdp.core.extras import library
 from userdp.core.vocabulary import require_positive
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore

@@ -19,8 +19,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from userdp.core import files
+from userdp.core.codec import parse, text_of
 from userdp.core.errors import FailureError, in_short
-from userdp.core.strict_json import parse, text_of
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
 from userdp.training.averaging import WeightAverage

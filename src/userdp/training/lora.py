@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from userdp.core.environment import library
 from userdp.core.errors import UseError, in_short
-from userdp.core.extras import library
 from userdp.training.config import TrainConfig
 
 

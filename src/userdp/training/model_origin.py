@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from userdp.claims.lineage import Apart, Lineage, lineage_from
 from userdp.claims.parts import Condition, ConditionKind
 from userdp.claims.subject import Subject, ancestry, weights_digest
+from userdp.core.codec import parse
 from userdp.core.errors import UseError
-from userdp.core.strict_json import parse
 from userdp.data.example_scores import lineage_of_scores as score_lineage
 from userdp.data.user_store import UserStore
 from userdp.gradients import trainable_parameters

@@ -14,9 +14,9 @@ import torch
 
 from userdp.claims.lineage import Lineage
 from userdp.core import interrupts
+from userdp.core.environment import warn_of_spinning
 from userdp.core.errors import FailureError, UseError, warn
 from userdp.core.vocabulary import require_count
-from userdp.core.waiting import warn_of_spinning
 from userdp.gradients import require_masked, require_uncoupled
 from userdp.gradients.precision import require_no_autocast
 from userdp.gradients.shards import reshard

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from userdp.core.environment import library
 from userdp.core.errors import UseError
-from userdp.core.extras import library
 from userdp.data.user_store import UserStore
 from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder, RunRecord

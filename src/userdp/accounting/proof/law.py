@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from userdp.accounting.laws import Binomial, Law
-from userdp.core.extras import library
+from userdp.core.environment import library
 
 Ball = Any  # flint.arb or flint.acb: the library ships no types
 

@@ -24,8 +24,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from userdp.core.environment import library
 from userdp.core.errors import UseError, kind_of
-from userdp.core.extras import library
 from userdp.data.records import Drop
 from userdp.data.sources.conversations import as_conversations, is_conversation
 from userdp.data.sources.parsing import Row, Table, plain_parser, provenance

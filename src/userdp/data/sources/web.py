@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from userdp.core.extras import library
+from userdp.core.environment import library
 from userdp.data.records import Drop
 from userdp.data.sources.parsing import Table, plain_parser
 from userdp.data.sources.source import SourceOptions

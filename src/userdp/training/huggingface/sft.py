@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from userdp.core.extras import library
+from userdp.core.environment import library
 from userdp.training.huggingface.trainer import UserLevelMixin
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from userdp.core.waiting import PASSIVE_WAITING, warn_of_spinning
+from userdp.core.environment import PASSIVE_WAITING, warn_of_spinning
 
 LOADING_TORCH = """
 import os, sys
