@@ -15,7 +15,6 @@ from tests.training.toy import attempts
 from userdp.core.errors import FailureError, Interrupted, UseError
 from userdp.core.interrupts import are_held
 from userdp.training.huggingface.sealed_checkpoints import sealed
-from userdp.training.huggingface.trainer import UserLevelMixin
 from userdp.training.private_run import PrivateRun
 
 EACH = {"save_steps": 1}
@@ -78,25 +77,6 @@ def test_invariant_7_a_lost_attempt_stays_charged_and_global_step_counts_it(cras
     assert rates == pytest.approx([0.01, 0.008, 0.006, 0.002]), "the lost step's rate is skipped"
     assert run.claim.guarantee == uls_plan().guarantee()
     assert run.claim.complete
-
-
-@pytest.mark.slow
-def test_invariant_7_twin_a_resumed_run_that_counts_its_updates_alone_would_ask_for_too_many(
-    crashed, tmp_path, monkeypatch
-):
-    """Were global_step that of the checkpoint, the loop would want a sixth attempt of five."""
-    output, prepare = crashed(**EACH), UserLevelMixin._prepare_for_training
-
-    def forgetful(self, *arguments):
-        before = self.state.global_step
-        prepared = prepare(self, *arguments)
-        self.state.global_step = before
-        return prepared
-
-    monkeypatch.setattr(UserLevelMixin, "_prepare_for_training", forgetful)
-    run = trainer(tmp_path, arguments=EACH)
-    assert run.train(resume_from_checkpoint=True).global_step == 4, "the ledger refuses the attempt"
-    assert attempts(output) == 5
 
 
 @pytest.mark.slow

@@ -53,25 +53,6 @@ def test_without_noise_and_clipping_the_update_is_that_of_the_mean_of_users_loss
     assert not torch.allclose(found, flat(toy_model()), atol=1e-4)
 
 
-@pytest.mark.slow
-def test_invariant_14_the_seed_of_the_arguments_says_nothing_of_dropout(tmp_path, monkeypatch):
-    """Equal seeds, no noise, everybody drawn: only the masks can differ, and they do."""
-    step, left_alone, seen = trainers.UserLevelTrainer.training_step, [], []
-
-    def watched(*arguments):
-        before = torch.get_rng_state()
-        loss = step(*arguments)
-        left_alone.append(torch.equal(torch.get_rng_state(), before))
-        return loss
-
-    monkeypatch.setattr(trainers.UserLevelTrainer, "training_step", watched)
-    for name in ("one", "two"):
-        run = step_of(tmp_path / name, toy_model(dropout=0.5), arguments={"seed": 7})
-        seen.append(flat(run.model))
-    assert left_alone == [True, True], "the generator that the published seed has set"
-    assert not torch.allclose(*seen, atol=1e-4)
-
-
 def test_the_exact_loss_is_the_operators_alone(tmp_path, capsys):
     """It is in operator.jsonl, and in no log, console, state file or result."""
     told, output = {}, tmp_path / "out"

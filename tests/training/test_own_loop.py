@@ -11,11 +11,9 @@ from tests.speed import fast_then_slow
 from tests.training.toy import loaded, toy_model, trained
 from userdp.claims.lineage import Lineage
 from userdp.core.errors import UseError
-from userdp.ledger import RunFolder
 from userdp.training.causal_models import read_model
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.releasing import save_model
-from userdp.training.run_models import released_models
 from userdp.training.store_losses import evaluate
 
 HELD_OUT = ["held-out-users"]
@@ -74,20 +72,3 @@ def test_invariant_13_no_other_model_is_compared_with_it_is_refused(
     assert "--no-base" in caught.value.hint
     (measured,) = evaluate_splits(run, store, HELD_OUT, with_base=False)
     assert "base" not in measured
-
-
-@pytest.mark.slow
-def test_invariant_13_twin_the_bundled_model_in_place_of_an_unknown_base_is_caught(
-    store, base, tmp_path
-):
-    """What an older version did: a run without train.toml had the default configuration's model."""
-    run = tmp_path / "run"
-    trained(loaded(base), store, run)
-    (run / "train.toml").write_text("[train.learning]\n")
-    with pytest.raises(UseError, match=r"'bundled'|tokens"):
-        released_models(RunFolder(run), store, with_base=True)
-    (run / "train.toml").unlink()
-    (run / "resume.json").unlink()  # as where a run's shareable files were handed on
-    with pytest.raises(UseError, match="does not say which model it began from"):
-        released_models(RunFolder(run), store, with_base=True)
-    assert released_models(RunFolder(run), store, with_base=False).keys() == {"model"}

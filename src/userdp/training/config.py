@@ -1,4 +1,9 @@
-"""`TrainConfig`: everything about a training run that privacy does not depend on."""
+"""The settings of a training run on which privacy does not depend.
+
+`TrainConfig` says how the model learns, `RunOptions` how one call of ``userdp train`` runs, and
+`PrivateOptions` what a loop of somebody's own may change. `PlainPlan` trains without privacy. What
+privacy depends on is the `userdp.plans.Plan`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,6 @@ class OptimizerName(StrEnum):
 
     ADAMW = "adamw"
     ADAM_BC = "adam-bc"
-    ADAFACTOR = "adafactor"
     SGD = "sgd"
 
 
@@ -28,7 +32,7 @@ _FOLLOW = (OptimizerName.ADAMW, OptimizerName.ADAM_BC)
 
 
 class Schedule(StrEnum):
-    """The learning rate after the warm-up; "following" see `userdp.training.rate_follower`."""
+    """The learning rate after the warm-up; `userdp.training.rate_follower` explains "following"."""
 
     FOLLOWING = "following"
     CONSTANT = "constant"
@@ -45,7 +49,7 @@ class Averaging(StrEnum):
 
 
 class EngineName(StrEnum):
-    """How gradients are clipped, see `userdp.gradients.engines`; "auto" shares passes if it can."""
+    """How gradients are clipped (`userdp.gradients.engines`); "auto" lets users share passes."""
 
     AUTO = "auto"
     REFERENCE = "reference"
@@ -76,20 +80,20 @@ class UnsafeSeeds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrivateOptions:
-    """What few callers of `userdp.make_private` need to say.
+    """Settings of `userdp.make_private` that few callers change.
 
     Args:
         engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
         selection: which of a user's examples train, see `userdp.data.selection`; fixed once for
             ELS, anew per step for ULS where it draws. A resumed run must share it.
-        scores: the file of `userdp.training.score_store`, for the perplexity selections alone.
+        scores: the file of `userdp.training.score_store`; only for the perplexity selections.
         exact_log: whether `Step.operator` holds exact numbers (losses, norms, counts). A loop that
-            follows them (ReduceLROnPlateau, the best weights by loss) tells what no ε covers: they
-            are a look of this run, in the store's ledger, and a condition of its claim. A resumed
-            run does as it did when it was charged.
+            follows them (ReduceLROnPlateau, the best weights by loss) releases what no ε covers, so
+            they are a look in the store's ledger and a condition of this run's claim. A resumed run
+            keeps to what it was charged with.
         allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
             not warn of one above n^-1.1 (`userdp.plans.small_delta`); for toys, and for callers who
-            know a smaller number of users. To resume needs no leave.
+            know a smaller number of users. Resuming does not ask again.
         charge_again: with ``resume``, in a folder that is not the one that was opened last (a copy,
             or one that was put back): charge the whole plan once more.
         unsafe_seeds: FOR TESTS ONLY.
@@ -106,11 +110,11 @@ class PrivateOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """How one call carries a run out: where, beside what, and what is told; never what is learned.
+    """How one call of ``userdp train`` runs: devices, files and permissions; never what is learned.
 
     Args:
         device: where gradients and noise are computed: auto (cuda where there is one, else cpu),
-            cpu, cuda or cuda:N; never the claim. A run may resume on another one.
+            cpu, cuda or cuda:N. A run may resume on another one.
         sharded: under torchrun, take the model apart over the processes (FSDP2), for one that no
             process holds whole; without it each process has all of it. A run may resume either way.
         verify: check every byte of the store before anything is charged; sizes and a sample of 32

@@ -57,17 +57,13 @@ class World:
     def broadcast_object(self, value: T) -> T:
         """The ``value`` of rank 0, on every process."""
         objects: list[T | None] = [value if self.rank == 0 else None]
-        if self.size > 1:
-            with _failures():
-                dist.broadcast_object_list(objects, src=0, group=self._group)
+        self._together(dist.broadcast_object_list, objects, src=0)
         return cast(T, objects[0])
 
     def all_gather_object(self, value: T) -> list[T]:
         """The ``value`` of every process, by rank, on every process."""
         gathered: list[Any] = [value] * self.size
-        if self.size > 1:
-            with _failures():
-                dist.all_gather_object(gathered, value, group=self._group)
+        self._together(dist.all_gather_object, gathered, value)
         return gathered
 
     def any(self, flag: bool) -> bool:
@@ -115,25 +111,28 @@ class World:
             tensor: contiguous; of one shape and dtype on all processes.
             to: a rank.
         """
-        if self.size > 1:
-            with _failures():
-                dist.reduce(tensor, dst=to, group=self._group)
+        self._together(dist.reduce, tensor, dst=to)
 
     def broadcast(self, tensor: Tensor, *, source: int = 0) -> None:
         """Copy the ``tensor`` of process ``source`` into every process's, in place."""
-        if self.size > 1:
-            copy = tensor.detach().contiguous()
-            with torch.no_grad(), _failures():
-                # As bytes: not every backend knows every dtype.
-                dist.broadcast(copy.view(-1).view(torch.uint8), src=source, group=self._group)
-                if not tensor.is_contiguous():
-                    tensor.copy_(copy)
+        copy = tensor.detach().contiguous()
+        with torch.no_grad():
+            # As bytes: not every backend knows every dtype.
+            self._together(dist.broadcast, copy.view(-1).view(torch.uint8), src=source)
+            if self.size > 1 and not tensor.is_contiguous():
+                tensor.copy_(copy)
 
     def broadcast_model(self, model: nn.Module) -> None:
         """Give every process the parameters and buffers of rank 0; sharded ones stay."""
         for tensor in [*model.parameters(), *model.buffers()]:
             if not is_sharded(tensor):
                 self.broadcast(tensor)
+
+    def _together(self, collective: Callable[..., object], *given: object, **how: int) -> None:
+        """Call a collective of `torch.distributed`, unless this process is by itself."""
+        if self.size > 1:
+            with _failures():
+                collective(*given, group=self._group, **how)
 
 
 def current_world() -> World:

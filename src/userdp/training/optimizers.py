@@ -13,13 +13,11 @@ from torch import Tensor, nn
 
 from userdp.core.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
-from userdp.gradients.shards import local
 from userdp.training.adam_bc import AdamBC
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 
 _FLOOR = 0.05
 """Of the peak rate: a rate of 0 would spend the last step's epsilon on nothing."""
-_NEARLY_ALL = 0.99
 _WATCHED = 4096
 """Numbers of each parameter that `MovementCheck` keeps."""
 
@@ -43,8 +41,6 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
             return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=fused)
         case OptimizerName.ADAM_BC:
             return AdamBC(groups, lr=rate, betas=betas, floor=config.bias_correction_floor)
-        case OptimizerName.ADAFACTOR:
-            return torch.optim.Adafactor(groups, lr=rate)
         case OptimizerName.SGD:
             return torch.optim.SGD(groups, lr=rate, momentum=0.9)
 
@@ -118,31 +114,19 @@ def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) 
             parameter.grad = None
 
 
-def rounded_away(optimizer: torch.optim.Optimizer) -> str | None:
-    """What to know of weights in half precision, most of which an update leaves where they are.
+def warning_of_half_precision(model: nn.Module) -> str | None:
+    """A warning where weights train in half precision; None where none of them does.
 
-    An update of Adam is about as large as the learning rate. A weight whose own rounding step is
-    more than twice that stays as it is.
-
-    Returns:
-        A warning with the share of weights that can move; None where nearly all of them can.
+    An update of Adam is about as large as the learning rate. A weight of bfloat16 keeps 8 bits, so
+    that one that is 500 times as large as the learning rate stays where it is.
     """
-    moved, weights = 0, 1e-9
-    for group in optimizer.param_groups:
-        # A schedule that warms up has set the rate of the first step, and noted its peak.
-        rate = float(group.get("initial_lr", group.get("lr", 0.0)))
-        for values in (local(one.detach()) for one in group["params"]):
-            if values.dtype in (torch.bfloat16, torch.float16):
-                moved += int((values + rate != values).sum())
-                weights += values.numel()
-    share = moved / weights
-    if weights < 1 or share >= _NEARLY_ALL:
+    dtypes = {parameter.dtype for parameter in trainable_parameters(model).values()}
+    if not dtypes & {torch.bfloat16, torch.float16}:
         return None
     return (
-        f"weights train in half precision: an update as large as the learning rate ({rate:g}) is "
-        f"rounded away in all but {share:.1%} of them, and epsilon is spent on weights that stand "
-        "still. Load them with from_pretrained(…, dtype=torch.float32); bf16=True computes in "
-        "bfloat16 all the same"
+        "weights train in half precision: most updates are rounded away, and epsilon is spent on "
+        "weights that stand still. Load them with from_pretrained(…, dtype=torch.float32); "
+        "bf16=True computes in bfloat16 all the same"
     )
 
 

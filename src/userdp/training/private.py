@@ -1,4 +1,4 @@
-"""`make_private`: the private steps of a PyTorch loop that is somebody else's.
+"""`make_private`: private steps for a PyTorch loop of your own.
 
 ::
 
@@ -8,9 +8,9 @@
             scheduler.step()
         private.save()
 
-The loop owns the model, the optimizer and the schedule; each turn finds a noisy gradient in
-``.grad``. Everything the loop does with it is post-processing. `PrivateRun.save` releases the
-model.
+The loop owns the model, the optimizer and the schedule. Each turn finds a noisy gradient in
+``.grad``, and everything that the loop computes from it is post-processing. `PrivateRun.save`
+releases the model.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ def make_private(
     arguments, and train one model together (`userdp.training.distributed_run`): the first one holds
     the folder. A model sharded by `userdp.gradients.shards.shard` stays sharded.
 
-    What the model's weights descend from is looked up: by the weights themselves in the store's
-    ledger, and in the folder that ``model.name_or_path`` names. Weights that neither knows, and
-    adapters of `peft` that are not new, make the claim conditional.
+    The origin of the model's weights is looked up by their digest in the store's ledger, and in the
+    folder that ``model.name_or_path`` names. Weights that neither knows, and adapters of `peft`
+    that are not new, make the claim conditional.
 
     Args:
         model: its parameters with ``requires_grad`` are trained; on any device.
         optimizer: over exactly those parameters.
         store: the user store, or where it is; its training split is read.
-        plan: sampler, clip, noise, denominator and number of steps; or what `userdp.plan` answered,
+        plan: sampler, clip, noise, denominator and number of steps; or a proposal of `userdp.plan`,
             or the file of either.
         out: the run's folder; new, unless ``resume``.
         loss: per-row loss that couples no two rows and keeps nothing from pass to pass; over a
@@ -77,7 +77,7 @@ def make_private(
         dry_run: do all but charge and write: print noise, time, memory and the claims that will
             result. The run that is returned has these as its ``forecast``, takes no step and saves
             nothing, so that the script goes through to its end.
-        options: what few callers need to say.
+        options: settings that few callers change.
 
     Raises:
         UseError: δ is 1 over the declared population or more, the plan's adjacency is not the
@@ -111,5 +111,5 @@ def make_private(
 
 
 def opened(store: UserStore | str | os.PathLike[str]) -> UserStore:
-    """A store, or the one that lies there; its plan is held against its adjacency later."""
+    """A store, or the one in that folder; `require_covered` compares its adjacency later."""
     return store if isinstance(store, UserStore) else UserStore.open(Path(store), fixed_graph=True)

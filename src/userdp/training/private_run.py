@@ -1,4 +1,10 @@
-"""The steps of a private run: charge, draw, clip, add noise, hand out; see `PrivateRun`."""
+"""`PrivateRun`: an iterator over private steps, for a loop that owns model and optimizer.
+
+Each step is charged in the ledger, taken by the `StepMechanism` (draw, clip, add noise), and handed
+to the loop with its noisy gradient in ``.grad``. Before and between steps the run makes sure that
+its claim stays true: the model is the one whose origin is known, nothing else trains it, and the
+optimizer moves it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +43,7 @@ from userdp.training.optimizers import (
     MovementCheck,
     require_same_parameters,
     require_unstepped,
-    rounded_away,
+    warning_of_half_precision,
 )
 from userdp.training.preflight import device_of, require_fit_for_steps
 from userdp.training.releasing import release, save_model, unsharded
@@ -50,28 +56,27 @@ from userdp.training.stray_gradients import HeldModel, require_free
 class PrivateRun:
     """The steps of a private run that remain; made by `userdp.make_private`.
 
-    Guarantee (invariant 7): a step is in the ledger, on the disk, before its data is read, so
-    whatever ends it early leaves it charged, and the crash of a step cannot be undone by drawing
-    another cohort in its place for free.
+    Guarantee (invariant 7): a step is in the ledger, on the disk, before its data is read. Whatever
+    ends the step early leaves it charged: no other cohort is drawn in its place for free.
 
-    Guarantee (invariant 13): it releases only what its own steps have learned and what the model
-    that it was opened with descends from.
+    Guarantee (invariant 13): the run releases only what its own steps have learned, and what its
+    first weights had learned before.
 
     Use it as a context manager, and call `save` after the last step. Leaving the block after the
-    last step without it settles with the store all the same; leaving it earlier leaves the whole
+    last step without `save` settles with the store all the same. Leaving it earlier keeps the whole
     plan reserved, and the run can be resumed.
 
-    In the block Ctrl-C and SIGTERM wait until the loop has applied the step that was charged: then,
-    before the next one is charged, iterating raises `userdp.Interrupted`, on all processes. A loop
+    In the block Ctrl-C and SIGTERM wait until the loop has applied the step that was charged. Then,
+    before the next step is charged, iterating raises `userdp.Interrupted`, on all processes. A loop
     that wants to go on later saves its weights and its optimizer where it catches that. A second
     signal ends the process at once, as usual.
 
-    To make one asks all that can refuse a run, of the model on made-up rows, and neither charges
-    nor writes anything: `open` does.
+    The constructor checks everything that can refuse the run, the model on made-up rows included,
+    and neither charges nor writes anything. `open` charges and writes.
 
     Args:
         of: the training, by a plan with privacy.
-        users: that were declared beside the plan, if it does not say it.
+        users: the number of users that was declared beside the plan, if the plan does not hold it.
     """
 
     def __init__(self, of: Training, *, users: int | None = None) -> None:
@@ -88,7 +93,7 @@ class PrivateRun:
         require_uncoupled(model)
         if not of.resume:  # a run that diverged may go on, to be settled
             require_finite(str(getattr(model, "name_or_path", "")), model)
-            warn(rounded_away(optimizer))
+            warn(warning_of_half_precision(model))
             require_unstepped(optimizer)
 
         # Is the plan one for this store?
@@ -137,13 +142,13 @@ class PrivateRun:
 
         self.done, clip_norm, self._logged, began = self._world.on_rank_zero(begin)
         if not self.done and self._of.base is None and not self.mechanism.sharded:
-            # What the weights of the opening descend from is in the ledger: no step has any others.
+            # The ledger knows the origin of these weights only, so the first step starts at them.
             self._weights.first = self._weights.first or began
         self._closed = False
         self._held = HeldModel(self._of.model)
-        weakref.finalize(self, self._held.close)  # a loop may forget its run without closing it
+        weakref.finalize(self, self._held.close)  # a run may be dropped without being closed
         if self.plan.clip.adaptation is not None and clip_norm is not None:
-            self.mechanism.clip_at(clip_norm)  # goes on behind the last step that was charged
+            self.mechanism.clip_at(clip_norm)  # the norm after the last step that was charged
         return self
 
     def described(self) -> Training:
@@ -165,7 +170,7 @@ class PrivateRun:
 
     @property
     def remaining(self) -> int:
-        """Steps that may still be attempted; ``done`` were charged, by earlier processes too."""
+        """Steps that may still be attempted: ``done`` of the plan's are charged already."""
         return 0 if self.forecast is not None else self.plan.steps - self.done
 
     def __len__(self) -> int:
@@ -173,7 +178,7 @@ class PrivateRun:
 
     @property
     def lineage(self) -> Lineage:
-        """What the model that this run trains descends from, itself included; only on rank 0."""
+        """What the trained model descends from, this run included; only on rank 0."""
         return self._run.lineage
 
     def __iter__(self) -> Iterator[Step]:
@@ -274,15 +279,15 @@ class PrivateRun:
         return self.folder.released
 
     def finish(self, weights: str | None = None) -> None:
-        """Note the end of the run and settle with the store, for a model that is saved elsewhere.
+        """End the run in its ledger and settle with the store, for a model that is saved elsewhere.
 
         Args:
             weights: the digest of the weights that were released (`userdp.claims.subject`); by
                 default that of the model as it stands.
 
         Raises:
-            UseError: planned steps remain. When to stop early may have been decided on private
-                results, so a run that stops early stays charged in full: use `close`.
+            UseError: planned steps remain. Private results may have decided when to stop, so a
+                run that stops early stays charged in full: use `close`.
         """
         if self.forecast is not None:
             return
@@ -325,9 +330,9 @@ class PrivateRun:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with self._holding:  # a signal that nobody answered comes when all of this is done
+        with self._holding:  # a signal that is still held back arrives after all of this
             try:
                 if error[0] is None and not self.remaining and not self._closed:
                     self.finish()
-            finally:  # whoever gets an error of the end resumes the run, which needs its folder
+            finally:  # after an error the run is resumed, which needs its folder
                 self.close()

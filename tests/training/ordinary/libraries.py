@@ -15,6 +15,7 @@ from tests.training.ordinary.script import (
     LONGEST,
     Language,
     Script,
+    models,
     next_tokens,
     row_means,
     script,
@@ -40,43 +41,49 @@ def llama(vocabulary):
     return of_kind("llama", vocabulary, intermediate_size=32, num_key_value_heads=1)
 
 
-@script(BATCHES)
-def gpt2_from_a_configuration(vocabulary):
-    return Script(model=gpt2(vocabulary))
-
-
-@script(BATCHES)
-def gpt2_without_dropout(vocabulary):
-    return Script(model=gpt2(vocabulary, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
-
-
-@script(BATCHES)
-def llama_from_a_configuration(vocabulary):
-    return Script(model=llama(vocabulary))
-
-
-@script(BATCHES)
-def opt_from_a_configuration(vocabulary):
-    return Script(model=of_kind("opt", vocabulary, ffn_dim=32, word_embed_proj_dim=16))
-
-
-@script(BATCHES)
-def gpt_neox_from_a_configuration(vocabulary):
-    return Script(model=of_kind("gpt_neox", vocabulary, intermediate_size=32))
-
-
-@script(BATCHES)
-def embeddings_resized(vocabulary):
+def resized(vocabulary):
     model = gpt2(vocabulary - 5)
     model.resize_token_embeddings(vocabulary)
-    return Script(model=model)
+    return model
 
 
-@script(BATCHES)
-def gradient_checkpointing_enable(vocabulary):
+def checkpointed(vocabulary):
     model = gpt2(vocabulary)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return Script(model=model)
+    return model
+
+
+def adapted(base, config, **changes):
+    """A model of `peft` with adapters of this kind over such a base."""
+    return lambda vocabulary: peft.get_peft_model(base(vocabulary, **changes), config)
+
+
+QUERIES = ["q_proj", "v_proj"]
+SCALED = {"target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
+HEAD = {"target_modules": ["c_attn"], "modules_to_save": ["lm_head"]}
+
+models(
+    BATCHES,
+    gpt2_from_a_configuration=gpt2,
+    gpt2_without_dropout=partial(gpt2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
+    llama_from_a_configuration=llama,
+    opt_from_a_configuration=partial(of_kind, "opt", ffn_dim=32, word_embed_proj_dim=16),
+    gpt_neox_from_a_configuration=partial(of_kind, "gpt_neox", intermediate_size=32),
+    embeddings_resized=resized,
+    gradient_checkpointing_enable=checkpointed,
+    lora_on_all_linear_layers=adapted(
+        llama, peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.05)
+    ),
+    lora_and_a_trained_head=adapted(gpt2, peft.LoraConfig(r=4, **HEAD), tie_word_embeddings=False),
+    dora=adapted(llama, peft.LoraConfig(r=4, target_modules=QUERIES, use_dora=True)),
+    ia3=adapted(llama, peft.IA3Config(**SCALED)),
+)
+models(
+    "labels must have the shape|shape",
+    prompt_tuning_with_the_built_in_loss=adapted(
+        gpt2, peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
+    ),
+)
 
 
 @script(BATCHES)
@@ -87,42 +94,6 @@ def a_loss_on_hidden_states_too(vocabulary):
         return row_means(entropies(out.logits, input_ids) + 0.01 * size, lengths)
 
     return Script(model=llama(vocabulary), loss=loss)
-
-
-def adapted(model, config):
-    return Script(model=peft.get_peft_model(model, config))
-
-
-@script(BATCHES)
-def lora_on_all_linear_layers(vocabulary):
-    config = peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.05)
-    return adapted(llama(vocabulary), config)
-
-
-@script(BATCHES)
-def lora_and_a_trained_head(vocabulary):
-    config = peft.LoraConfig(r=4, target_modules=["c_attn"], modules_to_save=["lm_head"])
-    return adapted(gpt2(vocabulary, tie_word_embeddings=False), config)
-
-
-@script(BATCHES)
-def dora(vocabulary):
-    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], use_dora=True)
-    return adapted(llama(vocabulary), config)
-
-
-@script(BATCHES)
-def ia3(vocabulary):
-    config = peft.IA3Config(
-        target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]
-    )
-    return adapted(llama(vocabulary), config)
-
-
-@script("labels must have the shape|shape")
-def prompt_tuning_with_the_built_in_loss(vocabulary):
-    config = peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
-    return adapted(gpt2(vocabulary), config)
 
 
 @script(BATCHES)

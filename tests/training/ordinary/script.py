@@ -52,6 +52,16 @@ def script(expected: str) -> Callable[[Make], Make]:
     return register
 
 
+def models(expected: str, **made: Callable[[int], nn.Module]) -> None:
+    """Register a script for each model of a vocabulary's size, under the model's name."""
+    for name, model in made.items():
+
+        def make(vocabulary: int, model: Callable[[int], nn.Module] = model) -> Script:
+            return Script(model=model(vocabulary))
+
+        SCRIPTS[name.replace("_", " ")] = make, expected
+
+
 def bodies(expected: str, **made: Callable[[], nn.Module]) -> None:
     """Register a script of `Language` around each body, under the body's name."""
     for name, body in made.items():
