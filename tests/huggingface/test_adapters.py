@@ -7,13 +7,12 @@ from safetensors.torch import load_file
 
 from tests.huggingface.test_sft import private, table
 from tests.huggingface.toy import toy_model, toy_tokenizer
-from tests.plans import uls_plan
 from userdp.claims.lineage import Lineage
 from userdp.claims.subject import describe, description_of
 
 pytestmark = pytest.mark.slow  # TRL alone takes seconds to load
 
-LORA = {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True, "task_type": "CAUSAL_LM"}
+LORA = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM")
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def base(tmp_path):
 
 def yesterday(base, data, tmp_path):
     """Adapters that a loop without privacy trained on the same people."""
-    model, tokenizer = peft.get_peft_model(base(), peft.LoraConfig(**LORA)), toy_tokenizer(tmp_path)
+    model, tokenizer = peft.get_peft_model(base(), LORA), toy_tokenizer(tmp_path)
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.01)
     for row in data.select(range(8)):
         ids = torch.tensor([tokenizer(row["text"])["input_ids"]])
@@ -37,40 +36,14 @@ def yesterday(base, data, tmp_path):
     return tmp_path / "yesterday"
 
 
-def told(run):
-    known = [(str(one.kind), one.told) for one in run.claim.conditions]
-    return [one for one in known if one[0].endswith("origin")]
-
-
-@pytest.mark.parametrize("they_are", ["new", "yesterday's", "of an earlier run"])
-def test_invariant_13_the_claim_is_of_the_adapters_that_training_begins_with(
-    base, tmp_path, they_are
-):
+def test_invariant_13_the_claim_is_of_the_adapters_that_training_begins_with(base, tmp_path):
     """`SFTTrainer(peft_config=…)` makes new ones; others may take their place before `train()`."""
-    data, price = table("text"), uls_plan().guarantee().epsilon
-
-    def sft(name, **options):
-        options["peft_config"] = peft.LoraConfig(**LORA)
-        return private(tmp_path / name, data, model=base(), options=options)
-
-    run, adapter = sft("run"), None
-    if they_are == "yesterday's":
-        adapter = yesterday(base, data, tmp_path)
-    elif they_are == "of an earlier run":
-        first = sft("first")
-        first.train()
-        run, adapter, price = (
-            sft("run", store=first.store),
-            tmp_path / "first/out/adapter",
-            2 * price,
-        )
-    if adapter is not None:
-        weights = load_file(adapter / "adapter_model.safetensors")
-        peft.set_peft_model_state_dict(run.model, weights)
+    data = table("text")
+    run = private(tmp_path / "run", data, model=base(), options={"peft_config": LORA})
+    adapter = yesterday(base, data, tmp_path)
+    peft.set_peft_model_state_dict(run.model, load_file(adapter / "adapter_model.safetensors"))
     run.train()
-    assert run.claim.guarantee.epsilon == pytest.approx(price)
-    unknown = [("adapters-of-unknown-origin", "no ledger knows them")]
-    assert told(run) == (unknown if they_are == "yesterday's" else [])
+    told = [(str(one.kind), one.told) for one in run.claim.conditions]
+    assert ("adapters-of-unknown-origin", "no ledger knows them") in told
     released = description_of(tmp_path / "run" / "out" / "adapter")
-    assert set(released.lineage.conditions) <= set(run.claim.conditions)
-    assert they_are == "of an earlier run" or released.lineage.conditions == run.claim.conditions
+    assert released.lineage.conditions == run.claim.conditions

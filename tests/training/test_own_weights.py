@@ -13,7 +13,7 @@ from userdp.claims.parts import ConditionKind
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.queries import release
-from userdp.training.model_origin import KnownWeights
+from userdp.training.guarded_weights import KnownWeights
 from userdp.training.opening import OpenRun
 
 PLAN = uls_plan()

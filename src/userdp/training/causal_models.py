@@ -32,7 +32,6 @@ def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
         UseError: there is no such model, it has no safetensors, its weights are not whole or not
             finite, or it cannot read the store's tokens (another tokenizer, too short a context).
     """
-    transformers.logging.disable_progress_bar()  # one for each file would break ours
     if config.model == NEW:
         model = new_model(config, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
     else:
@@ -133,7 +132,7 @@ def read_model(
         UseError: there is no such model, or weights of it are missing or of another shape:
             `transformers` would put random numbers there.
     """
-    transformers.logging.disable_progress_bar()
+    transformers.logging.disable_progress_bar()  # one for each file would break ours
     place = resolve(name)
     try:
         shape = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)

@@ -2,7 +2,7 @@ r"""A private run on several processes: which of them charges, draws, clips and 
 
 One step of P processes:
 
-1. every process states what it is about to do; rank 0 compares the statements and charges the step
+1. every process states what it is about to do; if the statements are equal, rank 0 charges the step
    in the ledger; no process continues before rank 0 has said so (invariant 7);
 2. every process draws the *same* cohort, from a generator seeded once for all of them by the
    operating system of rank 0; each unit is given whole to one process, so that all have about as

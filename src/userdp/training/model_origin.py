@@ -1,4 +1,9 @@
-"""Where the weights come from that training begins with, and what a run notes of them."""
+"""The origin of a model's weights: their digests, their lineage, and the facts that a run records.
+
+What weights descend from decides the claim of every run that begins with them (invariant 13). The
+store's ledger knows released weights by their digest, and a model's folder says what it descends
+from; `userdp.claims.subject.ancestry` asks both. What neither knows is a condition of the claim.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +23,12 @@ from userdp.core.codec import parse
 from userdp.core.errors import UseError
 from userdp.data.example_scores import lineage_of_scores as score_lineage
 from userdp.data.user_store import UserStore
-from userdp.gradients import trainable_parameters
-from userdp.gradients.shards import is_sharded, local, sharded_parts
+from userdp.gradients.shards import is_sharded, local
 from userdp.ledger import StoreLedger
 from userdp.plans import MadeFor
 from userdp.training.causal_models import BASE_MODEL, BUNDLED, NEW, resolve
 from userdp.training.config import TrainConfig
 from userdp.training.lora import are_fresh, data_of_adapters, is_of_base
-from userdp.training.optimizers import require_unstepped
 from userdp.training.releasing import is_adapted, uncompiled
 
 _NAMES = {
@@ -36,10 +39,10 @@ _NAMES = {
 
 
 def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] | None = None) -> str:
-    """The digest of a model's parameters and buffers, as `userdp.claims.subject.digest_of` has it.
+    """The digest of a model's parameters and buffers; `userdp.claims.subject` says of what exactly.
 
-    That of the saved model is the same, where it is saved in the dtype that it is in. Of a sharded
-    model it is that of this process's part.
+    A folder to which the model is saved in its own dtype has the same digest. Of a sharded model it
+    is the digest of this process's part.
 
     Args:
         model: as it stands.
@@ -54,81 +57,14 @@ def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] | None = 
 
 
 def digest_of_part(model: nn.Module, *, base: bool) -> str:
-    """The digest of a model without the adapters of `peft`, or of its adapters alone.
+    """The digest of a model without the adapters of `peft`, or of only its adapters.
 
-    Adapters of one kind have the digest of their saved folder. Where a model has none, theirs is
-    that of no tensors, which no run has released.
+    Adapters of one kind have the digest of their saved folder. A model without adapters has that of
+    no tensors, which no run has released.
     """
     inner = uncompiled(model)
     adapted = is_adapted(inner)
     return digest_of_weights(inner, only=lambda n: (not adapted or is_of_base(inner, n)) is base)
-
-
-class KnownWeights:
-    """Holds a run to weights of which its claim says what they descend from (invariant 13).
-
-    What those of the opening descend from is in the ledger. What came later nobody was asked about;
-    and whoever resumes loads a checkpoint, which may be no other run's model.
-
-    Args:
-        model: at the weights that the run is opened with.
-        resumes: the run goes on, so that its own weights may be loaded yet.
-
-    Attributes:
-        first: the digest of the weights of the first step, where they are known.
-        frozen: of those that do not train; None of a sharded model, of which a process holds parts.
-    """
-
-    def __init__(self, model: nn.Module, *, resumes: bool) -> None:
-        self._model = model
-        moved = {id(one) for one in trainable_parameters(model).values()}
-        every = model.named_parameters(remove_duplicate=False)  # what is tied to them trains too
-        self._trained = {name for name, parameter in every if id(parameter) in moved}
-        self.frozen = self._digest_of_frozen()
-        self.first = None if resumes else digest_of_weights(model)
-        self._known = False
-
-    def require_known(
-        self, optimizer: torch.optim.Optimizer, released: Callable[[list[str]], bool]
-    ) -> None:
-        """`UseError` where this process's first step would begin at weights of another origin.
-
-        Args:
-            optimizer: has taken no step before the first one.
-            released: whether another run over these people released weights of such a digest.
-        """
-        if self._known:
-            return
-        weights, adapters = digest_of_weights(self._model), digest_of_part(self._model, base=False)
-        if self.first not in (None, weights):
-            raise UseError(
-                "these are not the weights that the run was begun with, and it has taken no step: "
-                "its claim would say nothing of what they had learned before",
-                hint="load the weights that it is to begin with, then call make_private()",
-            )
-        if self.first is not None:
-            require_unstepped(optimizer)
-        elif released([weights, adapters]):
-            raise UseError(
-                "these weights were released by another run over the same people: going on from "
-                "them would release what that run has learned, at the price of this one",
-                hint="load this run's own checkpoint, or begin a new run from that model",
-            )
-        self._known = True  # not before: a loop that catches the error must not get by with it
-
-    def require_frozen(self) -> None:
-        """`UseError` where weights have changed that the run does not train."""
-        if self.frozen != self._digest_of_frozen():
-            raise UseError(
-                "weights or buffers that this run does not train have changed since it was opened, "
-                "and the claim would say nothing of that",
-                hint="put them back, or train them by the run's own steps",
-            )
-
-    def _digest_of_frozen(self) -> str | None:
-        if sharded_parts(self._model):
-            return None
-        return digest_of_weights(self._model, only=lambda name: name not in self._trained)
 
 
 def lineage_of_model(
@@ -136,14 +72,15 @@ def lineage_of_model(
 ) -> Lineage:
     """What a model's weights descend from, before they are trained on ``store``.
 
-    Of a model of `peft` base and adapters are asked apart: new adapters descend from nobody.
+    The base and the adapters of a `peft` model are looked up separately: new adapters descend from
+    nobody.
 
     Args:
         store: whose people the lineage is for; its ledger knows what was released of them.
         model: at the weights that training begins with; None before they are loaded.
-        name: where they were just loaded from, or will be; new ones descend from nobody. By default
-            what `transformers` noted in the model, which only counts as far as the weights are
-            still those of that place.
+        name: the place from which the weights were just loaded, or will be; new weights descend
+            from nobody. By default the place that `transformers` noted in the model, which counts
+            only if it still holds these weights.
     """
     if name == NEW:
         return Lineage()
@@ -156,7 +93,7 @@ def subject_of(model: nn.Module, loaded_from: str | None = None) -> Subject:
     """A model in memory by its digests, for `userdp.claims.subject.ancestry`."""
     inner: Any = uncompiled(model)
     name, loaded = _noted(inner) if loaded_from is None else loaded_from, loaded_from is not None
-    # No process holds all weights of a sharded model, and this one asks by itself.
+    # No process holds all weights of a sharded model, so that it has no digest here.
     if any(map(is_sharded, model.parameters())):
         return _subject(name, loaded=loaded)
     whole = _subject(name, digest_of_weights(inner), loaded=loaded)
@@ -186,7 +123,7 @@ def for_people_of(lineage: Lineage, store: UserStore) -> Lineage:
 
 
 def lineage_of_text(store: UserStore) -> Lineage:
-    """What a store's text descends from: the models that wrote some of it, or chose among it."""
+    """The lineage of a store's text: of the models that wrote some of it, or selected from it."""
     lineage = Lineage()
     for facts in store.meta.sources:
         for plain in facts.get("text_lineage", ()):
@@ -203,7 +140,7 @@ def lineage_of_text(store: UserStore) -> Lineage:
 
 
 def lineage_of_scores(path: Path) -> Lineage:
-    """What chose among the examples; a file that does not say may have learned from anybody."""
+    """The lineage of the model that scored the examples; unknown if the file does not tell it."""
     text = score_lineage(path)
     if text:
         return lineage_from(parse(text), what=f"the lineage in {path}")
@@ -212,9 +149,9 @@ def lineage_of_scores(path: Path) -> Lineage:
 
 
 def of_others(base: Lineage, name: str, store: UserStore) -> Lineage:
-    """A base model's lineage, where its people are declared to be others than the store's.
+    """A base model's lineage, if its people are declared to be others than the store's.
 
-    Its parts are then none of the store's people's; the declaration is a condition.
+    Its parts then cost the store's people nothing; the declaration is a condition of the claim.
 
     Raises:
         UseError: the store's own ledger says that it was trained on them.
@@ -241,11 +178,11 @@ def ledger_id(store: UserStore) -> str:
 
 
 def made_with(base: nn.Module, config: TrainConfig) -> MadeFor:
-    """What norms and plans are made for, the store left out.
+    """The base weights and adapters for which norms are measured and plans are made.
 
     Args:
         base: the model of ``config``, without adapters.
-        config: a new model's weights follow its seed, which does not matter: they have no digest.
+        config: the configuration; the weights of a new model follow its seed, and get no digest.
     """
     adapters = (
         f"rank {config.lora_rank}, alpha {config.lora_alpha}, of {list(config.lora_targets)}"
@@ -286,11 +223,10 @@ _SHAPE = {
 def base_facts(
     model: nn.Module, *, weights: str | None, loaded_from: str | None = None
 ) -> dict[str, Any]:
-    """Plain values for the ledger's first line: of the weights and their shape, not of a name.
+    """Facts of the base model for the ledger's first line: its weights and shape, not only a name.
 
-    A folder ``models/gpt2`` may hold anything. What a reviewer can check is the digest of the
-    weights, and the architecture that was built. Both are public constants: no record has a part in
-    them.
+    A folder ``models/gpt2`` may hold anything. A reviewer can check the digest of the weights, and
+    the architecture that was built. Both are public constants: no record has a part in them.
 
     Args:
         model: at the weights that training begins with, before adapters are added if userdp adds

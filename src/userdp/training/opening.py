@@ -1,4 +1,4 @@
-"""A run that this process holds: how it begins or resumes, what it descends from, and its end.
+"""How a run begins, resumes and ends: its folder, its ledger, and its charge in the store's ledger.
 
 A kill between any two lines does no harm: resuming does again only what is not done yet.
 
@@ -63,7 +63,7 @@ from userdp.version import __version__
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """What a run trains, by what, and where: said once, and handed on as it is.
+    """All that a run is made of: model, optimizer, store, plan and folder; passed on as it is.
 
     Args:
         model: its parameters with ``requires_grad`` are trained.
@@ -77,18 +77,17 @@ class Training:
         options: of the run; with test seeds it may claim nothing.
         identity: digests of anything else that a resumed run must share; kept operator-only.
         facts: public constants to note in the ledger's first line.
-        train: settings of ``userdp train`` by section, to note in train.toml; for its loop alone,
-            of which they are all the constants. Of any other loop the claim would leave out what it
-            followed.
-        began: what the model is that the run begins with (`userdp.training.run_models.began_with`);
-            kept operator-only.
-        base: what the model's weights descend from, adapters included; None where that is to be
-            looked up: by the weights themselves in the store's ledger, and in the folder that
-            ``model.name_or_path`` names.
+        train: settings of ``userdp train`` by section, to note in train.toml. Only its loop gives
+            them: they are all its constants, and the constants of any other loop are unknown.
+        began: the model that the run begins with (`userdp.training.run_models.began_with`);
+            operator-only.
+        base: what the model's weights descend from, adapters included; None to look it up by the
+            weights themselves in the store's ledger, and in the folder that ``model.name_or_path``
+            names.
         slot: of a private selection in the store's ledger, which pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.runs`).
-        log_only: exact numbers are written down and nothing follows them: they are a look at the
-            run's end, and no condition of its own claim.
+        log_only: exact numbers are written down and nothing in the loop follows them: they are a
+            look for later runs, and no condition of this run's claim.
     """
 
     model: nn.Module
@@ -116,10 +115,10 @@ def constants_digest(
     *,
     scores: Path | None = None,
 ) -> str:
-    """What `userdp.ledger.lines.Declare` records beforehand of a run, and what a slot is for.
+    """The digest of a run's constants: what is declared beforehand, and what a slot pays for.
 
-    Its plan and configuration; and the text, the base model and the scores themselves, since
-    whoever exchanges one of them after a look has chosen it by the look.
+    The constants are the plan and the configuration, and the text, the base model and the scores
+    themselves: whoever exchanges one of them after a look has chosen it by the look.
     """
     name = str((learning or {}).get("model", ""))
     base = Path(resolve(name))
@@ -182,9 +181,9 @@ class OpenRun:
         folder: of the run.
         ledger: the run's.
         store: the ledger of the store's people.
-        steered: a loop of somebody's own takes its steps, whose constants (the learning rate, say)
-            nobody has recorded.
-        began: see `Training`; of a resumed run what its first opening noted.
+        steered: a loop of somebody's own takes the steps, and nobody has recorded its constants
+            (the learning rate, say).
+        began: see `Training`; of a resumed run as its first opening recorded it.
     """
 
     ledger: RunLedger
@@ -195,7 +194,6 @@ class OpenRun:
         self.people, self.store = of.store, StoreLedger(of.store.path)
         plan, learning = self.plan, (of.train or {}).get("learning")
         self.constants = constants_digest(plan, learning, of.store, scores=of.options.scores)
-        # A loop of somebody's own takes the steps: no options say how it learns.
         self.steered = plan is not None and of.train is None
         self.digests = {
             **of.identity,
@@ -401,8 +399,8 @@ class OpenRun:
 
     @property
     def steering(self) -> Lineage:
-        """What was released of these people since the run was charged, and what showed exact
-        numbers: where it may have steered the run. And that the ledger is a copy, where it is.
+        """What may have steered a loop of somebody's own since it was charged: releases of these
+        people, and looks at exact numbers. Of every run, whether the store's ledger is a copy.
         """
         history = self.store.history()
         copied = Lineage(conditions=(COPIED,) if history.copied else ())
@@ -414,14 +412,14 @@ class OpenRun:
 
     @property
     def logged(self) -> bool:
-        """Whether the run keeps exact numbers, as was said when it was charged."""
+        """Whether the run keeps exact numbers, as its charge says."""
         charge = self.store.history().charges.get(self.run_id)
         return charge is None or charge.logged
 
     def released_elsewhere(self, weights: Collection[str]) -> bool:
         """Whether weights of such a digest hold what another run over these people has learned.
 
-        Those that this run's own lineage tells of, such as its base model's, are none.
+        Weights in this run's own lineage, such as its base model's, do not count.
         """
         told = {part.id for part in self._own_lineage.parts}
         known = known_of(self.store.history(), weights)
@@ -466,7 +464,7 @@ class OpenRun:
 
 
 def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
-    """Tell a store that a run has ended, by the run's own ledger.
+    """Settle a run that has ended by its own ledger, in the store's ledger.
 
     Until then the store counts the run as open, and does not know its weights by their digest.
 
@@ -475,8 +473,8 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
         store: the ledger of a store.
 
     Returns:
-        Whether the store did not know it yet. False, and nothing is written, of a run that is not
-        finished, that was settled, or that was charged elsewhere.
+        Whether this settled it. False, and nothing is written, for a run that is not finished, is
+        settled already, or was charged elsewhere.
     """
     run = RunRecord.find(folder.path)
     if run is None or run.finish is None:

@@ -20,8 +20,9 @@ import torch
 
 from userdp.claims.lineage import Lineage
 from userdp.core import interrupts
+from userdp.core.codec import canonical
 from userdp.core.environment import warn_of_spinning
-from userdp.core.errors import FailureError, UseError, warn
+from userdp.core.errors import UseError, warn
 from userdp.core.vocabulary import require_count
 from userdp.gradients import require_masked, require_uncoupled
 from userdp.gradients.precision import require_no_autocast
@@ -30,8 +31,8 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.causal_models import require_finite
+from userdp.training.guarded_weights import HeldModel, KnownWeights, require_free
 from userdp.training.model_origin import (
-    KnownWeights,
     base_facts,
     digest_of_weights,
     lineage_of_model,
@@ -50,7 +51,6 @@ from userdp.training.releasing import release, save_model, unsharded
 from userdp.training.run_models import began_with
 from userdp.training.step_mechanism import NoExactLog, Step, StepMechanism
 from userdp.training.store_facts import require_covered
-from userdp.training.stray_gradients import HeldModel, require_free
 
 
 class PrivateRun:
@@ -211,22 +211,12 @@ class PrivateRun:
         """Charge one step for all processes; none goes on before rank 0 has (invariant 7).
 
         Raises:
-            FailureError: as `userdp.ledger.RunLedger.attempt`, or the processes are not about to
-                take the same step.
+            UseError: the processes are not about to take the same step.
+            FailureError: as `userdp.ledger.RunLedger.attempt`.
         """
         step = self.mechanism.record()
-        steps = self._world.all_gather_object(step)
-
-        def charge() -> int:
-            for rank, other in enumerate(steps):
-                if other != step:
-                    raise FailureError(
-                        f"ledger and sampler disagree: process {rank} is about to do {other}, "
-                        f"process 0 {step}; training stopped before this update"
-                    )
-            return self._run.ledger.attempt(step)
-
-        self.done = self._world.on_rank_zero(charge)
+        self._world.require_same({"next step": canonical(step)})
+        self.done = self._world.on_rank_zero(lambda: self._run.ledger.attempt(step))
 
     def _released_elsewhere(self, digests: Collection[str]) -> bool:
         return self._world.on_rank_zero(lambda: self._run.released_elsewhere(digests))

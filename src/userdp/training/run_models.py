@@ -1,10 +1,10 @@
 """The models of a run: the one that it released, and the one that it began from.
 
-A run of ``userdp train`` has its configuration, from which its model is made again. A loop of
-somebody's own is a program, which nobody can repeat from its run's folder: what is written down
-when its run opens (`began_with`) is where the model was loaded from, with the digest of its
-weights, by which that place is known to hold them still. It stands in resume.json, for the operator
-alone: it names folders of this machine.
+A run of ``userdp train`` has its configuration, from which its first model is made again. A loop of
+somebody's own is a program, which nobody can repeat from the run's folder. So `began_with` records,
+when the run opens, where the model was loaded from and the digest of its weights: if that place
+still has this digest, it is the model that the run began from. The record stands in resume.json,
+which is operator-only, since it names folders of this machine.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
@@ -260,34 +261,36 @@ def machine(scene: Scene) -> Iterator[Measured]:
     2^-20, two rows with 2^-80, any two of 2^23 rows with 2^-34.
     """
     yield Measured("one model", *_apart(scene.world, "weights", digest_of_weights(scene.model)))
-    parameters = trainable_parameters(scene.model)
-    most, steps = max(1, _NUMBERS // len(parameters)), []
-    for _ in range(_STEPS):  # of zeros; of large parameters the first numbers
-        value = {
-            name: torch.zeros(min(most, one.numel()), dtype=torch.float64, device=scene.device)
-            for name, one in parameters.items()
-        }
-        scene.noise().add_(value, _STD)
-        steps.append({name: tensor.cpu().numpy() for name, tensor in value.items()})
-    rows = list[Any]()
-    for name in parameters:
-        parts = [step[name] / _STD for step in steps]
-        rows += [np.abs(part[: part.size // 4 * 4]).reshape(-1, 4) for part in parts]
-        numbers = np.concatenate(parts)
+    steps = [_noise_of_a_step(scene) for _ in range(_STEPS)]
+    for name in steps[0]:
+        numbers = np.concatenate([step[name] for step in steps]) / _STD
         law, squares = stats.chi2(numbers.size), np.dot(numbers, numbers)
         surprise = float(-min(law.logcdf(squares), law.logsf(squares)))
         what = f"how surprising is the deviation of the noise of {name}, in nats"
         yield Measured("noise", what, surprise, _MOST_NATS)
-    every = np.concatenate(rows)
-    every = every[(every > 0).any(1)]
-    twice = len(every) - len(np.unique(every, axis=0))
+    parts = [part for step in steps for part in step.values()]
+    rows = np.concatenate([np.abs(part[: part.size // 4 * 4]).reshape(-1, 4) for part in parts])
+    rows = rows[rows.any(axis=1)]
+    twice = len(rows) - len(np.unique(rows, axis=0))
     yield Measured("noise", "rows of four numbers that came more than once", twice, 0)
-    released = np.concatenate([part for step in steps for part in step.values()])
+    released = np.concatenate(parts)
     off = int((released / _GRID % 1 != 0).sum())
     yield Measured("noise", "how many released numbers lie off the public grid", off, 0)
     same = hashlib.sha256(released.tobytes()).digest()
     yield Measured("noise", *_apart(scene.world, "noisy sums", same))
     yield from tail(scene)
+
+
+def _noise_of_a_step(scene: Scene) -> dict[str, NDArray[np.float64]]:
+    """Noise alone, by parameter; of large parameters the first numbers."""
+    parameters = trainable_parameters(scene.model)
+    most = max(1, _NUMBERS // len(parameters))
+    value = {
+        name: torch.zeros(min(most, one.numel()), dtype=torch.float64, device=scene.device)
+        for name, one in parameters.items()
+    }
+    scene.noise().add_(value, _STD)
+    return {name: tensor.cpu().numpy() for name, tensor in value.items()}
 
 
 def tail(scene: Scene) -> Iterator[Measured]:
