@@ -82,7 +82,7 @@ def new_model(config: TrainConfig, *, vocab_size: int, seq_len: int) -> nn.Modul
 def models_by_depth(
     config: TrainConfig, *, vocab_size: int, seq_len: int
 ) -> tuple[Callable[[int], nn.Module], int]:
-    """What builds the model of ``config`` with so many layers, and how many it has itself.
+    """A function that builds the model of ``config`` with fewer layers, and its own depth.
 
     Weights are random: shapes decide what a step costs. The adapters of ``config`` are attached.
 

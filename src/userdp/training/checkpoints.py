@@ -65,11 +65,11 @@ class Checkpoints:
         self._folder, self._run_id = folder, run_id
         self._model, self._optimizer, self._average = model, optimizer, average
         self._config, self._clock = config, clock
-        # The first is due after the first step: a disk too small is told before more is charged.
+        # The first is due after the first step: a full disk shows before more is charged.
         self._next = clock()
 
     def due(self, step: int) -> bool:
-        """Whether one is due after this step."""
+        """Whether a checkpoint is due after this step."""
         return step % self._config.checkpoint_every == 0 or self._clock() >= self._next
 
     def save(self, step: int, *, writes: bool = True) -> None:

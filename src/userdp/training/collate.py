@@ -70,15 +70,14 @@ class Collator:
     ``resampled`` draw anew here: the cohort then names each drawn user once.
 
     Args:
-        store: whose training split is read; rows are padded to its ``seq_len``: how long the
-            longest one is that was drawn would decide in what passes all are computed
-            (`userdp.gradients.Units`).
+        store: whose training split is read. Rows are padded to its ``seq_len``: padded to the
+            longest drawn row, one user would decide the passes of all (`userdp.gradients.Units`).
         plan: only its sampling is read.
         options: the selection (`userdp.data.selection`), with its scores and test seeds.
 
     Attributes:
         counts: int64 (users,), how many a sampler may draw of each user.
-        told: the selection in words, with the digest of its scores; a resumed run must share it.
+        in_words: the selection, with the digest of its scores; a resumed run must share it.
 
     Raises:
         UseError: there is no such selection, ELS with one that draws at each step, or scores are
@@ -93,7 +92,7 @@ class Collator:
                 f"there is no selection {options.selection!r}",
                 hint=f"one of: {', '.join(Strategy)}",
             ) from None
-        self.told, scores = str(strategy), None
+        self.in_words, scores = str(strategy), None
         if options.scores is not None:
             if not strategy.scored:
                 raise UseError(
@@ -101,7 +100,7 @@ class Collator:
                     hint="give --set learning.selection=highest-perplexity or lowest-perplexity",
                 )
             scores = read_scores(options.scores, store)
-            self.told += f" {digest_of_file(options.scores)}"
+            self.in_words += f" {digest_of_file(options.scores)}"
         self._split, self._width = store.split(Split.TRAIN), store.meta.seq_len
         self._group_size = plan.sampling.group_size
         self._selection: FixedSelection | None = None

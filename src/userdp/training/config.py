@@ -144,7 +144,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """How to train. All of it is public, and fixed before the run.
+    """How the model learns. All of it is public, and fixed before the run.
 
     Args:
         model: "bundled", "new" (built from layers, width, heads), a folder of a Hugging Face

@@ -1,4 +1,4 @@
-"""Where a run computes. The claim does not depend on it: a run may continue on another device."""
+"""The device of a run. The claim does not depend on it: a run may continue on another device."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
 
 
 def accelerators() -> int:
-    """How many this PyTorch sees."""
+    """The number of accelerators that this PyTorch sees."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
@@ -72,7 +72,7 @@ def local_processes() -> int:
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:
-    """What computes: the processor or accelerator, and the versions that matter for time."""
+    """The processor or accelerator, and the versions that matter for time."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "cores": os.cpu_count(),
@@ -83,7 +83,7 @@ def machine_facts(device: torch.device) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return (names[0] if names else platform.processor()) or platform.machine()

@@ -1,7 +1,7 @@
-"""What a run would cost and claim, with nothing charged and nothing written.
+"""The dry run: what a run would cost and claim, with nothing charged and nothing written.
 
-One line may be written all the same: where the store is refused for an exact number of its people's
-text, that is a look, as ever.
+There is one exception: if the store is refused for an exact number of its people's text, the
+refusal tells something about that text, and is noted as a look.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class DryRun:
 
 
 def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
-    """What a run would cost and claim that was made, and not opened.
+    """The cost and the claim of a run that was made and not opened.
 
     Raises:
         UseError: as opening it would.
@@ -147,14 +147,14 @@ def _measured(run: PrivateRun, of: Training) -> tuple[float, int]:
 
 @secret_randomness()
 def seconds_of(run: Callable[[], object]) -> float:
-    """How long ``run`` takes by the clock, once what it allocates and compiles is there."""
+    """Seconds that ``run`` takes by the clock, after a first call that allocates and compiles."""
     threads = torch.get_num_threads()
     return Timer("run()", globals={"run": run}, num_threads=threads).timeit(1).median
 
 
 @secret_randomness()
 def bytes_of_a_pass(model: nn.Module, loss: Loss, units: Units) -> int:
-    """What autograd keeps of these rows for the backward pass, the model's own tensors left out."""
+    """Bytes that autograd keeps of these rows for the backward pass, without the model's own."""
     own = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
 

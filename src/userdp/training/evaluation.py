@@ -58,7 +58,7 @@ def evaluate_splits(
         batch: examples in one pass.
         most_users: reads only so many users, chosen by hash.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told how many examples are done; operator-only.
+        progress: shows how many examples are done; operator-only.
 
     Returns:
         For each split ``split``, ``users``, ``examples``, and what `evaluate` says under ``model``
@@ -98,9 +98,9 @@ def release_evaluation(
 ) -> dict[str, Any]:
     """The mean over users of each one's loss, under DP: a number that may be published.
 
-    With the base model, that of the difference of each one's losses, see
-    `userdp.queries.comparison`: the base model's own mean is not released, which would say less of
-    which of them is better, for as much.
+    With the base model, the mean difference of each user's losses under both models is released
+    too (`userdp.queries.comparison`). The base model's own mean is not: for the same price it would
+    say less about which model is better.
 
     Guarantee: (``epsilon``, 0)-DP per user of ``store``, add-or-remove, beyond what the run cost;
     charged in the store's ledger before it is drawn. The result is a line of the run's ledger too.
@@ -118,13 +118,12 @@ def release_evaluation(
             ``epsilon``.
         batch: most examples in one pass.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told what is done, and no number of it: how many users there are is private.
+        progress: shows the stage but no number, since the number of users is private.
 
     Raises:
-        UseError: bad arguments, a model of which nothing is claimed (its exact weights would be
-            measured at the price of their noise alone), or a store for which the mechanism
-            promises nothing.
-        FailureError: the disk refused; what was released is in the store's ledger.
+        UseError: bad arguments, a model of which nothing is claimed (the release would not pay for
+            what its exact weights tell), or a store for which the mechanism promises nothing.
+        FailureError: the disk refused; the store's ledger holds what was released.
     """
     record, computes = RunRecord.read(run), choose_device(device)
     lineage, folder = _claimed(record, store), record.folder
@@ -167,7 +166,7 @@ def release_evaluation(
 
 
 def _claimed(run: RunRecord, store: UserStore) -> Lineage:
-    """What a run's model descends from; `UseError` where its exact weights have no price."""
+    """The lineage of a run's model; `UseError` if its exact weights have no price."""
     claimed = claim(run)
     lineage = for_people_of(claimed.lineage, store)
     if not (claimed.finite and math.isfinite(compose(lineage).epsilon)):

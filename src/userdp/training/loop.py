@@ -82,7 +82,7 @@ def train(
             settle it, where a kill came when all else was done.
         dry_run: do all but charge and write; see `userdp.make_private`.
         users: that were declared beside the plan, if it does not say it.
-        progress: is told how many steps are done.
+        progress: shows how many steps are done.
         unsafe_seeds: FOR TESTS ONLY.
         watched: is given a private run and its model, when the run is open and before its steps.
 
@@ -223,10 +223,10 @@ def _take_steps(
 
         # A collective: before the next step is charged all processes agree whether there is one.
         # It is time for a checkpoint when it is on rank 0's clock.
-        told = world.all_gather_object((signals.heard, checkpoints.due(step.number)))
+        each = world.all_gather_object((signals.heard, checkpoints.due(step.number)))
         last = step.number == plan.steps
-        stops = any(heard for heard, _ in told) and not last
-        if takes_part and (last or stops or told[0][1]):
+        stops = any(heard for heard, _ in each) and not last
+        if takes_part and (last or stops or each[0][1]):
             checkpoints.save(step.number, writes=world.rank == 0)
         shown.at(step.number)
         if stops:

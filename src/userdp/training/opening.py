@@ -338,7 +338,10 @@ class OpenRun:
         files.write_json(self.folder.resume, encode(kept), mode=files.OPERATOR_FILE)
 
     def _require_unused(self) -> Resume:
-        """What a new run keeps; `UseError` unless the folder is new, or of a killed beginning."""
+        """The record for resuming a new run; `UseError` unless the folder is free for one.
+
+        It may hold what a run left that was killed before it was charged.
+        """
         folder = self.folder
         if folder.begun:
             raise UseError(
@@ -355,7 +358,7 @@ class OpenRun:
         return Resume(run_id=new_id(), began=self.of.began)
 
     def _require_resumable(self) -> Resume:
-        """What an interrupted run keeps to go on by; `UseError` unless it is this run."""
+        """The record that an interrupted run left to go on by; `UseError` unless it is this run."""
         folder = self.folder
         if not folder.resume.exists():
             raise UseError(f"there is no interrupted run at {folder.path}", hint="begin a new one")
@@ -394,7 +397,7 @@ class OpenRun:
 
     @property
     def lineage(self) -> Lineage:
-        """What the model that this run releases descends from, the run itself included."""
+        """The lineage of the model that this run releases, the run itself included."""
         return self._own_lineage + self.steering
 
     @property

@@ -1,4 +1,4 @@
-"""What only the operator may see of a run: operator.jsonl, and curves of `transformers`."""
+"""The log that only the operator may see: operator.jsonl, and the curves of trackers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CURVES = ("loss", "units", "clipped_fraction", "seconds", "learning_rate")
 
 
 class OperatorLog:
-    """What only the operator may see: operator.jsonl, and what `transformers` reports to.
+    """Writes operator.jsonl, and the curves of the trackers that `transformers` knows.
 
     Args:
         folder: of the run.

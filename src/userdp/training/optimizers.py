@@ -17,7 +17,7 @@ from userdp.training.adam_bc import AdamBC
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 
 _FLOOR = 0.05
-"""Of the peak rate: a rate of 0 would spend the last step's epsilon on nothing."""
+"""Least rate of the cosine, in parts of the peak: at 0 the last step's epsilon buys nothing."""
 _WATCHED = 4096
 """Numbers of each parameter that `MovementCheck` keeps."""
 

@@ -42,7 +42,7 @@ _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalTraining:
-    """How a user's own models come to be.
+    """The local training that gives each user models of their own.
 
     Args:
         learning_rate: of plain SGD; each gives models of its own, and none is chosen for you.
@@ -116,7 +116,7 @@ def personalize(
         split: where the rows are.
         users: int64, places in ``split``, each of a user with two examples or more.
         how: learning rates, epochs, sizes.
-        progress: is told how many users are done.
+        progress: shows how many users are done.
 
     Raises:
         UseError: the model couples rows, or nothing of it is trainable.
@@ -163,7 +163,7 @@ def personalize_run(
     device: str = AUTO,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """What each held-out user gains from local SGD, at every learning rate of ``how``.
+    """The gain of each held-out user from local SGD, at every learning rate of ``how``.
 
     The result, operator-only, is appended to the run's operator.jsonl.
 
@@ -175,7 +175,7 @@ def personalize_run(
         lora_rank: adapt adapters of this rank in place of all weights.
         most_users: only the first so many users.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told how many users are done.
+        progress: shows how many users are done.
 
     Returns:
         ``users``, what was left out, and for ``model`` (and ``base``) a list with one entry for

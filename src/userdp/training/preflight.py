@@ -54,8 +54,8 @@ def require_fit_for_steps(of: Training, plan: Plan, how: Mapping[str, Any]) -> N
         sharded.require_supported(Task(model=model, loss=loss, units=nobody, **how))
         return
     one = made_up_units(model, 1, 1, seq_len, masked=masked)
-    # What is larger is halved where it does not fit (`gradients.engines.engine`); one example
-    # is the end of that, and whether a step would come to it is for the cohort to say.
+    # A larger pass that does not fit is halved (`gradients.engines.engine`), down to one example.
+    # Whether a step comes down to one depends on the cohort, so it is asked here.
     with (
         room_for(
             f"one example of {seq_len} tokens",
@@ -101,10 +101,10 @@ def made_up_units(model: nn.Module, units: int, rows: int, seq_len: int, *, mask
 
 
 def engine_of(model: nn.Module, name: str) -> Engine:
-    """What clips and sums for this model: the engine of that name, or that of sharded models."""
+    """The engine of that name; for a sharded model the engine of sharded models."""
     return sharded.clipped_sum if sharded_parts(model) else get_engine(name)
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model's trainable parameters are."""
+    """The device of a model's trainable parameters."""
     return next(iter(trainable_parameters(model).values())).device

@@ -74,8 +74,8 @@ def probe_store(
         epsilon: what all medians together cost; only for ``DP_RELEASE``.
         seed: of the users and examples drawn; the operating system's by default.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told how many users are done; of a DP release, whose draw depends on how many
-            there are, no number.
+        progress: shows how many passes are done; of a DP release no number, since the number of
+            users is private.
 
     Raises:
         UseError: there are no such users, the model does not fit the store, a number is out of
@@ -168,7 +168,8 @@ def probe_norms(
         loss: per row.
         units: the sampled users, each with its examples in random order.
         grid: group sizes.
-        done: is told how many passes over the units are done, of one more than group sizes.
+        done: is called with the number of passes over the units that are done, of one more than
+            there are group sizes.
 
     Returns:
         float64 (units, group sizes), ρ(G) of Equation 8 for each user; and float64 (rows,), the

@@ -1,4 +1,4 @@
-"""How a run releases its model; every run does it here.
+"""The release of a run's model: its weights, its settings, and what stands beside them.
 
 A model of `transformers` becomes RUN/model in the layout of Hugging Face, with the tokenizer of the
 store. A model with adapters of `peft` becomes RUN/adapter, and RUN/model with the adapters merged
@@ -39,7 +39,7 @@ from userdp.training.causal_models import not_finite
 from userdp.training.distributed import current_world
 
 _NO_SETTINGS = {"_name_or_path", "id2label", "label2id", "task_specific_params"}
-"""Of every configuration of `transformers`: a place, and words of another task."""
+"""Entries of every configuration of `transformers` that are places, or words of another task."""
 
 _OF_TOKENIZERS = {
     "add_bos_token", "add_eos_token", "add_prefix_space", "bos_token", "cls_token", "eos_token",
@@ -145,7 +145,7 @@ def save_model(
 
 
 def is_adapted(model: nn.Module) -> bool:
-    """Whether a model has adapters of `peft`, which is not imported for the question."""
+    """Whether a model has adapters of `peft`, without importing `peft`."""
     peft: Any = sys.modules.get("peft")
     return peft is not None and isinstance(model, peft.PeftModel)
 
@@ -199,13 +199,13 @@ def _merged(model: nn.Module) -> nn.Module | None:
     why = "the model with these adapters merged in computes something else"
     try:
         apart: Any = _on_the_cpu(model).float().eval()
-        told = _answer(apart)
+        right = _answer(apart)
         merged: Any = apart.merge_and_unload()
-        like = (_answer(merged) - told).norm() <= _MERGED_LIKE * told.norm()
-        if like or not told.isfinite().all():  # what diverged can be compared with nothing
+        alike = (_answer(merged) - right).norm() <= _MERGED_LIKE * right.norm()
+        if alike or not right.isfinite().all():  # a diverged model compares with nothing
             return cast(nn.Module, merged)
-    # What a kind of adapter raises that cannot be copied or merged is documented nowhere, and what
-    # was trained is paid for.
+    # Kinds of adapters that cannot be copied or merged raise errors that are documented nowhere.
+    # The training is paid for, so that the adapters are released in any case.
     except Exception as error:
         why = f"adapters of this kind cannot be merged ({in_short(error)})"
     warn(
@@ -216,7 +216,7 @@ def _merged(model: nn.Module) -> nn.Module | None:
 
 
 _MERGED_LIKE = 1e-4
-"""Of the norm of the logits; float32 differs by some 1e-6."""
+"""Largest difference, in parts of the norm of the logits; float32 rounds by some 1e-6."""
 
 
 @torch.no_grad()
@@ -228,9 +228,9 @@ def _answer(model: Any) -> Tensor:
 
 
 def _diverged(model: nn.Module) -> bool:
-    """Whether a model holds or, for made-up tokens, computes what is no finite number.
+    """Whether a model's weights, or its logits for made-up tokens, are not finite.
 
-    Weights of 1e30 are finite, and all that is computed of them is not. Nobody's data is read.
+    Weights of 1e30 are finite, but nothing computed from them is. Nobody's data is read.
     """
     if not_finite(model):
         return True
@@ -290,9 +290,9 @@ def _only(given: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
 
 
 def _settings(given: dict[str, Any], config: transformers.PretrainedConfig) -> dict[str, Any]:
-    """Of a model's config what its class knows; configs within it by their own classes.
+    """The entries of a config that its class knows; configs within it likewise.
 
-    Whatever else somebody wrote there, such as people's names as labels, no claim speaks of.
+    No claim covers anything else that stands there, such as people's names as labels.
     """
     known = {*inspect.signature(type(config)).parameters, *config.attribute_map}
     known |= {"architectures", "dtype", "model_type", "quantization_config", "transformers_version"}

@@ -27,7 +27,7 @@ from userdp.training.releasing import uncompiled
 
 
 def began_with(model: nn.Module) -> dict[str, str | None]:
-    """What `make_private` was given, before the first step. Operator-only.
+    """A record of the model that `make_private` was given. Operator-only.
 
     Returns:
         ``model``, the folder or the hub's name that it says it was loaded from, empty where it was

@@ -25,7 +25,7 @@ from userdp.training.run_models import require_released
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateConfig:
-    """How texts are sampled.
+    """Settings of sampling.
 
     Args:
         max_tokens: most tokens of a text after its prompt, at least 1; never beyond the model's

@@ -29,7 +29,7 @@ from userdp.training.model_origin import lineage_of_model
 from userdp.training.store_losses import rows_of, split_losses
 
 _LARGEST = math.log(np.finfo(np.float32).max)
-"""Of a loss whose perplexity the file can hold."""
+"""The largest loss whose perplexity the file can hold."""
 
 
 def score_store(
@@ -57,7 +57,7 @@ def score_store(
         batch: examples in one pass.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         overwrite: replace what lies at ``out``.
-        progress: is told how many examples are done.
+        progress: shows how many examples are done.
 
     Returns:
         ``examples``, ``unscored`` and the quartiles of the scores under ``quantiles``;

@@ -55,18 +55,18 @@ INVARIANTS = {"one model": 5, "noise": 5, "noise's tail": 5, "engine": 3, "sensi
 """The checks, with the invariants of docs/invariants.md; the last two are of each engine."""
 
 _MOST_TOKENS, _NEW_TOKENS = 128, 4096
-"""Of a row; and in the vocabulary of a new model, which no store names here."""
+"""Most tokens of a row; tokens in the vocabulary of a new model, for which there is no store."""
 _CLOSE, _AT_MOST = 2e-3, 1 + 1e-12
 """Relative: float32 rounds a gradient to 1e-5 and better, and batches aim 1e-3 below C. Times C:
 the rest is the rounding of the comparison itself."""
 _MOST_NATS = 30.0
 _STD, _GRID = 1.37, 2.0**-20
-"""Of the noise that is looked at, and its public grid, as docs/concepts/noise.md states it."""
+"""The deviation of the noise that is measured, and its public grid (docs/concepts/noise.md)."""
 _STEPS, _NUMBERS, _DRAWS = 4, 1 << 20, 1 << 12
 
 
 class Measured(NamedTuple):
-    """What was measured, by which check and in words; its value, and the most of a right one."""
+    """A measurement: the check it belongs to, what it measured, and its value and bound."""
 
     check: str
     what: str
@@ -79,13 +79,13 @@ class Measured(NamedTuple):
         return self.value <= self.bound
 
     def used(self) -> tuple[bool, float]:
-        """The more, the worse: whether it breaks its bound, and how much of that it uses up."""
+        """Sort key, the worst last: whether it breaks its bound, and its share of the bound."""
         return not self.passed, self.value / (self.bound or 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelftestConfig:
-    """What to test.
+    """The model and the cohort that the selftest uses.
 
     Args:
         model: "bundled", "new" (of the usual size), a folder, or a name on the hub.
@@ -155,7 +155,7 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
 
 
 class Scene:
-    """What is checked; equal on all processes. A collective.
+    """The model, the cohort and the oracle of the checks; equal on all processes. A collective.
 
     The oracle shares no code with the engines but the loss: no hooks, no rules, no clip factors.
 
@@ -225,7 +225,7 @@ def _norm(value: Mapping[str, Tensor]) -> float:
 
 
 def _apart(world: World, what: str, value: object) -> tuple[str, int, int]:
-    """How many processes have another ``value`` than process 0."""
+    """The number of processes with another ``value`` than process 0, as a `Measured` has it."""
     every = world.all_gather_object(value)
     return f"processes with other {what} than process 0", sum(v != every[0] for v in every), 0
 
@@ -237,9 +237,9 @@ def gradients(scene: Scene, engine: Engine) -> Iterator[Measured]:
     """
     total, norms = scene.sum_of(engine, scene.units)
     # Units are dealt out to the processes, so the norms are in another order.
-    for norm, told in zip(sorted(scene.norms), sorted(norms), strict=False):
+    for right, norm in zip(sorted(scene.norms), sorted(norms), strict=False):
         what = "a norm's distance from plain autograd's"
-        yield Measured("engine", what, abs(told - norm) / norm, _CLOSE)
+        yield Measured("engine", what, abs(norm - right) / right, _CLOSE)
     for name, right in scene.oracle.items():
         # What is left of a parameter without a gradient is rounding of the whole.
         size = float(right.norm()) + 1e-4 * scene.l2_clip_norm

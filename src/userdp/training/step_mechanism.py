@@ -61,11 +61,11 @@ class NoExactLog(dict[str, Any]):
 
 
 class StepMechanism:
-    """What a plan prices: draws a cohort, clips, adds noise, divides by the public denominator.
+    """The mechanism that a plan prices: draw, clip, add noise, divide by the public denominator.
 
     Guarantee (invariants 1 to 5): sampler, clip, noise and denominator are those of one `Plan`, and
-    nothing else decides them; every step draws afresh. `record` says what `take` is about to do:
-    whoever calls it has charged that first.
+    nothing else decides them; every step draws afresh. `record` describes the step that `take`
+    takes next, and the caller charges that record first.
 
     Args:
         of: the training, of which the model is at the weights that it begins with.
@@ -75,8 +75,8 @@ class StepMechanism:
             where the plan adapts the clip.
 
     Raises:
-        UseError: the sampling needs another number of units than the store has; an exact fact about
-            people's text, so that it is noted as a look.
+        UseError: the sampling needs another number of units than the store has. That tells an exact
+            fact about people's text, so it is noted as a look.
     """
 
     def __init__(self, of: Training, plan: Plan) -> None:
@@ -102,13 +102,13 @@ class StepMechanism:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What whoever resumes the run must share."""
+        """Digests and words that a resumed run must share."""
         parameters = trainable_parameters(self._of.model).items()
         shapes = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters)
         return {
             "model": hashlib.sha256(shapes.encode()).hexdigest(),
             "kind of seeds": "unsafe" if self._seeds else "secret",
-            "selection": self.collator.told,
+            "selection": self.collator.in_words,
         }
 
     def require_same_processes(self, facts: Mapping[str, str]) -> None:
@@ -129,7 +129,7 @@ class StepMechanism:
         self.noise_std = self.plan.noise_std_at(l2_clip_norm)
 
     def record(self) -> StepRecord:
-        """What the next step is about to do, for the ledger."""
+        """The next step, as the ledger records it."""
         return StepRecord(
             sampling=self.sampler.sampling,
             l2_clip_norm=self.l2_clip_norm,
@@ -152,8 +152,8 @@ class StepMechanism:
         parts = self.collator.microbatches(mine, rows=most)
         summed: ClippedSum | None = None
         rows = 0
-        # Dropout masks are nobody's business, and this process's alone; the caller's generators
-        # are afterwards as if the step had not been.
+        # Dropout masks are secret, and this process has its own. Afterwards the caller's generators
+        # are as they were before the step.
         seed = self._seeds.noise
         key = None if seed is None else f"{seed}/process {self.world.rank}/step {number}"
         with secret_randomness(key):
@@ -189,12 +189,12 @@ class StepMechanism:
         return step
 
     def clip(self, units: Units) -> ClippedSum:
-        """What the next step would make of these units, outside of any step; without noise."""
+        """The clipped sum of these units as the next step would form it, without noise."""
         of = self._of
         return self.engine(of.model, of.loss, units.to(self.device), **self.clipping())
 
     def clipping(self, *, sums: int | None = None) -> dict[str, Any]:
-        """How the engine clips in the next step.
+        """The engine's arguments in the next step.
 
         Args:
             sums: the engine's sums that are added up before noise, of all processes together.
@@ -224,7 +224,7 @@ class StepMechanism:
 
 
 def operator_facts(summed: ClippedSum, *, l2_clip_norm: float) -> dict[str, Any]:
-    """What the operator may know of a private step: exact, and not covered by any ε."""
+    """Exact numbers of a private step, which no ε covers, for the operator."""
     finite = summed.norms[summed.norms.isfinite()]
     losses = summed.losses[summed.losses.isfinite()]
     quantiles = {str(q): float(finite.quantile(q)) for q in _QUANTILES if len(finite)}

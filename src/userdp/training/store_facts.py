@@ -1,4 +1,4 @@
-"""What a store's preparation allows a claim to say, and what it adds to the claim's assumptions."""
+"""The preparation of a store: the claims that it allows, and the assumptions that it adds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from userdp.plans import Plan
 
 
 def store_facts(store: UserStore) -> dict[str, Any]:
-    """What a report must say of how a store was made.
+    """Facts about the preparation of a store that a report must state.
 
     Guarantee (invariant 9): nothing here depends on the records. The assumption about owners is
-    told for every kind of source whose records *may* have several, whether or not one has:
-    that itself would be a fact about people's records.
+    stated for every kind of source whose records *may* have several owners. Whether a record has
+    several is itself a fact about people's records.
 
     Args:
         store: that is trained on.
 
     Returns:
-        ``user_is``: what named the user of a record, in words; and ``owners`` (the assumption, in
-        words), where records may have several.
+        ``user_is``: the field that named the user of a record, in words; and ``owners`` (the
+        assumption, in words), if records may have several.
     """
     facts: dict[str, Any] = {}
     sources, rule = store.meta.sources, store.meta.ownership
@@ -49,7 +49,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
     other, though they are not this user's. Such stores are refused.
 
     Raises:
-        UseError: says which of these does not hold, and the way out.
+        UseError: names the rule that does not hold, and the way out.
     """
     rule = store.meta.ownership
     bounded = rule["adjacency"] == Adjacency.FIXED_GRAPH

@@ -1,7 +1,6 @@
-"""The loss of a run, and how well a model predicts a store: its examples, its users, its splits.
+"""Losses of a model on a store: of its examples, its users and its splits; and the loss of a run.
 
-`split_losses` is the one loop that measures: evaluation, personalization, scores and attacks use
-it.
+Evaluation, personalization, scores and attacks all measure by one loop, `split_losses`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from userdp.training.collate import gather_units
 from userdp.training.config import Precision, TrainConfig
 
 QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
-"""Of the users' own losses: how unequally a model serves people."""
+"""Quantiles over users of their own losses: they show how unequally a model serves people."""
 
 
 def build_loss(config: TrainConfig, model: nn.Module) -> Loss:
@@ -91,7 +90,7 @@ def split_losses(
         examples: int64 (rows,), each one's position among its user's.
         loss: with a mask, only over marked tokens.
         batch: rows in one pass.
-        done: is told how many rows are done.
+        done: is called with the number of rows that are done.
 
     Returns:
         float64 (rows,) losses and int64 (rows,) targets, in the order given; a row without targets
@@ -161,7 +160,7 @@ def evaluate(
         batch: examples in one pass, sorted by length.
         most_users: reads only the users of the so many smallest hashes, see `users_by_hash`; all by
             default.
-        progress: is told how many examples are done.
+        progress: shows how many examples are done.
 
     Returns:
         ``split``; ``loss``, the mean over all target tokens (with a loss mask, the marked ones), in
@@ -205,10 +204,10 @@ def evaluate(
 
 
 def paired(model: NDArray[np.float64], other: NDArray[np.float64]) -> dict[str, float | None]:
-    """How much more a model loses than another on the same users, in the same order.
+    """The mean difference of two models' losses on the same users, in the same order.
 
-    What makes one user's text harder than another's cancels in each pair, so that this tells
-    differences far below the standard error of either mean. Operator-only: no ε covers it.
+    One user's text is harder than another's under both models, which cancels in each pair: the mean
+    shows differences far below the standard error of either model's mean. Operator-only.
 
     Returns:
         ``user_loss``, the mean over users of each one's loss less that under the other model, in

@@ -2,7 +2,7 @@
 
 The trainer's loop stays as it is. In place of data it gets the numbers of private steps;
 `training_step` takes the next step of the run, which fills ``.grad`` with the noisy gradient, and
-tells the loop a loss of zero; the optimizer, the schedule, the callbacks, the logs and the
+returns a loss of zero to the loop; the optimizer, the schedule, the callbacks, the logs and the
 checkpoints follow as ever. Settings that would break the guarantee are in `trainer_settings`.
 
 The output folder is the run's folder (`userdp.ledger.folder`)::
@@ -58,10 +58,10 @@ from userdp.training.private_run import PrivateRun
 from userdp.training.step_mechanism import Step
 
 LOGGED = {"learning_rate", "epoch", "grad_norm", "epsilon", "delta"}
-"""What a trainer may log: public constants, the claim, and the norm of the noisy gradient.
+"""The names that a trainer may log: public constants, the claim, the norm of the noisy gradient.
 
-Logs go to the console, to trainer_state.json and to trackers, and none of those is the operator's
-alone. It is a list of what may pass, so that a new number of the trainer's stays inside.
+Logs go to the console, to trainer_state.json and to trackers, and others may see all of these. The
+list names what passes, so that a number which a later trainer adds stays inside.
 """
 
 _USUAL = PrivateOptions()
@@ -220,7 +220,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         return super().get_batch_samples(*arguments, **options)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items: Any = None) -> Tensor:
-        """Take the next private step, which fills ``.grad``; the loss that is told is zero."""
+        """Take the next private step, which fills ``.grad``; the returned loss is zero."""
         model.train()
         if hasattr(self.optimizer, "train"):  # schedule-free ones have modes, as models have
             self.optimizer.train()
@@ -283,7 +283,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         assert self._private is not None, "the private run opens with the trainer's loop"
         return self._private
 
-    # What is written and told.
+    # Logs, files and evaluations.
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log what may be seen of ``logs`` (`LOGGED`), and the claim's ε."""
