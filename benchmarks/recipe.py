@@ -28,24 +28,31 @@ import math
 import statistics
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.public_texts import read_base, store_of
 from benchmarks.rows import add_row, now, whole_rows
+from papers.plans import plan_of_size
 from papers.runs import held_out_loss
+from userdp.accounting import Accountant
 from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.plans.preset import preset
 from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.small_delta import delta_for
+from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
 from userdp.training.averaging import LITTLE_NOISE, WeightAverage
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 from userdp.training.lora import add_adapters
@@ -65,6 +72,34 @@ EVALUATED_EXAMPLES = 2  # of each held-out user
 AVERAGING = 0.95  # decay of the moving average of the weights, which is looked at beside the last
 
 
+class Method(StrEnum):
+    """How the units of a step are made of people's examples.
+
+    ``ULS``: of each user drawn, the mean gradient of G examples. ``USER_WISE``: of G that follow
+    one another (Chua et al. 2024). ``ELS``: single examples, of at most G that each user keeps.
+    ``GROUP_PRIVACY``: of the G longest, and priced by the best lemma (ibid., Algorithm 1).
+    """
+
+    ULS = "uls"
+    USER_WISE = "user-wise"
+    ELS = "els"
+    GROUP_PRIVACY = "group-privacy"
+
+
+_LAWS: dict[Method, tuple[type[Sampling], Accountant]] = {
+    Method.ULS: (PoissonUsers, Accountant.CONTOUR),
+    Method.USER_WISE: (PoissonUsers, Accountant.CONTOUR),
+    Method.ELS: (PoissonExamples, Accountant.CONTOUR),
+    Method.GROUP_PRIVACY: (PoissonExamples, Accountant.GROUP_PRIVACY),
+}
+
+
+@cache
+def _noise_ratio(sampling: type[Sampling], size: float, **budget: Any) -> float:
+    plan = plan_of_size(sampling, size, **budget)
+    return plan.sum_noise_multiplier / plan.denominator
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
     """One run.
@@ -78,7 +113,7 @@ class Setting:
         epsilon: with ``population``, ``cohort`` and ``steps`` the budget that says r, by the
             preset's sampling and accounting.
         population: the declared number of users.
-        cohort: M.
+        cohort: M, of examples B.
         steps: T.
         group: G.
         rate: the peak learning rate.
@@ -87,8 +122,10 @@ class Setting:
         optimizer: the optimizer.
         rank: of adapters; 0 trains all weights.
         clip: C.
-        users: people in whose place the cohort's mean stands.
+        users: units in whose place the cohort's mean stands.
         seed: of people and noise.
+        method: how a unit is made, and priced.
+        examples: the declared number of examples after the cap of G, where examples are drawn.
     """
 
     question: str
@@ -100,7 +137,7 @@ class Setting:
     cohort: int | None = None
     steps: int = 100
     group: int = 1
-    rate: float
+    rate: float | None = None
     schedule: str = "linear"
     warmup: int = 0
     optimizer: str = "adamw"
@@ -108,21 +145,29 @@ class Setting:
     clip: float = 0.1
     users: int = 24
     seed: int = 0
+    method: Method = Method.ULS
+    examples: int | None = None
 
     @property
     def noise_ratio(self) -> float:
-        """r = σ / M."""
+        """r = σ / M, of a step of examples σ / B."""
         if self.ratio is not None:
             return self.ratio
-        plan, _ = resolve(
-            chosen=PlanFields(
-                epsilon=self.epsilon,
-                population=self.population,
-                cohort_size=self.cohort,
-                steps=self.steps,
-            )
+        assert self.epsilon is not None, self.question
+        assert self.population is not None, self.question
+        assert self.cohort is not None, self.question
+        sampling, accountant = _LAWS[self.method]
+        return _noise_ratio(
+            sampling,
+            self.cohort,
+            population=self.examples or self.population,
+            group_size=self.group,
+            steps=self.steps,
+            l2_clip_norm=1.0,
+            target_epsilon=self.epsilon,
+            target_delta=delta_for(self.population),
+            accountant=accountant,
         )
-        return plan.sum_noise_multiplier / plan.denominator
 
     @property
     def config(self) -> TrainConfig:
@@ -152,7 +197,8 @@ def settings(design: Path = DESIGN) -> Iterator[Setting]:
         axes = [value if isinstance(value, list) else [value] for value in block.values()]
         for case in cases:
             for values in itertools.product(*axes):
-                yield Setting(**(dict(zip(block, values, strict=True)) | case))
+                chosen = dict(zip(block, values, strict=True)) | case
+                yield Setting(**chosen | {"method": Method(chosen.get("method", "uls"))})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,16 +223,16 @@ def train(
     set_noise_std(optimizer, noise_std)
     average = WeightAverage(model, AVERAGING)
     parameters = list(trainable_parameters(model).values())
+    draw = units_of(split, setting, people)
     norms, squares = [], []
     follower = RateFollower(optimizer)
     factors: list[float] = []
     for step in range(1, setting.steps + 1):
         sums = [torch.zeros_like(p) for p in parameters]
-        for user in people.choice(len(split.counts), setting.users, replace=False):
-            examples = people.permutation(int(split.counts[user]))[: setting.group]
+        for user, examples in draw():
             rows = split.gather(np.full(len(examples), user), examples)
-            units = Units.from_flat(rows.tokens, rows.offsets, np.arange(len(examples) + 1))
-            loss = causal_lm_loss(model, units.input_ids, units.lengths).mean()
+            drawn = Units.from_flat(rows.tokens, rows.offsets, np.arange(len(examples) + 1))
+            loss = causal_lm_loss(model, drawn.input_ids, drawn.lengths).mean()
             grads = torch.autograd.grad(loss, parameters)
             norms.append(_norm(grads))
             factor = min(1.0, setting.clip / norms[-1]) if norms[-1] else 0.0
@@ -212,6 +258,32 @@ def train(
     return model, average, seen
 
 
+def units_of(
+    split: StoreSplit, setting: Setting, people: np.random.Generator
+) -> Callable[[], Iterator[tuple[int, NDArray[np.int64]]]]:
+    """What draws the units of a step: of each its user and its examples."""
+    counts, group = split.counts, setting.group
+
+    def of_users() -> Iterator[tuple[int, NDArray[np.int64]]]:
+        for user in people.choice(len(counts), setting.users, replace=False):
+            if setting.method is Method.USER_WISE:
+                first = int(people.integers(max(1, int(counts[user]) - group + 1)))
+                yield user, np.arange(first, min(first + group, int(counts[user])))
+            else:
+                yield user, people.permutation(int(counts[user]))[:group]
+
+    if not setting.examples:
+        return of_users
+    kept: list[tuple[int, NDArray[np.int64]]] = []
+    for user, count in enumerate(counts):
+        order = people.permutation(int(count))
+        if setting.method is Method.GROUP_PRIVACY:
+            lengths = split.lengths(np.full(count, user), np.arange(count))
+            order = np.argsort(-lengths, kind="stable")
+        kept += [(user, one[None]) for one in order[:group]]
+    return lambda: (kept[place] for place in people.choice(len(kept), setting.users, replace=False))
+
+
 def _norm(tensors: Sequence[Tensor]) -> float:
     """The length of tensors taken together."""
     return float(torch.stack(torch._foreach_norm(tensors)).norm())
@@ -222,8 +294,11 @@ def run(options: argparse.Namespace) -> None:
     digest = sha256(DESIGN.read_bytes()).hexdigest()
     have = [row["key"] for row in whole_rows(options.rows)]
     wanted = [one for one in settings() if one.question.startswith(options.question)]
+    wanted.sort(key=lambda one: one.rate is None)
     bases: dict[tuple[str, str], float] = {}
     for number, setting in enumerate(wanted):
+        if setting.rate is None:
+            setting = replace(setting, rate=best_rate(setting, whole_rows(options.rows)))
         if setting.key in have:
             continue
         while options.wait_while and options.wait_while.exists():
@@ -254,6 +329,17 @@ def run(options: argparse.Namespace) -> None:
         }
         add_row(options.rows, row)
         print(f"{number + 1}/{len(wanted)} {setting.key}: {row['gain']} {seen}", flush=True)
+
+
+def best_rate(setting: Setting, rows: Iterable[dict[str, Any]]) -> float:
+    """The rate with the highest gain of seed 0, of runs that are else the same."""
+    same = replace(setting, rate=None, seed=0).key
+    gains = {
+        row["key"]["rate"]: row["gain"]["last"]
+        for row in rows
+        if {name: value for name, value in row["key"].items() if name != "rate"} == same
+    }
+    return max(gains, key=lambda rate: gains[rate])
 
 
 def tables(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
