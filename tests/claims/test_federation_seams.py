@@ -92,7 +92,7 @@ def moved_by_an_absence(tmp_path: Path) -> int:
     tell = Teller()
     everybody = texts(tmp_path / "all.jsonl")
     fewer = texts(tmp_path / "fewer.jsonl", LETTERS[1:])
-    deployment = ("--runtime", "deployment", "--set", "model.seed=0")
+    deployment = ("--deployment", "--set", "model.seed=0")
     federate(tell, everybody, tmp_path / "one", *deployment)
     federate(tell, fewer, tmp_path / "fewer", *deployment)
     one = without(memberships(tmp_path / "one"), LETTERS[0])
@@ -127,7 +127,7 @@ def test_a_subject_in_more_silos_than_declared_costs_what_it_costs(tmp_path, bou
     four, ε would be 6.45 (or 5.25): the spread keeps to the bound.
     """
     data = texts(tmp_path / "all.jsonl")
-    runtime = ("--runtime", "in-process", "--silos-per-subject", bound)
+    runtime = ("--silos-per-subject", bound)
     said = federate(Teller(), data, tmp_path / "f", *runtime)
     held = Counter(who for silo in memberships(tmp_path / "f") for who in {i[0] for i in silo})
     made = decode(FederationPlan, said["plan"], what="the plan")

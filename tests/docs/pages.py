@@ -44,7 +44,7 @@ SMALLER = {
     "--nproc-per-node 4": "--nproc-per-node 2",
     "budget=1024": "budget=16, most_noise=1000",
     "canaries=128": "canaries=8",
-    "--silos 4 --rounds 4": "--silos 2 --rounds 2 --runtime in-process",
+    "--silos 4 --rounds 4": "--silos 2 --rounds 2",
 }
 """What a machine of two cores cannot do in minutes, and what tiny data cannot carry."""
 

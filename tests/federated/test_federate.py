@@ -17,7 +17,7 @@ from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.silo import BEGUN_FILE, RELEASED_FILE, Silo
 from userdp.federated.simulation import claim_of
 
-SMALL = ["--silos", "2", "--rounds", "2", "--runtime", "in-process", "--json"]
+SMALL = ["--silos", "2", "--rounds", "2", "--json"]
 
 
 def federate(capsys, *arguments):
@@ -72,8 +72,7 @@ def test_every_algorithm_trains_on_text_and_claims_what_its_ledgers_say(
 
 def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
     out = tmp_path / "f"
-    options = [a if a != "in-process" else "deployment" for a in SMALL]
-    status, said, _ = federate(capsys, play, "--out", out, *TEXT, *DECLARED, *options)
+    status, said, _ = federate(capsys, play, "--out", out, *TEXT, *DECLARED, *SMALL, "--deployment")
     assert status == 0
     assert (out / "app" / "pyproject.toml").is_file()
     assert str(out.resolve()) in (out / "app" / "pyproject.toml").read_text()
@@ -103,7 +102,6 @@ def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
             (["PLAY", *DECLARED, "--algorithm", "sgd"], "sgd"),
             (["PLAY", *DECLARED, "--delta", "0.05", "--batch-size", "5"], "declared 20 subjects"),
             (["PLAY", "--resume"], "cannot read a federation plan"),
-            (["PLAY", *DECLARED, "--device", "cuda", "--runtime", "simulation"], "in-process"),
         ],
         fast=4,
     ),
@@ -112,8 +110,6 @@ def test_bad_use_is_told_at_the_start_and_leaves_nothing(play, tmp_path, capsys,
     out = tmp_path / "f"
     given = [str(play) if a == "PLAY" else a for a in arguments]
     options = ["--silos", "2"] if "--silos" not in given else []
-    if "--runtime" not in given:
-        options += ["--runtime", "in-process"]
     status, _, error = federate(capsys, *given, "--out", out, "--set", "model.seq_len=16", *options)
     assert status == 2
     assert words in error.replace("\n", " ")

@@ -11,14 +11,13 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from tests.federated.plans import FACTS, NUMBERS, plan
+from tests.federated.plans import NUMBERS, plan
 from tests.federated.toys import images
 from tests.training.toy import attempts
 from userdp.core.errors import FailureError, UseError
 from userdp.federated import flower
 from userdp.federated import rounds as rounds_module
 from userdp.federated.federation_models import build_model, weights_of
-from userdp.federated.federation_plan import LanguageModel
 from userdp.federated.flower import ARRAYS, CONFIG, REFUSALS, client_app, serve
 from userdp.federated.rounds import aggregate, load_weights, read_rounds
 from userdp.federated.silo import silo_folder
@@ -37,9 +36,11 @@ class HereGrid(Grid):
     """Nodes 100, 101, … are silos 0, 1, … of a folder; ``fail`` says who fails in which round."""
 
     def __init__(self, folder, silos, fail=(), silent=()):
-        self.app = client_app(folder)
+        self.app = client_app()
         self.contexts = {
-            100 + i: Context(1, 100 + i, {"partition-id": i}, RecordDict(), {})
+            100 + i: Context(
+                1, 100 + i, {"silo": str(silo_folder(folder, i)), "index": i}, RecordDict(), {}
+            )
             for i in range(silos)
         }
         self.fail, self.silent = set(fail), set(silent)
@@ -227,13 +228,3 @@ def test_updates_that_are_no_updates_are_left_out_of_the_mean():
     after, good, bad = aggregate(weights, updates)
     assert (after["w"].tolist(), good, bad) == ([4.0, 4.0], (0, 3), (1, 2))
     assert aggregate(weights, {})[0] is weights
-
-
-@pytest.mark.slow
-def test_flowers_simulation_engine_runs_the_plan(tmp_path):
-    pytest.importorskip("ray")
-    # Ray's processes know no models but userdp's own.
-    made = plan(model=LanguageModel(model="new", layers=1, width=8, heads=2, seq_len=65, **FACTS))
-    folder = federation(tmp_path, made)
-    flower.simulate(folder, made)
-    assert claim_of(folder).complete

@@ -1,4 +1,4 @@
-"""``userdp.federate``: subject-level privacy across silos, on Flower."""
+"""``userdp.federate``: subject-level privacy across silos, on this machine or on Flower's."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def federate(
     delta: float = 1e-5,
     learning_rate: float = 2.0,
     model: str = "bundled",
-    runtime: str = "simulation",
+    deployment: bool = False,
     device: str = "auto",
     resume: bool = False,
     claim: bool = False,
@@ -105,10 +105,9 @@ def federate(
         delta: of the claim.
         learning_rate: of the local steps.
         model: "bundled", "new", or a folder of a Hugging Face causal language model.
-        runtime: simulation, by Flower's engine; in-process, one silo after another; or deployment,
-            which only makes the folders and the Flower app.
-        device: where in-process silos compute, and the model is measured: auto, cpu, cuda or
-            cuda:N. Flower's silos compute on CPUs.
+        deployment: only make the folders and the Flower app for silos on machines of their own; by
+            default the silos take turns on this machine.
+        device: where the silos compute here, and the model is measured: auto, cpu, cuda or cuda:N.
         resume: go on with the interrupted federation in out, by the plan that lies there.
         claim: recompute the claim of the federation in the folder data from its ledgers.
         settings: a further setting, as model.lora_rank=8 or input.user=author.
@@ -120,20 +119,17 @@ def federate(
     """
     if out is None and not claim:
         raise UseError("--out is missing: the folder of the new federation")
-    folder, flower = Path(data if claim else out or ""), runtime != "in-process"
-    if runtime not in ("simulation", "in-process", "deployment"):
-        raise UseError(f"there is no runtime {runtime}", hint="simulation, in-process, deployment")
-    if flower and not claim:
-        if device not in ("auto", "cpu"):
-            raise UseError(
-                f"Flower's silos compute on CPUs, and --device says {device}",
-                hint="leave --device out, or choose --runtime in-process",
-            )
-        otherwise = ", or use --runtime in-process"
-        library("flwr", extra="federated", what=f"a {runtime}", otherwise=otherwise)
-    if claim or resume:
-        plan = FederationPlan.load(folder / PLAN_FILE)
-        return _run(folder, plan, None if claim else runtime, device, progress)
+    folder = Path(data if claim else out or "")
+    if claim:
+        return Federated(
+            federation=folder,
+            plan=FederationPlan.load(folder / PLAN_FILE),
+            claim=claim_of(folder),
+        )
+    if deployment:
+        library("flwr", extra="federated", what="a deployment")
+    if resume and not deployment:
+        return _run(folder, FederationPlan.load(folder / PLAN_FILE), device, progress)
     if items_per_silo is None or subjects_per_silo is None:
         raise UseError(
             "--items-per-silo and --subjects-per-silo are missing: denominators must be public "
@@ -164,7 +160,11 @@ def federate(
         subjects, counted = silos * subjects_per_silo, "subjects, all silos together"
         warn(require_small_delta(delta, subjects, counted=counted, allow_large_delta=False))
     make_federation(folder, plan, records, tokenizer=tokenizer, seed=plan.model.seed)
-    return _run(folder, plan, runtime, device, progress)
+    if deployment:
+        from userdp.federated.flower import write_app
+
+        return Federated(federation=folder, plan=plan, app=write_app(folder))
+    return _run(folder, plan, device, progress)
 
 
 def sections() -> dict[str, Section]:
@@ -185,19 +185,10 @@ def _records(data: Any, options: SourceOptions) -> list[Record]:
     return records
 
 
-def _run(
-    folder: Path, plan: FederationPlan, runtime: str | None, device: str, progress: Progress | None
-) -> Federated:
-    """All rounds that are left, or the app that will run them; only the claim without a runtime."""
+def _run(folder: Path, plan: FederationPlan, device: str, progress: Progress | None) -> Federated:
+    """All rounds that are left, the claim, and how the model does."""
     left = "before its end: rounds that are done are kept, and steps of others stay charged"
     with told(left, resume=True), shown(progress) as bar:
-        if runtime == "in-process":
-            run_in_process(folder, plan, device=device, progress=bar)
-        elif runtime is not None:
-            from userdp.federated import flower
-
-            if runtime == "deployment":
-                return Federated(federation=folder, plan=plan, app=flower.write_app(folder))
-            flower.simulate(folder, plan, progress=bar)
-    measured = None if runtime is None else measure(folder, plan, device=device)
+        run_in_process(folder, plan, device=device, progress=bar)
+    measured = measure(folder, plan, device=device)
     return Federated(federation=folder, plan=plan, claim=claim_of(folder), operator_only=measured)

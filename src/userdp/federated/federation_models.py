@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, singledispatch
+from functools import singledispatch
 
 import numpy as np
 import torch
@@ -44,16 +44,6 @@ def _(spec: LanguageModel) -> tuple[nn.Module, Loss]:
     else:
         model = read_model(spec.model)
     return add_adapters(model, config).train(), causal_lm_loss
-
-
-@lru_cache(maxsize=1)
-def shared_model(spec: ModelSpec) -> tuple[nn.Module, Loss]:
-    """`build_model`, and the same model again for the same spec.
-
-    A process that answers many messages then asks only once whether the model keeps rows apart. A
-    function of its own, since Flower's engine sends the app that calls it to other processes.
-    """
-    return build_model(spec)
 
 
 def weights_of(model: nn.Module) -> Weights:

@@ -1,19 +1,17 @@
-"""A federation on Flower: the silo's app, the server's app, and the two ways to run them.
+"""A federation on machines of its own, by Flower: the app of each silo, and that of the server.
 
 A silo answers with its noisy update, or with one of `REFUSALS`. Nothing else leaves it: no number
 of items, no loss, no time, no text of an error. A refusal depends on the plan, the ledger, the
 request and how the store was prepared: what an item holds refuses nothing. The server is trusted
 with nothing. What it holds is public: the plan, the weights, who replied.
 
-The apps of a simulation and of a deployment are the same; only where each silo's folder lies
-differs.
+`userdp.federated.simulation` runs the same silos and rounds on one machine, without Flower.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -27,21 +25,18 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from userdp import federated
-from userdp.core.environment import library
 from userdp.core.errors import FailureError, UseError, UserdpError, kind_of
 from userdp.core.files import write_file
-from userdp.core.stages import Progress
-from userdp.federated.federation_models import build_model, put_weights, shared_model, weights_of
+from userdp.federated.federation_models import build_model, put_weights, weights_of
 from userdp.federated.federation_plan import PLAN_FILE, FederationPlan
 from userdp.federated.rounds import (
     MODEL_FILE,
     Answers,
     Weights,
     load_weights,
-    read_rounds,
     run_rounds,
 )
-from userdp.federated.silo import Silo, read_silo, silo_folder
+from userdp.federated.silo import Silo, read_silo
 
 APP_FOLDER = "app"
 ARRAYS, CONFIG = "arrays", "config"
@@ -56,38 +51,27 @@ class _RefusalError(Exception):
     """One of `REFUSALS`, for the server to read."""
 
 
-def client_app(federation: Path | None = None) -> ClientApp:
-    """The app of every silo of a federation.
+def client_app() -> ClientApp:
+    """The app of every silo.
 
-    Args:
-        federation: the folder with ``silo-00``, ``silo-01``, … for a simulation. None for a
-            deployment: each SuperNode's ``--node-config`` then says ``silo="FOLDER"`` and
-            ``index=NUMBER``.
+    Each SuperNode's ``--node-config`` says ``silo="FOLDER" index=NUMBER``.
     """
     app = ClientApp()
-
-    def reply(message: Message, context: Context) -> Message:
-        return _reply(message, context, federation)
-
-    app.query()(reply)  # which silo this is, of which federation: public constants alone
-    app.train()(reply)  # one round: the silo's noisy update
+    app.query()(_reply)  # which silo this is, and of which federation: only public constants
+    app.train()(_reply)  # one round: the silo's noisy update
     return app
 
 
-def _reply(message: Message, context: Context, federation: Path | None) -> Message:
+def _reply(message: Message, context: Context) -> Message:
     """The silo's answer, or its refusal: words of an error may hold data, and nobody gets them."""
-    node, asked = context.node_config, cast("Any", message.content)
+    asked = cast("Any", message.content)
+    folder, index = Path(str(context.node_config["silo"])), int(context.node_config["index"])
     content: dict[str, Any]
-    if federation is None:
-        folder, index = Path(str(node["silo"])), int(node["index"])
-    else:
-        index = int(node["partition-id"])
-        folder = silo_folder(federation, index)
     try:
         plan = read_silo(folder, index)
         if asked[CONFIG]["plan"] != plan.digest:
             raise _RefusalError("another federation")
-        model, loss = shared_model(plan.model)
+        model, loss = build_model(plan.model)
         if ARRAYS in asked:
             with closing(Silo(folder, index, model=model, loss=loss)) as silo:
                 update = silo.run_round(int(asked[CONFIG]["round"]), _weights(asked[ARRAYS]))
@@ -117,13 +101,11 @@ def describe(weights: Weights) -> str:
     return ";".join(f"{name}{list(weights[name].shape)}" for name in sorted(weights))
 
 
-def server_app(folder: Path | None = None, *, progress: Progress | None = None) -> ServerApp:
+def server_app() -> ServerApp:
     """The app of a federation's server.
 
-    Args:
-        folder: holds the plan; weights are written there. None: the run's configuration says it
-            as ``folder``, and may set ``round-timeout`` and ``wait-timeout`` in seconds.
-        progress: is told how many rounds are done.
+    The run's configuration says its ``folder``, which holds the plan and gets the weights, and
+    may set ``round-timeout`` and ``wait-timeout`` in seconds.
     """
     app = ServerApp()
 
@@ -132,23 +114,15 @@ def server_app(folder: Path | None = None, *, progress: Progress | None = None) 
         config = context.run_config
         serve(
             grid,
-            folder or Path(str(config["folder"])),
+            Path(str(config["folder"])),
             round_timeout=float(config.get("round-timeout", ROUND_TIMEOUT)),
             wait_timeout=float(config.get("wait-timeout", WAIT_TIMEOUT)),
-            progress=progress,
         )
 
     return app
 
 
-def serve(
-    grid: Grid,
-    folder: Path,
-    *,
-    round_timeout: float,
-    wait_timeout: float,
-    progress: Progress | None = None,
-) -> None:
+def serve(grid: Grid, folder: Path, *, round_timeout: float, wait_timeout: float) -> None:
     """Run a federation's rounds over a grid of silos.
 
     A server that was stopped goes on after its last saved round: silos answer a round that they
@@ -159,7 +133,6 @@ def serve(
         folder: holds the plan; weights are written there.
         round_timeout: seconds to wait for a round's updates; who is later is left out.
         wait_timeout: seconds to wait for all silos before the first round.
-        progress: is told how many rounds are done.
 
     Raises:
         UseError: a silo has another plan or another model; before the first round.
@@ -172,7 +145,7 @@ def serve(
     weights = weights_of(model)
     members = Members(grid, plan, describe(weights), round_timeout)
     members.wait_for_all(wait_timeout)
-    run_rounds(folder, plan, weights, members.ask, progress=progress)
+    run_rounds(folder, plan, weights, members.ask)
 
 
 class Members:
@@ -248,45 +221,6 @@ class Members:
         for reply in self._grid.send_and_receive(messages, timeout=timeout) if nodes else ():
             if not reply.has_error():
                 yield reply.metadata.src_node_id, reply.content
-
-
-def simulate(folder: Path, plan: FederationPlan, *, progress: Progress | None = None) -> None:
-    """All rounds in Flower's simulation engine, with the apps that a deployment runs.
-
-    Args:
-        folder: made by `userdp.federated.simulation.make_federation`.
-        plan: its plan.
-        progress: is told how many rounds are done.
-
-    Raises:
-        UseError: Flower's engine is not installed.
-        FailureError: the engine stopped before all rounds were done.
-    """
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    simulation = library(
-        "flwr.simulation",
-        extra="federated",
-        what="a simulation",
-        otherwise=", or use --runtime in-process",
-    )
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    quiet = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
-    simulation.run_simulation(
-        server_app=server_app(folder, progress=progress),
-        client_app=client_app(folder),
-        num_supernodes=plan.silos,
-        backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": os.cpu_count() or 1, **quiet},
-        },
-    )
-    done = read_rounds(folder)
-    if not done or done[-1]["round"] != plan.rounds:
-        raise FailureError(
-            f"Flower's simulation engine stopped after {len(done)} of {plan.rounds} rounds",
-            hint="its own log says why; `--runtime in-process` runs the same steps without it",
-        )
 
 
 _APPS = b'''"""The two apps; both come from userdp, which every machine has installed."""

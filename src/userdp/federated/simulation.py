@@ -75,7 +75,7 @@ def run_in_process(
 ) -> Weights:
     """The rounds that remain with the silos of a folder, one silo after the other.
 
-    The steps are the same as with Flower. What was stopped goes on after its last round: a silo
+    The steps are those of a deployment. What was stopped goes on after its last round: a silo
     that has released its update of the next one answers with it, and one that was killed in the
     middle of its steps sits that round out.
 
