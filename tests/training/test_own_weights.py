@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.plans import uls_plan
-from tests.training.toy import attempts, sgd, take, toy_model, toy_store, trained
+from tests.training.toy import attempts, sgd, take, toy_model, trained
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import ConditionKind
@@ -171,17 +171,3 @@ def test_invariant_13_a_model_that_an_open_run_trains_is_refused_before_the_char
         take(outer)
     assert [charge.run_id for charge in StoreLedger(store.path).charges()] == [outer.folder.run_id]
     begin(model=model, name="later").close()
-
-
-def test_broken_twin_who_asks_nobody_releases_what_another_run_has_learned(
-    begin, tmp_path, monkeypatch
-):
-    """Over people of another store, of whom the outer run's ledger can know nothing."""
-    monkeypatch.setattr("userdp.training.private_run.require_free", lambda model: None)
-    elsewhere, inner = toy_store(tmp_path / "elsewhere"), tmp_path / "inner"
-    with begin() as outer:
-        take(outer, 1)
-        trained(outer._of.model, elsewhere, inner, PLAN)
-        take(outer)
-        outer.save()
-    assert RunFolder(inner).run_id not in {part.id for part in outer.lineage.parts}

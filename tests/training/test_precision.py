@@ -21,9 +21,7 @@ LORA = {"lora_rank": 2, "lora_targets": ("c_attn",)}
 AGAIN = {"activation_checkpointing": True}
 SETTINGS = {
     "autocast": TrainConfig(precision=BF16),
-    "checkpointing": TrainConfig(**AGAIN),
     "autocast and checkpointing": TrainConfig(precision=BF16, **AGAIN),
-    "adapters": TrainConfig(**LORA),
     "bfloat16 base": TrainConfig(**LORA, base_precision=BF16),
     "all of it": TrainConfig(**LORA, base_precision=BF16, precision=BF16, **AGAIN),
 }

@@ -42,14 +42,6 @@ def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
     return model.train()
 
 
-def model_to_train(base: nn.Module, config: TrainConfig) -> nn.Module:
-    """A base model as `userdp train` trains it: with fresh adapters, if it is to have such."""
-    model = add_adapters(base, config)
-    if config.activation_checkpointing:
-        enable_checkpointing(model)
-    return model.train()
-
-
 def resolve(name: str) -> str:
     """The folder of the bundled model for "bundled"; else ``name``."""
     return str(BASE_MODEL) if name == BUNDLED else name

@@ -115,11 +115,13 @@ class World:
 
     def broadcast(self, tensor: Tensor, *, source: int = 0) -> None:
         """Copy the ``tensor`` of process ``source`` into every process's, in place."""
+        if self.size == 1:
+            return
         copy = tensor.detach().contiguous()
         with torch.no_grad():
             # As bytes: not every backend knows every dtype.
             self._together(dist.broadcast, copy.view(-1).view(torch.uint8), src=source)
-            if self.size > 1 and not tensor.is_contiguous():
+            if not tensor.is_contiguous():
                 tensor.copy_(copy)
 
     def broadcast_model(self, model: nn.Module) -> None:

@@ -17,7 +17,7 @@ from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.training.averaging import build_average
-from userdp.training.causal_models import load_model, model_to_train
+from userdp.training.causal_models import enable_checkpointing, load_model
 from userdp.training.checkpoints import Checkpoints
 from userdp.training.config import (
     PlainPlan,
@@ -30,6 +30,7 @@ from userdp.training.config import (
 from userdp.training.devices import choose_device, machine_facts
 from userdp.training.distributed import current_world
 from userdp.training.dry_run import DryRun, dry_run_of
+from userdp.training.lora import add_adapters
 from userdp.training.model_origin import (
     base_facts,
     digest_of_weights,
@@ -120,7 +121,10 @@ def train(
             base = of_others(base, config.model, store)
         if isinstance(plan, Plan) and plan.made_for is not None:
             require_made_for(plan.made_for, store, made_with(model, config))
-        model = model_to_train(model, config).to(computes)
+        model = add_adapters(model, config)
+        if config.activation_checkpointing:
+            enable_checkpointing(model)
+        model = model.to(computes)
         if options.sharded:
             shard(model)
 

@@ -183,7 +183,7 @@ class OpenRun:
         store: the ledger of the store's people.
         steered: a loop of somebody's own takes the steps, and nobody has recorded its constants
             (the learning rate, say).
-        began: see `Training`; of a resumed run as its first opening recorded it.
+        kept: what the folder keeps for resuming the run.
     """
 
     ledger: RunLedger
@@ -201,13 +201,15 @@ class OpenRun:
             "plan": plan.digest if plan else "none",
             **({"slot that pays": of.slot} if of.slot else {}),
         }
-        kept = self._require_resumable() if of.resume else self._require_unused()
-        self.run_id, self.nonces = kept.run_id, kept.nonces
-        self.charge, self.began = kept.charge, dict(kept.began)
+        if not of.resume:
+            self._require_unused()
+        new = Resume(run_id=new_id(), began=of.began)
+        self.kept = self._require_resumable() if of.resume else new
+        self.run_id = self.kept.run_id
 
     def begin(self) -> None:
         """Write everything, in order."""
-        folder = self.folder
+        folder, kept, record = self.folder, self.kept, RunRecord.find(self.folder.path)
         files.sweep(folder.path)
         remember(self.people.path, Place.RUN, folder.path)
         if not self.of.resume:
@@ -216,50 +218,56 @@ class OpenRun:
             if self.of.train is not None:
                 files.write_file(folder.train, train_toml(self.of.train).encode())
         history, nonce = self.store.history(), new_id()
-        record = RunRecord.find(folder.path)
-        begun = record is not None
-        paid, attempts = (record.charges, record.attempts) if record else ([], 0)
-        charge = (paid or [self.run_id])[-1]
-        last = [one.nonce for one in record.openings[-1:]] if record else []
-        if begun and self.charge not in (None, *paid):
-            charge, last = str(self.charge), []  # what a kill left unfinished
-        elif begun and self.of.options.charge_again:
-            charge, last = new_id(), []
-        known, opened = last, history.openings.get(charge)
+        charge, attempts, held = self.run_id, 0, list[str]()
+        if record is not None:
+            charge, attempts = record.last_charge, record.attempts
+            held = [one.nonce for one in record.openings[-1:]]
+            if kept.charge not in (None, *record.charges):
+                charge, held = str(kept.charge), []  # a further charge that a kill left unfinished
+            elif self.of.options.charge_again:
+                charge, held = new_id(), []
+        opened = history.openings.get(charge)
         # Only an opening that a kill left unfinished has more than one nonce that may be the last.
-        if opened is not None and list(self.nonces[-1:]) != last:
-            known = [*self.nonces, *last]
+        unfinished = opened is not None and list(kept.nonces[-1:]) != held
+        known = [*kept.nonces, *held] if unfinished else held
         counter = self.store.counter(charge, begun=opened is not None)
         try:
-            # An opening that a kill left unfinished has taken no step, and a kill loses one step at
-            # most: else the run's ledger was put back to an earlier state.
-            if opened is not None and [opened.nonce] != last:
-                put_back = counter.attempts > opened.attempts
-            else:
-                put_back = counter.attempts > attempts + 1
-            if put_back:
-                known = ["none: put back"]
+            most = attempts + 1  # a kill loses one step at most
+            if opened is not None and [opened.nonce] != held:
+                most = opened.attempts  # an opening that a kill left unfinished has taken no step
+            if counter.attempts > most:
+                known = ["none: the run's ledger was put back to an earlier state"]
             self._require_nobody_erased()
             # Asked before anything is written here: what a copy holds must stay what it was.
             is_last = partial(History.require_last, run_id=charge, known=known)
             is_last(self.store.history())
-            self._write_resume((opened.nonce, nonce) if opened else (nonce,), charge)
+            self._keep(
+                replace(
+                    kept,
+                    nonces=(opened.nonce, nonce) if opened else (nonce,),
+                    charge=charge,
+                    store_path=str(self.people.path.resolve()),
+                    store_beside=os.path.relpath(self.people.path, folder.path),
+                    state=self.people.meta.state.id,
+                    digests=self.digests,
+                )
+            )
             try:
                 self.charge_plan(self.store.append, history, charge)
-            except UseError:  # nothing was charged: what goes on is what went on before
-                if begun:
-                    self._write_resume(self.nonces, (paid or [self.run_id])[-1])
+            except UseError:  # nothing was charged: the folder becomes what it was before
+                if record is not None:
+                    self._keep(kept)
                 else:
                     folder.resume.unlink()
                 raise
             # After the charge: steps of which the store knows no charge are refused by everybody.
-            if begun and charge not in (self.run_id, *paid):
+            if record is not None and charge not in (self.run_id, *record.charges):
                 counter.begin_at(attempts)
             opening = Open(
                 run_id=charge, attempts=counter.attempts, nonce=nonce, copied=history.copied
             )
             self.store.append(opening, require=is_last)
-            self.ledger = RunLedger(folder.ledger) if begun else self._begin_ledger(charge)
+            self.ledger = RunLedger(folder.ledger) if record else self._begin_ledger(charge)
             self.ledger.open(opening, counter)
         except BaseException:
             counter.close()
@@ -324,21 +332,12 @@ class OpenRun:
                 )
             )
 
-    def _write_resume(self, nonces: tuple[str, ...], charge: str) -> None:
-        kept = Resume(
-            run_id=self.run_id,
-            nonces=nonces,
-            charge=charge,
-            store_path=str(self.people.path.resolve()),
-            store_beside=os.path.relpath(self.people.path, self.folder.path),
-            state=self.people.meta.state.id,
-            digests=self.digests,
-            began=self.began,
-        )
-        files.write_json(self.folder.resume, encode(kept), mode=files.OPERATOR_FILE)
+    def _keep(self, resume: Resume) -> None:
+        """Write what the run needs to be resumed."""
+        files.write_json(self.folder.resume, encode(resume), mode=files.OPERATOR_FILE)
 
-    def _require_unused(self) -> Resume:
-        """The record for resuming a new run; `UseError` unless the folder is free for one.
+    def _require_unused(self) -> None:
+        """`UseError` unless a new run may begin in the folder.
 
         It may hold what a run left that was killed before it was charged.
         """
@@ -355,7 +354,6 @@ class OpenRun:
                 f"{folder.path} is not empty and holds no run: nothing of it is overwritten",
                 hint="choose another --out",
             )
-        return Resume(run_id=new_id(), began=self.of.began)
 
     def _require_resumable(self) -> Resume:
         """The record that an interrupted run left to go on by; `UseError` unless it is this run."""

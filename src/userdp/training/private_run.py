@@ -138,7 +138,7 @@ class PrivateRun:
                 over = self.mechanism.collator.left_out
                 self.folder.log({"kind": "selection", "examples_over_the_cap": over})
             ledger = run.ledger
-            return ledger.attempts, ledger.last_clip_norm, run.logged, run.began.get("weights")
+            return ledger.attempts, ledger.last_clip_norm, run.logged, run.kept.began.get("weights")
 
         self.done, clip_norm, self._logged, began = self._world.on_rank_zero(begin)
         if not self.done and self._of.base is None and not self.mechanism.sharded:
