@@ -56,7 +56,7 @@ def first_failure(source: Path, tests: list[str]) -> str | None:
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
-    failed = re.search(r"^FAILED (\S+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^FAILED (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     if done.returncode not in (0, 1) or (done.returncode == 1 and failed is None):
         raise RuntimeError(done.stdout[-500:])
     return failed.group(1) if failed else None

@@ -1,9 +1,14 @@
-"""One contract for every engine; the oracle is the reference engine in float64."""
+"""One contract for every engine; the oracle is the reference engine in float64.
+
+The sharded engine holds the whole model in a world of one process here; several processes are
+`test_sharded`'s.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,37 +18,44 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
 from tests.gradients.campaign import families
-from tests.gradients.tiny import VOCABULARY, distance, largest_move, masked, ragged, tiny
+from tests.gradients.campaign.drawn import Logits
+from tests.gradients.campaign.engines import engine_of, prepared
+from tests.gradients.tiny import VOCABULARY, Small, distance, largest_move, masked, ragged, tiny
 from tests.speed import fast_then_slow
 from userdp.core.clip import OWN_FORMS, ClipForm, LayerSplit
-from userdp.gradients import ClippedSum, ClipRule, Units, causal_lm_loss, trainable_parameters
+from userdp.core.errors import UseError
+from userdp.gradients import (
+    ClippedSum,
+    ClipRule,
+    Loss,
+    Units,
+    causal_lm_loss,
+    get_engine,
+    trainable_parameters,
+)
 from userdp.gradients import clipped_sum as reference
-from userdp.gradients import clipping as rules
-from userdp.gradients.clipping import layers_of
-from userdp.gradients.engines import ENGINES, get_engine
+from userdp.gradients.engines import ENGINES
 from userdp.gradients.engines.uses import Form
 from userdp.gradients.precision import margin
 
 CLIP = 0.7
-EXACT = ["gpt2", "gpt_neox", "opt", "bloom", "phi"]
+NAMES = fast_then_slow([*ENGINES, "sharded"], fast=2)
+EXACT = ["gpt2", "gpt_neox", "opt", "phi"]
 """The norms of the other families round to float32 inside."""
 FAMILIES = [*EXACT, "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2"]
 TINY = ["gpt2-tied", "gpt2-untied", "llama"]
 
+AUTOMATIC, UNIFORM = ClipForm.AUTOMATIC, LayerSplit.UNIFORM
 OPTIONS: dict[str, dict[str, Any]] = {
     "flat": {},
+    "automatic by layer": {"rule": ClipRule(form=AUTOMATIC, layer_split=UNIFORM)},
     "small passes": {"micro_batch": 2},
     "clipped examples": {"item_clip_norm": 1.5},
-    "automatic": {"rule": ClipRule(form=ClipForm.AUTOMATIC, stability=0.05)},
-    "by layer": {"rule": ClipRule(layer_split=LayerSplit.UNIFORM)},
+    "automatic": {"rule": ClipRule(form=AUTOMATIC, stability=0.05)},
+    "by layer": {"rule": ClipRule(layer_split=UNIFORM)},
     "by size": {"rule": ClipRule(layer_split=LayerSplit.DIMENSION)},
-    "automatic by layer": {
-        "rule": ClipRule(form=ClipForm.AUTOMATIC, layer_split=LayerSplit.UNIFORM)
-    },
-}
-OWN = {
     "a form of one's own": {"rule": ClipRule(form="greedy")},
-    "the same by layer": {"rule": ClipRule(form="greedy", layer_split=LayerSplit.UNIFORM)},
+    "the same by layer": {"rule": ClipRule(form="greedy", layer_split=UNIFORM)},
 }
 
 
@@ -51,6 +63,16 @@ OWN = {
 def _greedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A form of clipping whose factors are far too large."""
     monkeypatch.setitem(OWN_FORMS, "greedy", lambda norm, clip_norm: 1e6)
+
+
+def summing(
+    name: str, model: nn.Module, loss: Loss = causal_lm_loss, **options: Any
+) -> Callable[[Units], ClippedSum]:
+    """What computes the sum over some units by the engine of that name."""
+    if name == "sharded" and "item_clip_norm" in options:
+        pytest.skip("a sharded model's rows are not clipped one by one")
+    options = {"l2_clip_norm": CLIP, **options}
+    return partial(engine_of(name), prepared(model, name), loss, **options)
 
 
 def require_equal(
@@ -93,7 +115,7 @@ def test_batches_agree_with_the_reference_for_every_family(family, form):
 @pytest.mark.parametrize("marked", fast_then_slow([True, False]))
 @pytest.mark.parametrize("family", fast_then_slow(TINY))
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64]))
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", NAMES)
 def test_norms_and_sums_agree_with_the_float64_reference_to_1e_5(
     name, dtype, family, marked, trained, options
 ):
@@ -103,51 +125,41 @@ def test_norms_and_sums_agree_with_the_float64_reference_to_1e_5(
         parameter.requires_grad_(trained in full)
     rows = [*ragged([3, 1, 2]), [[4]], [], [[5, 6], [7]]]
     units = masked(rows) if marked else Units.from_rows(rows)
-    found = get_engine(name)(model, causal_lm_loss, units, l2_clip_norm=CLIP, **options)
-    require_equal(model, found, oracle(name, model, units, options))
+    exact = oracle(name, model, units, options)
+    require_equal(model, summing(name, model, **options)(units), exact)
 
 
-@pytest.mark.parametrize("options", [*OPTIONS, *OWN])
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("family", fast_then_slow(TINY))
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64, torch.bfloat16]))
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", NAMES)
 def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_every_engine(
     name, dtype, family, options
 ):
     """Whatever the rule, and whatever factor a form of one's own gives."""
-    limits = {"l2_clip_norm": CLIP, **{**OPTIONS, **OWN}[options]}
-    engine = partial(get_engine(name), tiny(family, dtype), causal_lm_loss, **limits)
+    if name == "sharded" and dtype == torch.bfloat16:
+        pytest.skip("refused: fewer bits than float32")
+    engine = summing(name, tiny(family, dtype), **OPTIONS[options])
     assert 0.5 * CLIP < largest_move(engine, ragged([2, 1, 3])) <= CLIP
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_invariant_3_twin_each_layer_clipped_to_the_whole_norm_is_caught(name, monkeypatch):
-    def unsplit(sizes: dict[str, int], *, l2_clip_norm: float, split: LayerSplit) -> object:
-        return dict.fromkeys(layers_of(sizes), l2_clip_norm)
-
-    monkeypatch.setattr(rules, "layer_clip_norms", unsplit)
-    limits = {"l2_clip_norm": CLIP, **OPTIONS["by layer"]}
-    engine = partial(get_engine(name), tiny(), causal_lm_loss, **limits)
-    assert largest_move(engine, ragged([2, 1], seed=1, longest=8)) > 1.2 * CLIP
-
-
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", NAMES)
 def test_invariant_3_marks_of_one_unit_move_the_sum_by_its_own_part_alone(name: str) -> None:
     """A unit leaves, and what is left is the others' sum: nobody is normalised by its marks."""
     whole = masked(ragged([2, 3, 2], seed=4), seed=5)
     # The clip never bites, so that any coupling would show.
-    model = tiny("gpt2-tied", torch.float64)
-    engine = partial(get_engine(name), model, causal_lm_loss, l2_clip_norm=1e4)
+    engine = summing(name, tiny("gpt2-tied", torch.float64), l2_clip_norm=1e4)
     alone = [engine(whole.select(k, k + 1)) for k in range(3)]
     for parameter, value in engine(whole).value.items():
         parts = torch.stack([one.value[parameter] for one in alone]).sum(0)
         torch.testing.assert_close(value, parts, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_empty_cohort_and_units_without_rows_add_nothing(name):
+    engine = summing(name, tiny())
     for rows in ([], [[], [[]], [[3]]]):
-        found = get_engine(name)(tiny(), causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1.0)
+        found = engine(Units.from_rows(rows))
         assert not any(v.any() for v in found.value.values())
         assert found.norms.shape == (len(rows),)
         assert bool((found.norms < 1e-12).all())
@@ -155,19 +167,16 @@ def test_an_empty_cohort_and_units_without_rows_add_nothing(name):
 
 def test_invariant_6_a_gradient_of_nothing_times_a_huge_factor_is_nothing():
     """As automatic clipping asks for at the largest clip norm; infinity times 0 would be NaN."""
-    torch.manual_seed(0)
-    table, out = nn.Embedding(8, 20), nn.Linear(20, 20)
-    table.weight.requires_grad_(False)
-    table.weight.mul_(1000)
 
     def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
         return torch.tanh(model(input_ids)[:, 0] / 1000).mean(1) * (input_ids[:, 0] != 3)
 
-    model = nn.Sequential(table, out)
+    model = Small(lambda m, tokens, x: m.out(1000 * x), width=20, out=lambda: nn.Linear(20, 20))
+    model.table.requires_grad_(False)
     units = Units.from_rows([[[1, 2], [4, 5]], [[3, 3]], [[5, 6], [1, 1]]])
-    rule = ClipRule(form=ClipForm.AUTOMATIC, stability=1e-6)
+    rule = ClipRule(form=AUTOMATIC, stability=1e-6)
     for clip in (1e20, 1e30):
-        found = get_engine("auto")(model, loss, units, l2_clip_norm=clip, rule=rule)
+        found = summing("auto", model, loss, l2_clip_norm=clip, rule=rule)(units)
         assert all(bool(value.isfinite().all()) for value in found.value.values())
 
 
@@ -177,13 +186,11 @@ RAISE = {"an unknown token": [[3, BEYOND, 4]], "an error": [[7, 7, 3]]}
 """In batches as alone, an IndexError; and an error of a loss that looks at tokens."""
 
 
-@pytest.mark.parametrize(
-    "options", fast_then_slow(["flat", "automatic by layer", *list(OPTIONS)[1:-1], *OWN], fast=2)
-)
+@pytest.mark.parametrize("options", fast_then_slow(OPTIONS, fast=2))
 @pytest.mark.parametrize(
     "kind", fast_then_slow(["one layer", *RAISE, math.nan, math.inf, 3e38], fast=3)
 )
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", NAMES)
 def test_invariant_6_and_invariant_9_a_unit_not_finite_or_in_error_adds_zero_and_hurts_nobody_else(
     name, kind, options
 ):
@@ -199,10 +206,9 @@ def test_invariant_6_and_invariant_9_a_unit_not_finite_or_in_error_adds_zero_and
 
     one, two, three = ragged([2, 3, 1], vocabulary=POISON)
     bad = RAISE.get(kind, [[3, 4, 5], [1, POISON, 2]])
-    sum_of = partial(get_engine(name), tiny(), loss, l2_clip_norm=1.0)
+    engine = summing(name, tiny(), loss, l2_clip_norm=1.0, **OPTIONS[options])
     without, mixed = (
-        sum_of(Units.from_rows(rows), **{**OPTIONS, **OWN}[options])
-        for rows in ([one, two, three], [one, two, bad, three, bad])
+        engine(Units.from_rows(rows)) for rows in ([one, two, three], [one, two, bad, three, bad])
     )
     assert (without.non_finite, without.failed) == (0, 0)
     assert (mixed.non_finite, mixed.failed) == ((0, 2) if kind in RAISE else (2, 0))
@@ -210,21 +216,60 @@ def test_invariant_6_and_invariant_9_a_unit_not_finite_or_in_error_adds_zero_and
     assert distance(without, mixed) < 1e-5
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", NAMES)
 def test_invariant_9_under_dropout_too_a_user_whose_rows_raise_costs_nobody_elses_part(name: str):
     rows = [*ragged([1, 2]), RAISE["an unknown token"], *ragged([1, 1])]
-    found = get_engine(name)(
-        tiny().train(), causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1.0
-    )
+    found = summing(name, tiny().train())(Units.from_rows(rows))
     assert found.failed == 1
     assert bool((found.norms[[0, 1, 3, 4]] > 0).all())
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_error_on_made_up_rows_is_the_codes_own_and_comes_out_as_it_is(name: str) -> None:
     def broken(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
         raise ValueError("always")
 
-    units = Units.from_rows(ragged([1, 1]))
     with pytest.raises(ValueError, match="always"):
-        get_engine(name)(tiny(), broken, units, l2_clip_norm=0.7)
+        summing(name, tiny(), broken)(Units.from_rows(ragged([1, 1])))
+
+
+def autocast_left_on(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    torch.set_autocast_enabled("cpu", True)
+    return causal_lm_loss(model, input_ids, lengths)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_invariant_3_an_autocast_around_the_engine_or_left_on_by_the_loss_is_refused(name: str):
+    """Norms and sums would be computed in fewer bits; the twin is in `test_sensitivity`."""
+    units = Units.from_rows(ragged([1, 1]))
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(UseError, match=r"around a private gradient.*fewer bits"),
+    ):
+        summing(name, tiny())(units)
+    try:
+        with pytest.raises(UseError, match=r"autocast|fewer bits"):
+            summing(name, tiny(), autocast_left_on)(units)
+    finally:
+        torch.set_autocast_enabled("cpu", False)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_over_a_compiled_model_gives_the_plain_models_sum(name: str) -> None:
+    """Compiled code would lose gradients, or round by who came before: none of it runs."""
+    torch._dynamo.reset()
+    plain = Small(
+        lambda m, tokens, x: Logits(m.head(m.norm(m.hidden(x).tanh()))),
+        hidden=lambda: nn.Linear(6, 6), norm=lambda: nn.LayerNorm(6),
+        head=lambda: nn.Linear(6, VOCABULARY),
+    )  # fmt: skip
+    units = Units.from_rows(ragged([2, 1, 1]))
+    exact = oracle(name, plain, units, {})
+    compiled: Any = torch.compile(plain, backend="eager")  # traced, without code generation
+    for _ in range(2):
+        found = get_engine(name)(compiled, causal_lm_loss, units, l2_clip_norm=CLIP)
+        found.value = {n.removeprefix("_orig_mod."): v for n, v in found.value.items()}
+        require_equal(plain, found, exact)
+        causal_lm_loss(compiled, units.input_ids, units.lengths).sum().backward()
+        plain.zero_grad()  # compiled by now
+    torch._dynamo.reset()

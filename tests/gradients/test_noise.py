@@ -15,17 +15,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from scipy import stats
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.gpu.noise import DeviceNoise
-from tests.gradients.tiny import ragged, tiny
-from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
-from userdp.gradients import NoiseSource, Units, causal_lm_loss, clipped_sum
+from userdp.gradients import NoiseSource
 from userdp.gradients import noise as noise_module
-from userdp.noise.gaussian import DRAWS, FLOATING_POINT_ASSUMPTION, NoiseSampler
+from userdp.gradients.noise import COUNT_SENSITIVITY, centred_count, noisy_count
+from userdp.noise.gaussian import DRAWS, NoiseSampler
 
 ACCEPT, REJECT = 1e-3, 1e-9
 STD = 3.7
@@ -35,8 +33,8 @@ def zeros(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> dict[
     return {str(k): torch.zeros(shape, dtype=dtype) for k, shape in enumerate(shapes)}
 
 
-def p_value(noise: Tensor, std: float = STD) -> float:
-    return float(stats.kstest(noise.double().flatten().numpy() / std, "norm").pvalue)
+def p_value(noise: Tensor) -> float:
+    return float(stats.kstest(noise.double().flatten().numpy() / STD, "norm").pvalue)
 
 
 WAYS = pytest.mark.parametrize("kind", [NoiseSource, DeviceNoise], ids=["host", "device"])
@@ -61,45 +59,11 @@ def test_invariant_5_noise_is_gaussian_with_exactly_the_planned_deviation(kind, 
 
 
 @WAYS
+@pytest.mark.pitfall(number=20)
 @pytest.mark.parametrize("wrong", [0.9, 1.1, math.sqrt(2), math.sqrt(0.5)])
 def test_invariant_5_twin_noise_of_another_deviation_is_caught(kind, wrong):
-    """0.9 σ; and √2 σ: what noise per micro-batch, per process or added twice comes to."""
+    """√2 σ: noise once per micro-batch or process, or one seed for both draws; √½ σ: one draw."""
     assert p_value(drawn(kind, std=STD * wrong)) < REJECT
-
-
-def test_invariant_5_noise_of_the_operating_system_is_gaussian_too() -> None:
-    value = zeros((100, 200))
-    NoiseSource().add_(value, STD)
-    assert p_value(value["0"]) > REJECT
-
-
-def noise_of_a_step(model: nn.Module, units: Units, *, micro_batch: int, calls: int = 1) -> Tensor:
-    """Noisy sum minus clean sum of one logical step; ``calls`` other than 1 is the broken twin."""
-    clean, noisy = (
-        clipped_sum(model, causal_lm_loss, units, l2_clip_norm=1.0, micro_batch=micro_batch)
-        for _ in range(2)
-    )
-    source = NoiseSource(unsafe_noise_seed=11)
-    for _ in range(calls):
-        source.add_(noisy.value, STD)
-    return torch.cat([(noisy.value[n] - clean.value[n]).flatten() for n in clean.value])
-
-
-@pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.bfloat16]))
-@pytest.mark.parametrize("micro_batch", [1, 2, 32])
-def test_invariant_5_the_variance_of_a_step_does_not_depend_on_the_micro_batches(
-    micro_batch, dtype
-):
-    model, units = tiny(dtype=dtype), Units.from_rows(ragged([4, 3]))
-    noise = noise_of_a_step(model, units, micro_batch=micro_batch)
-    assert p_value(noise) > ACCEPT
-    assert noise.dtype == torch.float64
-
-
-@pytest.mark.pitfall(number=20)
-def test_invariant_5_twin_noise_once_per_micro_batch_is_caught() -> None:
-    model, units = tiny(), Units.from_rows(ragged([4, 3]))
-    assert p_value(noise_of_a_step(model, units, micro_batch=2, calls=2)) < REJECT
 
 
 def correlated(one: Tensor, two: Tensor) -> bool:
@@ -108,30 +72,37 @@ def correlated(one: Tensor, two: Tensor) -> bool:
     return abs(float(together)) > 6 / math.sqrt(one.numel())
 
 
-def noise_repeats(make_source: Callable[[], NoiseSource], source: NoiseSource) -> bool:
-    """Whether two steps, over different data, got related noise."""
-    noises = []
+def shares_noise(make: Callable[[], NoiseSource], monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether blocks of a tensor, tensors, or calls (over different data) got related noise."""
+    for name in ("_BLOCK", "_DEVICE_BLOCK"):
+        monkeypatch.setattr(noise_module, name, 5_000)
+    blocks: list[Tensor] = []
     for start in (0.0, 5.0):
-        value = {"w": torch.full((20_000,), start, dtype=torch.float64)}
-        source.add_(value, STD)
-        noises.append(value["w"] - start)
-        source = make_source()
-    return correlated(*noises)
+        value = {n: v + start for n, v in zeros((5_000, 2), (5_000,), (0, 3)).items()}
+        make().add_(value, STD)
+        blocks += [*(value["0"] - start).flatten().split(5_000), value["1"] - start]
+    return any(correlated(one, two) for one, two in itertools.combinations(blocks, 2))
 
 
-def test_invariant_5_no_two_calls_and_no_two_sources_share_noise() -> None:
-    source = NoiseSource()
-    assert not noise_repeats(lambda: source, source)
-    assert not noise_repeats(NoiseSource, NoiseSource())
-    seeded = NoiseSource(unsafe_noise_seed=1)
-    assert not noise_repeats(lambda: seeded, seeded)
+@WAYS
+@pytest.mark.parametrize("seed", [None, 1])
+def test_invariant_5_no_two_blocks_tensors_or_calls_share_noise(kind, seed, monkeypatch):
+    source = kind() if seed is None else kind(unsafe_noise_seed=seed)
+    assert not shares_noise(lambda: source, monkeypatch)
 
 
-def test_invariant_5_twin_the_same_noise_for_different_data_is_caught() -> None:
-    def restarted() -> NoiseSource:
-        return NoiseSource(unsafe_noise_seed=1)
+def test_invariant_5_no_two_sources_share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not shares_noise(NoiseSource, monkeypatch)
+    # Broken twin: a source that is made anew from one seed has the same noise for different data.
+    assert shares_noise(lambda: NoiseSource(unsafe_noise_seed=1), monkeypatch)
 
-    assert noise_repeats(restarted, restarted())
+
+@WAYS
+def test_invariant_5_twin_one_seed_for_both_draws_is_caught(kind, monkeypatch):
+    """The same draw added twice, over √2, has twice the variance."""
+    seeds = NoiseSource._block_seeds
+    monkeypatch.setattr(NoiseSource, "_block_seeds", lambda self: (seeds(self)[0],) * DRAWS)
+    assert p_value(drawn(kind)) < REJECT
 
 
 def test_invariant_5_each_draw_of_each_block_is_seeded_by_256_fresh_bits_of_the_operating_system(
@@ -151,62 +122,6 @@ def test_invariant_5_each_draw_of_each_block_is_seeded_by_256_fresh_bits_of_the_
     source.add_(two, 1.0)
     assert asked == [256] * 4 * DRAWS
     assert torch.equal(one["0"], two["0"])  # nothing but those bits decides
-
-
-# The two draws of a number are independent.
-
-
-@WAYS
-def test_invariant_5_twin_one_seed_for_both_draws_is_caught(kind, monkeypatch):
-    """The same draw added twice, over √2, has twice the variance."""
-    seeds = NoiseSource._block_seeds
-    monkeypatch.setattr(NoiseSource, "_block_seeds", lambda self: (seeds(self)[0],) * DRAWS)
-    noise = drawn(kind)
-    assert float(noise.var()) == pytest.approx(2 * STD**2, rel=0.1)
-    assert p_value(noise) < REJECT
-
-
-@WAYS
-def test_invariant_5_twin_half_the_variance_is_caught(kind, monkeypatch):
-    """One draw over √2: what a forgotten second draw comes to."""
-    host, device = noise_module.draw_on_host, noise_module.draw_on_device
-    calls = itertools.count()
-
-    def host_once(generator: np.random.Generator, out: NDArray[np.float64]) -> None:
-        host(generator, out)
-        out *= next(calls) % 2
-
-    def device_once(generator: torch.Generator, count: int) -> Tensor:
-        return device(generator, count).mul_(next(calls) % 2)
-
-    monkeypatch.setattr(noise_module, "draw_on_host", host_once)
-    monkeypatch.setattr(noise_module, "draw_on_device", device_once)
-    noise = drawn(kind)
-    assert float(noise.var()) == pytest.approx(STD**2 / 2, rel=0.1)
-    assert p_value(noise) < REJECT
-
-
-@WAYS
-def test_invariant_5_no_two_blocks_tensors_or_calls_share_noise_or_a_seed(kind, monkeypatch):
-    for name in ("_BLOCK", "_DEVICE_BLOCK"):
-        monkeypatch.setattr(noise_module, name, 5_000)
-    seeds: list[int] = []
-    seed_of = NoiseSource._seed
-
-    def noting(self: NoiseSource) -> np.random.SeedSequence:
-        seed = seed_of(self)
-        seeds.append(int(seed.generate_state(1, np.uint64)[0]))
-        return seed
-
-    monkeypatch.setattr(NoiseSource, "_seed", noting)
-    source, blocks = kind(), []
-    for _ in range(2):
-        value = zeros((5_000, 2), (5_000,), (0, 3))
-        source.add_(value, 1.0)
-        blocks += [*value["0"].flatten().split(5_000), value["1"]]
-    assert len(set(seeds)) == len(seeds) == 8 * DRAWS  # also of the tensor without numbers
-    for k, one in enumerate(blocks):
-        assert not any(correlated(one, two) for two in blocks[k + 1 :])
 
 
 def test_noise_is_drawn_on_cuda_devices_and_for_all_others_on_the_cpu() -> None:
@@ -230,33 +145,54 @@ def test_invariant_5_every_noisy_value_lies_on_one_public_grid_whatever_the_data
     assert not torch.equal(bare / grid, (bare / grid).round())  # broken twin: plain addition
 
 
-@pytest.mark.pitfall(number=26)
-def test_the_floating_point_assumption_states_its_grade() -> None:
-    assert "theoretical" in FLOATING_POINT_ASSUMPTION
+NARROW = {
+    str(dtype): {"wide": torch.zeros(3), "narrow": torch.zeros(3, dtype=dtype)}
+    for dtype in (torch.bfloat16, torch.float16, torch.int64)
+}
 
 
-@pytest.mark.parametrize("std", [float("nan"), float("inf"), -float("inf"), 0.0, -1.0])
-def test_a_deviation_that_is_not_finite_and_positive_is_refused(std: float) -> None:
-    value = zeros((3,))
-    with pytest.raises(UseError, match="noise_std"):
-        NoiseSource().add_(value, std)
-    assert not value["0"].any()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64])
-@pytest.mark.pitfall(number=20)
-def test_noise_in_the_dtype_of_narrow_parameters_is_refused_before_anything_changes(dtype):
-    value = {"wide": torch.zeros(3), "narrow": torch.zeros(3, dtype=dtype)}
-    with pytest.raises(UseError, match="narrow"):
-        NoiseSource().add_(value, 1.0)
-    assert not value["wide"].any()
-
-
-def test_more_numbers_than_a_plan_is_priced_for_are_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("value", "std", "words"),
+    [
+        *((zeros((3,)), std, "noise_std") for std in (math.nan, math.inf, -math.inf, 0.0, -1.0)),
+        *((value, 1.0, "narrow") for value in NARROW.values()),
+        (zeros((3,), (6,)), 1.0, "priced for"),
+    ],
+)
+def test_noise_that_no_plan_prices_is_refused_before_anything_changes(
+    value, std, words, monkeypatch
+):
+    """A deviation, a type in which noise would be rounded first, more numbers than are priced."""
     monkeypatch.setattr(noise_module, "MOST_COORDINATES", 8)
-    value = zeros((3,), (4,))
-    NoiseSource().add_(value, 1.0)  # one place is left for the count of adaptive clipping
-    value["more"] = torch.zeros(1)
-    with pytest.raises(UseError, match="priced for"):
-        NoiseSource().add_(value, 1.0)
-    assert value["more"] == 0
+    with pytest.raises(UseError, match=words):
+        NoiseSource().add_(value, std)
+    assert not any(part.any() for part in value.values())
+    NoiseSource().add_(zeros((3,), (4,)), 1.0)  # one place is left for the count below
+
+
+# The count of unclipped units, released where the clip norm adapts.
+
+NORMS = [0.2, 0.9999, 1.0, 1.0001, 50.0, math.nan, math.inf, 0.0]
+
+
+@pytest.mark.parametrize("held", [1, 3, 5])
+@pytest.mark.parametrize("norm", NORMS)
+def test_invariant_3_k_drawn_units_of_a_user_move_the_count_by_half_of_k(norm, held):
+    others = torch.tensor(NORMS, dtype=torch.float64)
+    mine = torch.full((held,), norm, dtype=torch.float64)
+    without, whole = (
+        centred_count(norms, l2_clip_norm=1.0) for norms in (others, torch.cat([others, mine]))
+    )
+    assert abs(whole - without) == held * COUNT_SENSITIVITY
+    assert centred_count(torch.zeros(0), l2_clip_norm=1.0) == 0
+
+
+def test_invariant_5_the_count_carries_fresh_gaussian_noise_of_its_own() -> None:
+    noise, norms = NoiseSource(), torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
+    counts = [
+        noisy_count(norms, l2_clip_norm=1.0, count_noise_std=4.0, noise=noise) for _ in range(1000)
+    ]
+    exact = centred_count(norms, l2_clip_norm=1.0)
+    assert stats.kstest((np.array(counts) - exact) / 4.0, "norm").pvalue > REJECT
+    twin = stats.kstest(np.zeros(1000), "norm").pvalue  # the exact count each time
+    assert twin < REJECT

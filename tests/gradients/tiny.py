@@ -106,6 +106,46 @@ def masked(rows: Rows, *, seed: int = 0, part: float = 0.5) -> Units:
     )
 
 
+Part = nn.Module | nn.Parameter | Tensor
+
+
+class Small(nn.Module):
+    """Looks tokens up in a table, and answers with a function of what it finds.
+
+    Args:
+        answer: is given the model, the tokens, and their vectors.
+        vocabulary: of the table.
+        width: of the table.
+        seed: of all weights.
+        parts: make what else the function uses, by its name in the model; tensors become buffers.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Any, Tensor, Tensor], Any],
+        *,
+        vocabulary: int = VOCABULARY,
+        width: int = 6,
+        seed: int = 3,
+        **parts: Callable[[], Part],
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.answer, self.table = answer, nn.Embedding(vocabulary, width)
+        for name, make in parts.items():
+            part = make()
+            if isinstance(part, nn.Module | nn.Parameter):
+                setattr(self, name, part)
+            else:
+                self.register_buffer(name, part)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.table
+
+    def forward(self, input_ids: Tensor, **options: object) -> Any:
+        return self.answer(self, input_ids, self.table(input_ids))
+
+
 class Table(nn.Module):
     """A model whose gradient for a row is a chosen vector: the row's first token picks it."""
 
