@@ -218,6 +218,8 @@ class OpenRun:
             if self.of.train is not None:
                 files.write_file(folder.train, train_toml(self.of.train).encode())
         history, nonce = self.store.history(), new_id()
+        # The charge that pays for the steps to come; and what the run's own ledger holds: the
+        # attempts so far, and the nonce of the last opening.
         charge, attempts, held = self.run_id, 0, list[str]()
         if record is not None:
             charge, attempts = record.last_charge, record.attempts
