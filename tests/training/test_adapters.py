@@ -8,6 +8,7 @@ import torch
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
+from tests.training import toy
 from tests.training.toy import loaded, sgd, take, trained
 from userdp.claims import claim
 from userdp.core.errors import UseError
@@ -22,10 +23,7 @@ PLAN = uls_plan(steps=1)
 
 
 def adapted(base, **settings):
-    settings = {"target_modules": ["c_attn"], "fan_in_fan_out": True, **settings}
-    return peft.get_peft_model(
-        loaded(base), peft.LoraConfig(r=2, task_type="CAUSAL_LM", **settings)
-    )
+    return toy.adapted(loaded(base), **{"target_modules": ["c_attn"], **settings})
 
 
 def steps_elsewhere(model):

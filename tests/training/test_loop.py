@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, attempts, lines, toy_model, toy_store
+from tests.training.toy import CONFIG, attempts, lines, moved, toy_model, toy_store
 from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import NONE
@@ -97,9 +97,7 @@ def test_invariant_7_a_changed_configuration_or_base_refuses_to_resume(
     if what == "configuration":
         config = changed(model=base, learning_rate=0.02)
     else:
-        with torch.no_grad():
-            model.transformer.wpe.weight[0, 0] += 1e-3
-        model.save_pretrained(base)
+        moved(model).save_pretrained(base)
     with pytest.raises(UseError, match=f"the {what} is not the one"):
         train(store, uls_plan(), config, out=run, resume=True)
 

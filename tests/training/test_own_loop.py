@@ -3,12 +3,10 @@
 import shutil
 import stat
 
-import peft
 import pytest
-import torch
 
 from tests.speed import fast_then_slow
-from tests.training.toy import loaded, toy_model, trained
+from tests.training.toy import adapted, loaded, moved, toy_model, trained
 from userdp.claims.lineage import Lineage
 from userdp.core.errors import UseError
 from userdp.training.causal_models import read_model
@@ -19,28 +17,17 @@ from userdp.training.store_losses import evaluate
 HELD_OUT = ["held-out-users"]
 
 
-def adapted(base):
-    settings = peft.LoraConfig(r=2, target_modules="all-linear", fan_in_fan_out=True)
-    return peft.get_peft_model(loaded(base), settings)
-
-
-def moved(model):
-    with torch.no_grad():
-        model.transformer.wpe.weight.add_(1e-3)
-    return model
-
-
-@pytest.mark.parametrize("make", fast_then_slow([adapted, loaded]))
+@pytest.mark.parametrize("adapters", fast_then_slow([True, False]))
 def test_a_loops_run_is_compared_with_the_very_model_that_it_began_from(
-    store, base, tmp_path, make
+    store, base, tmp_path, adapters
 ):
     run = tmp_path / "run"
-    trained(make(base), store, run)
+    trained(adapted(loaded(base)) if adapters else loaded(base), store, run)
     (measured,) = evaluate_splits(run, store, HELD_OUT)
     expected, _ = evaluate(read_model(str(base)), store, "held-out-users")
     assert measured["base"]["loss"] == expected["loss"] != measured["model"]["loss"]
     assert stat.S_IMODE((run / "resume.json").stat().st_mode) == 0o600
-    if make is adapted:  # without a merged model they are measured over their base
+    if adapters:  # without a merged model they are measured over their base
         shutil.rmtree(run / "model")
         (apart,) = evaluate_splits(run, store, HELD_OUT)
         assert apart["base"] == measured["base"]

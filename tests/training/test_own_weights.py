@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.plans import uls_plan
-from tests.training.toy import attempts, sgd, take, toy_model, trained
+from tests.training.toy import attempts, moved, sgd, take, toy_model, trained
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import ConditionKind
@@ -19,20 +19,13 @@ from userdp.training.opening import OpenRun
 PLAN = uls_plan()
 
 
-def changed(model):
-    """Stands for a training of one part, of which no ledger knows."""
-    with torch.no_grad():
-        model.transformer.wpe.weight.add_(0.1)
-    return model
-
-
 # Weights of another origin.
 
 
 def test_invariant_13_weights_that_came_after_the_opening_take_no_step(begin, store, tmp_path):
     """What they had learned before, nobody was asked about."""
     with begin() as private:
-        private._of.model.load_state_dict(changed(toy_model(store)).state_dict())
+        private._of.model.load_state_dict(moved(toy_model(store)).state_dict())
         for _ in range(2):  # a loop that catches the error gets no further
             with pytest.raises(UseError, match="not the weights that the run was begun with"):
                 next(iter(private))
@@ -46,7 +39,7 @@ def test_invariant_13_a_run_without_a_step_goes_on_from_the_weights_it_was_begun
     first = begin()
     first.close()
     refused = pytest.raises(UseError, match="not the weights that the run was begun with")
-    with begin(model=changed(toy_model(store)), resume=True) as private, refused:
+    with begin(model=moved(toy_model(store)), resume=True) as private, refused:
         next(iter(private))
     with begin(model=first._of.model, resume=True) as private:
         take(private, 1)
@@ -118,7 +111,7 @@ def test_invariant_13_frozen_weights_that_learned_are_not_released(
     if twin:
         monkeypatch.setattr(KnownWeights, "_digest_of_frozen", lambda self: "the same")
     with nullcontext() if twin else pytest.raises(UseError, match="does not train have changed"):
-        run_of_half(begin, store, changed)
+        run_of_half(begin, store, moved)
     assert (tmp_path / "run" / "model").exists() == twin
 
 
@@ -126,7 +119,7 @@ def test_frozen_weights_that_changed_do_not_resume(begin, store):
     with begin(model=half_frozen(store)) as private:
         take(private, 1)
     with pytest.raises(UseError, match="frozen weights"):
-        begin(model=changed(private._of.model), resume=True)
+        begin(model=moved(private._of.model), resume=True)
 
 
 # What else happens while a loop is open.

@@ -15,7 +15,7 @@ from tests.gradients.campaign.models import HeadOnSelected
 from tests.ledgers import forget
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import lines, take, toy_model, trained, weights
+from tests.training.toy import adapted, lines, moved, take, toy_model, trained, weights
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.subject import digest_of
@@ -27,11 +27,6 @@ from userdp.training.releasing import release, save_model
 from userdp.training.run_models import require_released
 
 ROWS = torch.tensor([[2, 3, 4, 5]])
-
-
-def adapted_model(store):
-    settings = peft.LoraConfig(r=2, target_modules="all-linear", fan_in_fan_out=True)
-    return peft.get_peft_model(toy_model(store), settings)
 
 
 def any_module(store):
@@ -65,7 +60,7 @@ def test_a_saved_model_is_the_settled_one_and_its_folder_is_whole(store, tmp_pat
 
 
 def test_a_model_with_adapters_is_saved_apart_and_merged_and_stays_as_it_is(store, tmp_path):
-    model, run = adapted_model(store), tmp_path / "run"
+    model, run = adapted(toy_model(store)), tmp_path / "run"
     trained(model, store, run)
     assert isinstance(model, peft.PeftModel)
     read = transformers.AutoModelForCausalLM.from_pretrained(run / "model").eval()
@@ -94,8 +89,7 @@ def test_save_after_the_block_writes_the_settled_weights_and_no_others(store, tm
     private = trained(model, store, run, save=before == "saved")
     settled = digest_of_weights(model)
     assert private.save() == run / "model"
-    with torch.no_grad():
-        model.transformer.wpe.weight.add_(1e-3)
+    moved(model)
     with pytest.raises(UseError, match="not those that the run settled with"):
         private.save()
     assert digest_of(run / "model") == settled, "what was there is left alone"
@@ -118,14 +112,14 @@ def test_invariant_13_twin_weights_exchanged_after_saving_are_caught(store, tmp_
 def test_adapters_on_one_of_two_tied_ends_are_released_alone(store, tmp_path, targets):
     """Merged, they would change both, and compute something else."""
     base = toy_model(store)
-    settings = peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False)
-    adapted = peft.get_peft_model(copy.deepcopy(base), settings)
+    how = {"target_modules": targets, "fan_in_fan_out": False, "init_lora_weights": False}
+    model = adapted(copy.deepcopy(base), **how)
     write = partial(save_model, tokenizer=store.tokenizer_path, lineage=Lineage())
     with pytest.warns(userdp.UserdpWarning, match="computes something else"):
-        assert release(adapted, RunFolder(tmp_path), write) == digest_of(tmp_path / "adapter")
+        assert release(model, RunFolder(tmp_path), write) == digest_of(tmp_path / "adapter")
     assert not (tmp_path / "model").exists()
     over_base = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
-    torch.testing.assert_close(adapted.eval()(ROWS).logits, over_base(ROWS).logits)
+    torch.testing.assert_close(model.eval()(ROWS).logits, over_base(ROWS).logits)
 
 
 def after_prompt(model, input_ids, lengths):

@@ -71,6 +71,21 @@ def loaded(base: Path) -> nn.Module:
     return model.train()
 
 
+def moved(model: nn.Module) -> nn.Module:
+    """The model after a training of one part, of which no ledger knows."""
+    with torch.no_grad():
+        model.transformer.wpe.weight.add_(1e-3)
+    return model
+
+
+def adapted(model: nn.Module, **settings) -> nn.Module:
+    """A GPT-2 with new low-rank adapters, by default on all of its linear layers."""
+    import peft
+
+    settings = {"target_modules": "all-linear", "fan_in_fan_out": True, **settings}
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, task_type="CAUSAL_LM", **settings))
+
+
 def sgd(model: nn.Module, rate: float = 0.1) -> torch.optim.SGD:
     return torch.optim.SGD(trainable_parameters(model).values(), lr=rate)
 
