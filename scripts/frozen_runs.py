@@ -128,8 +128,6 @@ def main() -> None:
         graph = _store(
             folder,
             "graph",
-            "--owners",
-            "greedy",
             "--records-per-user",
             "3",
             "--held-out-examples",

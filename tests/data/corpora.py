@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from userdp.data.contents import NO_EXAMPLES, Index, prolong
+from userdp.data.integrity import verify_store
+from userdp.data.meta import SPLIT_CODES
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
 from userdp.data.selection import select_once
@@ -104,6 +108,39 @@ def examples_of(store: UserStore, user: bytes) -> list[list[int]]:
         for index in np.flatnonzero(part.rows == row):
             found += rows_of(part, index)
     return found
+
+
+def problems_of(path: Path) -> list[str]:
+    """Where a store contradicts itself: its bytes, its index, its totals or its content hash."""
+    store = UserStore.open(path, fixed_graph=True)
+    index, problems = Index.read(path / store.meta.index), list(verify_store(path).problems)
+    for number, segment in enumerate(store.segments):
+        own = sorted(
+            (int(start), int(start + length), int(tokens))
+            for at, start, length, tokens in zip(
+                *(index.spans[name] for name in ("segment", "start", "length", "tokens")),
+                strict=True,
+            )
+            if at == number
+        )
+        ends = [0, *(end for _, end, _ in own)]
+        if ends != [*(begin for begin, _, _ in own), len(segment.offsets) - 1]:
+            problems.append(f"the spans of segment {number} do not hold each of its examples once")
+        elif any(segment.offsets[e] - segment.offsets[b] != tokens for b, e, tokens in own):
+            problems.append(f"the spans of segment {number} have other tokens than they say")
+    if not index.totals().items() <= store.meta.totals.items():
+        problems.append("the totals are not those of the index")
+    chains = [[NO_EXAMPLES] * len(SPLIT_CODES) for _ in index.ids]
+    for split, code in SPLIT_CODES.items():
+        part = store.split(split)
+        for user, (row, count) in enumerate(zip(part.rows, part.counts, strict=True)):
+            rows = part.gather([user] * count, range(count))
+            targets = None if rows.targets is None else rows.targets.view(np.uint8)
+            chains[row][code] = prolong(NO_EXAMPLES, rows.tokens, rows.lengths, targets)
+    read = replace(index, chains=[b"".join(own) for own in chains])
+    if read.content_hash(store.meta) != store.meta.content_sha256:
+        problems.append("the content hash is not that of users and tokens")
+    return problems
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:

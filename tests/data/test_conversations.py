@@ -9,11 +9,10 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tests.data.corpora import ListSource, corpus, interleaved, prepared, write_jsonl
+from tests.data.corpora import ListSource, corpus, interleaved, prepared, problems_of, write_jsonl
 from tests.data.sources.fixtures import read, write_parquet
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress
-from userdp.data.integrity import verify_store
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source
@@ -107,7 +106,7 @@ def test_the_loss_counts_the_assistants_tokens_only(tmp_path):
     rows = all_rows(store)
     assert words(rows.tokens[rows.targets]) == " Because.\n\n<|endoftext|> So.\n\n<|endoftext|>"
     assert "User: Why?" in words(rows.tokens[~rows.targets])
-    assert verify_store(store.path).ok
+    assert not problems_of(store.path)
 
 
 def test_a_conversation_has_the_tokens_that_transformers_makes_of_it(tmp_path):
@@ -189,5 +188,5 @@ def test_a_store_without_a_mask_has_no_targets_and_the_two_do_not_mix(tmp_path):
     with pytest.raises(UseError, match="conversation"):
         append_records(ListSource(interleaved(corpus(2))), masked.path)
     append_records(chats, masked.path)
-    assert verify_store(masked.path).ok
+    assert not problems_of(masked.path)
     assert all_rows(UserStore.open(masked.path)).targets.sum() == 2 * all_rows(masked).targets.sum()

@@ -7,12 +7,18 @@ import json
 import numpy as np
 import pytest
 
-from tests.data.corpora import ListSource, corpus, examples_of, interleaved, prepared, view
+from tests.data.corpora import (
+    ListSource,
+    corpus,
+    examples_of,
+    interleaved,
+    prepared,
+    problems_of,
+    view,
+)
 from userdp.data import meta as layout
 from userdp.data.contents import Segment
-from userdp.data.integrity import verify_store
 from userdp.data.meta import StateKind, joined_at
-from userdp.data.ownership import Owners
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Record, Tally
 from userdp.data.splits import Split
@@ -49,7 +55,7 @@ def test_an_erased_store_is_the_store_prepared_without_the_person(tmp_path, plac
     assert view(now) == view(bare)
     assert meta.content_sha256 == bare.meta.content_sha256
     assert meta.totals == bare.meta.totals
-    assert verify_store(store.path).ok
+    assert not problems_of(store.path)
     assert (meta.store_id, meta.state.kind) == (store.meta.store_id, StateKind.ERASED)
 
 
@@ -64,7 +70,7 @@ def test_an_erasure_that_keeps_a_segment_leaves_the_text_and_is_caught(tmp_path,
         broken.setattr(Segment, "only", lambda self, begins, counts: self)
         erase(store.path, b"marked")
     assert any(marker in data for data in bytes_of(store.path).values())
-    assert "do not hold each of its examples once" in verify_store(store.path).problems[0]
+    assert "do not hold each of its examples once" in problems_of(store.path)[0]
 
 
 def test_no_file_of_the_store_holds_the_id_the_hash_or_the_tokens(tmp_path):
@@ -96,7 +102,7 @@ def test_erasing_after_appends_and_appending_after_erasing(tmp_path):
     bare = prepared({**without(whole, user), b"later": ["a text"]}, tmp_path / "bare")
     assert meta.content_sha256 == bare.meta.content_sha256
     assert meta.totals == bare.meta.totals
-    assert verify_store(store.path).ok
+    assert not problems_of(store.path)
     assert [state.kind for state in meta.states] == [
         StateKind.PREPARED, StateKind.APPENDED, *[StateKind.ERASED] * 2, StateKind.APPENDED,
     ]  # fmt: skip
@@ -108,7 +114,7 @@ def test_the_only_person_of_a_segment_leaves_it_empty(tmp_path):
     store = prepared(corpus(5), tmp_path / "store")
     append_records(ListSource(interleaved({b"late": ["one more text"]})), store.path)
     erase(store.path, b"late")
-    assert verify_store(store.path).ok
+    assert not problems_of(store.path)
     assert len(UserStore.open(store.path).segments[-1].offsets) == 1
 
 
@@ -126,7 +132,7 @@ def test_a_loss_mask_is_compacted_with_the_tokens(tmp_path):
             new.finish(source={}, tally=Tally())
         stores.append(tmp_path / name)
     assert erase(stores[0], b"b").content_sha256 == UserStore.open(stores[1]).meta.content_sha256
-    assert verify_store(stores[0]).ok
+    assert not problems_of(stores[0])
 
 
 def killed(*arguments, **options):
@@ -147,7 +153,7 @@ def test_the_next_opening_deletes_what_a_killed_erasure_left(tmp_path, monkeypat
         assert view(UserStore.open(store.path)) == view(bare)
         assert any(user in data for data in bytes_of(store.path).values())
     assert view(UserStore.open(store.path)) == view(bare)
-    assert verify_store(store.path).ok
+    assert not problems_of(store.path)
     assert not any(user in data for data in bytes_of(store.path).values())
 
 
@@ -162,11 +168,11 @@ def test_an_erasure_that_was_killed_before_it_counts_is_none_and_can_be_had_agai
         with pytest.raises(KeyboardInterrupt):
             erase(store.path, b"user001", remove=[weights])
     assert view(UserStore.open(store.path)) == before
-    assert verify_store(store.path).ok
+    assert not problems_of(store.path)
     meta = erase(store.path, b"user001", remove=[weights])
     assert not weights.exists()
     assert meta.totals["users"] == 4
-    assert verify_store(store.path).ok
+    assert not problems_of(store.path)
     names = {f"{layout.SEGMENTS}/{one.name}" for one in (store.path / layout.SEGMENTS).iterdir()}
     assert names == set(meta.files)
 
@@ -180,7 +186,7 @@ def test_greedy_ownership_is_not_decided_anew(tmp_path):
     ]
     prepare_store(
         ListSource(tuple(records), several_owners=True), tmp_path / "s",
-        tokenizer=StoreTokenizer.load(), owners=Owners.GREEDY, records_per_user=2,
+        tokenizer=StoreTokenizer.load(), records_per_user=2,
         held_out_users=0, held_out_examples=0,
     )  # fmt: skip
     store = UserStore.open(tmp_path / "s", fixed_graph=True)
@@ -191,4 +197,4 @@ def test_greedy_ownership_is_not_decided_anew(tmp_path):
     now = UserStore.open(store.path, fixed_graph=True)
     assert [now.user_ids(), examples_of(now, b"cid")] == [[b"cid"], kept]
     assert meta.ownership == store.meta.ownership
-    assert verify_store(store.path).ok
+    assert not problems_of(store.path)

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.data.corpora import write_jsonl
+from tests.data.corpora import problems_of, write_jsonl
 from tests.data.sources import fixtures
 from tests.speed import fast_then_slow
 from userdp.core.errors import FailureError, UseError
 from userdp.data.grouping import Grouping
-from userdp.data.integrity import verify_store
 from userdp.data.pipeline import prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.tokenize import StoreTokenizer
@@ -144,7 +143,7 @@ def outcome(seed: int, folder: Path) -> str:
     meta = UserStore.open(place / "store").meta
     assert meta.totals["records_read"] == meta.totals["records_stored"] + sum(meta.drops.values())
     assert meta.totals["records_stored"] > 0
-    assert verify_store(place / "store").ok
+    assert not problems_of(place / "store")
     return "stored"
 
 

@@ -13,8 +13,7 @@ from tests.data.corpora import ListSource, write_jsonl
 from tests.data.sources.fixtures import MESSAGE_PAIRS, mail, write_mbox
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress
-from userdp.data import ownership
-from userdp.data.ownership import Owners, bounded, settled
+from userdp.data.ownership import bounded, settled
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import open_source
@@ -92,8 +91,8 @@ def prepared(records, path, **options) -> UserStore:
 def test_a_greedy_store_names_its_adjacency_and_gives_one_example_per_record(tmp_path):
     graph = [[b"a", b"b"], [b"a"], [b"b", b"c"], [b"a", b"c"]]
     long = {0: b"word " * 30}
-    store = prepared(records_of(graph, long), tmp_path / "s", owners=Owners.GREEDY,
-                     records_per_user=2, held_out_users=0, held_out_examples=0)  # fmt: skip
+    store = prepared(records_of(graph, long), tmp_path / "s", records_per_user=2,
+                     held_out_users=0, held_out_examples=0)  # fmt: skip
     assert store.meta.ownership == {
         "rule": "greedy", "adjacency": "fixed-graph", "records_per_user": 2
     }  # fmt: skip
@@ -107,10 +106,28 @@ def test_a_greedy_store_names_its_adjacency_and_gives_one_example_per_record(tmp
         append_records(ListSource((Record(b"z", b"more text", 0),)), store.path)
 
 
+def test_a_conversation_of_several_owners_gives_its_first_example_or_is_counted(tmp_path):
+    """Under a bound: each record stands for one example, also where the loss counts none of it."""
+    late = "a question " * 30
+    talks = [(["ana", "ben"], "why?"), (["ben"], "who?"), (["cal"], late), (["cal"], "how?")]
+    rows = [{"user": owners, "prompt": asked, "completion": "because " * 40}
+            for owners, asked in talks]  # fmt: skip
+    source = open_source([str(write_jsonl(tmp_path / "talks.jsonl", rows))])
+    meta = prepare_store(source, tmp_path / "s", tokenizer=StoreTokenizer.load(), seq_len=16,
+                         records_per_user=1, held_out_users=0, held_out_examples=0)  # fmt: skip
+    assert meta.loss_mask
+    assert meta.drops == {str(Drop.OVER_BOUND): 2, str(Drop.NO_ANSWER): 1}
+    store = UserStore.open(tmp_path / "s", fixed_graph=True)
+    assert store.user_ids() == [b"ana"]
+    assert store.split("train").counts.tolist() == [1]
+    assert store.split("train").gather([0], [0]).targets.any()
+    assert meta.example_drops[str(ExampleDrop.NO_TARGET)] == 1
+
+
 def test_nothing_that_a_held_out_user_owns_is_trained_on(tmp_path):
     draw = np.random.default_rng(0)
     graph = [[b"u%d" % u for u in draw.choice(20, 2, replace=False)] for _ in range(80)]
-    store = prepared(records_of(graph), tmp_path / "s", owners=Owners.GREEDY, records_per_user=50,
+    store = prepared(records_of(graph), tmp_path / "s", records_per_user=50,
                      held_out_users=0.3)  # fmt: skip
     assert store.meta.drops[str(Drop.BOTH_SIDES)] > 0
     ids = store.user_ids()
@@ -134,24 +151,20 @@ def test_mail_is_bounded_over_sender_and_receivers(tmp_path):
     box = write_mbox(tmp_path / "a.mbox", [mail(*pair, body=f"hello {n}")
                                            for n, pair in enumerate(MESSAGE_PAIRS)])  # fmt: skip
     prepare_store(open_source([str(box)]), tmp_path / "s", tokenizer=StoreTokenizer.load(),
-                  owners=Owners.GREEDY, records_per_user=1, held_out_users=0)  # fmt: skip
+                  records_per_user=1, held_out_users=0)  # fmt: skip
     store = UserStore.open(tmp_path / "s", fixed_graph=True)
     assert store.meta.totals["records_stored"] == 2
     assert store.meta.drops == {str(Drop.OVER_BOUND): 2}
 
 
-@pytest.mark.parametrize("k", [None, 0, -1, 1.5, float("nan")])
+@pytest.mark.parametrize("k", [0, -1, 1.5, float("nan")])
 def test_a_bound_out_of_range_is_refused(tmp_path, k):
     with pytest.raises(UseError, match="records_per_user"):
-        prepared(records_of([[b"a"]]), tmp_path / "s", owners=Owners.GREEDY, records_per_user=k)
+        prepared(records_of([[b"a"]]), tmp_path / "s", records_per_user=k)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bound_without_greedy_and_greedy_without_owners_are_refused(tmp_path):
-    with pytest.raises(UseError, match="go together"):
-        prepared(records_of([[b"a"]]), tmp_path / "s", records_per_user=3)
+def test_a_bound_over_records_of_one_owner_each_is_refused(tmp_path):
     with pytest.raises(UseError, match="records of one owner each"):
         prepare_store(ListSource((Record(b"a", b"b", 0),)), tmp_path / "s", records_per_user=3,
-                      tokenizer=StoreTokenizer.load(), owners=Owners.GREEDY)  # fmt: skip
-    write_jsonl(tmp_path / "x.jsonl", [])
-    assert ownership.Owners("first") is Owners.FIRST
+                      tokenizer=StoreTokenizer.load())  # fmt: skip

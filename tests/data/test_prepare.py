@@ -143,7 +143,7 @@ def test_invariant_10_every_drop_is_counted(tmp_path):
     assert UserStore.open(tmp_path / "store").user_ids() == [b"7", b"a", b"b"]
 
 
-def test_invariant_10_a_source_that_loses_a_record_without_a_reason_is_caught(tmp_path):
+def test_invariant_10_twin_a_source_that_loses_a_record_without_a_reason_is_caught(tmp_path):
     class Forgetful(Source):
         def records(self, tally, progress, **options):
             yield from list(super().records(tally, progress, **options))[1:]
@@ -154,7 +154,7 @@ def test_invariant_10_a_source_that_loses_a_record_without_a_reason_is_caught(tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_invariant_10_a_stage_that_loses_a_record_is_caught(tmp_path, monkeypatch):
+def test_invariant_10_twin_a_stage_that_loses_a_record_is_caught(tmp_path, monkeypatch):
     whole = Grouping.batches
     monkeypatch.setattr(
         Grouping, "batches", lambda self, **o: (b.slice(0, len(b) - 1) for b in whole(self, **o))
@@ -224,7 +224,7 @@ def beginning(monkeypatch, first) -> None:
 
 @pytest.mark.slow
 @pytest.mark.pitfall(number=40)
-def test_invariant_11_catches_users_split_by_their_index(tmp_path, monkeypatch):
+def test_invariant_11_twin_users_split_by_their_index_are_caught(tmp_path, monkeypatch):
     def by_index(user, fraction):
         return seen.setdefault(user, len(seen)) % 5 == 0
 
@@ -235,7 +235,9 @@ def test_invariant_11_catches_users_split_by_their_index(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_invariant_11_catches_records_split_by_one_generator_for_everybody(tmp_path, monkeypatch):
+def test_invariant_11_twin_records_split_by_one_generator_for_everybody_are_caught(
+    tmp_path, monkeypatch
+):
     def drawn(user, first, count, *, fraction):
         return np.array([draw.random() < fraction and first + n > 0 for n in range(count)])
 
@@ -246,7 +248,7 @@ def test_invariant_11_catches_records_split_by_one_generator_for_everybody(tmp_p
 
 
 @pytest.mark.slow
-def test_invariant_11_catches_deduplication_across_users(tmp_path):
+def test_invariant_11_twin_deduplication_across_users_is_caught(tmp_path):
     texts = {
         f"user{number:02d}".encode(): ["mine", *(f"letter {number % 6}.{k}" for k in range(5))]
         for number in range(12)
@@ -256,7 +258,7 @@ def test_invariant_11_catches_deduplication_across_users(tmp_path):
     assert others_that_change(tmp_path / "x", texts=texts, removed=everyone, public=True)
 
 
-def test_invariant_11_catches_a_selection_keyed_by_the_users_index(tmp_path, monkeypatch):
+def test_invariant_11_twin_a_selection_keyed_by_the_users_index_is_caught(tmp_path, monkeypatch):
     monkeypatch.setattr(corpora, "select_once", by_index)
     assert others_that_change(tmp_path)
 

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.corpora import REAL_DATA, corpus, interleaved, view, write_jsonl
+from tests.data.corpora import REAL_DATA, corpus, interleaved, problems_of, view, write_jsonl
 from userdp.cli.app import run
 from userdp.core.errors import FailureError, UseError
-from userdp.data.integrity import verify_store
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.sources import open_source
 from userdp.data.tokenize import StoreTokenizer
@@ -79,7 +78,7 @@ def test_both_engines_make_the_same_store(session, tmp_path, source):
     expected = made(path, tmp_path / "duckdb", "duckdb", split="first-part")
     assert made(path, odd, "spark", split="first-part") == expected
     assert view(UserStore.open(odd)) == view(UserStore.open(tmp_path / "duckdb"))
-    assert verify_store(odd).ok
+    assert not problems_of(odd)
     assert not list(tmp_path.glob(".*"))
 
 
@@ -96,7 +95,7 @@ def test_a_store_appended_to_goes_on_with_known_users(session, tmp_path):
         stores.append(UserStore.open(tmp_path / engine))
     assert stores[0].meta.content_sha256 == stores[1].meta.content_sha256
     assert view(stores[0]) == view(stores[1])
-    assert verify_store(tmp_path / "spark").ok
+    assert not problems_of(tmp_path / "spark")
 
 
 @pytest.mark.slow

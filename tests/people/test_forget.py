@@ -9,7 +9,7 @@ import pytest
 
 import userdp
 from tests.claims.lives import PLAN, begin
-from tests.data.corpora import ListSource, examples_of, interleaved
+from tests.data.corpora import ListSource, examples_of, interleaved, problems_of
 from tests.ledgers import the_first, unwritten
 from tests.plans import plan_of_size
 from tests.training.toy import CONFIG, cycles, toy_store
@@ -17,7 +17,6 @@ from userdp.claims import claim
 from userdp.cli.app import run as command
 from userdp.core.errors import UseError
 from userdp.data.example_scores import write_scores
-from userdp.data.integrity import verify_store
 from userdp.data.pipeline import append_records
 from userdp.data.splits import Split
 from userdp.data.store_folder import Place, places_of, remember
@@ -104,7 +103,7 @@ def test_nothing_of_the_person_is_left_and_everything_else_is(life):
         life / "done" / "audit" / "references",
         life / "s.arrow",
     }
-    assert verify_store(store.path).ok
+    assert not problems_of(store.path)
     assert claim(life / "done").to_dict() == before
     assert (life / "done" / "ledger.jsonl").read_bytes() == ledger_before
     assert (life / "done" / "model").is_dir()

@@ -20,7 +20,7 @@ KILLS = textwrap.dedent(
     from userdp.data.pipeline import append_records
     from userdp.data.example_scores import write_scores
     from userdp.data.user_store import UserStore
-    from userdp.data.integrity import verify_store
+    from tests.data.corpora import problems_of
     from userdp.core.errors import UseError
     from tests.ledgers import begun
     from userdp.ledger import StoreLedger
@@ -64,12 +64,12 @@ KILLS = textwrap.dedent(
     for _ in every_kill(life, make=make, work=lambda: forget_user(life / "store", USER, yes=True)):
         store = UserStore.open(life / "store")
         there = USER.encode() in store.user_ids()
-        sound = verify_store(life / "store").ok
+        sound = not problems_of(life / "store")
         sound = sound and (bool(holding(life / "store")) is there)
         sound = sound and (there or not holding(life)) and store.users == 6 + there
         if there:
             forget_user(life / "store", USER, yes=True)
-            sound = sound and not holding(life) and verify_store(life / "store").ok
+            sound = sound and not holding(life) and not problems_of(life / "store")
         print(there, sound, sep=";", flush=True)
     """
 )

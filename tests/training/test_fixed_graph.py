@@ -12,7 +12,6 @@ from tests.plans import els_plan, uls_plan
 from tests.training.toy import private_run, sgd
 from tests.words import write_tokenizer
 from userdp.core.errors import UseError
-from userdp.data.ownership import Owners
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
 from userdp.data.splits import SplitRule
@@ -36,7 +35,7 @@ def greedy(folder, texts=TEXTS, *, held_out=0.0, **options):
     )
     tokenizer = StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json"))
     options |= {"seq_len": 8, "held_out_users": 0, "held_out_examples": held_out}
-    options |= {"tokenizer": tokenizer, "owners": Owners.GREEDY, "records_per_user": K}
+    options |= {"tokenizer": tokenizer, "records_per_user": K}
     prepare_store(ListSource(records, several_owners=True), folder / "store", **options)
     return UserStore.open(folder / "store", fixed_graph=True)
 

@@ -13,7 +13,6 @@ from userdp.core.files import read_json
 from userdp.core.interrupts import held, told
 from userdp.core.stages import Progress
 from userdp.data.grouping import GroupingEngine
-from userdp.data.ownership import Owners
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.sources import KINDS, InputOptions, Source, memory, open_source
 from userdp.data.sources.source import SourceOptions
@@ -38,7 +37,6 @@ def prepare(
     held_out_users: float = 0.1,
     held_out_examples: float = 0.05,
     split: str | None = None,
-    owners: str = "first",
     records_per_user: int | None = None,
     engine: str = "duckdb",
     memory_limit: str = "1GB",
@@ -52,8 +50,8 @@ def prepare(
     """Turn records into a user store, or add them to one.
 
     Every record is stored or counted as dropped, with the reason (``store.meta.drops``). The store
-    is written whole or not at all; killed, the same command goes on where it was (JSON Lines and
-    Parquet files). Its counts are for its operator: they are not differentially private.
+    is written whole or not at all. Its counts are for its operator: they are not differentially
+    private.
 
     Example::
 
@@ -77,10 +75,8 @@ def prepare(
         split: hash (that fraction), given (only by the source or input.held_out_from) or first-part
             (a tenth of each user, at most 32); by default the papers' for stackoverflow, c4 and
             ccnews, else hash.
-        owners: under first, a record of several users goes to its first owner only; under greedy,
-            it is kept if all its owners are below records_per_user (fixed-graph adjacency, ELS
-            only).
-        records_per_user: the bound of greedy owners.
+        records_per_user: keep a record of several users if each of its owners has fewer than so
+            many (fixed-graph adjacency, ELS only); by default it goes to its first owner only.
         engine: duckdb in this process, or spark on many (needs pyspark and Java). The store's
             content is the same.
         memory_limit: most memory of the grouping stage, for instance 1GB (of Spark's Java, on this
@@ -127,11 +123,10 @@ def prepare(
     how |= {"engine": GroupingEngine(engine), "memory_limit": memory_limit}
     if not append:
         how |= {"held_out_users": held_out_users, "held_out_examples": held_out_examples}
-        how |= {"owners": Owners(owners), "records_per_user": records_per_user}
         how |= {"tokenizer": StoreTokenizer.load(words), "seq_len": seq_len, "overwrite": overwrite}
+        how["records_per_user"] = records_per_user
     write = append_records if append else prepare_store
-    left = "before its end: no store was written in part, and the same call goes on where it was"
-    with told(left, resume=False), shown(progress) as bar:
+    with told("before its end: no store was written in part", resume=False), shown(progress) as bar:
         write(records, place, progress=bar, **how)
     with held() as signals:  # the store stands: what remains is short, and belongs to it
         if shared is not None:

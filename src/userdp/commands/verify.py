@@ -57,7 +57,7 @@ def verify(
 ) -> Verified:
     """Check a store, a run, a model or an export, and its claim.
 
-    Of a store: its files, index and content, and its privacy ledger. Of a run: its ledger, and the
+    Of a store: every byte of its files, and its privacy ledger. Of a run: its ledger, and the
     weights, plan and options against it. Of a model: its weights against what its folder says that
     they descend from. Of an export: every file against its statement and its ledger, and epsilon
     by two accountants; neither the data nor the run is needed. The exit status is 0 where all is

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,7 +22,6 @@ from userdp.data.records import (
     run_starts,
 )
 from userdp.data.splits import (
-    FIRST_PART_LOOK,
     Split,
     SplitRule,
     first_part,
@@ -179,46 +178,37 @@ def _kept(
 
 
 def first_parts(
-    blocks: Iterable[pa.RecordBatch], before: Callable[[bytes], int], tally: Tally
+    blocks: Iterable[pa.RecordBatch],
+    records_of: Mapping[bytes, int],
+    is_new: Callable[[bytes], bool],
+    tally: Tally,
 ) -> Iterator[pa.RecordBatch]:
     """The rule ``FIRST_PART``: users of one record are dropped, of others the first part held out.
 
-    Records that an append brings to a known user are trained on: the first part is there. At most
-    `FIRST_PART_LOOK` records of a user wait for the next block, until their number is known.
+    Records that an append brings to a known user are trained on: the first part is there.
 
     Args:
         blocks: records, each user's one after another.
-        before: how many records of a user the store holds already.
+        records_of: how many records of each user all blocks hold.
+        is_new: whether the store held nothing of a user before.
         tally: counts users of one record.
     """
-    rest: list[pa.RecordBatch] = []
-    settled = b""  # the user whose first part has gone by; nobody: an id is never empty
-    for block in chain(blocks, [None]):
-        waiting = rest if block is None else [*rest, block]
-        if not waiting:
-            return
-        (rows,) = pa.Table.from_batches(waiting).combine_chunks().to_batches() or waiting[:1]
-        users, held_out, kept = rows["user"], _held_out(rows), np.ones(len(rows), dtype=bool)
-        done = len(rows)
-        for begin, end in pairwise([*run_starts(users).tolist(), len(rows)]):
-            user, count = users[begin].as_py(), end - begin
-            if user == settled:
-                continue
-            if end == len(rows) and block is not None and count < FIRST_PART_LOOK:
-                done = begin
-                break
-            settled = user
-            if before(user):
-                continue
-            if count == 1:
+    last, passed = b"", 0  # the user of the last record, and how many of theirs have gone by
+    for block in blocks:
+        users, held_out, kept = block["user"], _held_out(block), np.ones(len(block), dtype=bool)
+        for begin, end in pairwise([*run_starts(users).tolist(), len(block)]):
+            user = users[begin].as_py()
+            passed = passed if user == last else 0
+            if is_new(user) and records_of[user] == 1:
                 kept[begin] = False
                 tally.drop(Drop.SINGLETON)
-            else:
-                held_out[begin : begin + first_part(count)] = True
-        rest = [rows.slice(done)]
-        place = rows.schema.get_field_index("held_out")
-        rows = rows.set_column(place, "held_out", pa.array(held_out))
-        yield rows.slice(0, done).filter(pa.array(kept[:done]))
+            elif is_new(user):
+                part = max(0, first_part(records_of[user]) - passed)
+                held_out[begin : min(end, begin + part)] = True
+            last, passed = user, passed + end - begin
+        place = block.schema.get_field_index("held_out")
+        block = block.set_column(place, "held_out", pa.array(held_out))
+        yield block.filter(pa.array(kept))
 
 
 def _held_out(block: pa.RecordBatch) -> NDArray[np.bool_]:

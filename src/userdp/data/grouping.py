@@ -70,8 +70,7 @@ class Grouping:
     """Records in (`add`, `sort`), the same out ordered by (user bytes, place) (`batches`).
 
     Peak memory is about ``memory_limit`` plus some blocks of records, whatever their number (and up
-    to 1 GB of the spool that the system may take back at any time). Once they are sorted, `batches`
-    needs ``files`` only, so that another process may go on from there.
+    to 1 GB of the spool that the system may take back at any time).
 
     Args:
         folder: for the working files, about the size of the text and 100 bytes per record.
@@ -86,7 +85,7 @@ class Grouping:
         size_in_bytes(memory_limit)
         self._memory_limit = memory_limit
         self._rows, self._spill = folder / "rows.arrow", folder / "spill"
-        self.files = self._spool, self._sorted = folder / "texts", folder / "sorted.arrow"
+        self._spool, self._sorted = folder / "texts", folder / "sorted.arrow"
 
     def add(self, blocks: Iterable[pa.RecordBatch]) -> None:
         """Take in all records of ``blocks``."""

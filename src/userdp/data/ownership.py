@@ -2,19 +2,19 @@
 
 Two ways, and a store says which (`StoreMeta.ownership`):
 
-* `FIRST`: the record is its first owner's alone. The bound then covers what a user wrote as
+* **First owner**: the record is its first owner's alone. The bound then covers what a user wrote as
   first owner; that a text about or to somebody is not theirs is an *assumption*, to be named in
   the report. Adjacency: add or remove one user.
-* `GREEDY`: records are taken one after another, each if all of its owners still have fewer than k
-  taken. So every user owns at most k of what is taken, whoever holds it in the store, and
-  example-level sampling with ``group_size >= k`` covers all that a user owns. The adjacency is
-  ``fixed-graph``: one user's texts change in any way; which records there are and who owns them is
-  public and stays.
+* **Greedy**, with a bound k: records are taken one after another, each if all of its owners still
+  have fewer than k taken. So every user owns at most k of what is taken, whoever holds it in the
+  store, and example-level sampling with ``group_size >= k`` covers all that a user owns. The
+  adjacency is ``fixed-graph``: one user's texts change in any way; which records there are and who
+  owns them is public and stays.
 
-Guarantee of `GREEDY`: which records are taken is a function of the graph and of k alone, never of
-a text. So an unusable text (empty, forwarded, too short to train on) takes its place in the bound
-like any other and is dropped afterwards, and a record gives one example, its first, since how many
-it would give depends on its text.
+Guarantee of the greedy way: which records are taken is a function of the graph and of k alone,
+never of a text. So an unusable text (empty, forwarded, too short to train on) takes its place in
+the bound like any other and is dropped afterwards, and a record gives one example, its first, since
+how many it would give depends on its text.
 
 Source: Ganesh et al. 2025, arXiv:2503.03622, the greedy algorithm for contribution bounding.
 """
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from typing import Any
 
 from userdp.core.stages import Progress
@@ -32,13 +31,6 @@ from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.source import Source
 from userdp.data.splits import is_held_out_user
 from userdp.data.user_ids import content_hash, uniform, user_hash
-
-
-class Owners(StrEnum):
-    """What becomes of a record with several owners."""
-
-    FIRST = "first"
-    GREEDY = "greedy"
 
 
 def settled(
@@ -55,7 +47,7 @@ def settled(
         source: see there.
         tally: the books.
         progress: is told how far reading is.
-        bound: k of ``Owners.GREEDY``; None: each record is its first owner's.
+        bound: k of the greedy way; None: each record is its first owner's.
         held_out_users: the fraction that splits users, by hash.
     """
     records = source.records(tally, progress, all_owned=bound is not None)
@@ -100,7 +92,7 @@ def bounded(
 
 
 def greedy_facts(records_per_user: int) -> dict[str, Any]:
-    """What `StoreMeta.ownership` says under `GREEDY`."""
+    """`StoreMeta.ownership` of a store whose records were taken greedily."""
     return {
         "rule": "greedy",
         "adjacency": str(Adjacency.FIXED_GRAPH),
@@ -109,7 +101,7 @@ def greedy_facts(records_per_user: int) -> dict[str, Any]:
 
 
 def first_owner_facts() -> dict[str, Any]:
-    """What it says where records of several users went to the first."""
+    """`StoreMeta.ownership` of a store in which records of several users went to the first."""
     return {
         "rule": "first-owner",
         "adjacency": str(Adjacency.ADD_OR_REMOVE),

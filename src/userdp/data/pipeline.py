@@ -1,42 +1,37 @@
-"""Source to store: the stages of `userdp prepare`, as one call; and of an append.
+"""From a source to a store: the stages of `userdp prepare`, and of an append, as one call.
 
-Records are read, brought together by user and sorted; then they are tokenized, cut and written.
-The sorted records are kept beside the store until it is written: an equal call goes on from them
-where this one was killed. What the store will be does not depend on that.
+Records are read, brought together by user, tokenized, cut into examples and written. Working files
+lie in the folder that is written, and go with the end of the call; after a kill, with the next one.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from userdp.core.codec import parse
 from userdp.core.errors import FailureError, UseError, kind_of
-from userdp.core.files import sync, write_json
 from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
-from userdp.data.meta import StoreMeta
-from userdp.data.ownership import Owners, first_owner_facts, greedy_facts, settled
-from userdp.data.records import Tally, in_blocks
+from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, StoreMeta
+from userdp.data.ownership import first_owner_facts, greedy_facts, settled
+from userdp.data.records import Record, Tally, in_blocks
 from userdp.data.sources import Source, user_is
 from userdp.data.sources.parsing import with_lost
 from userdp.data.splits import SplitRule, require_fraction
-from userdp.data.store_folder import locked, records_folder
-from userdp.data.tokenize import StoreTokenizer, require_seq_len
+from userdp.data.store_folder import WORKING
+from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
-from userdp.version import __version__
 
 if TYPE_CHECKING:
     from userdp.data.spark import SparkGrouping
-
-_STATE = "state.json"
 
 
 def prepare_store(
@@ -48,7 +43,6 @@ def prepare_store(
     held_out_users: float = 0.1,
     held_out_examples: float = 0.05,
     split: SplitRule = SplitRule.HASH,
-    owners: Owners = Owners.FIRST,
     records_per_user: int | None = None,
     overwrite: bool = False,
     engine: GroupingEngine = GroupingEngine.DUCKDB,
@@ -71,8 +65,8 @@ def prepare_store(
         held_out_users: fraction of users, 0 to 1.
         held_out_examples: fraction of training users' records, 0 to 1; under ``HASH`` alone.
         split: how a training user's records are split.
-        owners: what becomes of records with several owners.
-        records_per_user: the bound k of ``Owners.GREEDY``, and only there.
+        records_per_user: what becomes of records with several owners: None gives each to its
+            first owner; k keeps those of which each owner has at most k (see `ownership`).
         overwrite: replace the store at ``out``.
         engine: what does the work; the store's content does not depend on it.
         memory_limit: of the grouping stage, e.g. "1GB"; with Spark, of its driver.
@@ -82,12 +76,14 @@ def prepare_store(
         UseError: bad arguments or input, or nothing to store.
         FailureError: the disk is full, or another failure of the machine.
     """
-    bound = _require_bound(Owners(owners), records_per_user)
-    if bound is not None and not source.several_owners:
-        raise UseError(
-            f"a source of kind {source.kind} has records of one owner each",
-            hint="leave --owners out",
-        )
+    if records_per_user is not None:
+        require_count("records_per_user", records_per_user)
+        if not source.several_owners:
+            raise UseError(
+                f"a source of kind {source.kind} has records of one owner each",
+                hint="leave --records-per-user out; what a user gives to a step is capped in "
+                "training: userdp train --group-size",
+            )
     fractions = (
         require_fraction("held_out_users", held_out_users),
         require_fraction("held_out_examples", held_out_examples),
@@ -97,13 +93,13 @@ def prepare_store(
         StoreWriter.create(
             out,
             tokenizer=tokenizer,
-            seq_len=require_seq_len(seq_len),
+            seq_len=require_count("seq_len", seq_len, at_least=MIN_SEQ_LEN, at_most=MAX_SEQ_LEN),
             fractions=fractions,
             loss_mask=source.loss_mask,
             overwrite=overwrite,
         ) as writer,
     ):
-        return _fill(writer, source, split, bound, engine, memory_limit, progress)
+        return _fill(writer, source, split, records_per_user, engine, memory_limit, progress)
 
 
 def append_records(
@@ -161,41 +157,43 @@ def _fill(
     memory_limit: str,
     progress: Progress | None,
 ) -> StoreMeta:
-    """All stages, from a source into a writer; ``bound`` is k of ``Owners.GREEDY``, or None."""
-    tally, rule, engine = Tally(), SplitRule(split), GroupingEngine(engine)
-    progress = progress or NoProgress()
-    held_out = writer.meta.held_out_users
-    signature = source.signature()
-    depends_on = (__version__, signature, bound, held_out, str(engine))
-    key = signature and sha256(repr(depends_on).encode()).hexdigest()
-    tokens = partial(tokenized, tokenizer=writer.tokenizer, loss_mask=writer.meta.loss_mask)
-
-    with _kept_records(writer.place, key, tally) as (folder, is_sorted, keep):
-        grouping = _grouping(engine, folder, memory_limit)
-        if not is_sorted:
-            progress.stage("reading", source.size)
-            records = settled(source, tally, progress, bound=bound, held_out_users=held_out)
-            grouping.add(in_blocks(records))
-            progress.stage("grouping", None)
-            grouping.sort()
-            keep(grouping.files)
-        blocks = grouping.batches()
+    """All stages, from a source into a writer; ``bound`` is `prepare_store`'s records_per_user."""
+    tally, rule, progress = Tally(), SplitRule(split), progress or NoProgress()
+    held_out, loss_mask = writer.meta.held_out_users, writer.meta.loss_mask
+    tokens = partial(tokenized, tokenizer=writer.tokenizer, loss_mask=loss_mask)
+    with tempfile.TemporaryDirectory(prefix=WORKING, dir=writer.folder) as folder:
+        groups = _grouping(GroupingEngine(engine), Path(folder), memory_limit)
+        progress.stage("reading", source.size)
+        records = settled(source, tally, progress, bound=bound, held_out_users=held_out)
+        per_user: Counter[bytes] = Counter()
         if rule is SplitRule.FIRST_PART:
-            blocks = first_parts(blocks, writer.records_of, tally)
+            records = _counted(records, per_user)
+        groups.add(in_blocks(records))
+        progress.stage("grouping", None)
+        groups.sort()
+        blocks = groups.batches()
+        if rule is SplitRule.FIRST_PART:
+            blocks = first_parts(blocks, per_user, writer.is_new, tally)
         progress.stage("tokenizing", tally.kept)
         # One block is tokenized while the one before it is cut and written.
         write_examples(
             ahead(tokens, blocks), writer, tally,
             rule=rule, one_per_record=bound is not None, at=progress.at,
         )  # fmt: skip
-        if tally.records_stored == 0:
-            raise UseError(_nothing(tally), hint="check --user, --text and PATH")
-        ownership = first_owner_facts() if tally.of_several else None
-        return writer.finish(
-            source=_facts(source, rule, tally),
-            tally=tally,
-            ownership=ownership if bound is None else greedy_facts(bound),
-        )
+    if tally.records_stored == 0:
+        raise UseError(_nothing(tally), hint="check --user, --text and PATH")
+    ownership = first_owner_facts() if tally.of_several else None
+    return writer.finish(
+        source=_facts(source, rule, tally),
+        tally=tally,
+        ownership=ownership if bound is None else greedy_facts(bound),
+    )
+
+
+def _counted(records: Iterable[Record], per_user: Counter[bytes]) -> Iterator[Record]:
+    for record in records:
+        per_user[record.user] += 1
+        yield record
 
 
 def _grouping(engine: GroupingEngine, folder: Path, memory_limit: str) -> Grouping | SparkGrouping:
@@ -204,55 +202,6 @@ def _grouping(engine: GroupingEngine, folder: Path, memory_limit: str) -> Groupi
     from userdp.data.spark import SparkGrouping
 
     return SparkGrouping(folder, memory_limit=memory_limit)
-
-
-@contextmanager
-def _kept_records(
-    place: Path, key: str | None, tally: Tally
-) -> Iterator[tuple[Path, bool, Callable[[Sequence[Path]], None]]]:
-    """The folder of working files for the store at ``place``, which goes when the block ends.
-
-    An interrupt or a kill leaves it once the records are sorted, and a call of the same ``key``
-    takes it over. The key tells what sorted records depend on; None: a source cannot tell.
-
-    Yields:
-        The folder; whether sorted records of an earlier call lie there, which ``tally`` counts
-        then; and what says that they do now, in which files.
-    """
-    place = records_folder(place)
-    place.mkdir(mode=0o700, exist_ok=True)
-    folder, state = place / "files", place / _STATE
-
-    def sizes(files: Iterable[Path]) -> dict[str, int]:
-        return {str(file.relative_to(folder)): file.stat().st_size for file in files}
-
-    def keep(files: Sequence[Path]) -> None:
-        for file in files:
-            sync(file)
-        if key is not None:
-            write_json(state, {"key": key, "sizes": sizes(files), "tally": tally.facts()})
-
-    with locked(place):
-        kept: Any = None
-        with suppress(OSError, ValueError):
-            kept = parse(state.read_bytes())
-            there = sizes(folder / name for name in kept["sizes"])
-            kept = kept if (kept["key"], kept["sizes"]) == (key, there) else None
-        if kept is None:
-            shutil.rmtree(folder, ignore_errors=True)
-            state.unlink(missing_ok=True)
-            folder.mkdir()
-        else:
-            tally.restore(kept["tally"])
-        stays = False
-        try:
-            yield folder, kept is not None, keep
-        except KeyboardInterrupt:
-            stays = state.exists()
-            raise
-        finally:
-            if not stays:
-                shutil.rmtree(place, ignore_errors=True)
 
 
 def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:
@@ -264,17 +213,6 @@ def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:
         "may_name_several": source.several_owners,
     }
     return with_lost({**facts, **source.facts}, tally.written_by)
-
-
-def _require_bound(owners: Owners, records_per_user: int | None) -> int | None:
-    if (owners is Owners.GREEDY) != (records_per_user is not None):
-        raise UseError(
-            "greedy owners and records_per_user go together: how many records of each user may "
-            "be taken",
-            hint="give --owners greedy --records-per-user K, where K under ELS is the least "
-            "group_size; a user is capped in training: userdp train --group-size",
-        )
-    return None if records_per_user is None else require_count("records_per_user", records_per_user)
 
 
 @contextmanager

@@ -7,11 +7,10 @@ the schema `BLOCK`, which cost a few calls of Arrow and NumPy whatever their num
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -215,15 +214,6 @@ class Tally:
     def store(self, records: int = 1) -> None:
         """Count records stored."""
         self.records_stored += records
-
-    def facts(self) -> dict[str, Any]:
-        """All counts, as plain values."""
-        return deepcopy(vars(self))
-
-    def restore(self, facts: Mapping[str, Any]) -> None:
-        """Take over the `facts` that were counted before a kill."""
-        vars(self).update(facts)
-        self.drops, self.example_drops = Counter(self.drops), Counter(self.example_drops)
 
     def balance(self) -> None:
         """Every record read is stored or dropped with a reason, else `FailureError`."""

@@ -73,11 +73,6 @@ class SparkGrouping:
         self._records, self._sorted = folder / "records.parquet", folder / "sorted"
         self._spill = folder / "spill"
 
-    @property
-    def files(self) -> list[Path]:
-        """What `batches` reads."""
-        return sorted(self._sorted.glob("part-*"))
-
     def add(self, blocks: Iterable[pa.RecordBatch]) -> None:
         """Take in all records of ``blocks``."""
         with pq.ParquetWriter(self._records, BLOCK, compression="zstd", use_dictionary=[]) as file:
@@ -94,7 +89,7 @@ class SparkGrouping:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All records, each user's one after another in their order, in blocks."""
-        for path in self.files:
+        for path in sorted(self._sorted.glob("part-*")):
             with pq.ParquetFile(path) as file:
                 for group in range(file.num_row_groups):
                     rows = file.read_row_group(group).cast(BLOCK)

@@ -47,18 +47,13 @@ class SplitRule(StrEnum):
     FIRST_PART = "first-part"
 
 
-_FIRST_PART_MOST = 32
-FIRST_PART_LOOK = 10 * (_FIRST_PART_MOST - 1) + 1
-"""With so many records a user has `_FIRST_PART_MOST` held out; more need not be counted."""
-
-
 def first_part(records: int) -> int:
     """How many of a user's ``records`` the rule ``FIRST_PART`` holds out.
 
     >>> [first_part(n) for n in (2, 10, 11, 311, 312, 10**6)]
     [1, 1, 2, 32, 32, 32]
     """
-    return min(_FIRST_PART_MOST, -(-records // 10))
+    return min(32, -(-records // 10))
 
 
 def require_fraction(name: str, value: float) -> float:

@@ -18,9 +18,12 @@ from pathlib import Path
 
 from userdp.core.codec import decode, parse
 from userdp.core.errors import UseError
-from userdp.core.files import append_line, sweep, sync
+from userdp.core.files import TEMPORARY, append_line, sweep, sync
 from userdp.data import meta as layout
 from userdp.data.meta import StateKind, StoreMeta, read_meta
+
+WORKING = f"{TEMPORARY}records-"
+"""How the name of a folder of working files begins."""
 
 
 @contextmanager
@@ -36,11 +39,6 @@ def changing(store: Path) -> Iterator[None]:
         finally:
             with suppress(UseError):  # of another version, and not yet replaced
                 clear(store, read_meta(store))
-
-
-def records_folder(place: Path) -> Path:
-    """Where `prepare` keeps sorted records for the store at ``place`` until it is written."""
-    return place.with_name(f".{place.name}.records")
 
 
 def clear(folder: Path, meta: StoreMeta) -> None:

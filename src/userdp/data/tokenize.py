@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from userdp.core.codec import parse
 from userdp.core.errors import UseError, in_short
-from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
+from userdp.data.meta import token_dtype
 from userdp.data.records import MARKUP, TARGET
 
 BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "tokenizer.json"
@@ -33,17 +33,6 @@ _SPACE = re.compile(r"\s")
 _END_OF_TEXT = (
     "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endofsentence|>", "[EOS]",
 )  # fmt: skip
-
-
-def require_seq_len(value: int) -> int:
-    """``value`` if it is a whole number from 2 to 2**20, else `UseError`."""
-    if isinstance(value, bool) or not MIN_SEQ_LEN <= value <= MAX_SEQ_LEN or int(value) != value:
-        raise UseError(
-            f"seq_len must be a whole number from {MIN_SEQ_LEN} to {MAX_SEQ_LEN}, got {value!r}: "
-            "an example needs a token to predict from and one to predict",
-            hint="128 is what Charles et al. 2024 use",
-        )
-    return int(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

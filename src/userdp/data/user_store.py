@@ -103,7 +103,7 @@ class UserStore:
             raise UseError(
                 f"the records of the store at {folder} have several owners, bounded for "
                 "fixed-graph adjacency: a claim that says add-or-remove would be false",
-                hint="prepare it with --owners first, where a record is its first owner's alone",
+                hint="prepare it without --records-per-user: each record is its first owner's then",
             )
         try:
             return cls(folder, meta)

@@ -32,7 +32,7 @@ from userdp.data.integrity import seal
 from userdp.data.meta import State, StateKind, StoreMeta, is_store, read_meta
 from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.store_folder import changing, records_folder
+from userdp.data.store_folder import changing
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 
@@ -44,7 +44,7 @@ class StoreWriter:
     the block ends after `finish`. Leaving the block before leaves no store, or the old one.
 
     Attributes:
-        place: of the store.
+        folder: that is written: the store's own, or the hidden one of a new store.
         meta: of the store that is added to, empty for a new one; after `finish`, of what was
             written.
         tokenizer: of the store.
@@ -92,11 +92,11 @@ class StoreWriter:
         )
         if place.exists():
             with changing(place):
-                yield cls(place, place, meta, tokenizer, Index.empty(), segment_tokens)
+                yield cls(place, meta, tokenizer, Index.empty(), segment_tokens)
             return
         place.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(place, mode=0o700) as folder:
-            writer = cls(place, folder, meta, tokenizer, Index.empty(), segment_tokens)
+            writer = cls(folder, meta, tokenizer, Index.empty(), segment_tokens)
             yield writer
             assert writer.meta.states, "a writer finishes"
             _require_free(place, overwrite=False)
@@ -124,25 +124,28 @@ class StoreWriter:
             opened = UserStore.open(folder, fixed_graph=True)
             meta, index = opened.meta, Index.read(folder / opened.meta.index)
             words = StoreTokenizer.load(opened.tokenizer_path).with_end(meta.end_of_text_id)
-            yield cls(folder, folder, meta, words, index, segment_tokens)
+            yield cls(folder, meta, words, index, segment_tokens)
 
     def __init__(
         self,
-        place: Path,
         folder: Path,
         meta: StoreMeta,
         tokenizer: StoreTokenizer,
         index: Index,
         segment_tokens: int,
     ) -> None:
-        self.place, self.meta, self.tokenizer = place, meta, tokenizer
-        self._folder, self._index, self._segment_tokens = folder, index, segment_tokens
+        self.folder, self.meta, self.tokenizer = folder, meta, tokenizer
+        self._index, self._segment_tokens = index, segment_tokens
         self._row = {user: row for row, user in enumerate(index.ids)}
         self._records, self._chains = list(index.records), list(map(bytearray, index.chains))
         self._spans: list[list[int]] = []
         self._segments = list(meta.segments)
         self._waiting: list[tuple[Any, ...]] = []  # tokens, lengths, targets of the next segment
         self._tokens = self._examples = 0  # of it
+
+    def is_new(self, user: bytes) -> bool:
+        """Whether the store held nothing of ``user`` before this change."""
+        return self._row.get(user, len(self._row)) >= len(self._index.ids)
 
     def records_of(self, user: bytes) -> int:
         """Stored records of ``user`` so far, those that the store held before included."""
@@ -225,7 +228,7 @@ class StoreWriter:
         index = Index(list(self._row), self._records, list(map(bytes, self._chains)), spans)
         ordered = index.only(sorted(range(len(index.ids)), key=index.ids.__getitem__))
         self.meta = commit(
-            self._folder, meta, ordered, self.tokenizer.content, read=tally.records_read
+            self.folder, meta, ordered, self.tokenizer.content, read=tally.records_read
         )
         return self.meta
 
@@ -236,7 +239,7 @@ class StoreWriter:
         marks = np.concatenate(targets) if self.meta.loss_mask else None
         offsets = ends_of(np.concatenate(lengths))
         segment = Segment(np.concatenate(tokens), offsets, marks)
-        self._segments.append(_write_segment(self._folder, segment, self._segments))
+        self._segments.append(_write_segment(self.folder, segment, self._segments))
         self._waiting.clear()
         self._tokens = self._examples = 0
 
@@ -263,7 +266,7 @@ def erase_user(store: Path, row: int, *, state: str, remove: Sequence[Path]) -> 
     index = Index.read(store / meta.index)
     others = index.only([one for one in range(len(index.ids)) if one != row])
     sweep(place.parent, place.name)
-    for path in (*remove, records_folder(place)):
+    for path in remove:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

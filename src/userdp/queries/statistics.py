@@ -138,7 +138,7 @@ def require_one_owner(meta: StoreMeta) -> None:
             "this store's records have several owners, and its claims stand under "
             f"{adjacency} adjacency, not under add-or-remove: the numbers of one user say "
             "something of others there",
-            hint="prepare a store with --owners first",
+            hint="prepare a store without --records-per-user",
         )
 
 

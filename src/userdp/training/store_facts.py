@@ -39,7 +39,7 @@ def store_facts(store: UserStore) -> dict[str, Any]:
 def require_covered(store: UserStore, plan: Plan) -> None:
     """Refuse a plan whose adjacency is not the one that the store's preparation supports.
 
-    A store of ``--owners greedy --records-per-user K`` holds records of several owners, so that
+    A store of ``--records-per-user K`` holds records of several owners, so that
     one user's text lies with others too. Over it a plan must claim ``fixed-graph`` adjacency, with
     example-level sampling (`Plan` sees to that) and ``group_size`` at least K: then no cap binds,
     whether a record trains depends only on its own text, and a user owns at most G of what trains.
@@ -68,7 +68,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
             f"records of the store at {store.path} have several owners: a claim that says "
             f"{plan.sampling.adjacency} would be false",
             hint=f"train with --set sampling.kind=fixed-graph --group-size {bound}, or "
-            "prepare with --owners first, where a record belongs only to its first owner",
+            "prepare without --records-per-user, where a record belongs only to its first owner",
         )
     group = plan.sampling.group_size
     if group < bound:

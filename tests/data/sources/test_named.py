@@ -15,7 +15,7 @@ from tests.data.corpora import write_jsonl
 from tests.data.sources.fixtures import mail, pairs, read, write_csv, write_leaf
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress
-from userdp.data.records import Drop, Tally
+from userdp.data.records import TARGET, Drop, Tally
 from userdp.data.sources import SourceOptions, memory
 from userdp.data.sources.conversations import render
 
@@ -127,6 +127,20 @@ def test_parts_of_a_message_are_its_text_and_a_tool_call_has_a_reason_of_its_own
     assert tally.drops == {str(Drop.NO_CONTENT): 1}
 
 
+def test_of_a_prompt_and_a_completion_in_messages_the_loss_counts_the_completion(tmp_path):
+    """As TRL has them; an earlier turn of the assistant in the prompt is no target."""
+    talk = [{"role": role, "content": f"{role} {n}"}
+            for n, role in enumerate(("user", "assistant", "user", "assistant"))]  # fmt: skip
+    row = {"user": "ana", "prompt": talk[:3], "completion": talk[3:]}
+    records, _ = read(write_jsonl(tmp_path / "a.jsonl", [row]))
+    whole = "User: user 0\n\nAssistant: assistant 1\n\nUser: user 2\n\nAssistant: assistant 3\n\n"
+    assert pairs(records) == [("ana", whole)]
+    begins = [0, *(end for end, _ in records[0].pieces)]
+    pieces = zip(begins, records[0].pieces, strict=False)
+    counted = [whole[begin:end] for begin, (end, kind) in pieces if kind & TARGET]
+    assert counted == ["assistant 3", "\n\n"]
+
+
 def test_a_template_may_mark_the_assistants_turns_and_move_the_systems_message():
     marked = SourceOptions(
         chat_template="{% for m in messages %}{%- if m.role == 'assistant' -%}"
@@ -134,9 +148,9 @@ def test_a_template_may_mark_the_assistants_turns_and_move_the_systems_message()
         "{% endfor %}"
     )
     talk = [("system", "S"), ("user", "U"), ("assistant", "A")]
-    assert render(talk, marked)[0] == "SUA"
+    assert render(talk, 0, marked)[0] == "SUA"
     moved = "{% for m in messages[1:] + messages[:1] %}{{ m.content }};{% endfor %}"
-    assert render(talk, SourceOptions(chat_template=moved))[0] == "U;A;S;"
+    assert render(talk, 0, SourceOptions(chat_template=moved))[0] == "U;A;S;"
 
 
 def test_a_pipe_is_read_once(tmp_path):

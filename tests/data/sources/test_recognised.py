@@ -94,7 +94,6 @@ def test_tables_of_mixed_kinds_are_read_together_in_their_order(tmp_path):
     assert tally.records_read == 5
     assert source.facts["files"] == 4
     assert source.facts["bytes"] == source.size == sum(file.stat().st_size for file in files)
-    assert source.signature() is not None
 
 
 def test_the_provenance_of_every_part_is_the_wholes(tmp_path):

@@ -8,13 +8,15 @@ Expected input, any of::
                                       {"from": "gpt", "value": "Rayleigh scattering."}]}
     {"user": "ana", "prompt": "Why is the sky blue?", "completion": "Rayleigh scattering."}
 
-They are recognised by the names of these fields where no field is the text (`is_conversation`), so
-that ``--source conversations`` need not be said.
+Prompt and completion may be lists of messages each, as TRL has them. Conversations are recognised
+by the names of these fields where no field is the text (`is_conversation`), so that ``--source
+conversations`` need not be said.
 
 The user is the person whose data it is, of the field ``--user``. A conversation is one record,
 written with the tokenizer's chat template (``tokenizer_config.json`` or ``chat_template.jinja``
 beside ``tokenizer.json``) as `transformers` writes it, else with `_DEFAULT_TEMPLATE`. The store
-gets a loss mask: the loss counts the assistant's contents and what ends the assistant's turn.
+gets a loss mask: the loss counts the assistant's contents and what ends the assistant's turn; of a
+prompt and a completion, those of the completion.
 
 The template is applied to place-holders in place of the messages' contents, and these are put in
 afterwards. So nobody's text can open a role or end a turn: what the template wrote is markup, in
@@ -60,7 +62,7 @@ def as_conversations(table: Table, options: SourceOptions) -> Table:
 
     def parse(row: Row) -> Entry:
         messages = _messages(row, options)
-        written = messages if isinstance(messages, Drop) else render(messages, options)
+        written = messages if isinstance(messages, Drop) else render(*messages, options)
         text, pieces = (written, None) if isinstance(written, Drop) else written
         return record_of(row.get(options.user), text, pieces=pieces)
 
@@ -86,24 +88,30 @@ def is_conversation(fields: Collection[str], options: InputOptions) -> bool | No
     return True if not turns.isdisjoint(fields) else None
 
 
-def _messages(row: Row, options: SourceOptions) -> list[Message] | Drop:
-    held = row.get(options.messages)
-    held = row.get(_SHAREGPT) if held is None else held
-    if held is None:
+def _messages(row: Row, options: SourceOptions) -> tuple[list[Message], int] | Drop:
+    """The messages of a row, and how many of them are its prompt."""
+    prompt: Any = []
+    messages = row.get(options.messages)
+    messages = row.get(_SHAREGPT) if messages is None else messages
+    if messages is None:
         prompt, completion = row.get(options.prompt), row.get(options.completion)
-        question, answer = _string(prompt), _string(completion)
-        if question is None or answer is None:
-            return Drop.NO_TEXT_FIELD if completion is None else Drop.NOT_TEXT
-        return [("user", question), ("assistant", answer)]
-    if not isinstance(held, list):
+        if prompt is None or completion is None:
+            return Drop.NO_TEXT_FIELD
+        prompt = _listed(prompt, "user")
+        messages = prompt + _listed(completion, "assistant")
+    if not isinstance(messages, list):
         return Drop.NOT_TEXT
     turns: list[Message] = []
-    for message in held:
+    for message in messages:
         turn = _turn(message)
         if isinstance(turn, Drop):
             return turn
         turns.append(turn)
-    return turns or Drop.EMPTY_TEXT
+    return (turns, len(prompt)) if turns else Drop.EMPTY_TEXT
+
+
+def _listed(value: Any, role: str) -> list[Any]:
+    return value if isinstance(value, list) else [{"role": role, "content": value}]
 
 
 def _turn(message: Any) -> Message | Drop:
@@ -132,15 +140,18 @@ def _string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def render(messages: Sequence[Message], options: SourceOptions) -> tuple[str, Pieces] | Drop:
+def render(
+    messages: Sequence[Message], prompt: int, options: SourceOptions
+) -> tuple[str, Pieces] | Drop:
     """The text of a conversation of (role, content), and its `Record.pieces`.
 
+    The first ``prompt`` messages are no target, whoever's they are.
     A conversation that the template refuses (say, two turns of one role), or of which it leaves a
     message out, is a drop; one without an assistant's turn also.
     """
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    if not any(role in _ASSISTANT for role, _ in messages):
+    if not any(role in _ASSISTANT for role, _ in messages[prompt:]):
         return Drop.NO_ANSWER
     held = [
         {"role": role, "content": f"{_OPEN}{number}{_CLOSE}"}
@@ -162,7 +173,7 @@ def render(messages: Sequence[Message], options: SourceOptions) -> tuple[str, Pi
     parts = [(first, MARKUP)]
     for number, after in zip(order, rest[1::2], strict=True):
         role, content = messages[number]
-        target = TARGET if role in _ASSISTANT else 0
+        target = TARGET if role in _ASSISTANT and number >= prompt else 0
         end = _end_of_turn(after, options) if target else 0
         parts += [(content, target), (after[:end], MARKUP | target), (after[end:], MARKUP)]
     parts = [part for part in parts if part[0]]

@@ -75,7 +75,6 @@ def table_source(table: Any, options: SourceOptions, *, kind: str | None = None)
         places=(table,),
         read=_rows,
         parser=parser,
-        options=options,
         several_owners=True,
         facts={"fields": list(parser.fields)},
     )
@@ -138,7 +137,7 @@ def column_names(table: Any) -> Sequence[Any]:
     return [name for row in islice(table, 1) for name in row or ()] if again else ()
 
 
-def _rows(table: Any, fields: Fields, options: SourceOptions, at: At) -> Iterator[Row | Drop]:
+def _rows(table: Any, fields: Fields, at: At) -> Iterator[Row | Drop]:
     """The rows of a table; no library is imported for its own sake."""
     name = _name(table)
     if name in _DATASETS:

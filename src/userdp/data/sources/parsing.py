@@ -54,22 +54,18 @@ class Parser:
 class Table(Source):
     """Rows, each of which a parser makes a record of.
 
-    ``read(place, fields, options, at)`` gives each row of a place as field to value, or why it is
-    none; ``fields`` are those that are looked at, or None for all.
+    ``read(place, fields, at)`` gives each row of a place as field to value, or why it is none;
+    ``fields`` are those that are looked at, or None for all.
 
     Args:
         parser: see there.
-        options: see there.
     """
 
     parser: Parser
-    options: SourceOptions
 
     def rows(self, progress: Progress, fields: tuple[str, ...] | None) -> Iterator[Row | Drop]:
         """The rows of all places."""
-        return self.each_place(
-            lambda place, at: self.read(place, fields, self.options, at), progress
-        )
+        return self.each_place(lambda place, at: self.read(place, fields, at), progress)
 
     def entries(self, progress: Progress) -> Iterator[Entry]:
         """The records of all rows; see `Source.entries`."""
@@ -112,14 +108,6 @@ class Table(Source):
                     f"no record has the field {wanted}; fields there: {_told(seen, group)}",
                     hint="name the right ones with --user and --text",
                 )
-
-    def signature(self) -> str | None:
-        """See `Source.signature`: names, sizes and times of the files, and all options."""
-        if not all(isinstance(place, Path) and place.is_file() for place in self.places):
-            return None
-        facts = [(path.absolute(), path.stat()) for path in self.places]
-        files = [(str(path), s.st_size, s.st_mtime_ns, s.st_ino) for path, s in facts]
-        return repr((self.kind, self.parser.fields, self.options, files))
 
 
 def plain_parser(options: SourceOptions, user_of: UserOf | None = None) -> Parser:

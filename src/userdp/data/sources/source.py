@@ -163,10 +163,6 @@ class Source:
     def check(self, tally: Tally) -> None:
         """`UseError` if what was read shows that the source as a whole is not what was meant."""
 
-    def signature(self) -> str | None:
-        """What all records depend on, if they are of files that any process can read again."""
-        return None
-
 
 def files_facts(files: Sequence[Path]) -> dict[str, Any]:
     """The number of files, and their bytes as they lie on disk."""

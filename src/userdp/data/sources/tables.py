@@ -10,7 +10,7 @@ whole. ``--date creation_date --held-out-from 2018-01-01`` holds out by date.
 
     {"user": "ana", "date": "2024-05-01", "text": "Good morning."}
     {"user": 17, "text": "A user may be a whole number."}
-    {"user": ["ana", "ben"], "text": "Several owners: see `--owners`."}
+    {"user": ["ana", "ben"], "text": "Several owners: see `ownership`."}
 
 Each line is read by the standard library's `json`. Faster parsers give other records and drops:
 Arrow's takes ``-NaN`` and stops at ``Infinity``; `orjson` refuses ``NaN``, ``1e400`` and halves of
@@ -97,7 +97,7 @@ def open_tables(
     kinds = sorted({form or _form_of(path) for path in files})
     parser = plain_parser(options)
 
-    def rows(path: Path, fields: Fields, options: SourceOptions, at: At) -> Iterator[Row | Drop]:
+    def rows(path: Path, fields: Fields, at: At) -> Iterator[Row | Drop]:
         return FORMS[form or _form_of(path)].rows(path, fields, options, at)
 
     return Table(
@@ -105,7 +105,6 @@ def open_tables(
         places=files,
         read=rows,
         parser=parser,
-        options=options,
         several_owners=kinds != ["csv"],  # whose cells hold no lists
         facts={"fields": list(parser.fields), **files_facts(files), **provenance(files)},
     )

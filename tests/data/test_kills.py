@@ -1,0 +1,80 @@
+"""`kill -9` before each change of a file: the old store stands there, or the new one, or none."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from tests.kills import run_apart
+
+KILLS = textwrap.dedent(
+    """
+    import os, shutil, sys
+    from pathlib import Path
+    from tests.kills import every_kill
+    from tests.data.corpora import ListSource, corpus, interleaved, problems_of
+    from userdp.data.grouping import Grouping
+    from userdp.data.pipeline import append_records, prepare_store
+    from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.user_store import UserStore
+
+    place, change = Path(sys.argv[1]), sys.argv[2]
+    out, base = place / "store", place.with_name("base")
+    FIRST, SECOND = (ListSource(interleaved(corpus(6, seed))) for seed in (1, 2))
+
+    def apart(function):
+        # In a fork: threads of DuckDB and others would be missing in the forks after it.
+        end, begin = os.pipe()
+        if os.fork() == 0:
+            os.write(begin, str(function()).encode())
+            os._exit(0)
+        os.close(begin)
+        os.wait()
+        with open(end) as said:
+            return said.read()
+
+    def prepare(source, to, **options):
+        words = StoreTokenizer.load()
+        prepare_store(source, to, tokenizer=words, seq_len=8, **options)
+
+    def work():
+        if change == "append":
+            append_records(SECOND, out)
+        else:
+            prepare(SECOND, out, overwrite=change == "replace")
+
+    def make():
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        if change != "new":
+            shutil.copytree(base, out)
+
+    def found():
+        # What lies at the place: its content hash, or what is wrong with it.
+        if not out.exists():
+            return "none"
+        return str(problems_of(out) or UserStore.open(out).meta.content_sha256)
+
+    apart(lambda: prepare(FIRST, base))
+    make()
+    old = apart(found)
+    apart(work)
+    new = apart(found)
+    for _ in every_kill(place, make=make, work=work):
+        left = apart(found)
+        if left == old:
+            apart(work)
+        whole = apart(found) == new and [one.name for one in place.iterdir()] == ["store"]
+        print({old: "old", new: "new"}.get(left, left), whole, sep=";")
+    """
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["new", "append", "replace"])
+def test_a_kill_leaves_the_old_store_or_the_new_one_and_the_same_call_ends_it(tmp_path, change):
+    moments = run_apart(KILLS, str(tmp_path / "place"), change)
+    assert len(moments) > 10
+    assert [moment for moment in moments if moment not in (["old", "True"], ["new", "True"])] == []
+    assert {left for left, _ in moments} == {"old", "new"}
