@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.core.codec import parse
 from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
