@@ -84,25 +84,6 @@ def train_words(store: UserStore, out: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_train_says_it_before_the_first_step(store, tmp_path, capsys) -> None:
-    options = "--population 100 --cohort-size 10 --group-size 2 --steps 1 "
-    options += "--l2-clip-norm 0.5 --set plan.noise_multiplier=4"
-    large = [*options.split(), "--delta", str(LARGE)]
-    before = StoreLedger(store.path).charges()
-    assert userdp(train_words(store, tmp_path / "a", *large)) == 2
-    err = capsys.readouterr().err
-    assert "not below 1/n" in err
-    assert "hint: give --delta 0.006" in err
-    assert not (tmp_path / "a").exists()
-    assert StoreLedger(store.path).charges() == before
-    allowed = ("--set", "run.allow_large_delta=true")
-    assert userdp(train_words(store, tmp_path / "a", *large, *allowed)) == 0
-    middle = [*options.split(), "--delta", str(MIDDLE)]
-    assert userdp(train_words(store, tmp_path / "b", *middle)) == 0
-    assert "above the rule n^-1.1" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, capsys) -> None:
     plan = els_plan(target_delta=1 / 400)
     constants = [{"name": "population", "value": 100, "origin": "declared", "query_id": None}]

@@ -1,4 +1,4 @@
-"""Every attack on one run, and the verdict: all of ``userdp audit``."""
+"""A whole audit (``userdp audit``): every attack on one run, and what contradicts its claim."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _NEVER = 1e9  # seconds
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attacks:
-    """What an audit does.
+    """The attacks that an audit makes.
 
     Args:
         canaries: how many users to make up for the extra run; more can prove a larger epsilon.
         inference: attack the released model.
-        repeat: make the extra run; only of a private run.
-        references: make the attack also against so many reference runs (an even number): runs like
-            this one on halves of all people, each of which costs as much. It is the sharper attack.
-            Those that are finished are kept.
+        repeat: repeat a private run once, with canaries among its users.
+        references: make the attack also against so many reference runs (an even number), which are
+            like this run on halves of all people and cost as much each: the sharper attack.
+            Finished reference runs are kept.
         confidence: of the lower bound by canaries.
     """
 
@@ -69,25 +69,26 @@ def audit_run(
     device: str = AUTO,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Attack a finished run, and repeat it once with canaries under observation.
+    """Attack a finished run's model, and repeat the run once with canaries under observation.
 
     The result is written to ``RUN/audit/audit.json`` (mode 0600). Operator-only.
 
     Args:
-        run: a run's folder, finished.
-        store: the one it was trained on.
-        attacks: what is done.
+        run: the folder of a finished run.
+        store: the store that the run was trained on.
+        attacks: the attacks to make.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many steps of the extra run are done.
 
     Returns:
         ``claimed_epsilon``, ``delta``, ``inference`` (a `Roc`), ``references`` (how many, and a
-        `Roc`), ``extra_run``, ``epsilon_lower``, ``flagged`` (what contradicts the claim, by name),
-        ``false_alarm`` (a right run is flagged with at most this probability, over all checks and
-        canaries together; 0 where nothing is held against a claim), ``passed``.
+        `Roc`), ``extra_run``, ``epsilon_lower``, ``flagged`` (the names of the checks that
+        contradict the claim), ``false_alarm`` (a right run is flagged with at most this
+        probability, over all checks and canaries together; 0 where nothing is held against a
+        claim), ``passed``.
 
     Raises:
-        UseError: the run has no model, was trained on another store, or nothing is asked for.
+        UseError: the run has no model, was trained on another store, or no attack is left.
     """
     record, computes = RunRecord.read(run), choose_device(device)
     folder = record.folder
@@ -133,36 +134,36 @@ def audit_run(
         fresh = fresh_text(store)
         found["inference"] = encode(user_inference(model, base, fresh))
         if count := attacks.references:
-            beside = replace(like, place=like.place / "references")
-            others = reference_scores(beside, fresh, count=count)
-            told = fresh.roc(fresh.means(model, per_token=True) - others)
-            found["references"] = {"runs": count, **encode(told)}
-    again = None
+            place = like.place / "references"
+            others = reference_scores(replace(like, place=place), fresh, count=count)
+            sharper = fresh.roc(fresh.means(model, per_token=True) - others)
+            found["references"] = {"runs": count, **encode(sharper)}
+    extra, flagged = None, list[str]()
     if repeat and plan is not None:
-        again = extra_run(like, plan, canaries=attacks.canaries, confidence=attacks.confidence)
-    flagged = contradictions(again, held) if again else []
+        extra = extra_run(like, plan, canaries=attacks.canaries, confidence=attacks.confidence)
+        flagged = contradictions(extra, held)
     result = {
         "claimed_epsilon": claimed.epsilon,
         "delta": claimed.delta,
         "unit": str(claimed.unit),
         "adjacency": str(claimed.adjacency),
         **found,
-        "extra_run": again and encode(again),
-        "epsilon_lower": again and again.epsilon_lower,
+        "extra_run": extra and encode(extra),
+        "epsilon_lower": extra and extra.epsilon_lower,
         "flagged": flagged,
-        "false_alarm": again.false_alarm if again and math.isfinite(held) else 0.0,
+        "false_alarm": extra.false_alarm if extra and math.isfinite(held) else 0.0,
         "passed": not flagged,
     }
-    told = plain(result)
-    files.write_json(run / FOLDER / RESULT, told, mode=files.OPERATOR_FILE)
-    folder.log({"kind": "audit", **{name: told[name] for name in ("flagged", "epsilon_lower")}})
+    values = plain(result)
+    files.write_json(run / FOLDER / RESULT, values, mode=files.OPERATOR_FILE)
+    folder.log({"kind": "audit", **{name: values[name] for name in ("flagged", "epsilon_lower")}})
     return result
 
 
 def quiet(config: TrainConfig, steps: int) -> TrainConfig:
-    """A run's configuration without what looks at people between steps, or chooses by scores.
+    """A run's configuration without evaluations and checkpoints, and with a random selection.
 
-    Scores are of the audited store, and say nothing of a copy.
+    A selection by scores cannot be repeated: scores belong to the audited store, not to its copy.
     """
     chosen = Strategy.RANDOM if config.selection.scored else config.selection
     return replace(
@@ -175,21 +176,22 @@ def quiet(config: TrainConfig, steps: int) -> TrainConfig:
 
 
 def price_of_steps(whole: Claim) -> float:
-    """ε that an extra run is held against: that of the plan's steps; infinite without a claim.
+    """The ε that an extra run is held against: that of the plan's steps; infinite without a claim.
 
-    It repeats these steps alone, once. What else the model descends from, how often its plan was
-    charged, and what choosing it cost would only hide that they leak too much.
+    The extra run repeats only these steps, once. The whole claim may be larger, for the model's
+    ancestors, for further charges of the plan or for choosing the model. Compared with that sum,
+    steps that leak too much would pass.
     """
     if whole.plan is None or math.isinf(whole.parts[-1].guarantee().epsilon):
         return math.inf
     return whole.plan.guarantee().epsilon
 
 
-def contradictions(again: ExtraRun, claimed: float) -> list[str]:
-    """What of an extra run is not what ``claimed`` says; nothing can be, where that is infinite."""
+def contradictions(extra: ExtraRun, claimed: float) -> list[str]:
+    """The checks of an extra run that contradict ε ``claimed``; none where that is infinite."""
     if math.isinf(claimed):
         return []
-    flagged = [f"steps: {name}" for name in again.steps.flagged]
-    bounds = {"canaries": again.bound.epsilon_lower, "steps": again.steps.epsilon_lower}
+    flagged = [f"steps: {name}" for name in extra.steps.flagged]
+    bounds = {"canaries": extra.bound.epsilon_lower, "steps": extra.steps.epsilon_lower}
     above = (name for name, lower in bounds.items() if lower > claimed)
     return flagged + [f"{name}: lower bound above the claim" for name in above]

@@ -1,9 +1,9 @@
-"""Canary users, each in or out by a fair coin, and one more run of a plan with them, watched.
+"""One more run of a plan under observation, with canary users of whom a fair coin admits each.
 
 A canary holds random tokens: text like nobody's, whose gradient is long (so that it is clipped to
 the full norm) and far from everybody else's. Canaries go through the sampler, the collator, the
-gradient engine and the ledger like anybody. So that the extra run costs about what the run did that
-it audits, as many training users are left out of its copy as there are canaries.
+gradient engine and the ledger like any user. As many training users are left out of the copy as
+there are canaries, so that the extra run costs about as much as the audited one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BATCH = 32  # canaries whose losses are measured in one pass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Canaries:
-    """Users who were made up, and whether each is in.
+    """Users who were made up, and the coins that say which of them train.
 
     Args:
         rows: int64 (canaries, tokens), each one's example.
@@ -66,16 +66,16 @@ def make_canaries(store: UserStore, count: int) -> Canaries:
 def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) -> UserStore:
     """The training split of ``store`` less some users, with the canaries that are in, at ``out``.
 
-    Who is left out, and how many, does not depend on the coins: if each canary that comes in drove
-    a user out, a coin would move two users, and guesses could prove more than the mechanism's own
-    ε. The held-out splits are left behind. Nothing of ``store`` changes, its ledger included.
+    Neither who is left out nor how many depends on the coins. If each admitted canary drove a user
+    out, a coin would move two users, and guesses could prove more than the mechanism's own ε. The
+    held-out splits are not copied. Nothing of ``store`` changes, not even its ledger.
 
     Args:
-        store: is read.
-        canaries: made for it.
+        store: the store to copy.
+        canaries: made for this store.
         out: a new folder.
-        items: how often a canary's example stands in its part of the copy: more than once under
-            example sampling, where a user of many equal examples is the worst case.
+        items: how many copies of its example a canary holds: more than one under example sampling,
+            where a user of many equal examples is the worst case.
 
     Raises:
         UseError: too few training users to make room.
@@ -100,17 +100,16 @@ def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) ->
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExtraRun:
-    """What one watched run showed. Operator-only.
+    """The results of one observed run. Operator-only.
 
     Args:
-        bound: of the canaries.
+        bound: the lower bound on ε that the canaries prove.
         steps: the white-box checks.
         canaries: how many were made up.
-        included: how many of them were in.
-        seconds: of the extra run, copy and scores included.
-        false_alarm: at most the probability that a right run's claim is contradicted by any of
-            this: a union bound over the step checks, the bound that the steps prove, and the
-            canaries'.
+        included: how many of them trained.
+        seconds: duration of the extra run, copy and scores included.
+        false_alarm: at most the probability that this contradicts the claim of a right run: a
+            union bound over the step checks, the bound that the steps prove, and the canaries'.
     """
 
     bound: CanaryBound
@@ -129,15 +128,15 @@ class ExtraRun:
 def extra_run(
     of: Repetition, plan: Plan, *, canaries: int = 128, confidence: float = 0.95
 ) -> ExtraRun:
-    """Train once more by ``plan`` with canaries among the users, and judge what was seen.
+    """Train once more by ``plan`` with canaries among the users, and judge the observations.
 
-    The run is a real one (ledger, sampler, engine, noise), on a copy of the store, which is removed
-    at the end with the run's model. It is not charged to the store: nothing of it is released, and
-    what this returns is operator-only.
+    The run is a real one (ledger, sampler, engine, noise) on a copy of the store. The copy and the
+    run's model are deleted at the end. The store is not charged: nothing of the run is released,
+    and the result is operator-only.
 
     Args:
         of: the audited run.
-        plan: of ``of``.
+        plan: of the audited run.
         canaries: how many are made up.
         confidence: of the canaries' bound.
 

@@ -1,7 +1,7 @@
-"""Runs like the audited one, of which nothing is released and nothing charged.
+"""Runs like the audited one: nothing of them is released, so that nothing is charged.
 
-Each trains on a copy of a part of the store. Copies hold people's text: they lie in folders for the
-operator alone, and go when their run ends.
+Each trains on a copy of a part of the store. A copy holds people's text: it lies in a folder that
+only the operator may enter, and is deleted when its run ends.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ People = Iterable[tuple[bytes, TokenRows]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repetition:
-    """Runs like an audited one.
+    """Everything that a run like the audited one needs, but for its data.
 
     Args:
-        store: whose people trained.
-        plan: the audited run's; its noise too, where it was private.
-        config: the audited run's, without what looks at people between steps.
-        place: a folder for the operator alone.
+        store: the store that the audited run trained on.
+        plan: of the audited run, with its noise where it was private.
+        config: of the audited run, without evaluations and checkpoints between steps.
+        place: a folder that only the operator may enter.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how far the work is.
     """
@@ -66,41 +66,41 @@ class Repetition:
             self.plan,
             self.config,
             out=out,
-            # Its δ is the audited run's own affair.
+            # The δ was judged when the audited run began.
             options=RunOptions(device=self.device, allow_large_delta=True),
             progress=progress or NoProgress(),
             watched=watched,
         )
 
     def clean(self) -> None:
-        """Make the place, and remove the private text that a killed audit left there."""
+        """Make the place, and remove the copies that a killed audit left there."""
         operator_folder(self.place)
         for left in self.place.glob("work-*"):
             shutil.rmtree(left, ignore_errors=True)
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A new folder in the place for private text, which goes whatever happens."""
+        """A new folder in the place for private text, deleted at the end whatever happens."""
         self.clean()
         with TemporaryDirectory(prefix="work-", dir=self.place, ignore_cleanup_errors=True) as work:
             yield Path(work)
 
 
 def texts_of(part: StoreSplit, user: int, examples: NDArray[np.int64]) -> tuple[bytes, TokenRows]:
-    """Some examples of a user of ``part``, under a name made of their row."""
+    """Some examples of a user, under a name made of the user's row in the store."""
     return b"user%09d" % part.rows[user], part.gather(np.full(len(examples), user), examples)
 
 
 def write_copy(store: UserStore, people: People, out: Path) -> UserStore:
-    """A store of these people at ``out``: training examples only, prepared as ``store`` is.
+    """A new store of these people's examples, all of them for training.
 
     Args:
-        store: whose tokenizer, length and loss mask the copy has.
-        people: who is in it.
+        store: the copy has its tokenizer, length and loss mask.
+        people: the users of the copy and their examples.
         out: a new folder.
 
     Raises:
-        UseError: there is nobody.
+        UseError: there are no people.
     """
     meta, tally = store.meta, Tally()
     with StoreWriter.create(

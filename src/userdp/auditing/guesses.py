@@ -1,7 +1,7 @@
 r"""From canaries' scores to a lower bound on ε that holds with a stated confidence.
 
-With m users each in or out by a fair coin of their own, an (ε, δ)-DP mechanism lets nobody guess
-the coins too well (Steinke, Nasr & Jagielski 2023, Theorem 5.2). Of r guesses at least v are right
+A fair coin of its own admits each of m users. An (ε, δ)-DP mechanism lets nobody guess the coins
+too well (Steinke, Nasr & Jagielski 2023, Theorem 5.2). Of r guesses at least v are right
 with probability at most
 
 .. math:: \beta + 2 m \delta \alpha, \qquad \beta = P[W \ge v], \quad
@@ -10,7 +10,7 @@ with probability at most
 where W is binomial with r trials of probability :math:`e^\varepsilon / (e^\varepsilon + 1)`. An ε
 for which that probability is below one minus the confidence is refuted.
 
-How many guesses are made, and on which side, is fixed before coins are seen. A higher score means:
+The number of guesses on each side is fixed before coins are seen. A higher score means:
 more likely in. *Black box*, only the released weights are known: how much likelier the canary's
 text became. *White box*, every noisy sum is known. Step t's sum, in units of the clip norm, is
 :math:`\sum_i k_{ti} g_i + \text{others} + \sigma z`, with :math:`k_{ti}` how often canary i was
@@ -47,7 +47,7 @@ _LEAST_SPREAD = 0.2  # directions drift and others' gradients spill over, noise 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CanaryBound:
-    """What canaries prove. Operator-only where real users train beside them.
+    """The lower bound on ε that canaries prove. Operator-only where real users train beside them.
 
     Args:
         epsilon_lower: holds with ``confidence``, whichever way of guessing it came from.

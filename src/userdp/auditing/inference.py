@@ -3,13 +3,14 @@ r"""User inference: was this person in the training data, judged by *fresh* text
 .. math:: T(u) = \frac{1}{|X_u|} \sum_{x \in X_u} \log \frac{p_\theta(x)}{p_{\theta_0}(x)}
 
 with the released model :math:`\theta` and the model :math:`\theta_0` that the run began from; X_u
-are examples of u that nothing was trained on. Members' are the split of held-out examples, the
-others' are held-out users'. Source: Kandpal et al. 2023, Equation 2.
+are examples of u that no model was trained on. Those of members are the split of held-out examples,
+those of others belong to held-out users. Source: Kandpal et al. 2023, Equation 2.
 
-A store holds out a part of each training user's examples, so a member with fresh examples has many
-examples, as a rule. Were held-out users taken whole, busy people would be told from quiet ones,
-trained on or not. So of a held-out user the same part is read, drawn by the user's public hash, and
-who then has nothing is left out: the two sides differ by the training alone.
+A store holds out a part of each training user's examples, so that a member with fresh examples has
+many examples, as a rule. If all examples of held-out users were read, the attack would tell busy
+people from quiet ones, whether or not they trained. So the same part of a held-out user's examples
+is read, drawn by the user's public hash, and a user without any of them is left out: the two sides
+differ only by the training.
 
 How well a score tells members from others is its ROC: the AUC with its interval, and the true
 positive rate at a low false positive rate.
@@ -37,7 +38,7 @@ _CONFIDENCE, _RESAMPLES, _LOW_FPR = 0.95, 2000, 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roc:
-    """Members told from others by one score. Operator-only.
+    """How well one score tells members from others. Operator-only.
 
     Args:
         members: how many.
@@ -137,10 +138,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class FreshText:
-    """What both sides wrote and nobody trained on.
+    """Examples of members and of others that no model was trained on.
 
     Args:
-        sides: the members', and the others'.
+        sides: of the members, and of the others.
     """
 
     sides: tuple[Side, Side]
@@ -157,7 +158,7 @@ class FreshText:
     def roc(self, scores: NDArray[np.float64]) -> Roc:
         """Of a score that is greater for members: float64 (people,), members first.
 
-        A model that diverged says nothing of anybody: NaN counts as 0.
+        A model that diverged tells nobody from anybody: NaN counts as 0.
         """
         told = np.nan_to_num(scores, nan=0.0)
         return roc(*np.split(told, [len(self.sides[0].people)]))
@@ -177,13 +178,13 @@ def user_inference(model: nn.Module, base: nn.Module, fresh: FreshText) -> Roc:
 
 
 def fresh_text(store: UserStore) -> FreshText:
-    """The fresh examples of both sides; of each side the first 2,000 people.
+    """The fresh examples of the first 2,000 people of each side.
 
     At most the first eight examples of each person are read, on both sides, so that neither side's
     scores are steadier than the other's.
 
     Raises:
-        UseError: nobody, or one person alone, is on a side of the store.
+        UseError: a side has fewer than two people.
     """
     sides = []
     for name, fresh in fresh_examples(store).items():
@@ -204,11 +205,11 @@ def fresh_text(store: UserStore) -> FreshText:
 
 
 def fresh_examples(store: UserStore) -> dict[Split, list[NDArray[np.int64]]]:
-    """By split, members first, each user's fresh examples: int64; of members all held-out ones.
+    """By split, members first, the int64 numbers of each user's fresh examples.
 
-    Of a held-out user each example but the first, with the chance that a training user's example
-    but the first was held out with; a function of the user's hash, the number of examples and that
-    chance.
+    Members have all their held-out examples. Each example of a held-out user but the first is drawn
+    with the same chance at which examples of training users, but for their first, were held out.
+    The draw is a function of the user's hash, the number of examples and that chance.
     """
     members, others = store.split(Split.HELD_OUT_EXAMPLES), store.split(Split.HELD_OUT_USERS)
     trained = store.split(Split.TRAIN).counts

@@ -1,9 +1,8 @@
-"""What an observer inside a private run sees: the draws, the noise, the noisy sums.
+"""An observer inside a private run, who sees the draws, the noise and the noisy sums.
 
-The one place outside `userdp.training.private_run` that reaches into a `PrivateRun`. It wraps a
-method of each of the two objects that a step asks, the sampler and the noise source; the step
-itself, the ledger and the gradient engine are the run's own. What it sees is exact, and no ε covers
-it.
+It is the only place outside `userdp.training.private_run` that reaches into a `PrivateRun`. It
+wraps one method of the sampler and one of the noise source; the step itself, the ledger and the
+gradient engine are the run's own. The observations are exact, and no ε covers them.
 """
 
 from __future__ import annotations
@@ -34,13 +33,14 @@ class Observed:
     """A run's steps, as seen from inside. Operator-only.
 
     Args:
-        population: units that the sampler draws from.
-        parts: places in a step's noise that are sampled: (first, last) columns of ``noise``.
+        population: how many units the sampler draws from.
+        parts: the sampled places in a step's noise, as (first, last) columns of ``noise``.
         cohorts: per step, int64 numbers of the drawn units.
-        noise: per step, float32 (columns,): what was added, over what the plan says is its std.
-        answers: per step, float64 (canaries,): the noisy sum along each direction watched, in units
-            of the step's clip norm.
-        moves: by how much leaving a drawn unit out moved a sum, over the clip norm.
+        noise: per step, float32 (columns,): the added noise over its standard deviation by the
+            plan.
+        answers: per step, float64 (canaries,): the noisy sum along each canary's direction, in
+            units of the step's clip norm.
+        moves: how far leaving one drawn unit out moved a sum, in units of the clip norm.
     """
 
     population: int
@@ -92,9 +92,9 @@ def _flat(value: dict[str, Tensor]) -> Tensor:
 
 
 def watch(run: PrivateRun, directions: Directions | None = None) -> Observed:
-    """Put an observer around a run that has not begun; returns what it fills.
+    """Put an observer around a run that has not begun; the result fills as the run goes on.
 
-    The run's sampler and noise source pass every call on, and note what it gave.
+    The run's sampler and noise source pass every call on, and note its result.
     """
     mechanism, sampling = run.mechanism, run.plan.sampling
     counts = np.minimum(mechanism.collator.counts, sampling.items)
@@ -114,7 +114,7 @@ def watch(run: PrivateRun, directions: Directions | None = None) -> Observed:
         return cohort
 
     def add_and_note(value: dict[str, Tensor], noise_std: float) -> None:
-        if not without_noise:  # the first noise after a draw is the sum's; this is of a count
+        if not without_noise:  # the first noise after a draw is the sum's; this is a count's
             add_(value, noise_std)
             return
         cohort, places = without_noise.pop(), _places(value, _MOST_VALUES // run.plan.steps)
@@ -128,8 +128,7 @@ def watch(run: PrivateRun, directions: Directions | None = None) -> Observed:
         if directions is not None:
             seen.answers.append(directions.along(value) / mechanism.l2_clip_norm)
 
-    # In the methods' own places, so that the run that is observed runs as any other does; mypy
-    # calls that an assignment to a method, and that is what it is.
+    # In place of the methods themselves, so that the observed run is like any other.
     mechanism.sampler.draw = draw_and_note  # type: ignore[method-assign]
     mechanism.noise.add_ = add_and_note  # type: ignore[method-assign]
     return seen
@@ -156,7 +155,7 @@ def _sample(value: dict[str, Tensor], places: list[Place]) -> Tensor:
 
 
 def _move(mechanism: StepMechanism, cohort: Cohort) -> list[float]:
-    """How far a drawn unit moves the sum, beside at most three others; empty where unseen."""
+    """How far a drawn unit moves the sum of at most three others; empty where it cannot be seen."""
     if not cohort.units or mechanism.collator._drawn is not None:
         return []  # a selector draws, so that gathering twice gives other rows
     units = mechanism.collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))

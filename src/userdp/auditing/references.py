@@ -1,10 +1,10 @@
-r"""Reference runs: what a model says of people's fresh text, whoever was trained on.
+r"""Reference runs: how likely models like the released one find a text, whoever they trained on.
 
-How likely a model finds somebody's text depends on the text far more than on whether other text of
-theirs was trained on. So the attack in `userdp.auditing.inference` is made again with a better
-:math:`\theta_0`: R more runs of the same plan, each on half of *all* people, members and others
-alike, their fresh text left out. In every pair of runs each person is in one by a coin and out of
-the other, so that all are in as many and out of as many, and
+How likely a model finds somebody's text depends on the text far more than on whether the model was
+trained on other text of theirs. So the attack in `userdp.auditing.inference` is made again with a
+better :math:`\theta_0`: R more runs of the same plan, each on half of *all* people, members and
+others alike, without their fresh text. A coin puts each person into one run of every pair and out
+of the other, so that everybody is in half of the runs, and
 
 .. math:: T(u) = \frac{1}{|X_u|} \sum_{x \in X_u} \frac{1}{|x|} \Bigl( \log p_\theta(x) -
     \frac{1}{R} \sum_r \log p_{\theta_r}(x) \Bigr)
@@ -12,8 +12,9 @@ the other, so that all are in as many and out of as many, and
 compares each person's text with itself (per token, over all tokens of X_u). Source: the calibration
 by difficulty of Watson et al. 2022 and the reference models of Carlini et al. 2022, for users.
 
-The runs are private ones if the audited run was, on copies of a part of the store, which go when
-the run ends. Nothing of them is released, so nothing is charged; what is kept is operator-only.
+The runs are private if the audited run was. They train on copies of a part of the store, which are
+deleted when the run ends. Nothing of the runs is released, so that nothing is charged; the scores
+that are kept are operator-only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from numpy.typing import NDArray
 from userdp.auditing.copies import Repetition, texts_of, write_copy
 from userdp.auditing.inference import FreshText, fresh_examples
 from userdp.core import files
-from userdp.core.errors import UseError, kind_of
 from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.training.causal_models import read_model
@@ -39,12 +39,12 @@ _SALT = 0x7265666572  # public: the same halves on every machine, and when the w
 
 
 def reference_scores(of: Repetition, fresh: FreshText, *, count: int) -> NDArray[np.float64]:
-    """Train the reference runs that are missing in the place, and score everybody by all.
+    """Train the reference runs that are missing, and score everybody's fresh text by all of them.
 
     Args:
-        of: the audited run. In its place each finished run's scores are kept; a killed audit goes
-            on after them.
-        fresh: what is scored.
+        of: the audited run. Its place keeps the scores of each finished run, so that an audit that
+            was killed goes on after them.
+        fresh: the text that is scored.
         count: how many runs; even.
 
     Returns:
@@ -64,14 +64,14 @@ def reference_scores(of: Repetition, fresh: FreshText, *, count: int) -> NDArray
         np.save(scores, fresh.means(model, per_token=True))
         files.write_file(path, scores.getvalue(), mode=files.OPERATOR_FILE)
     of.progress.at(count)
-    return np.asarray(np.mean([_read_scores(path) for path in kept], axis=0))
+    return np.asarray(np.mean([np.load(path) for path in kept], axis=0))
 
 
 def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
-    """What reference ``number`` trains on: half of all people, less their fresh text.
+    """The store that reference ``number`` trains on: half of all people, without their fresh text.
 
-    Runs 2k and 2k + 1 are halves of one whole. A person's coin is a function of their hash and k:
-    whether they are a member plays no part.
+    Runs 2k and 2k + 1 share all people between them. A person's coin is a function of their hash
+    and k, and of nothing else: members and others are treated alike.
 
     Raises:
         UseError: nobody is in that half.
@@ -98,36 +98,10 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
 
 
 def _key(of: Repetition, fresh: FreshText) -> str:
-    """Digest of everything that a reference's scores depend on: names the file that keeps them."""
+    """Digest of everything that a reference's scores depend on; it names the file of the scores."""
     told = f"{of.store.meta.content_sha256} {of.plan} {of.config.digest}"
     digest = hashlib.sha256(told.encode())
     for side in fresh.sides:
         for values in (side.people, side.counts, side.examples):
             digest.update(values.tobytes())
     return digest.hexdigest()[:16]
-
-
-def _read_scores(path: Path) -> NDArray[np.float64]:
-    """The scores of a reference run: a row of float64 that `numpy.save` wrote.
-
-    Guarantee: nothing is unpickled, and no more memory taken than the file is long, whatever shape
-    its header names.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        UseError: there is no such file, or it holds something else.
-    """
-    try:
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-        values = np.array(mapped)
-    except Exception as error:  # the header is parsed as Python, which raises of many kinds
-        raise UseError(
-            f"cannot read a reference run's scores at {path}: {kind_of(error)}"
-        ) from error
-    if values.ndim != 1 or values.dtype != np.float64:
-        raise UseError(
-            f"cannot read a reference run's scores at {path}: it holds an array of another kind"
-        )
-    return values
