@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
 
@@ -21,18 +21,6 @@ from userdp.training.causal_models import enable_checkpointing, new_model
 CLIP = 0.5
 
 
-def some_of(units: Units, kept: Sequence[int]) -> Units:
-    """Some of the units, as wide as all of them."""
-    counts = units.offsets.diff()
-    rows = torch.isin(torch.arange(len(units)), torch.tensor(kept)).repeat_interleave(counts)
-    return Units(
-        input_ids=units.input_ids[rows],
-        lengths=units.lengths[rows],
-        offsets=torch.tensor([0, *counts[list(kept)].tolist()]).cumsum(0),
-        targets=None if units.targets is None else units.targets[rows],
-    )
-
-
 def small_model() -> nn.Module:
     config = replace(CONFIG, layers=2)
     return new_model(config, vocab_size=32, seq_len=8).train()
@@ -44,11 +32,13 @@ def small_llama(layers: int) -> nn.Module:
     return build("llama", **shape)
 
 
-def random_units() -> Units:
-    """The third one's loss is not finite."""
-    rows = ragged([1, 3, 2, 1, 4, 2], seed=1, longest=8, vocabulary=31)
-    rows[2] = [[7, 7, 7]] * 2
-    return Units.from_rows(rows)
+ROWS = ragged([1, 3, 2, 1, 4, 2], seed=1, longest=8, vocabulary=31)
+ROWS[2] = [[7, 7, 7]] * 2  # whose loss is not finite
+
+
+def some_units(numbers: Iterable[int] = range(len(ROWS))) -> Units:
+    """Some of the units, as wide as all of them."""
+    return Units.from_rows([ROWS[number] for number in numbers], width=8)
 
 
 def poisoned(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -63,7 +53,7 @@ def poisoned(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -
 def compares(checkpointing: bool, family: str = "gpt2") -> dict:
     """The sharded engine beside the reference, with a unit that is not finite, in one world."""
     model = small_model() if family == "gpt2" else small_llama(2 * (family == "llama"))
-    units, bad = random_units(), 2
+    units, bad = some_units(), 2
     if checkpointing:
         enable_checkpointing(model)
     apart = deepcopy(model)  # else what is asked of a model once would be known of it
@@ -74,8 +64,7 @@ def compares(checkpointing: bool, family: str = "gpt2") -> dict:
         model(units.input_ids[:1])
     rank, size = dist.get_rank(), dist.get_world_size()
     mine = [unit for unit in range(len(units)) if unit % size == rank]
-    part = some_of(units, mine)
-    found = sharded.clipped_sum(model, poisoned, part, l2_clip_norm=CLIP, micro_batch=3)
+    found = sharded.clipped_sum(model, poisoned, some_units(mine), l2_clip_norm=CLIP, micro_batch=3)
     # In the order of the names, whatever wrappers call them.
     held = dict(zip(names, trainable_parameters(model).values(), strict=True))
     value = {name: whole(like(p, found.value[name])) for name, p in held.items()}

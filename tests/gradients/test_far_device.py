@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 from tests.gradients.batches import reason_alone
 from tests.gradients.far_device import FAR, Accelerator, Far, MixedDevicesError, on_far
@@ -20,36 +21,19 @@ from userdp.gradients import (
     get_engine,
 )
 
-SIZES = [2, 1, 3, 1]
 
-
-@pytest.fixture
-def both():
-    """``both(family, masked)``: a model here and there, units here and there."""
-
-    def make(family, masked=False):
-        model = tiny(family)
-        model.set_attn_implementation("eager")  # which kernel attends follows the device's name
-        here = Units.from_rows(ragged(SIZES))
-        if masked:
-            generator = torch.Generator().manual_seed(5)
-            targets = torch.rand(here.input_ids.shape, generator=generator) < 0.7
-            here = Units(
-                input_ids=here.input_ids,
-                lengths=here.lengths,
-                offsets=here.offsets,
-                targets=targets,
-            )
-        far = on_far(copy.deepcopy(model))
-        with Accelerator():
-            there = here.to(FAR)
-            try:
-                causal_lm_loss(far, there.input_ids, there.lengths, there.targets)
-            except NotImplementedError:  # seen with transformers 5.17's masks, not with 5.23's
-                pytest.skip("this transformers makes tensors where no mode sees them")
-        return model, far, here, there
-
-    return make
+def both(family: str) -> tuple[nn.Module, nn.Module, Units, Units]:
+    """A model here and there, and units here and there."""
+    model, here = tiny(family), Units.from_rows(ragged([2, 1, 3, 1]))
+    model.set_attn_implementation("eager")  # which kernel attends follows the device's name
+    far = on_far(copy.deepcopy(model))
+    with Accelerator():
+        there = here.to(FAR)
+        try:
+            causal_lm_loss(far, there.input_ids, there.lengths)
+        except NotImplementedError:  # seen with transformers 5.17's masks, not with 5.23's
+            pytest.skip("this transformers makes tensors where no mode sees them")
+    return model, far, here, there
 
 
 def apart(there, here) -> float:
@@ -60,7 +44,7 @@ def apart(there, here) -> float:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "llama"]))
-def test_an_engine_gives_there_what_it_gives_here(both, engine, family):
+def test_an_engine_gives_there_what_it_gives_here(engine, family):
     model, far, here, there = both(family)
     oracle = clipped_sum(model.double(), causal_lm_loss, here, l2_clip_norm=0.5)
     with Accelerator():
@@ -81,7 +65,7 @@ def test_noise_drawn_on_the_host_reaches_the_device():
     assert there["w"].near.tolist() == here["w"].tolist()
 
 
-def test_twin_units_left_on_the_host_are_noticed(both):
+def test_twin_units_left_on_the_host_are_noticed():
     _, far, here, _ = both("gpt2-tied")
     with Accelerator(), pytest.raises(MixedDevicesError):
         get_engine("reference")(far, causal_lm_loss, here, l2_clip_norm=0.5)

@@ -120,33 +120,6 @@ def test_invariant_3_a_pass_holds_the_units_that_it_names_in_their_places(width:
                     assert found.lengths[2 * place + row] == len(rows[unit][row])
 
 
-Coupled = Callable[[list[int]], list[int]]
-
-
-def changed_passes(monkeypatch: pytest.MonkeyPatch, order: Coupled, without: Coupled) -> int:
-    """In how many passes other units are once unit 5 of 40 is gone, at these two orders."""
-
-    def members(order: Coupled, count: int) -> list[tuple[int, ...]]:
-        with monkeypatch.context() as patch:
-            patch.setattr(torch, "randperm", lambda n: torch.tensor(order(list(range(n)))))
-            cut = passes.passes_of(range(count), PassShape(4, 1, 3), (0, 1, 2, 3))
-        return [one.numbers for one in cut]
-
-    before, after = members(order, 40), members(without, 39)
-    after = [tuple(unit + (unit >= 5) for unit in one) for one in after]  # as they were called
-    return sum(old != new for old, new in zip(before, after, strict=True))
-
-
-def test_invariant_3_one_unit_more_changes_who_is_in_two_passes(monkeypatch):
-    """At the orders that the proof couples; twin: the order in which units were drawn."""
-    order = torch.randperm(40, generator=torch.Generator().manual_seed(0)).tolist()
-    *others, last = order
-    coupled = [last if unit == 5 else unit for unit in others] if last != 5 else others
-    renamed = [unit - (unit > 5) for unit in coupled]
-    assert changed_passes(monkeypatch, lambda numbers: order, lambda numbers: renamed) <= 2
-    assert changed_passes(monkeypatch, list, list) == 9
-
-
 def test_twin_passes_as_large_and_as_wide_as_who_is_there_are_caught(monkeypatch):
     model, rows = gpt2(), some_rows(24)
     summed("auto", model, in_bfloat16, rows)  # whose bits are found to be their own

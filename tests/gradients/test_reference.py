@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients.batches import batched_sum
-from tests.gradients.tiny import Table, length, ragged, table_loss, tiny
+from tests.gradients.tiny import FAMILIES, Table, length, ragged, table_loss, tiny
 from tests.speed import fast_then_slow
 from userdp.core.clip import ClipForm, LayerSplit
 from userdp.core.errors import UseError
@@ -23,8 +23,6 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients.clipping import FLAT, layers_of
-
-FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
 
 
 def row_gradient(model: nn.Module, row: list[int]) -> dict[str, Tensor]:

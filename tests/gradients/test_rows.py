@@ -181,16 +181,11 @@ BY_NUMBERS: dict[str, Callable[[Tensor], float]] = {
 }
 READERS: dict[str, Callable[[Tensor], object]] = {
     "a branch": lambda x: bool((x > 0).all()),
-    "while": lambda x: not (x.sum() > 3),
     "in": lambda x: 3.0 in x,
     "equal": lambda x: torch.equal(x, x + 0),
     "allclose": lambda x: torch.allclose(x, x + 1),
-    "is_nonzero": lambda x: torch.is_nonzero(x.sum()),
     "format": lambda x: f"{x.sum()}",
     "repr": repr,
-    "complex": lambda x: complex(x.sum()),
-    "bytes": lambda x: bytes(x.untyped_storage()),
-    "from_dlpack": np.from_dlpack,
     "numpy": lambda x: x.numpy(),
     "address": lambda x: x.data_ptr(),
     "how many of a selection": lambda x: len(x[x > 2].unbind()),
@@ -201,8 +196,6 @@ READERS: dict[str, Callable[[Tensor], object]] = {
 WRITERS: dict[str, Callable[[Tensor, Tensor], object]] = {
     "data": lambda constant, x: constant.data.copy_(x[0]),
     "NumPy": lambda constant, x: np.copyto(constant.numpy(), 2.0),
-    "storage": lambda constant, x: constant.untyped_storage().fill_(1),
-    "dlpack": lambda constant, x: np.from_dlpack(constant),
     "another tensor in its place": lambda constant, x: constant.set_(x[0].contiguous()),
 }
 
