@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting.contour.losses import Phase, ShiftLaw, losses, phase_of
+from userdp.accounting.contour.losses import Pair, ShiftLaw, losses, pair_of
 from userdp.accounting.laws import Binomial, Hypergeometric
 
 Floats = NDArray[np.float64]
@@ -76,33 +76,33 @@ def random_law(rng: np.random.Generator) -> ShiftLaw:
     def draw(low: float, high: float) -> float:
         return math.exp(rng.uniform(math.log(low), math.log(high)))
 
-    def phase() -> Phase:
+    def pair() -> Pair:
         group = int(draw(1, 3e4 if rng.random() < 0.2 else 600))
         kind = rng.integers(4)
         if kind == 3:
             batch = int(draw(1, 1e5))
             population = batch + int(draw(1, 1e6)) + group
-            return phase_of(
+            return pair_of(
                 Hypergeometric(draws=batch, population=population, marked=group),
                 scale=2.0,
                 noise_multiplier=draw(0.2, 1e3),
-                count=1,
+                steps=1,
             )
         near = draw(1e-7, 0.5)
         p = (near, 1 - near, rng.uniform(0.01, 0.99))[int(kind)]
         sigma = draw(0.2, 1e3)
         if rng.random() < 0.7:  # e^l turns round near |l| = 0 where σ is a fraction of p G
             sigma = p * group * draw(0.02, 0.5)
-        return phase_of(
+        return pair_of(
             Binomial(trials=group, probability=p),
             noise_multiplier=min(max(sigma, 0.2), 1e3),
-            count=1,
+            steps=1,
         )
 
     while True:
-        made = phase()
-        if not made.is_gaussian and made.shifts[-1] / made.noise_multiplier <= _FARTHEST:
-            return made.law()
+        law = pair().law
+        if law.a.size > 1 and law.a[-1] <= _FARTHEST:
+            return law
 
 
 def _zero(law: ShiftLaw) -> float:

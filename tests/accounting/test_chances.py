@@ -7,8 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from userdp.accounting.contour import phase_of
-from userdp.accounting.contour.curve import _participation
+from userdp.accounting.contour import pair_of
 from userdp.accounting.laws import Binomial, Hypergeometric, Law
 
 LAWS = [
@@ -35,9 +34,9 @@ def exact(law: Law, k: int) -> Fraction:
 @pytest.mark.parametrize("law", LAWS, ids=IDS)
 def test_the_chance_of_any_participation_is_an_upper_bound_and_tight(law: Law) -> None:
     for steps in (1, 3):
-        phase = phase_of(law, noise_multiplier=1.0, count=steps)
+        pair = pair_of(law, noise_multiplier=1.0, steps=steps)
         whole = min(steps * (1 - exact(law, 0)), Fraction(1))
-        bound = Fraction(_participation((phase,)))
+        bound = Fraction(pair.participation)
         assert whole <= bound <= whole * (1 + Fraction(1, 10**10))
 
 

@@ -10,15 +10,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from tests.accounting.oracles import GOLDEN, mechanism_of, one_way, pld_bounds
+from tests.accounting.oracles import GOLDEN, mechanism_of, one_way
 from tests.mechanisms import truncated
 from tests.speed import fast_then_slow
-from userdp.accounting.mechanisms import (
-    Composition,
-    Mixture,
-    binomial_steps,
-    gaussian_steps,
-)
+from userdp.accounting.mechanisms import binomial_steps
 from userdp.core.errors import UseError
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -27,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda c: "T={steps} G={group_size}".format(**c))
 def test_every_golden_delta_lies_in_the_bracket(case: dict[str, Any], direction: str) -> None:
-    found = one_way(mechanism_of(case).phases(), case["epsilon"], remove=direction == "remove")
+    found = one_way(mechanism_of(case).pair(), case["epsilon"], remove=direction == "remove")
     if case[direction]["delta"] is None:  # the oracle only knows that it is below 1e-150
         assert found.upper <= 1e-140
         return
@@ -35,38 +30,6 @@ def test_every_golden_delta_lies_in_the_bracket(case: dict[str, Any], direction:
     assert found.lower <= truth <= found.upper
     assert found.upper - found.lower <= 1e-6 * found.upper
     assert found.note == ""
-
-
-def users(steps: int, q: float = 0.01, sigma: float = 1.0) -> Mixture:
-    return binomial_steps(sampling_probability=q, noise_multiplier=sigma, steps=steps)
-
-
-def test_two_halves_are_the_whole() -> None:
-    whole, half = users(600).epsilon(1e-6), users(300)
-    found = Composition(parts=(half, half)).epsilon(1e-6)
-    assert found.lower <= whole.upper
-    assert whole.lower <= found.upper
-    assert found.width <= 1e-6 * found.upper
-
-
-@pytest.mark.slow
-def test_phases_of_different_sampling_and_noise_agree_with_dp_accounting() -> None:
-    parts = (
-        binomial_steps(sampling_probability=0.1, group_size=2, noise_multiplier=1.5, steps=20),
-        users(30, 0.02, 0.9),
-        gaussian_steps(noise_multiplier=10.0, steps=1),
-    )
-    theirs = [
-        (1.5, [0.0, 1.0, 2.0], [0.81, 0.18, 0.01], 20),
-        (0.9, [0.0, 1.0], [0.98, 0.02], 30),
-        (10.0, [1.0], [1.0], 1),
-    ]
-    for epsilon in (0.3, 1.0, 2.0):
-        low, high = pld_bounds(theirs, epsilon, 2e-3)
-        found = Composition(parts=parts).delta(epsilon)
-        assert low - 1e-13 <= found.lower <= found.upper <= high + 1e-13
-        assert high <= 1.3 * low
-        assert found.width <= 1e-6 * found.upper
 
 
 # --------------------------------------------------------------- truncated Poisson sampling

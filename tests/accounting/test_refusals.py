@@ -11,7 +11,6 @@ import pytest
 
 from userdp.accounting import (
     Accountant,
-    Composition,
     binomial_steps,
     gaussian_steps,
     hypergeometric_steps,
@@ -29,7 +28,6 @@ from userdp.accounting.private_selection import (
 )
 from userdp.accounting.tradeoff import DeltaCurve
 from userdp.core.errors import UseError
-from userdp.core.vocabulary import Adjacency
 
 NAN, INF = math.nan, math.inf
 BAD = (NAN, INF, -1.0)
@@ -40,7 +38,6 @@ PRICED = [
     gaussian_steps(noise_multiplier=5.0, steps=3),
 ]
 GROUPS = (*((x, 1e-6, 2) for x in BAD), (1.0, NAN, 2), (1.0, 1.0, 2), (1.0, 1e-6, 0))
-REPLACED = gaussian_steps(shift=2.0, noise_multiplier=5.0, steps=1, adjacency=Adjacency.REPLACE)
 FILTER = {"epsilon": 8.0, "delta": 1e-6, "order": 4.0}
 MOMENT: dict[str, Any] = {"sampling_probability": 0.1, "noise_multiplier": 1.0, "group_size": 1}
 
@@ -67,8 +64,6 @@ REFUSED: dict[str, tuple[Callable[[Any], object], tuple[Any, ...]]] = {
     "group size": (lambda bad: binomial(group_size=bad), (*BAD, 0.0)),
     "noise of all": (lambda bad: gaussian_steps(noise_multiplier=bad, steps=1), (*BAD, 0.0)),
     "shift": (lambda bad: gaussian_steps(shift=bad, noise_multiplier=1, steps=1), (*BAD, 0.0)),
-    "parts of different adjacencies": (lambda bad: Composition(parts=bad), ((*PRICED, REPLACED),)),
-    "no part": (lambda bad: Composition(parts=bad), ((),)),
     **{
         f"target of {one}": (partial(calibrated, accountant=one), (*BAD, 0.0)) for one in Accountant
     },

@@ -1,4 +1,4 @@
-"""What is bounded of a split into large and small steps, where certain steps stand beside them."""
+"""The sums with the weight of a split into large and small steps are upper sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from userdp.accounting.contour import phase_of
+from userdp.accounting.contour import pair_of
 from userdp.accounting.contour.large import choices
 from userdp.accounting.contour.side import (
     Split,
@@ -46,23 +46,22 @@ def worst_miss(case: tuple[float, float, float], *, as_if_flat: bool, finer: boo
     """How far a weighted sum of one step is below the integral it bounds, at most; in logs."""
     probability, sigma, epsilon = case
     law = Binomial(trials=1, probability=probability)
-    coarse = make_side(
-        (phase_of(law, noise_multiplier=sigma, count=1),), remove=True, mass_budget=1e-20
-    )
+    pair = pair_of(law, noise_multiplier=sigma, steps=1)
+    coarse = make_side(pair, remove=True, mass_budget=1e-20)
     choice = next(iter(choices(coarse, epsilon, math.log(1e-7))))
-    (step,), (split,) = (choice.side if finer else coarse).steps, choice.splits
+    side, split = choice.side if finer else coarse, choice.split
     if not finer:
-        split = split_at(step, split.place, split.rate, step.x.size)
+        split = split_at(side, split.place, split.rate, side.x.size)
     worst = -math.inf
     for order in (0.5, 3.0, 6.0):
         found = [
-            log_upper_sum(step, split.domain, np.array([1.0 + order]), weight)[0]
+            log_upper_sum(side, split.domain, np.array([1.0 + order]), weight)[0]
             for weight in (
                 replace(weight, rate=0.0) if as_if_flat else weight
                 for weight in (split.not_chi, split.chi)
             )
         ]
-        end = float(step.x[split.domain][-1])
+        end = float(side.x[split.domain][-1])
         truth = truths((probability, 1 / sigma), split, end, order)
         worst = max(worst, *(true - bound for true, bound in zip(truth, found, strict=True)))
     return worst

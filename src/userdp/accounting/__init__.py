@@ -5,9 +5,7 @@ from userdp.accounting.bracket import Bracket
 from userdp.accounting.laws import Binomial, Hypergeometric
 from userdp.accounting.mechanisms import (
     Capped,
-    Composition,
     Exchanged,
-    Mechanism,
     Mixture,
     NoisySteps,
     binomial_steps,
@@ -21,11 +19,9 @@ __all__ = [
     "Binomial",
     "Bracket",
     "Capped",
-    "Composition",
     "DeltaCurve",
     "Exchanged",
     "Hypergeometric",
-    "Mechanism",
     "Mixture",
     "NoisySteps",
     "binomial_steps",

@@ -180,16 +180,16 @@ def by_dp_accounting(mixture: Mixture, delta: float, *, grid: float = 1e-4) -> B
     """
     library("dp_accounting.pld", extra="dp-accounting", what="this accountant")
     dp_accounting = library("dp_accounting", extra="dp-accounting", what="this accountant")
-    (phase,) = mixture.phases()
-    weights = [math.exp(value) for value in phase.log_probabilities]
+    law = mixture.pair().law  # its shifts are in noise standard deviations
+    weights = [math.exp(value) for value in law.w]
     total = math.fsum(weights)
     single = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
-        phase.noise_multiplier, list(phase.shifts), [weight / total for weight in weights]
+        1.0, law.a.tolist(), [weight / total for weight in weights]
     )
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=grid)
     hint = "price it with --accountant contour, which answers for every mechanism"
     try:
-        accountant.compose(dp_accounting.dp_event.SelfComposedDpEvent(single, phase.count))
+        accountant.compose(dp_accounting.dp_event.SelfComposedDpEvent(single, mixture.steps))
         upper = accountant.get_epsilon(delta)
     except Exception as error:  # its grids have no room for little noise, which it says variously
         raise FailureError(

@@ -9,21 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.mechanisms import Capped, Composition, Mechanism, Mixture
+from userdp.accounting.mechanisms import Capped, Mixture, NoisySteps
 from userdp.accounting.proof import Enclosure, Steps, enclose_delta
 from userdp.core.errors import FailureError, UseError
 
 SCOPE = "numbers of the dominating pair, not that it dominates the training run (docs/proof.md)"
 
 
-def steps_of(mechanism: Mechanism) -> tuple[Steps, ...]:
+def steps_of(mechanism: NoisySteps) -> tuple[Steps, ...]:
     """The laws of a mechanism's dominating pair, from its own parameters.
 
     Raises:
         UseError: the mechanism is not a composition of mixtures of Gaussians on one grid.
     """
-    if isinstance(mechanism, Composition):
-        return tuple(steps for part in mechanism.parts for steps in steps_of(part))
     if not isinstance(mechanism, Mixture):
         raise UseError(
             f"there is no proof for {type(mechanism).__name__}: its price is not that of a "
@@ -40,7 +38,7 @@ def steps_of(mechanism: Mechanism) -> tuple[Steps, ...]:
     )
 
 
-def prove_epsilon(mechanism: Mechanism, delta: float, bracket: Bracket) -> dict[str, Any]:
+def prove_epsilon(mechanism: NoisySteps, delta: float, bracket: Bracket) -> dict[str, Any]:
     """Try to prove "δ(ε) ≤ ``delta`` at ε = ``bracket.upper``", and that a smaller ε would not do.
 
     Guarantee: ``proven`` is true only where the enclosure says so.
@@ -82,7 +80,7 @@ def prove_epsilon(mechanism: Mechanism, delta: float, bracket: Bracket) -> dict[
     return result
 
 
-def prove_delta(mechanism: Mechanism, epsilon: float, bracket: Bracket) -> dict[str, Any]:
+def prove_delta(mechanism: NoisySteps, epsilon: float, bracket: Bracket) -> dict[str, Any]:
     """Enclose δ at a given ε, beside the accountant's bracket of it.
 
     Raises:
@@ -107,7 +105,7 @@ def prove_delta(mechanism: Mechanism, epsilon: float, bracket: Bracket) -> dict[
     }
 
 
-def _priced(mechanism: Mechanism) -> tuple[tuple[Steps, ...], Any]:
+def _priced(mechanism: NoisySteps) -> tuple[tuple[Steps, ...], Any]:
     """The laws, and what a cap on the batch adds to an upper bound of δ."""
     if not isinstance(mechanism, Capped):
         return steps_of(mechanism), lambda delta, epsilon: delta

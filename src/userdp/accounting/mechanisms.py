@@ -33,7 +33,7 @@ from typing import Self
 from scipy.special import betainc
 
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.contour import Phase, delta_bracket, epsilon_bracket, phase_of
+from userdp.accounting.contour import Pair, delta_bracket, epsilon_bracket, pair_of
 from userdp.accounting.group_privacy import example_target, group_guarantee
 from userdp.accounting.implemented import addition, close_delta, close_epsilon
 from userdp.accounting.laws import MOST_ITEMS, Binomial, Hypergeometric, Law
@@ -49,11 +49,14 @@ from userdp.core.vocabulary import (
 )
 
 
-class Mechanism(ABC):
-    """Noisy releases with public parameters, and what they cost.
+class NoisySteps(ABC):
+    """T identical noisy steps with public parameters, and what they cost: what one plan does.
 
     Guarantee: ``epsilon`` and ``delta`` bracket the exact privacy of the pair of distributions
     that dominates the mechanism: no adjacent pair of data sets is easier to tell apart.
+
+    Frozen, and with a hash: equal mechanisms have equal prices, and are priced once
+    (`userdp.accounting.accountants.epsilon_by`).
     """
 
     __slots__ = ()
@@ -70,16 +73,6 @@ class Mechanism(ABC):
     @abstractmethod
     def delta(self, epsilon: float) -> Bracket:
         """Certified bounds of the least δ at this ε, >= 0."""
-
-
-class NoisySteps(Mechanism):
-    """T identical steps with noise that can be calibrated: what one plan does.
-
-    Frozen, and with a hash: equal mechanisms have equal prices, and are priced once
-    (`userdp.accounting.accountants.epsilon_by`).
-    """
-
-    __slots__ = ()
 
     @property
     @abstractmethod
@@ -144,16 +137,16 @@ class Mixture(NoisySteps):
         """The same steps as a user of another number of items sees them."""
         return replace(self, law=self.law.of(items))
 
-    def phases(self) -> tuple[Phase, ...]:
-        """The dominating pair, as phases of identical steps."""
+    def pair(self) -> Pair:
+        """The dominating pair, and how often it is composed."""
         sigma = self.noise_multiplier
-        return (phase_of(self.law, scale=self.scale, noise_multiplier=sigma, count=self.steps),)
+        return pair_of(self.law, scale=self.scale, noise_multiplier=sigma, steps=self.steps)
 
     def epsilon(self, delta: float) -> Bracket:
-        return epsilon_bracket(self.phases(), delta)
+        return epsilon_bracket(self.pair(), delta)
 
     def delta(self, epsilon: float) -> Bracket:
-        return delta_bracket(self.phases(), epsilon)
+        return delta_bracket(self.pair(), epsilon)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -371,47 +364,3 @@ def _twice(removed: Mixture, delta: float) -> float:
             return math.nextafter(2 * x, math.inf)
         x = needed
     return math.inf
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Composition(Mechanism):
-    """Mixtures that the same people take part in, in any order, each possibly adaptive.
-
-    Guarantee: δ(ε) of the product of the parts' dominating pairs bounds the composition, provided
-    that all parameters of all parts are fixed in advance (Zhu, Dong & Wang 2022, Theorem 10). A
-    part whose parameters depend on an earlier part's output must not be put in here: it needs a
-    pre-fixed (ε_i, δ_i) of its own, added by basic composition, or a filter.
-
-    Args:
-        parts: at least one, all of one adjacency.
-
-    Raises:
-        UseError: no parts, or parts of different adjacencies.
-    """
-
-    parts: tuple[Mixture, ...]
-
-    def __post_init__(self) -> None:
-        if not self.parts:
-            raise UseError("a composition needs at least one part, got none")
-        adjacencies = {part.adjacency for part in self.parts}
-        if len(adjacencies) > 1:
-            raise UseError(
-                f"parts of different adjacencies ({', '.join(sorted(adjacencies))}) were put "
-                "together: their sum bounds neither",
-                hint="account for all parts under one adjacency",
-            )
-
-    @property
-    def adjacency(self) -> Adjacency:
-        return self.parts[0].adjacency
-
-    def phases(self) -> tuple[Phase, ...]:
-        """The dominating pairs of all parts."""
-        return tuple(phase for part in self.parts for phase in part.phases())
-
-    def delta(self, epsilon: float) -> Bracket:
-        return delta_bracket(self.phases(), epsilon)
-
-    def epsilon(self, delta: float) -> Bracket:
-        return epsilon_bracket(self.phases(), delta)

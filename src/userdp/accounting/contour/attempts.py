@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from userdp.accounting.contour.large import choices, large_nodes, small_nodes
-from userdp.accounting.contour.line import Line, UnsoundStrip, make_lines
-from userdp.accounting.contour.losses import Phase
+from userdp.accounting.contour.line import Line, UnsoundStrip, make_line
+from userdp.accounting.contour.losses import Pair
 from userdp.accounting.contour.nodes import Contour, Nodes, compute_nodes, estimate, evaluate
 from userdp.accounting.contour.side import (
     LOG_SQRT_2PI,
@@ -46,12 +46,9 @@ _MAX_WORK = 5e8  # complex multiply-adds in one set of nodes
 MOST_NODES = 1_000_000
 
 
-def _log_tail(side: Side, lines: tuple[Line, ...], u: float, smoothing: float) -> float:
+def _log_tail(side: Side, line: Line, u: float, smoothing: float) -> float:
     """log of a bound of |M(c+iu')/M(c)|^T for all u' >= u (docs, eq. 12)."""
-    total = -0.5 * (side.mu2 + smoothing) * u * u
-    for line in lines:
-        total += line.count * min(line.whole.log_bound(u), 0.0)
-    return total
+    return -0.5 * smoothing * u * u + side.steps * min(line.whole.log_bound(u), 0.0)
 
 
 def _periods(saddle: Saddle) -> np.ndarray:
@@ -65,7 +62,7 @@ def _periods(saddle: Saddle) -> np.ndarray:
 
 
 def _reach(
-    side: Side, lines: tuple[Line, ...], saddle: Saddle, share: float, log_d: float
+    side: Side, line: Line, saddle: Saddle, share: float, log_d: float
 ) -> tuple[float, float]:
     """(U, smoothing) such that nodes beyond U do not matter; smoothing only where it is needed."""
     c = saddle.c
@@ -73,12 +70,12 @@ def _reach(
     k2 = max(saddle.curvature - 1 / c**2 - 1 / (c + 1) ** 2, 1e-300)
     u = min(5.5 / math.sqrt(k2), 1e3 * (c + 1))
     while u < math.sqrt(2 * 27.0 / v):
-        if _log_tail(side, lines, u, 0.0) <= _LOG_SHARE + log_d + math.log(math.pi * u):
+        if _log_tail(side, line, u, 0.0) <= _LOG_SHARE + log_d + math.log(math.pi * u):
             return u, 0.0
         u *= 1.12
     for exponent in (20.0, 27.0, 35.0, 50.0):
         u = math.sqrt(2 * exponent / v)
-        if _log_tail(side, lines, u, v) <= _LOG_SHARE + log_d + math.log(math.pi * u):
+        if _log_tail(side, line, u, v) <= _LOG_SHARE + log_d + math.log(math.pi * u):
             break
     return u, v
 
@@ -93,31 +90,29 @@ def plan_nodes(
     log of delta / (M(c)^T e^{-c eps}) where better known than by the saddle-point estimate.
     """
     c = saddle.c
-    lines = make_lines(side, c)
-    spoiled = math.fsum(line.count * line.whole.defect for line in lines)
+    line = make_line(side, side.b(c))
+    spoiled = side.steps * line.whole.defect
     log_d = log_payoff(c, saddle.curvature) if log_share is None else log_share
     if spoiled > 1e-2 or math.log(spoiled / (2 * c)) > log_d - 3:
         return None
-    domains = tuple(line.domain for line in lines)
-    bounds = chernoff(side, domains, c * RATIOS)
+    bounds = chernoff(side, line.domain, c * RATIOS)
     wanted = saddle.log_delta + _LOG_SHARE - 0.2  # a little more: epsilon may move from here
     period = bounds.shortest_period(c, saddle.epsilon, _periods(saddle), wanted)
     h = 2 * math.pi / period
-    width = sum(line.ell.size for line in lines)
     share = _SMOOTHING_SHARE
     while True:
-        reach, smoothing = _reach(side, lines, saddle, share, log_d)
+        reach, smoothing = _reach(side, line, saddle, share, log_d)
         n = math.ceil(reach / h) + 1
-        if n * width <= _MAX_WORK and n <= most_nodes:
+        if n * line.ell.size <= _MAX_WORK and n <= most_nodes:
             break
         if most_nodes < MOST_NODES:
             return None
         share *= 4.0
     if smoothing > 0:  # the extra Gaussian is part of what is summed, so of its excess too
-        bounds = chernoff(side, domains, c * RATIOS, smoothing)
-    tail = _log_tail(side, lines, n * h, smoothing)
+        bounds = chernoff(side, line.domain, c * RATIOS, smoothing)
+    tail = _log_tail(side, line, n * h, smoothing)
     planned_for = max(saddle.epsilon, 0.0)
-    return compute_nodes(side, lines, Contour(c, h, n), bounds, tail, planned_for, smoothing)
+    return compute_nodes(side, line, Contour(c, h, n), bounds, tail, planned_for, smoothing)
 
 
 # Nodes. A way that needs more than a few is tried after the others, since one of them may do with
@@ -180,15 +175,13 @@ def centre(nodes: Nodes, log_delta: float, epsilon: float) -> float | None:
 
 
 def _single_steps(side: Side, target: Target) -> tuple[float, float] | None:
-    """(epsilon, log delta) if one step alone mattered: delta = sum T delta_1(epsilon)."""
+    """(epsilon, log delta) if one step alone mattered: delta = T delta_1(epsilon)."""
+    ell, x = side.ell[side.inner], side.x[side.inner]
 
     def log_delta(epsilon: float) -> float:
-        total = 0.0
-        for step in side.steps:
-            ell, x = step.ell[step.inner], step.x[step.inner]
-            over = ell > epsilon
-            gain = np.exp(ell[over] - 0.5 * x[over] ** 2) * -np.expm1(epsilon - ell[over])
-            total += step.count * step.h * math.exp(-LOG_SQRT_2PI) * float(gain.sum())
+        over = ell > epsilon
+        gain = np.exp(ell[over] - 0.5 * x[over] ** 2) * -np.expm1(epsilon - ell[over])
+        total = side.steps * side.h * math.exp(-LOG_SQRT_2PI) * float(gain.sum())
         return math.log(total) if total > 0 else -math.inf
 
     if target.epsilon is not None:
@@ -201,10 +194,8 @@ def _single_steps(side: Side, target: Target) -> tuple[float, float] | None:
     return math.exp(log_epsilon), wanted
 
 
-def _cut(
-    phases: tuple[Phase, ...], target: Target, remove: bool, most: int, seen: set[Saddle]
-) -> Iterator[Nodes]:
-    side = make_side(phases, remove=remove, mass_budget=_FIRST_SHARE * target.reference)
+def _cut(pair: Pair, target: Target, remove: bool, most: int, seen: set[Saddle]) -> Iterator[Nodes]:
+    side = make_side(pair, remove=remove, mass_budget=_FIRST_SHARE * target.reference)
     saddle = _locate(side, target, 1.0)
     if saddle is None:
         return
@@ -218,12 +209,10 @@ def _gentle(side: Side, saddle: Saddle) -> Saddle:
     """The same place with c lowered until the tilted integrand has decayed where x is cut."""
     c = saddle.c
     for _ in range(40):
-        worst = -math.inf
-        for step in side.steps:
-            g = side.b(c) * step.ell[step.inner] - 0.5 * step.x[step.inner] ** 2
-            edge = g[-1] if side.remove else g[0]
-            worst = max(worst, float(edge - g.max()) + math.log(step.count))
-        if worst < -30.0:  # e^-30 of the integrand at the cut: below the rounding of the sum
+        g = side.b(c) * side.ell[side.inner] - 0.5 * side.x[side.inner] ** 2
+        edge = float(g[-1] if side.remove else g[0])
+        # at the cut e^-30 of the integrand's top: below the rounding of the sum
+        if edge - float(g.max()) + math.log(side.steps) < -30.0:
             break
         c *= 0.8
     return saddle if c == saddle.c else Saddle(c, saddle.epsilon, saddle.log_delta, 2 / (c * c))
@@ -259,8 +248,8 @@ def _planned(
         yield nodes
 
 
-def _large(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:
-    side = make_side(phases, remove=True, mass_budget=_SHARE * target.reference)
+def _large(pair: Pair, target: Target) -> Iterator[Nodes]:
+    side = make_side(pair, remove=True, mass_budget=_SHARE * target.reference)
     place = _single_steps(side, target)
     for _ in range(5):
         if place is None or not place[0] > 0 or place[1] < math.log(TINY):
@@ -286,38 +275,36 @@ def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return near and abs(one[1] - other[1]) <= 0.02
 
 
-def _far(
-    phases: tuple[Phase, ...], target: Target, most: int, seen: set[Saddle]
-) -> Iterator[Nodes]:
+def _far(pair: Pair, target: Target, most: int, seen: set[Saddle]) -> Iterator[Nodes]:
     budget = _SHARE * target.reference
-    side = make_side(phases, remove=True, mass_budget=budget)
+    side = make_side(pair, remove=True, mass_budget=budget)
     saddle = _locate(side, target, 1.0)
     for _ in range(4):
         if saddle is None:
             return
         reach = saddle.c
-        side = make_side(phases, remove=True, mass_budget=budget, reach_c=reach)
+        side = make_side(pair, remove=True, mass_budget=budget, reach_c=reach)
         saddle = _locate(side, target, reach)
         if saddle is not None and saddle.c <= 1.02 * reach:
             yield from _planned(side, saddle, target, most, seen)
             return
 
 
-def attempts(phases: tuple[Phase, ...], target: Target, *, remove: bool) -> Iterator[Nodes]:
+def attempts(pair: Pair, target: Target, *, remove: bool) -> Iterator[Nodes]:
     """Certified nodes, one way after the other; the caller stops when the bracket is narrow."""
     cut, far = set[Saddle](), set[Saddle]()  # each way has domains of its own
-    ways = [_cut(phases, target, remove, _FEW, cut)]
+    ways = [_cut(pair, target, remove, _FEW, cut)]
     if remove:
-        ways += [_large(phases, target), _far(phases, target, _SOME, far)]
-    ways.append(_cut(phases, target, remove, MOST_NODES, cut))
+        ways += [_large(pair, target), _far(pair, target, _SOME, far)]
+    ways.append(_cut(pair, target, remove, MOST_NODES, cut))
     if remove:
-        ways.append(_far(phases, target, MOST_NODES, far))
+        ways.append(_far(pair, target, MOST_NODES, far))
     for way in ways:
         with suppress(UnsoundStrip, GridTooLarge):  # then the next way answers
             yield from way
 
 
-def reference_delta(phases: tuple[Phase, ...], *, remove: bool, epsilon: float) -> float | None:
+def reference_delta(pair: Pair, *, remove: bool, epsilon: float) -> float | None:
     """A rough delta(epsilon), for choosing what to drop; None where it is below ``TINY``.
 
     What may be dropped depends on delta and delta on what was dropped, so the reference comes down
@@ -325,7 +312,7 @@ def reference_delta(phases: tuple[Phase, ...], *, remove: bool, epsilon: float) 
     """
     reference = 1e-9
     for _ in range(12):
-        side = make_side(phases, remove=remove, mass_budget=_FIRST_SHARE * reference)
+        side = make_side(pair, remove=remove, mass_budget=_FIRST_SHARE * reference)
         saddle = saddle_at_epsilon(side, epsilon)
         estimates = [-math.inf if saddle is None else saddle.log_delta]
         if remove and (one := _single_steps(side, Target(epsilon, None, reference))) is not None:

@@ -22,7 +22,7 @@ from userdp.accounting.contour.losses import (
     losses,
     turns_upwards,
 )
-from userdp.accounting.contour.side import LOG_SQRT_2PI, TURN, Side, Split, Step, strip_height
+from userdp.accounting.contour.side import LOG_SQRT_2PI, TURN, Side, Split, strip_height
 
 EPS = 2.0**-53
 
@@ -104,34 +104,31 @@ class Part:
 class Line:
     """One step's nodes l(z_m) and what is summed over them. ``log_m`` is K(c) of one step."""
 
-    count: int
     ell: Complexes
     whole: Part
     log_m: float
-    domain: slice  # of the step's coarse grid
+    domain: slice  # of the coarse grid
 
 
 @dataclass(frozen=True, slots=True)
 class SplitLine:
     """M_0 (``small``) and M_1 (``large``) of one step from the same nodes (docs, Section 5)."""
 
-    count: int
     ell: Complexes
     small: Part
     large: Part
     log_m: float
 
 
-def _domain(step: Step, b: float) -> slice:
-    """The part of the step's x-range that carries the tilted mass; at least ``step.inner``.
+def _domain(side: Side, b: float) -> slice:
+    """The part of the x-range that carries the tilted mass; at least ``side.inner``.
 
     On the side where mass was dropped the tilted integrand may rise again (docs, Section 4), so
     the domain ends at its first fall there, or where it is lowest. That side is the right one, and
     the left one for add, which is seen in a mirror.
     """
-    g, inner, size = b * step.ell - 0.5 * step.x * step.x, step.inner, step.x.size
-    mirrored = inner.start > 0
-    if mirrored:
+    g, inner, size = b * side.ell - 0.5 * side.x * side.x, side.inner, side.x.size
+    if not side.remove:
         g, inner = g[::-1], slice(size - inner.stop, size - inner.start)
     dead = float(g[inner].max()) - _DEAD
     good = np.flatnonzero(g[inner] > dead) + inner.start
@@ -141,7 +138,7 @@ def _domain(step: Step, b: float) -> slice:
     right = inner.stop - 1 + (int(low[0]) if low.size else int(outer.argmin()))
     if good[-1] < inner.stop - 1:
         right = int(good[-1]) + 1
-    return slice(size - 1 - right, size - left) if mirrored else slice(left, right + 1)
+    return slice(left, right + 1) if side.remove else slice(size - 1 - right, size - left)
 
 
 def sums_agree(shifted: Complexes, real: Complexes, exponent: float, defect: float) -> bool:
@@ -210,13 +207,13 @@ class Grid:
 
 
 def _grid(
-    step: Step, domain: slice, height: float, growth: float, fractions: Floats
+    side: Side, domain: slice, height: float, growth: float, fractions: Floats
 ) -> Grid | None:
     """Lines up to ``height`` over the domain; None where they are not sound.
 
     ``growth``: e^-growth is the error of the rule that h is chosen for, before B(0) + B(Y).
     """
-    low, high = float(step.x[domain][0]), float(step.x[domain][-1])
+    low, high = float(side.x[domain][0]), float(side.x[domain][-1])
     y = 0.5 * height
     n = math.ceil((high - low) / (2 * math.pi * y / growth)) + 1
     if n > _MOST_POINTS:
@@ -224,7 +221,7 @@ def _grid(
     h = (high - low) / (n - 1)
     x: Floats = low + h * np.arange(n, dtype=np.float64)
     heights = np.concatenate([[y], height * fractions])
-    grid = Grid(step.law, x, h, heights, *losses(step.law, x, heights, 0.5 * h))
+    grid = Grid(side.law, x, h, heights, *losses(side.law, x, heights, 0.5 * h))
     return grid if grid.is_sound() else None
 
 
@@ -244,7 +241,7 @@ def _defect(log_size: Floats, grid: Grid, *, split: bool) -> float:
     return strip + float(np.exp(outward).max(axis=0).sum()) / grid.h * (height + grid.h)
 
 
-def _growth(step: Step, inside: slice, b: float, height: float) -> float:
+def _growth(side: Side, inside: slice, b: float, height: float) -> float:
     """log of how much the integral of |f_0| grows up to Im z = ``height``, about.
 
     By the Gaussian, and for b < 0 also because |e^l| falls: Re l(x+iY) >= l + log(1 - l''Y^2/2).
@@ -252,30 +249,30 @@ def _growth(step: Step, inside: slice, b: float, height: float) -> float:
     growth = 0.5 * height * height
     if b > 0:
         return growth
-    bend = np.minimum(step.curvature, 1.9 / height**2) * height**2
-    grown = b * (step.ell + np.log1p(-0.5 * bend)) - 0.5 * step.x**2
-    return _log_sum(grown[inside]) - _log_sum((b * step.ell - 0.5 * step.x**2)[inside]) + growth
+    bend = np.minimum(side.curvature, 1.9 / height**2) * height**2
+    grown = b * (side.ell + np.log1p(-0.5 * bend)) - 0.5 * side.x**2
+    return _log_sum(grown[inside]) - _log_sum((b * side.ell - 0.5 * side.x**2)[inside]) + growth
 
 
-def make_line(step: Step, b: float, height: float | None = None) -> Line:
+def make_line(side: Side, b: float, height: float | None = None) -> Line:
     """The line for the exponent ``b`` (1 + c for remove, -c for add).
 
     Raises:
         UnsoundStrip: no strip was found on which the bounds hold.
     """
-    inside = _domain(step, b)
-    height = strip_height(step, inside) if height is None else height
+    inside = _domain(side, b)
+    height = strip_height(side, inside) if height is None else height
     for _ in range(60):
         # a growth beyond e^6 would cost more points than the lower strip that avoids it
-        growth = _growth(step, inside, b, height)
+        growth = _growth(side, inside, b, height)
         if growth < 6.0:
             break
         height *= 0.75
-    grid = _grid(step, inside, height, _DECAY + growth, _FRACTIONS)
+    grid = _grid(side, inside, height, _DECAY + growth, _FRACTIONS)
     if grid is None:
         if height < _LEAST_HEIGHT:
             raise UnsoundStrip
-        return make_line(step, b, 0.8 * height)
+        return make_line(side, b, 0.8 * height)
     x, y = grid.x, grid.heights[0]
     log_scale = math.log(grid.h) - LOG_SQRT_2PI
     log_size = b * grid.ell.real - 0.5 * (x * x)[None, :] + 0.5 * (grid.heights**2)[:, None]
@@ -283,44 +280,41 @@ def make_line(step: Step, b: float, height: float | None = None) -> Line:
     top = float(log_size[0].max())
     weights = np.exp(b * grid.ell[0] - 0.5 * (x + 1j * y) ** 2 + log_scale - top)
     total = float(weights.sum().real)
+    if not total > 0:  # all of M(c) is lost in rounding: a c far out, of a tiny delta
+        raise UnsoundStrip
     log_m = top + math.log(total)
     weights = weights / total
     log_size = log_size - log_m
     # what was kept of the numerator beyond the ends of the line, and the sums' own rounding
-    kept = b * step.ell[step.inner] - 0.5 * step.x[step.inner] ** 2 - log_m
-    beyond = (step.x[step.inner] < x[0]) | (step.x[step.inner] > x[-1])
+    kept = b * side.ell[side.inner] - 0.5 * side.x[side.inner] ** 2 - log_m
+    beyond = (side.x[side.inner] < x[0]) | (side.x[side.inner] > x[-1])
     defect = (
-        _defect(log_size, grid, split=False) + float(np.exp(kept[beyond]).sum()) * step.h + 1e-18
+        _defect(log_size, grid, split=False) + float(np.exp(kept[beyond]).sum()) * side.h + 1e-18
     )
     on_axis = np.exp(log_size[1]).astype(np.complex128)
     if not sums_agree(weights, on_axis, grid.largest_exponent(b), defect):
         raise UnsoundStrip
     imag = np.maximum(grid.ell.imag[1:], 0.0)
     whole = Part(weights, 1.0, defect, log_size[1:], imag, 1e-15)
-    made = Line(step.count, grid.ell[0], whole, log_m, inside)
+    made = Line(grid.ell[0], whole, log_m, inside)
     if defect > 1e-15 and height > 0.5:
         # the ends may stand out higher up: where cos(a_k Y) < 0 the far parts of l change sign
-        lower = make_line(step, b, 0.75 * height)
+        lower = make_line(side, b, 0.75 * height)
         return lower if lower.whole.defect < defect else made
     return made
 
 
-def make_lines(side: Side, c: float) -> tuple[Line, ...]:
-    """A line per mixed phase at the abscissa ``c``."""
-    return tuple(make_line(step, side.b(c)) for step in side.steps)
-
-
-def make_split_line(step: Step, split: Split, b: float, *, of_small: bool = False) -> SplitLine:
+def make_split_line(side: Side, split: Split, b: float, *, of_small: bool = False) -> SplitLine:
     """The line for the exponent b = 1 + c, relative to M(c) or (``of_small``) to M_0(c).
 
     Raises:
         UnsoundStrip: no strip was found on which the bounds hold.
     """
-    height = min(TURN / split.rate, strip_height(step, split.domain))
+    height = min(TURN / split.rate, strip_height(side, split.domain))
     while True:
         # |chi| grows by e^{(kappa y)^2} (docs, Section 5.2)
         growth = 0.5 * height**2 + (height * split.rate) ** 2
-        grid = _grid(step, split.domain, height, _SPLIT_DECAY + growth, _SPLIT_FRACTIONS)
+        grid = _grid(side, split.domain, height, _SPLIT_DECAY + growth, _SPLIT_FRACTIONS)
         if grid is not None:
             break
         height *= 0.8
@@ -344,7 +338,7 @@ def make_split_line(step: Step, split: Split, b: float, *, of_small: bool = Fals
         return Part(terms[0], value, defect, log_size[1:], imag, spare, margin)
 
     small, large = part(1.0, 1e-15, 1.0), part(-1.0, 0.0, 1.01)
-    return SplitLine(step.count, grid.ell[0], small, large, log_m)
+    return SplitLine(grid.ell[0], small, large, log_m)
 
 
 def _log_sum(g: Floats) -> float:

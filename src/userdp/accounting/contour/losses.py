@@ -1,10 +1,10 @@
-r"""What is composed, and the privacy loss of one of its steps, on and above the real axis.
+r"""What is priced, and the privacy loss of one of its steps, on and above the real axis.
 
-Units: shifts are in clip norms, noise is ``noise_multiplier`` clip norms. Step outputs are compared
-as P = N(0, sigma^2) against Q = sum_k p_k N(shift_k, sigma^2).
+A step's output is compared in noise standard deviations: P = N(0, 1) without the user, and
+Q = sum_k p_k N(a_k, 1) with the user, where a_k is the shift of k drawn items.
 
-Legend (docs/accounting.md, Section 1): x is a step's output in noise standard deviations,
-a_k = shift_k / sigma, w_k = log p_k, l(z) = log sum_k exp(w_k + a_k z - a_k^2/2) = log Q/P.
+Legend (docs/accounting.md, Section 1): x is a step's output, w_k = log p_k,
+l(z) = log sum_k exp(w_k + a_k z - a_k^2/2) = log Q/P.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ShiftLaw:
 
     a: Floats
     w: Floats
-    missing: float
+    missing: float = 0.0
 
     def log_upper_tail(self, x: Floats) -> Floats:
         """log Q(X > x), elementwise."""
@@ -39,43 +39,52 @@ class ShiftLaw:
         return out
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Phase:
-    """``count`` steps of one mixture-of-Gaussians mechanism.
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The pair (P, Q) that dominates one step, composed with itself ``steps`` times.
 
-    Guarantee: none by itself; a phase only says what ran. Every bound is about the pair
-    P = N(0, sigma^2), Q = sum_k exp(log_probabilities[k]) N(shifts[k], sigma^2), ``count`` times.
-
-    Args:
-        shifts: finite, >= 0, strictly ascending; in clip norms.
-        log_probabilities: same length; probabilities sum to 1 within 1e-9 (then they are
-            normalised).
-        noise_multiplier: sigma > 0, finite.
-        count: steps, a whole number >= 1.
-
-    Nothing is checked here: `userdp.accounting.mechanisms` takes the constants of what ran, and
-    checks them.
+    Guarantee: none by itself; it only says what is priced. Nothing is checked here:
+    `userdp.accounting.mechanisms` takes the constants of what ran, and checks them.
     """
 
-    shifts: tuple[float, ...]
-    log_probabilities: tuple[float, ...]
-    noise_multiplier: float
-    count: int
+    law: ShiftLaw
+    steps: int
 
     @property
-    def is_gaussian(self) -> bool:
-        """One certain shift: a plain Gaussian mechanism."""
-        return len(self.shifts) == 1
+    def gaussian_mu(self) -> float | None:
+        """mu of the single Gaussian mechanism that this is, if the shift is certain."""
+        return self.dominating_mu if self.law.a.size == 1 else None
 
-    def law(self) -> ShiftLaw:
-        """Q of one step; its probabilities are normalised."""
-        w = np.asarray(self.log_probabilities)
-        w = w - math.log(math.fsum(np.exp(w)))
-        return ShiftLaw(np.asarray(self.shifts) / self.noise_multiplier, w, 0.0)
+    @property
+    def dominating_mu(self) -> float:
+        """mu of a Gaussian that is easier to tell apart: every step has its largest shift.
+
+        Q^T is a mixture, over the sequences of shifts, of Gaussians of norm at most mu; the
+        hockey-stick divergence is jointly convex and grows with mu (docs, eq. 21).
+        """
+        return math.sqrt(self.steps * float(self.law.a[-1]) ** 2)
+
+    @property
+    def participation(self) -> float:
+        """An upper bound of the chance of any participation, hence of every delta (docs, eq. 20).
+
+        1 - p_0 is not formed by a subtraction where it is small.
+        """
+        a, w = self.law.a, self.law.w
+        if a[0] > 0:
+            return 1.0
+        hit = math.fsum(np.exp(w[1:])) if w[0] > -0.1 else -math.expm1(w[0])
+        return min(self.steps * hit * (1 + 1e-12), 1.0)
+
+    @property
+    def largest_add_loss(self) -> float:
+        """The supremum of add's loss, -T log p_0; infinite where no shift is 0."""
+        law = self.law
+        return math.inf if law.a[0] > 0 else -self.steps * float(law.w[0]) * (1 + 1e-12)
 
 
-def phase_of(law: Law, *, scale: float = 1.0, noise_multiplier: float, count: int) -> Phase:
-    """``count`` steps whose shift is ``scale`` * k, where k is drawn from ``law``.
+def pair_of(law: Law, *, scale: float = 1.0, noise_multiplier: float, steps: int) -> Pair:
+    """The pair of ``steps`` steps whose shift is ``scale`` * k, where k is drawn from ``law``.
 
     Args:
         law: binomial where each of a user's items joins by a coin of its own (Charles et al. 2024,
@@ -83,22 +92,19 @@ def phase_of(law: Law, *, scale: float = 1.0, noise_multiplier: float, count: in
             Hypergeometric for a fixed batch without replacement, with a ``scale`` of 2, since a
             sampled item also displaces another one (Ganesh 2024, Theorem 3.3).
         scale: in clip norms.
-        noise_multiplier: sigma > 0.
-        count: steps.
+        noise_multiplier: sigma > 0, in clip norms.
+        steps: T >= 1.
     """
-    log_p = np.zeros(1) if law.is_certain else _log_probabilities(law)
-    keep = log_p > -_LEAST_LOG  # the rest, < 1e7 e^-5000 in all, is accounted for by `Side`
-    k = np.arange(law.most + 1 - log_p.size, law.most + 1, dtype=np.float64)
-    return Phase(
-        shifts=tuple((k[keep] * scale).tolist()),
-        log_probabilities=tuple(log_p[keep].tolist()),
-        noise_multiplier=noise_multiplier,
-        count=count,
-    )
+    w = np.zeros(1) if law.is_certain else _log_probabilities(law)
+    k = np.arange(law.most + 1 - w.size, law.most + 1, dtype=np.float64)
+    keep = w > -_LEAST_LOG  # the rest, < 1e7 e^-5000 in all, is accounted for by `Side`
+    k, w = k[keep], w[keep]
+    w = w - math.log(math.fsum(np.exp(w)))
+    return Pair(ShiftLaw(k * scale / noise_multiplier, w), steps)
 
 
 def _log_probabilities(law: Law) -> Floats:
-    """log p_0, log p_1, …, from log(p_{k+1}/p_k), which falls.
+    """log p_0, log p_1, …, less that of the likeliest k, from log(p_{k+1}/p_k), which falls.
 
     The logarithms are added up from the mode, so that rounding is near 1e-16 where most of the
     mass is.
@@ -113,9 +119,7 @@ def _log_probabilities(law: Law) -> Floats:
     mode = int(np.searchsorted(-log_ratios, 0.0))  # ratios fall: first one below 0 follows the mode
     up = _cumulated(log_ratios[mode:])
     down = -_cumulated(log_ratios[:mode][::-1])[::-1]
-    log_p = np.concatenate([down, [0.0], up])
-    log_p -= math.log(math.fsum(np.exp(log_p)))
-    return log_p
+    return np.concatenate([down, [0.0], up])
 
 
 def _cumulated(terms: Floats) -> Floats:

@@ -7,7 +7,6 @@ S = sum_m delta(eps + m Lambda) e^{c m Lambda} >= delta(eps) (docs, eq. 6).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,7 +70,7 @@ class Contour:
 class Nodes:
     """M(s_j)^T at the nodes, ready for any epsilon near the saddle's.
 
-    ``log_m`` = K(c) of the composition; ``value`` is relative to it; ``slop`` bounds the
+    ``log_m`` = K(c) of all steps; ``value`` is relative to it; ``slop`` bounds the
     rounding and quadrature error of each value, on the same scale.
     """
 
@@ -101,61 +100,52 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeValues:
-    """``count`` steps' M(s_j), each relative to e^log_m: values, bounds of errors, logarithms."""
+class Power:
+    """M(s_j) of one step relative to e^log_m, and its T-th power.
 
-    count: int
-    value: Complexes
-    error: Floats
-    log: Complexes
+    The error of the power is at most |power| (e^growth - 1): see `widened`.
+    """
+
+    value: Complexes  # of one step
+    error: Floats  # bounds of one step's errors
+    log: Complexes  # of the T-th power, smoothing included
+    growth: Floats
 
 
-def at_nodes(count: int, part: Part, ell: Complexes, at: Contour) -> NodeValues:
-    """One step at the nodes.
+def power_at_nodes(
+    side: Side, part: Part, ell: Complexes, at: Contour, smoothing: float = 0.0
+) -> Power:
+    """M(s_j)^T at the nodes.
 
     M is M(c) + sum w (e^{iul} - 1), so that M/M(c) - 1 keeps its relative accuracy where it is
     small, and T log M loses nothing for large T (docs, Section 3.4).
     """
+    u = at.u
     away = at.departures(part.weights, ell) / part.value
-    error = part.defect + rounding(part.weights, ell, at.c, at.u)
-    log_value = math.log(part.value) + log1p(away)
-    return NodeValues(count, part.value * (1 + away), error, log_value)
-
-
-def product(
-    side: Side, factors: Sequence[NodeValues], at: Contour, smoothing: float = 0.0
-) -> tuple[Complexes, Floats]:
-    """(log of prod M(s_j)^T relative to prod M(c)^T, its growth).
-
-    The error of the product is at most |product| (e^growth - 1): see `widened`.
-    """
-    u, log_value, growth = at.u, np.zeros(at.n, dtype=np.complex128), np.zeros(at.n)
-    for one in factors:
-        log_value += one.count * one.log
-        growth += one.count * np.log1p(one.error / np.maximum(np.abs(one.value), 1e-300))
+    value = part.value * (1 + away)
+    error = part.defect + rounding(part.weights, ell, at.c, u)
+    log = side.steps * (math.log(part.value) + log1p(away))
+    growth = side.steps * np.log1p(error / np.maximum(np.abs(value), 1e-300))
     if not side.remove:
-        log_value = np.conj(log_value)  # lines are made for F(b + iu), u >= 0; add asks F(-c - iu)
-    log_value += (side.mu2 + smoothing) * (-0.5 * u * u + 1j * u * (at.c + 0.5))
-    growth += EPS * (64.0 + 8 * np.abs(log_value))
-    return log_value, growth
+        log = np.conj(log)  # lines are made for F(b + iu), u >= 0; add asks F(-c - iu)
+    log = log + smoothing * (-0.5 * u * u + 1j * u * (at.c + 0.5))
+    growth += EPS * (64.0 + 8 * np.abs(log))
+    return Power(value, error, log, growth)
 
 
 def compute_nodes(
     side: Side,
-    lines: tuple[Line, ...],
+    line: Line,
     at: Contour,
     bounds: Chernoff,
     log_tail: float,
     epsilon: float,
     smoothing: float = 0.0,
 ) -> Nodes:
-    """M(s_j)^T at the nodes."""
-    factors = [at_nodes(line.count, line.whole, line.ell, at) for line in lines]
-    log_value, growth = product(side, factors, at, smoothing)
-    value, slop = np.exp(log_value), widened(log_value.real, growth)
-    log_m = 0.5 * (side.mu2 + smoothing) * at.c * (at.c + 1)
-    for line in lines:
-        log_m += line.count * line.log_m
+    """M(s_j)^T at the nodes, ready to be summed."""
+    power = power_at_nodes(side, line.whole, line.ell, at, smoothing)
+    value, slop = np.exp(power.log), widened(power.log.real, power.growth)
+    log_m = 0.5 * smoothing * at.c * (at.c + 1) + side.steps * line.log_m
     return Nodes(side, at, value, slop, log_m, bounds, log_tail, epsilon, smoothing)
 
 
@@ -206,8 +196,8 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     phase = abs(epsilon) * h * float(size @ np.arange(n, dtype=np.float64))
     error = scale * (nodes.error + 2 * EPS * (8 * phase + 24 * float(size.sum())))
     # a factor common to all nodes: K(c) T, with 32 ulps of M(c) in each step
-    count = 32.0 * sum(step.count for step in nodes.side.steps)
-    error += abs(total) * EPS * (8 * (abs(nodes.log_m) + c * abs(epsilon) + 8) + count)
+    exponent = abs(nodes.log_m) + c * abs(epsilon) + 8
+    error += abs(total) * EPS * (8 * exponent + 32.0 * nodes.side.steps)
     error += _grown(nodes.log_tail) * (1 / last + h / last**2) / math.pi  # docs, eq. 13
     log_excess = nodes.bounds.log_excess(c, epsilon, np.array([2 * math.pi / h]))
     excess = _grown(float(log_excess[0]) - log_scale)

@@ -1,4 +1,4 @@
-r"""One direction of a composition on a coarse real grid: log-moments, saddle points, upper sums.
+r"""One direction of the steps on a coarse real grid: log-moments, saddle points, upper sums.
 
 Legend: *remove* is H(Q^T, P^T) with M(s) = F(1+s); *add* is H(P^T, Q^T) with M(s) = F(-s);
 F(b) = E_P[e^{b l}]; K = log M. ``b`` below is 1 + c or -c.
@@ -13,14 +13,13 @@ where no sum is possible. Each order a gives a bound, so no order can be a wrong
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.special import log_ndtr
 
-from userdp.accounting.contour.losses import Floats, Phase, ShiftLaw, losses
+from userdp.accounting.contour.losses import Floats, Pair, ShiftLaw, losses
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -43,11 +42,12 @@ class GridTooLarge(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A phase seen from one direction: its law, a coarse real grid, the cut of its domain."""
+class Side:
+    """T equal steps seen from one direction: the kept law and a coarse real grid of one step."""
 
+    remove: bool
+    steps: int
     law: ShiftLaw
-    count: int
     x: Floats
     h: float
     ell: Floats
@@ -55,47 +55,33 @@ class Step:
     curvature: Floats
     bend: Floats  # bounds l'' half a grid step around each point
     inner: slice  # the part of the grid that must be kept
-    dropped: float  # numerator mass dropped, one step, cut at the ends of ``inner`` included
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A direction of the whole composition. Gaussian phases are pooled: mu^2 = sum T shift^2."""
-
-    remove: bool
-    steps: tuple[Step, ...]
-    mu2: float
-    dropped: float  # total numerator mass dropped, all steps
+    dropped: float  # numerator mass dropped in all steps, cut at the ends of ``inner`` included
 
     def b(self, c: Any) -> Any:
         """The exponent of e^l under P that belongs to the abscissa c; of numbers or arrays."""
         return 1.0 + c if self.remove else -c
 
     def moments(self, c: float) -> tuple[float, float, float]:
-        """(K, K', K'') of the composition at c, from the coarse real grid (not certified)."""
-        k0, k1, k2 = 0.5 * self.mu2 * c * (c + 1), 0.5 * self.mu2 * (2 * c + 1), self.mu2
-        b = self.b(c)
-        for s in self.steps:
-            ell, x = s.ell[s.inner], s.x[s.inner]
-            g = b * ell - 0.5 * x * x
-            top = float(g.max())
-            weight = np.exp(g - top)
-            total = float(weight.sum())
-            mean = float(weight @ ell) / total
-            var = float(weight @ (ell - mean) ** 2) / total
-            k0 += s.count * (top + math.log(total * s.h) - LOG_SQRT_2PI)
-            k1 += s.count * (mean if self.remove else -mean)
-            k2 += s.count * var
-        return k0, k1, k2
+        """(K, K', K'') of all steps at c, from the coarse real grid (not certified)."""
+        ell, x = self.ell[self.inner], self.x[self.inner]
+        g = self.b(c) * ell - 0.5 * x * x
+        top = float(g.max())
+        weight = np.exp(g - top)
+        total = float(weight.sum())
+        mean = float(weight @ ell) / total
+        variance = float(weight @ (ell - mean) ** 2) / total
+        log_m = top + math.log(total * self.h) - LOG_SQRT_2PI
+        loss = mean if self.remove else -mean
+        return self.steps * log_m, self.steps * loss, self.steps * variance
 
 
-def strip_height(step: Step, domain: slice) -> float:
+def strip_height(side: Side, domain: slice) -> float:
     """A height Y with Y^2 l'' <= 1.7 < 2 on the domain: l is analytic up to it (docs, eq. 9).
 
     1.7 leaves room for l'' between the grid points, which `is_sound` asks on the finer grid. Beyond
     3 the Gaussian's own growth e^{Y^2/2} costs more than a higher strip gains.
     """
-    bend = float(step.curvature[domain].max())
+    bend = float(side.curvature[domain].max())
     return min(3.0, math.sqrt(1.7 / bend)) if bend > 0 else 3.0
 
 
@@ -105,16 +91,28 @@ def _grid_step(a: Floats) -> float:
     return min(0.3, 0.9 / gap) if gap > 0 else 0.3
 
 
-def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> Step:
-    """``budget``: numerator mass that one step may drop (on each of two occasions)."""
-    budget = max(budget, UNDERFLOW)  # it is counted as dropped, so more of it is only wider
-    whole, p = phase.law(), np.exp(phase.log_probabilities)
+def make_side(
+    pair: Pair, *, remove: bool, mass_budget: float, reach_c: float | None = None
+) -> Side:
+    """One direction of ``pair``; at most ``mass_budget`` of the numerator's mass is dropped.
+
+    With ``reach_c``, x is not cut where its mass ends but where the tilted integrand of every
+    c <= ``reach_c`` has decayed (components of tiny mass are still dropped).
+
+    Raises:
+        GridTooLarge: the x-range would need too many points.
+    """
+    # numerator mass that one step may drop on each of two occasions; what is raised is counted too
+    budget = max(mass_budget / (2 * pair.steps), UNDERFLOW)
+    law, dropped = pair.law, budget
     reach = math.sqrt(2 * math.log(0.5 / budget))  # Phi(-reach) <= budget
     if remove:
+        p = np.exp(law.w)
         tail = np.cumsum(p[::-1])[::-1]  # tail[k] = sum_{j >= k} p_j
         keep = max(int((tail > budget).sum()), 1)
         missing = float(tail[keep]) if keep < p.size else 0.0
-        law = ShiftLaw(whole.a[:keep], whole.w[:keep], missing)
+        law = ShiftLaw(law.a[:keep], law.w[:keep], missing)
+        dropped += missing
         head = np.cumsum(p[:keep])
         # nothing of Q lies left of the first component that is not negligible, less a normal tail
         low = float(law.a[int(np.searchsorted(head, 1e-20))]) - _LEFT
@@ -123,77 +121,52 @@ def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> S
         candidates = np.linspace(max(low + 1, high - reach - float(law.a[-1])), high, 24)
         ok = law.log_upper_tail(candidates) <= math.log(budget)
         must = float(candidates[int(ok.argmax())]) if ok.any() else high
-        dropped = missing + budget
         ends = (low, must + _BEYOND)
         if reach_c is not None:
             # e^{(1+c)l - x^2/2} has its last peak near (1+c) a_max, and has fallen 9.5 beyond it
             ends = (low, max(must, (1.0 + reach_c) * float(law.a[-1]) + 9.5))
             must = ends[1] + 1.0
     else:
-        law, must, dropped = whole, -reach, budget
-        ends = (must - _BEYOND, _LEFT)
+        must, ends = -reach, (-reach - _BEYOND, _LEFT)
     h = _grid_step(law.a)
-    points = (ends[1] - ends[0]) / h
-    if points > _MOST_POINTS or points * law.a.size > _MOST_TERMS:
-        raise GridTooLarge
+    _refuse_too_large((ends[1] - ends[0]) / h, law)
     x = np.arange(ends[0], ends[1] + h, h)
     if remove:
         inner = slice(0, min(int(np.searchsorted(x, must)) + 1, x.size))
     else:
         inner = slice(max(int(np.searchsorted(x, must)) - 1, 0), x.size)
-    return _on_grid(law, phase.count, x, h, inner, dropped)
+    dropped = pair.steps * dropped + UNDERFLOW
+    return Side(remove, pair.steps, law, x, h, *_on_axis(law, x, h), inner, dropped)
 
 
-def _on_grid(law: ShiftLaw, count: int, x: Floats, h: float, inner: slice, dropped: float) -> Step:
+def _refuse_too_large(points: float, law: ShiftLaw) -> None:
+    if points > _MOST_POINTS or points * law.a.size > _MOST_TERMS:
+        raise GridTooLarge
+
+
+def _on_axis(law: ShiftLaw, x: Floats, h: float) -> tuple[Floats, Floats, Floats, Floats]:
+    """l, l', l'' on the grid, and the bound of l'' half a step around each point."""
     ell, slope, curvature = losses(law, x, np.zeros(1))
     bend = losses(law, x, np.zeros(0), 0.5 * h)[2]  # no heights: only the bound is wanted
-    return Step(
-        law=law,
-        count=count,
-        x=x,
-        h=h,
-        ell=np.ascontiguousarray(ell[0].real),
-        slope=slope,
-        curvature=curvature,
-        bend=bend,
-        inner=inner,
-        dropped=dropped,
-    )
+    return np.ascontiguousarray(ell[0].real), slope, curvature, bend
 
 
-def on_finer_grid(step: Step, h: float) -> Step:
-    """The same step, its grid points at most ``h`` apart; every old point is one of the new ones.
+def on_finer_grid(side: Side, h: float) -> Side:
+    """The same side, its grid points at most ``h`` apart; every old point is one of the new ones.
 
     Raises:
         GridTooLarge: the x-range would need too many points.
     """
-    parts = math.ceil(step.h / h)
+    parts = math.ceil(side.h / h)
     if parts <= 1:
-        return step
-    points = (step.x.size - 1) * parts + 1
-    if points > _MOST_POINTS or points * step.law.a.size > _MOST_TERMS:
-        raise GridTooLarge
-    x = step.x[0] + np.arange(points) * (step.h / parts)
-    inner = slice(step.inner.start * parts, (step.inner.stop - 1) * parts + 1)
-    return _on_grid(step.law, step.count, x, step.h / parts, inner, step.dropped)
-
-
-def make_side(
-    phases: Sequence[Phase], *, remove: bool, mass_budget: float, reach_c: float | None = None
-) -> Side:
-    """The direction of ``phases``; at most ``mass_budget`` of the numerator's mass is dropped.
-
-    With ``reach_c``, x is not cut where its mass ends but where the tilted integrand of every
-    c <= ``reach_c`` has decayed (components of tiny mass are still dropped).
-    """
-    mu2 = math.fsum(
-        ph.count * (ph.shifts[0] / ph.noise_multiplier) ** 2 for ph in phases if ph.is_gaussian
-    )
-    mixed = [ph for ph in phases if not ph.is_gaussian]
-    steps = tuple(
-        _step(ph, remove, mass_budget / (2 * len(mixed) * ph.count), reach_c) for ph in mixed
-    )
-    return Side(remove, steps, mu2, math.fsum(s.count * s.dropped for s in steps) + UNDERFLOW)
+        return side
+    law, fine = side.law, side.h / parts
+    points = (side.x.size - 1) * parts + 1
+    _refuse_too_large(points, law)
+    x = side.x[0] + np.arange(points) * fine
+    inner = slice(side.inner.start * parts, (side.inner.stop - 1) * parts + 1)
+    on_axis = _on_axis(law, x, fine)
+    return Side(side.remove, side.steps, law, x, fine, *on_axis, inner, side.dropped)
 
 
 _LOG_C = (-25.0, 35.0)
@@ -347,64 +320,64 @@ class Weight:
     rate: float
 
 
-def log_upper_sum(step: Step, domain: slice, b: Floats, weight: Weight | None = None) -> Floats:
+def log_upper_sum(side: Side, domain: slice, b: Floats, weight: Weight | None = None) -> Floats:
     """log of an upper sum of the integral of weight e^{b l} phi over a domain (docs, eq. 8).
 
     An order about which nothing is proven gets infinity, and so is never the least bound.
 
     Args:
-        step: one step and its coarse grid.
+        side: the steps, of which one is summed, on its coarse grid.
         domain: the part of the grid.
         b: the exponents, (orders,).
         weight: on the domain; None for the weight 1.
     """
-    log_sum, slack = _sum_and_slack(step, domain, b, weight)
+    log_sum, slack = _sum_and_slack(side, domain, b, weight)
     return log_sum + slack
 
 
-def log_upper_share(step: Step, domain: slice, b: Floats, weight: Weight) -> Floats:
+def log_upper_share(side: Side, domain: slice, b: Floats, weight: Weight) -> Floats:
     """log of an upper bound of the weighted integral's share of the one with the weight 1.
 
     Both sums count the ends in excess, which only brings their ratio nearer to 1.
     """
-    part, slack = _sum_and_slack(step, domain, b, weight)
-    whole, its_slack = _sum_and_slack(step, domain, b, None)
+    part, slack = _sum_and_slack(side, domain, b, weight)
+    whole, its_slack = _sum_and_slack(side, domain, b, None)
     out: Floats = np.minimum(part - whole + slack + its_slack, 0.0)
     return out
 
 
 def _sum_and_slack(
-    step: Step, domain: slice, b: Floats, weight: Weight | None
+    side: Side, domain: slice, b: Floats, weight: Weight | None
 ) -> tuple[Floats, Floats]:
-    ell, x = step.ell[domain], step.x[domain]
+    ell, x = side.ell[domain], side.x[domain]
     g = b[:, None] * ell[None, :] - 0.5 * (x * x)[None, :]
     if weight is not None:
         g += weight.log[None, :]
     top = g.max(axis=1)
     e = np.exp(g - top[:, None])
     # each end counts twice: a cut in the middle of a monotone integrand leaves at most f(last) h
-    total = (e.sum(axis=1) + e[:, 0] + e[:, -1]) * step.h
-    slack = _quadrature_slack(step, domain, b, e, 0.0 if weight is None else weight.rate)
+    total = (e.sum(axis=1) + e[:, 0] + e[:, -1]) * side.h
+    slack = _quadrature_slack(side, domain, b, e, 0.0 if weight is None else weight.rate)
     return top + np.log(total) - LOG_SQRT_2PI, slack
 
 
-def _quadrature_slack(step: Step, domain: slice, b: Floats, e: Floats, rate: float) -> Floats:
+def _quadrature_slack(side: Side, domain: slice, b: Floats, e: Floats, rate: float) -> Floats:
     """log of what the coarse rule may miss inside the domain, for sums of ``e``; at least 1e-6.
 
     The error is at most 2 growth / (e^{2 pi Y/h} - 1) of the integral for every Y of the strip,
     growth = e^{Y^2/2 + (rate Y)^2}, and for b < 0 also the weighted mean of (1 - Y^2 l''/2)^b.
     Infinity where that is nothing.
     """
-    bend = step.bend[domain]
+    bend = side.bend[domain]
     most = float(bend.max())
     # beyond, the growth of the Gaussian and of the weight outweighs the decay of the error
-    height = 2 * math.pi / (step.h * (1 + 2 * rate * rate))
+    height = 2 * math.pi / (side.h * (1 + 2 * rate * rate))
     if most > 0:
         height = min(height, math.sqrt(1.7 / most))  # 1.7 < 2 by eq. 9
     best = np.full(b.size, np.inf)
     for y in (height, 0.6 * height, 0.35 * height):
         growth = (0.5 + rate * rate) * y * y
-        grown = np.full(b.size, growth - 2 * math.pi * y / step.h + math.log(2.01))
+        grown = np.full(b.size, growth - 2 * math.pi * y / side.h + math.log(2.01))
         if b[0] < 0:
             steep = b[:, None] * np.log1p(-0.5 * y * y * bend)[None, :]
             grown += np.log((e * np.exp(np.minimum(steep, 600.0))).sum(axis=1) / e.sum(axis=1))
@@ -414,55 +387,45 @@ def _quadrature_slack(step: Step, domain: slice, b: Floats, e: Floats, rate: flo
 
 
 def log_moment(
-    side: Side,
-    a: Floats,
-    domains: Sequence[slice],
-    weights: Sequence[Weight] | None = None,
-    smoothing: float = 0.0,
+    side: Side, a: Floats, domain: slice, weight: Weight | None = None, smoothing: float = 0.0
 ) -> Floats:
     """log of an upper bound of M(a)^T, weighted, on a domain of each step, at the orders ``a``.
 
-    Raised by more than the float rounding of a whole composition.
+    Raised by more than the float rounding of all steps.
     """
-    total: Floats = 0.5 * (side.mu2 + smoothing) * a * (a + 1)
-    for i, step in enumerate(side.steps):
-        weight = weights[i] if weights else None
-        total = total + step.count * log_upper_sum(step, domains[i], side.b(a), weight)
+    total = 0.5 * smoothing * a * (a + 1)
+    total = total + side.steps * log_upper_sum(side, domain, side.b(a), weight)
     out: Floats = total + 1e-9 * np.abs(total)
     return out
 
 
-def numerator_mass(
-    step: Step, part: slice, *, remove: bool, log_weight: Floats | None = None
-) -> float:
-    """An upper sum of the numerator's weighted mass on a part of the grid, one step.
+def numerator_mass(side: Side, part: slice, log_weight: Floats | None = None) -> float:
+    """An upper sum of the numerator's weighted mass on a part of the grid, all steps together.
 
     Each end counts as a whole point. A part of a single point holds nothing.
     """
     if part.stop - part.start < 2:
         return 0.0
-    x = step.x[part]
-    level = -0.5 * x * x + (step.ell[part] if remove else 0.0)
+    x = side.x[part]
+    level = -0.5 * x * x + (side.ell[part] if side.remove else 0.0)
     if log_weight is not None:
         level = level + log_weight
-    return float(np.exp(level).sum()) * step.h * math.exp(-LOG_SQRT_2PI) * _MASS_SLACK
+    mass = float(np.exp(level).sum()) * side.h * math.exp(-LOG_SQRT_2PI) * _MASS_SLACK
+    return side.steps * mass
 
 
-def chernoff(side: Side, domains: tuple[slice, ...], a: Floats, smoothing: float = 0.0) -> Chernoff:
-    """Chernoff bounds at the orders ``a`` for the measure kept on ``domains`` (one per step).
+def chernoff(side: Side, domain: slice, a: Floats, smoothing: float = 0.0) -> Chernoff:
+    """Chernoff bounds at the orders ``a`` for the measure kept on ``domain`` in each step.
 
     A tilted integrand may end long before the mass does: f_0 e^-41 below its top still is a mass of
     e^-41 e^{-c l}, which can be more than all of a tiny delta. So the mass between the end of a
     domain and the end of what was kept is part of the result.
     """
-    beyond = 0.0
-    for step, domain in zip(side.steps, domains, strict=True):
-        left = slice(step.inner.start, domain.start + 1)
-        for part in (left, slice(domain.stop - 1, step.inner.stop)):
-            beyond += step.count * numerator_mass(step, part, remove=side.remove)
-    return Chernoff(
-        a, log_moment(side, a, domains, smoothing=smoothing) + log_kappa(a), 0.0, beyond
-    )
+    left = slice(side.inner.start, domain.start + 1)
+    right = slice(domain.stop - 1, side.inner.stop)
+    beyond = numerator_mass(side, left) + numerator_mass(side, right)
+    value = log_moment(side, a, domain, smoothing=smoothing) + log_kappa(a)
+    return Chernoff(a, value, beyond=beyond)
 
 
 TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the strip
@@ -482,14 +445,11 @@ class Split:
     not_chi: Weight
 
 
-Splits = tuple[Split, ...]
-
-
-def split_at(step: Step, place: float, rate: float, stop: int) -> Split:
-    """The weight with these parameters on the first ``stop`` points of the step's grid.
+def split_at(side: Side, place: float, rate: float, stop: int) -> Split:
+    """The weight with these parameters on the first ``stop`` points of the grid.
 
     erfc(-t)/2 = Phi(t sqrt 2), whose logarithm does not underflow.
     """
-    t = math.sqrt(2) * rate * (step.x[:stop] - place)
+    t = math.sqrt(2) * rate * (side.x[:stop] - place)
     chi, not_chi = Weight(log_ndtr(t), rate), Weight(log_ndtr(-t), rate)
     return Split(place, rate, slice(0, stop), chi, not_chi)
