@@ -94,7 +94,7 @@ def test_nothing_of_the_person_is_left_and_everything_else_is(life):
         userdp.forget(store, USER)
     assert str(life / "plain" / "model") in refused.value.message
     assert marks(UserStore.open(store.path)) == sought, "nothing has changed"
-    done = userdp.forget(store, USER, yes=True, statement=life / "for-them.txt")
+    done = userdp.forget(store, USER, yes=True)
     assert holding(life, sought) == set()
     assert done.runs_not_found == ()
     assert set(done.removed) == {
@@ -107,8 +107,7 @@ def test_nothing_of_the_person_is_left_and_everything_else_is(life):
     assert claim(life / "done").to_dict() == before
     assert (life / "done" / "ledger.jsonl").read_bytes() == ledger_before
     assert (life / "done" / "model").is_dir()
-    said = (life / "for-them.txt").read_text()
-    assert claim(life / "done").lineage.parts[0].id in said
+    assert claim(life / "done").lineage.parts[0].id in "\n".join(done.statement.lines())
     assert "no bound, since it was made without privacy" in said
 
 
@@ -242,7 +241,6 @@ def test_bad_use_changes_nothing(life, tmp_path):
     for words in (
         (*forget, str(store), "--user", ""),
         (*known, "--also", str(tmp_path / "nowhere")),
-        (*known, "--statement", str(tmp_path / "no/x")),
         (*forget, str(tmp_path / "nowhere"), "--user", USER),
     ):
         assert command([*words]) == 2

@@ -104,7 +104,6 @@ OUTPUTS = (
     Output("what `userdp export` writes", ANYONE, "shared/*"),
     Output("texts of `userdp generate`", ANYONE, "synthetic.jsonl*"),
     Output("texts of `userdp generate --check`", OPERATOR, "checked.jsonl*"),
-    Output("the statement of `members` and `forget` for a person", OPERATOR, "statement.txt"),
     Output("a tuning's `winner/`", ANYONE, "sweep/winner/*"),
     Output(
         "the rest of a tuning's folder",

@@ -37,8 +37,8 @@ CALLS: dict[str, tuple[Output, str]] = {
     "export RUN --out shared": (SCREEN, ""),
     "verify RUN --json": (SCREEN, ""),
     "store budget STORE --json": (OPERATORS_SCREEN, ""),
-    "store members STORE --user - --statement statement.txt": (OPERATORS_SCREEN, ""),
-    "store forget STORE --user - --statement statement.txt": (OPERATORS_SCREEN, OWN),
+    "store members STORE --user -": (OPERATORS_SCREEN, ""),
+    "store forget STORE --user -": (OPERATORS_SCREEN, OWN),
     "store score STORE --out scores.arrow --json": (OPERATORS_SCREEN, "slow"),
     "plan STORE --model bundled --budget 16 --steps 3 --epsilon 4 --population 20000 --norms-out "
     "norms.json --set measure.users=6 --set measure.max_group_size=2 --most-noise 1000 "

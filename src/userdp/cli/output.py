@@ -28,7 +28,7 @@ _FOR_WHOM = {
     False: "May be handed on: epsilon covers it.",
 }
 stdout = Console(highlight=False, markup=False, emoji=False)
-_SHARES = ("share", "spent", "share_given_back", "better_for")
+_SHARES = ("share", "spent", "better_for")
 
 
 def show_answer(answer: Any, command: str, *, json: bool) -> int:

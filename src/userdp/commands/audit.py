@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.auditing.audit_run import Attacks, audit_run
-from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
-from userdp.commands.run import Place, folder_of, opened
+from userdp.commands.run import Place, folder_of
 from userdp.core.interrupts import told
 from userdp.core.stages import Progress
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Audited(Answer):
-    """What an audit found; operator-only.
-
-    Args:
-        run: its folder.
-        operator_only: always.
-        values: all that was measured.
-    """
-
-    run: Path
-    operator_only: bool = True
-    values: Mapping[str, Any] = field(metadata=INNER)
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing contradicts the claim, which is no proof of it."""
-        return bool(self.values["passed"])
-
-    @property
-    def epsilon_lower(self) -> float | None:
-        """What the canaries prove; None without an extra run."""
-        lower: float | None = self.values["epsilon_lower"]
-        return lower
+from userdp.data.user_store import UserStore
 
 
 def audit(
@@ -49,7 +21,7 @@ def audit(
     device: str = "auto",
     progress: Progress | None = None,
     **attacks: Annotated[Any, Attacks],
-) -> Audited:
+) -> dict[str, Any]:
     """Attack a run, and bound its epsilon from below.
 
     The audit has three parts: a user-inference attack on the released model, with fresh text of
@@ -70,11 +42,15 @@ def audit(
         progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
         attacks: fields of `userdp.auditing.audit_run.Attacks`, such as ``canaries``.
 
+    Returns:
+        All that was measured: ``passed`` if nothing contradicts the claim, which is no proof of it;
+        ``epsilon_lower``, what the canaries prove, None without an extra run.
+
     Raises:
         UseError: an argument is out of range.
     """
     chosen, path = Attacks(**attacks), folder_of(run)
     left = "before its end: reference runs that are finished are kept, and nothing was charged"
     with told(left, resume=False, always=True), shown(progress) as bar:
-        values = audit_run(path, opened(Path(store)), chosen, device=device, progress=bar)
-    return Audited(run=path, values=values)
+        values = audit_run(path, UserStore.open(Path(store)), chosen, device=device, progress=bar)
+    return {"run": str(path), "operator_only": True, **values}

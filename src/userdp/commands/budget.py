@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from userdp.accounting.filters import RenyiFilter
-from userdp.claims import Claim
 from userdp.claims import claim as claim_at
-from userdp.commands.answer import INNER, Answer
+from userdp.core.codec import plain
 from userdp.core.errors import UseError
 from userdp.data.meta import read_meta
 from userdp.ledger import StoreLedger
-from userdp.ledger.budget import Overview, overview
+from userdp.ledger.budget import overview
 from userdp.ledger.lines import OpenBudget
 from userdp.ledger.store import new_id
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BudgetView(Answer):
-    """A store's ledger as people read it. Operator-only: it says when people were trained on.
-
-    Args:
-        store: its folder.
-        operator_only: always.
-        overview: what was spent when on what, what is left, what it buys.
-        claim: of the store; None while nothing was charged.
-    """
-
-    store: Path
-    operator_only: bool = True
-    overview: Overview = field(metadata=INNER)
-    claim: Claim | None
 
 
 def budget(
@@ -42,7 +24,7 @@ def budget(
     delta: float | None = None,
     order: float | None = None,
     reserve: float | None = None,
-) -> BudgetView:
+) -> dict[str, Any]:
     """Show what a store's people were charged, or fix a total.
 
     With epsilon and delta a budget is opened, before anything else is done with the store, and
@@ -64,6 +46,10 @@ def budget(
         reserve: the share of delta for releases that are known by their own (ε, δ) only, such as
             runs that draw batches of a fixed size; 0 by default.
 
+    Returns:
+        What was spent when on what, what is left, what that buys, and the claim of the store, None
+        while nothing was charged: ``operator_only``, since it says when people were trained on.
+
     Raises:
         UseError: the store was used before, or a number is out of range; nothing was written.
     """
@@ -80,8 +66,9 @@ def budget(
             hint="give --epsilon and --delta; or neither, to see what was spent",
         )
     history = ledger.history()
-    return BudgetView(
-        store=path,
-        overview=overview(history),
-        claim=claim_at(path) if history.charges else None,
-    )
+    return {
+        "store": str(path),
+        "operator_only": True,
+        **plain(overview(history)),
+        "claim": claim_at(path) if history.charges else None,
+    }

@@ -11,13 +11,14 @@ from typing import Any
 
 from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
-from userdp.commands.run import Place, folder_of, opened
+from userdp.commands.run import Place, folder_of
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError
 from userdp.core.interrupts import told as told_of
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
 from userdp.data.splits import Split
+from userdp.data.user_store import UserStore
 from userdp.training.devices import choose_device
 from userdp.training.evaluation import evaluate_splits, held_out_splits, release_evaluation
 from userdp.training.personalization import LocalTraining, personalize_run
@@ -130,7 +131,7 @@ def evaluate(
             raise UseError(why)
     for name, bound in bounds.items():
         _require_round(name, bound)
-    people = opened(store, fixed_graph=not private)  # exact numbers claim nothing
+    people = UserStore.open(Path(store), fixed_graph=not private)  # exact numbers claim nothing
     left = "before its end: what was charged stays charged" if private else "before its end"
     with told_of(left, resume=False), shown(progress) as bar:
         how: dict[str, Any] = {"with_base": base, "device": device, "progress": bar}

@@ -6,10 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from userdp.commands.members import person, write_statement
+from userdp.commands.members import person
 from userdp.commands.progress import shown
 from userdp.core.errors import UseError
-from userdp.core.files import require_new
 from userdp.core.stages import Progress
 from userdp.people.forget import Forgotten, forget_user
 
@@ -19,19 +18,18 @@ def forget(
     user: str,
     *,
     also: Sequence[Path] = (),
-    statement: str | os.PathLike[str] | None = None,
-    overwrite: bool = False,
     yes: bool = False,
     progress: Progress | None = None,
 ) -> Forgotten:
-    """Erase a person from a store and what was made of its text.
+    """Erase a person from a store and from what was made of its text.
 
     The store becomes the one that would have been prepared without them, and a line without their
     id is left in its ledger. Interrupted runs may go on. No claim changes: what was released while
     the person was in the store stays released. Killed at any moment, the store holds the person as
     before, or not at all. Source files, backups and copies are the operator's to look through.
     Where nobody has the id, or weights would go and that was not agreed to, nothing changes, and
-    the ledger notes a look: the answer tells who is in the store.
+    the ledger notes a look: the answer tells who is in the store. What is printed is the last
+    statement that can be made for the person: keep it.
 
     Example::
 
@@ -42,8 +40,6 @@ def forget(
         user: the person's id, as prepare read it; - to read it from standard input, which unlike a
             command line stands neither in the list of processes nor in the shell's history.
         also: further folders in which runs over the store lie.
-        statement: a file to write the statement for the person to, for the operator only.
-        overwrite: replace the file at statement.
         yes: delete weights that learned from the person without privacy. Without it they are named,
             and nothing is done.
         progress: is told how far it is; by default a bar, in a terminal or a notebook.
@@ -53,13 +49,8 @@ def forget(
             another process changes the store.
         FailureError: the disk refused.
     """
-    if statement is not None:
-        require_new(Path(statement), overwrite=overwrite, name="statement.txt")
     if not (name := person(user)):
         raise UseError("a user's id is empty", hint="name the person: --user ID")
     with shown(progress) as bar:
         folders = [Path(one) for one in also]
-        done = forget_user(Path(store), name, also=folders, yes=yes, progress=bar)
-    if statement is not None:
-        write_statement(Path(statement), done.statement)
-    return done
+        return forget_user(Path(store), name, also=folders, yes=yes, progress=bar)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from userdp.claims import Claim, claim
 from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
-from userdp.commands.run import Place, folder_of, opened
+from userdp.commands.run import Place, folder_of
 from userdp.core.codec import digest
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
 from userdp.core.interrupts import told
@@ -108,7 +108,7 @@ def generate(
     path = folder_of(run)
     record = RunRecord.read(path)
     claimed = claim(record)
-    store = None if check is None else opened(check)
+    store = None if check is None else UserStore.open(Path(check))
     how = config or GenerateConfig(**options)
     texts: list[GeneratedText] = []
     with told("before its end: no text was written", resume=False), shown(progress) as bar:

@@ -10,7 +10,6 @@ from typing import Any
 
 from userdp.commands.answer import INNER, Answer
 from userdp.core.errors import UseError
-from userdp.core.files import OPERATOR_FILE, require_new, write_file
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.people.members import Statement, intakes, state_number, statement_for
@@ -40,8 +39,6 @@ def members(
     store: str | os.PathLike[str],
     *,
     user: str | None = None,
-    statement: str | os.PathLike[str] | None = None,
-    overwrite: bool = False,
 ) -> Members:
     """Say who was charged what, and what one person can be told.
 
@@ -57,25 +54,16 @@ def members(
         store: a user store, or its folder.
         user: the id of the person who asks; - to read it from standard input, which unlike a
             command line stands neither in the list of processes nor in the shell's history.
-        statement: a file to write the statement for that person to, for the operator only.
-        overwrite: replace the file at statement.
 
     Raises:
         UseError: no store is there, or nobody in it has this id.
     """
-    if statement is not None:
-        if user is None:
-            raise UseError("a statement is for one person", hint="name the person: --user ID")
-        require_new(Path(statement), overwrite=overwrite, name="statement.txt")
     opened = UserStore.open(place := Path(store), fixed_graph=True)
     ledger = StoreLedger(place)
     if user is not None:
         name = person(user)
         ledger.look("members")  # that nobody has this id is an answer too
-        made = statement_for(opened, name)
-        if statement is not None:
-            write_statement(Path(statement), made)
-        return Members(store=place, statement=made)
+        return Members(store=place, statement=statement_for(opened, name))
     ledger.look("members")
     history, joined = ledger.history(), list[dict[str, Any]]()
     for one in intakes(opened, history):
@@ -89,11 +77,6 @@ def members(
         for at in [state_number(opened, charge)]
     ]
     return Members(store=place, operator_only=True, joined=tuple(joined), charges=tuple(charges))
-
-
-def write_statement(path: Path, made: Statement) -> None:
-    """Write what a person can be told, for nobody but the operator to read."""
-    write_file(path, "\n\n".join([*made.lines(), ""]).encode(), mode=OPERATOR_FILE)
 
 
 def person(user: str) -> str:

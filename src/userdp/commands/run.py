@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,11 +80,6 @@ def folder_of(run: Place) -> Path:
             f"there is no run at {path}", hint="name the folder that a run was trained in"
         )
     return path
-
-
-def opened(store: str | os.PathLike[str], *, fixed_graph: bool = False) -> UserStore:
-    """A store, opened; ``fixed_graph`` where what is done with it holds for several owners too."""
-    return UserStore.open(Path(store), fixed_graph=fixed_graph)
 
 
 def claim(place: Place | UserStore, *, delta: float | None = None) -> Claim:

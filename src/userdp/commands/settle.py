@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from userdp.claims import Claim
 from userdp.claims import claim as claim_at
-from userdp.commands.answer import Answer
 from userdp.commands.run import Place, folder_of
 from userdp.ledger import RunFolder
 from userdp.ledger.run import end_early
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settled(Answer):
-    """A run that was settled before its end.
-
-    Args:
-        run: its folder.
-        store: that it was charged in.
-        steps_attempted: that any of its folders began.
-        steps_planned: that it had reserved.
-        steps_charged: that it costs.
-        why_whole_plan: why it costs its whole plan; None where only the attempts count.
-        share_given_back: the part of the store's budget that was freed, from 0 to 1; None without a
-            filter.
-        store_claim: of the store, afterwards.
-    """
-
-    run: Path
-    store: Path
-    steps_attempted: int
-    steps_planned: int
-    steps_charged: int
-    why_whole_plan: str | None
-    share_given_back: float | None
-    store_claim: Claim
-
-
-def settle(run: Place) -> Settled:
+def settle(run: Place) -> dict[str, Any]:
     """End an unfinished run: its price is then final.
 
     Under a budget with a filter (userdp store budget) the steps that did not run are given back, if
@@ -54,26 +25,24 @@ def settle(run: Place) -> Settled:
     Args:
         run: an unfinished run, or its folder.
 
+    Returns:
+        The steps that the run had planned, began and is charged with; why it costs its whole plan,
+        where it does; and the claim of the store, afterwards.
+
     Raises:
         UseError: it is finished or settled, trains without privacy, or is a private selection's.
         FailureError: a process trains it.
     """
     ledger, charge = end_early(RunFolder(folder := folder_of(run)))
-    budget, given_back = ledger.history().budget, None
     assert charge.plan is not None
     assert charge.settlement is not None
-    if budget is not None:
-        whole = budget.filter.of_steps(charge.plan.mechanism)
-        given_back = 0.0
-        if whole is not None and charge.stopped is not None:
-            given_back = (whole.rho - charge.cost(budget.filter).rho) / budget.filter.capacity
-    return Settled(
-        run=folder,
-        store=ledger.store,
-        steps_attempted=charge.steps,
-        steps_planned=charge.plan.steps,
-        steps_charged=charge.plan.steps if charge.stopped is None else charge.stopped,
-        why_whole_plan=charge.settlement.whole or None,
-        share_given_back=given_back,
-        store_claim=claim_at(ledger.store),
-    )
+    planned = charge.plan.steps
+    return {
+        "run": str(folder),
+        "store": str(ledger.store),
+        "steps_attempted": charge.steps,
+        "steps_planned": planned,
+        "steps_charged": planned if charge.stopped is None else charge.stopped,
+        "why_whole_plan": charge.settlement.whole or None,
+        "store_claim": claim_at(ledger.store),
+    }

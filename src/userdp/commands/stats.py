@@ -4,46 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answer import INNER, Answer
 from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
-from userdp.data.exact_counts import StoreStatistics, describe
+from userdp.data.exact_counts import describe
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.queries import DEFAULT_STATISTICS, release
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Counted(Answer):
-    """A store in numbers.
-
-    Args:
-        store: its folder.
-        exact: operator-only; None where the numbers were released under DP.
-        released: what may be published, and at which price.
-    """
-
-    store: Path
-    exact: StoreStatistics | None = field(default=None, metadata=INNER)
-    released: dict[str, Any] | None = field(default=None, metadata=INNER)
-
-    @property
-    def answers(self) -> list[dict[str, Any]]:
-        """What was released."""
-        return [] if self.released is None else list(self.released["answers"])
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One for each answer, or for each split."""
-        parts = {} if self.exact is None else plain(self.exact)["splits"]
-        sizes = ("users", "examples", "tokens")
-        return self.answers or [
-            {"split": name, **{one: part[one] for one in sizes}, **part["examples_per_user"]}
-            for name, part in parts.items()
-        ]
 
 
 def stats(
@@ -52,7 +21,7 @@ def stats(
     epsilon: float | None = None,
     ask: Sequence[str] = (),
     most_examples: int = 4096,
-) -> Counted:
+) -> dict[str, Any]:
     """Count a store's users and examples: exactly, or under DP.
 
     Without epsilon the numbers are exact, so they are for the store's operator: they are not
@@ -69,6 +38,9 @@ def stats(
         ask: users, examples, median, p1 to p99; by default users, examples and median.
         most_examples: public bound on a user's examples; a user with more counts as having so many.
 
+    Returns:
+        The exact numbers, ``operator_only``; or the DP ``answers`` and their price.
+
     Raises:
         UseError: no store is there, an argument is out of range, or the budget refuses the price.
     """
@@ -77,10 +49,8 @@ def stats(
     opened = UserStore.open(path := Path(store), fixed_graph=True)
     if epsilon is None:
         StoreLedger(path).look("stats")
-        return Counted(store=path, exact=describe(opened))
+        return {"store": str(path), **plain(describe(opened))}
     names = tuple(ask) or DEFAULT_STATISTICS
     answers = release(opened, epsilon=epsilon, names=names, most_examples=most_examples)
     price = {"epsilon": epsilon, "delta": 0.0, "unit": "user", "adjacency": "add-or-remove"}
-    return Counted(
-        store=path, released={"operator_only": False, **price, "answers": encode(answers)}
-    )
+    return {"store": str(path), "operator_only": False, **price, "answers": encode(answers)}

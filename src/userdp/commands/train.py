@@ -100,9 +100,10 @@ def train(
             checkpoint, from which ``resume`` goes on.
     """
     from userdp.commands.progress import shown
-    from userdp.commands.run import Run, claim, opened
+    from userdp.commands.run import Run, claim
     from userdp.core.stages import NoProgress
     from userdp.data.integrity import require_intact
+    from userdp.data.user_store import UserStore
     from userdp.ledger import StoreLedger
     from userdp.ledger.lines import Declare
     from userdp.plans.proposal import declared_users
@@ -119,7 +120,8 @@ def train(
     )  # fmt: skip
     chosen, learned = _resolved(plan, folder, config, given, resume=resume)
     run = RunOptions(**given["run"])
-    people = opened(store, fixed_graph=True)  # the plan is held against its adjacency in training
+    # The plan is held against the store's adjacency in training.
+    people = UserStore.open(Path(store), fixed_graph=True)
     if isinstance(chosen, PlainPlan):
         if declare:
             raise UseError("a run without privacy claims nothing: there is nothing to declare")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from userdp.commands.progress import shown
-from userdp.commands.run import opened
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError, warn
 from userdp.core.stages import Progress
 from userdp.data.splits import Split
+from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
@@ -92,7 +92,7 @@ def tune(
         UseError: an argument is out of range or fits no other; nothing was charged.
         Interrupted: by Ctrl-C or SIGTERM; the trial that trained finished its step.
     """
-    people = opened(store, fixed_graph=True)  # each plan is held against it
+    people = UserStore.open(Path(store), fixed_graph=True)  # each plan is held against it
     given = read(settings, sections())
     several = isinstance(plan, Sequence) and not isinstance(plan, str)
     plans: list[Any] = list(cast("Sequence[AnyPlan]", plan)) if several else [plan]
