@@ -107,7 +107,8 @@ def test_nothing_of_the_person_is_left_and_everything_else_is(life):
     assert claim(life / "done").to_dict() == before
     assert (life / "done" / "ledger.jsonl").read_bytes() == ledger_before
     assert (life / "done" / "model").is_dir()
-    assert claim(life / "done").lineage.parts[0].id in "\n".join(done.statement.lines())
+    said = "\n".join(done.statement.lines())
+    assert claim(life / "done").lineage.parts[0].id in said
     assert "no bound, since it was made without privacy" in said
 
 

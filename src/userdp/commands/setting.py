@@ -119,18 +119,16 @@ def samplings(*, without: Sequence[str] = ()) -> Section:
     """The kinds of sampling, and every constant that one of them has."""
     from userdp.sampling import SAMPLINGS
 
-    told: dict[str, dict[str, list[str]]] = {"kind": {}}
-    kinds: dict[str, Any] = {"kind": StrEnum("Kind", {kind: kind for kind in SAMPLINGS})}
+    hints: dict[str, Any] = {}
+    words: dict[str, list[str]] = {}
     for kind, sampling in SAMPLINGS.items():
-        kinds |= get_type_hints(sampling) | {"kind": kinds["kind"]}
-        for name, words in {"kind": sampling.words.draw, **sampling.words.options}.items():
-            told.setdefault(name, {}).setdefault(words, []).append(kind)
+        hints |= get_type_hints(sampling)
+        for name, meaning in {"kind": sampling.words.draw, **sampling.words.options}.items():
+            words.setdefault(name, []).append(f"{kind}: {meaning}")
+    hints["kind"] = StrEnum("Kind", {kind: kind for kind in SAMPLINGS})
     return {
-        name: Setting(
-            kind=kinds[name],
-            words="; ".join(f"{', '.join(who)}: {words}" for words, who in each.items()),
-        )
-        for name, each in told.items()
+        name: Setting(kind=hints[name], words="; ".join(each))
+        for name, each in words.items()
         if name not in without
     }
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from userdp.claims import Claim, claim
-from userdp.claims.verify import kind_of
+from userdp.claims import claim
+from userdp.claims.verify import Checked, kind_of
 from userdp.claims.verify import verify as check
-from userdp.commands.answer import ASIDE, INNER, Answer
+from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
@@ -26,22 +25,18 @@ class Verified(Answer):
 
     Args:
         subject: "store", "run", "model" or "export".
-        facts: where it lies, by that name, and what was found of such a subject only.
-        problems: what differs from what was written; none where all is well.
-        claim: of what is there, if something is claimed.
-        said: what else is to be known where all is well.
+        path: the folder.
+        checked: what differs from what was written, and what is claimed.
     """
 
     subject: str
-    facts: Mapping[str, Any] = field(metadata=INNER)
-    problems: tuple[str, ...]
-    claim: Claim | None
-    said: tuple[str, ...] = field(metadata=ASIDE)
+    path: Path
+    checked: Checked = field(metadata=INNER)
 
     @property
     def ok(self) -> bool:
         """Whether all is as written."""
-        return not self.problems
+        return not self.checked.problems
 
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp verify --json`` prints."""
@@ -86,27 +81,17 @@ def verify(
             hint="name a folder that `userdp export RUN --out DIR --sign KEY` wrote",
         )
     if is_store(place) or not place.exists():
-        return _of_store(place, quick=quick, progress=progress)
+        return Verified(subject="store", path=place, checked=_of_store(place, quick, progress))
     if subject is None:
         raise UseError(
             f"{place} is neither a store nor a run nor a model nor an export: there is nothing to "
             "check it by",
             hint="name a folder that `userdp prepare`, `train` or `export` wrote",
         )
-    checked = check(place, key=public)
-    facts: dict[str, Any] = {subject: place}
-    if subject == "export":
-        facts |= {"signed_by": checked.signed_by, "second": checked.second}
-    return Verified(
-        subject=subject,
-        facts=facts,
-        problems=checked.problems,
-        claim=checked.claim,
-        said=checked.notes,
-    )
+    return Verified(subject=subject, path=place, checked=check(place, key=public))
 
 
-def _of_store(path: Path, *, quick: bool, progress: Progress | None) -> Verified:
+def _of_store(path: Path, quick: bool, progress: Progress | None) -> Checked:
     with shown(progress) as bar:
         checked = verify_store(path, quick=quick, progress=bar)
     problems, claimed = list(checked.problems), None
@@ -116,10 +101,5 @@ def _of_store(path: Path, *, quick: bool, progress: Progress | None) -> Verified
     except UseError as error:  # for this command a broken chain is what it looks for
         problems.append(error.message)
     # No size and no count: those are exact facts about people's text, and a look at them a line.
-    return Verified(
-        subject="store",
-        facts={"store": path, "files": checked.files},
-        problems=tuple(problems),
-        claim=claimed,
-        said=(f"{checked.files} files: as written",),
-    )
+    notes = (f"{checked.files} files: as written.",)
+    return Checked(problems=tuple(problems), claim=claimed, notes=notes)
