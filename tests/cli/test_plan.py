@@ -138,7 +138,7 @@ def test_under_a_budget_the_plan_says_what_of_it_a_run_takes(store, plan):
     query(StoreLedger(store), "q", name="users", pure_epsilon=0.5)
     status, said = plan(store, "--most-noise", 1000, **FEW)
     assert status == 0
-    assert "note: the store has a budget of epsilon 8, of which " in said
+    assert "note: of the store's budget " in said
     assert "is added to that" not in said
 
 

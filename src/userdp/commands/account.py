@@ -13,7 +13,7 @@ from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.accounting.bracket import Bracket
 from userdp.claims import Claim
 from userdp.commands.answer import ASIDE, INNER, Answer
-from userdp.commands.setting import Section, read, samplings
+from userdp.commands.setting import Section, read, refuse, samplings
 from userdp.core.clip import Clip
 from userdp.core.codec import encode
 from userdp.core.errors import UseError, warn
@@ -43,7 +43,7 @@ class Priced(Answer):
 def account(
     *,
     ledger: str | os.PathLike[str] | None = None,
-    sampling: str | Sampling | None = None,
+    sampling: str | None = None,
     sampling_probability: float | None = None,
     group_size: int | None = None,
     steps: int | None = None,
@@ -93,28 +93,29 @@ def account(
     constants = {name: one for name, one in own.items() if one is not None}
     constants |= read(settings, sections())["sampling"]
     more = {"curve": curve, "proof": proof}
-    if curve and accountant not in (None, "contour"):
-        raise UseError("--curve is computed by contour: leave --accountant out, or --curve")
+    of_mechanism = (sampling, population, epsilon, noise_multiplier, steps, *constants.values())
+    refuse({
+        "--curve is computed by contour: leave --accountant out, or --curve": curve
+        and accountant not in (None, "contour"),
+        "--ledger says it all: leave the options of a mechanism out": ledger is not None
+        and any(one is not None for one in of_mechanism),
+    })  # fmt: skip
     if ledger is not None:
-        beside = (sampling, population, epsilon, noise_multiplier, steps, *constants.values())
-        if any(one is not None for one in beside):
-            raise UseError("--ledger says it all: leave the options of a mechanism out")
         return _of_ledger(Path(ledger), delta, accountant, **more)
-    law = _sampling(sampling or "users", constants, population)
+    law = _sampling({"kind": sampling or "users", **constants}, population)
     require_said({"steps": steps}, why="epsilon depends on it")
     noise = Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier)
     mechanism = law.price(noise, Clip(l2_norm=1.0), require_count("steps", steps or 0))
-    if [noise_multiplier, delta, epsilon].count(None) != 1:
-        raise UseError(
-            "account needs two of --noise-multiplier, --delta and --epsilon (or --ledger PATH): "
-            "the third is computed"
-        )
-    if delta is None and epsilon is not None:
-        if accountant is not None:
-            raise UseError("--accountant computes epsilon, and --epsilon says it: leave one out")
+    refuse({
+        "account needs two of --noise-multiplier, --delta and --epsilon (or --ledger PATH): the "
+        "third is computed": [noise_multiplier, delta, epsilon].count(None) != 1,
+        "--accountant computes epsilon, and --epsilon says it: leave one out": accountant
+        and delta is None,
+    })  # fmt: skip
+    if delta is None:
+        assert epsilon is not None
         told = _answer(mechanism, mechanism.delta(epsilon), of="delta", at=epsilon, **more)
         return Priced(values=_facts(law, mechanism) | told)
-    assert delta is not None
     _warn_of_delta(law, population, delta)
     chosen, goal = Accountant(accountant or "contour"), dict[str, float]()
     if epsilon is not None:
@@ -129,28 +130,22 @@ def sections() -> dict[str, Section]:
     return {"sampling": samplings(without=("group_size", "sampling_probability"))}
 
 
-def _sampling(
-    sampling: str | Sampling, constants: dict[str, Any], population: int | None
-) -> Sampling:
+def _sampling(constants: dict[str, Any], population: int | None) -> Sampling:
     """The sampling that is described; `UseError` names what is missing or stray."""
-    if isinstance(sampling, Sampling):
-        return sampling
-    kind = str(constants.get("kind", sampling))
+    kind, group_size = str(constants.pop("kind")), constants.get("group_size")
     law = SAMPLINGS.get(kind)
     if law is None or not law.covered:
         priced = [kind for kind, one in SAMPLINGS.items() if one.covered]
         raise UseError(f"there is no price of sampling {kind!r}", hint=one_of(kind, priced))
-    constants = {name: value for name, value in constants.items() if name != "kind"}
     if law.unit is PrivacyUnit.USER:
-        if "group_size" in constants:
-            raise UseError(
-                f"--group-size {constants['group_size']} has no meaning with --sampling {kind}: a "
-                "user is clipped as a whole, so its examples do not change epsilon",
-                hint="leave --group-size out, or use --sampling examples",
-            )
+        refuse({
+            f"--group-size {group_size} has no meaning with --sampling {kind}: a user is clipped "
+            "as a whole, so its examples do not change epsilon. Leave it out, or use --sampling "
+            "examples": group_size is not None
+        })  # fmt: skip
         constants["group_size"] = 1
     if population is not None and "least_population" in law.words.options:
-        constants = {"least_population": population} | constants
+        constants.setdefault("least_population", population)
     return law(**constants_of(law, constants))
 
 

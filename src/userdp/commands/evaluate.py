@@ -12,7 +12,7 @@ from typing import Any
 from userdp.commands.answer import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.commands.run import Place, folder_of
-from userdp.commands.setting import Section, read, section_of
+from userdp.commands.setting import Section, read, refuse, section_of
 from userdp.core.errors import UseError
 from userdp.core.interrupts import told as told_of
 from userdp.core.stages import Progress
@@ -118,7 +118,7 @@ def evaluate(
     splits = [*dict.fromkeys(Split(one) for one in ([split] if isinstance(split, str) else split))]
     bounds = {"loss_bound": loss_bound, "difference_bound": difference_bound}
     private = epsilon is not None
-    for why, wrong in {
+    refuse({
         "local.… says nothing without --personalize": local and not personalize,
         "loss_bound and difference_bound need --epsilon": not private and any(bounds.values()),
         "--personalize measures exactly: nothing is released under DP": private and personalize,
@@ -126,9 +126,7 @@ def evaluate(
         "--epsilon releases one split at a time: name one --split": private and len(splits) > 1,
         "--most-users reads the smallest hashes, so that one user more takes another's place: no "
         "epsilon for one user would hold": private and most_users is not None,
-    }.items():
-        if wrong:
-            raise UseError(why)
+    })  # fmt: skip
     for name, bound in bounds.items():
         _require_round(name, bound)
     people = UserStore.open(Path(store), fixed_graph=not private)  # exact numbers claim nothing

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from userdp.claims import Claim
 from userdp.claims.lineage import followed
 from userdp.claims.parts import ConditionKind
-from userdp.claims.released import copy_released, require_no_links, unbound
+from userdp.claims.released import copy_released, require_no_links
 from userdp.claims.signing import ENVELOPE, STATEMENT, Signer, Statement, digests_of, told_of
 from userdp.claims.verify import run_differs
 from userdp.claims.verify import verify as checked_export
@@ -98,8 +97,9 @@ def export(
             "never written over or into something else",
             hint="choose a new --out, or remove what is there",
         )
-    told: dict[str, Any] = {"license": license, "datasets": tuple(dataset), "tags": tuple(tag)}
-    given = CardFacts(base_model=base_model, **told)
+    given = CardFacts(
+        base_model=base_model, license=license, datasets=tuple(dataset), tags=tuple(tag)
+    )
     signer = None if sign is None else Signer(Path(sign))
     record = _record(folder)
     facts = _released(record)
@@ -176,11 +176,6 @@ def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list
         notes.append(
             "The claim does not cover a choice of this run among several: let `userdp tune` choose "
             "(docs/tuning.md)."
-        )
-    if others := unbound(run):
-        notes.append(
-            f"{len(others)} file(s) of the run's folder stayed behind ({', '.join(others[:5])}): "
-            "the run's ledger does not speak of them."
         )
     if given.license is None:
         notes.append("The card names no license, without which nobody may use the model.")

@@ -21,7 +21,7 @@ def forget(
     yes: bool = False,
     progress: Progress | None = None,
 ) -> Forgotten:
-    """Erase a person from a store and from what was made of its text.
+    """Erase a person from a store and what was made of its text.
 
     The store becomes the one that would have been prepared without them, and a line without their
     id is left in its ledger. Interrupted runs may go on. No claim changes: what was released while

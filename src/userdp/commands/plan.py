@@ -11,12 +11,11 @@ from typing import Annotated, Any
 from userdp.claims.claims import foreseen
 from userdp.claims.subject import Subject, ancestry
 from userdp.commands.progress import shown
-from userdp.commands.setting import Section, read, section_of
-from userdp.core.errors import UseError, warn
+from userdp.commands.setting import Section, read, refuse, section_of
+from userdp.core.errors import warn
 from userdp.core.files import require_new
 from userdp.core.interrupts import told
 from userdp.core.stages import Progress
-from userdp.core.vocabulary import epsilon_up
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
@@ -99,30 +98,20 @@ def plan(
     config = TrainConfig(
         model=str(model or "bundled"), lora_rank=lora_rank, micro_batch=micro_batch
     )
-    if hardware is not None and model is None:
-        raise UseError(
-            "hardware predicts what a step of the model costs, and no model is given",
-            hint="add --model MODEL: a folder, a name on the hub, 'bundled' or 'new'; --norms may "
-            "stay beside it",
-        )
-    if norms is not None and model is not None and hardware is None:
-        raise UseError(
-            "--norms and --model exclude each other: one says how long gradients are, the other "
-            "measures it",
-            hint="give --model MODEL to measure them now, or --norms FILE; with neither, public "
-            "rules choose",
-        )
-    if model is None and (norms_out is not None or settings):
-        raise UseError(
-            "--norms-out and --set measure.… say nothing where no norms are measured",
-            hint="add --model MODEL, whose norms they are",
-        )
-    if who.source is Provenance.DP_RELEASE and model is not None and norms_out is None:
-        raise UseError(
-            "norms under DP are paid for once, and a plan that fails would lose them",
-            hint="add --norms-out norms.json",
-        )
-    if norms is None and model is not None:
+    measures = norms is None and model is not None
+    refuse({
+        "--hardware predicts what a step of a model costs: add --model MODEL; --norms may stay "
+        "beside it": hardware is not None and model is None,
+        "--norms says how long gradients are, and --model measures it: leave one out; with "
+        "neither, public rules choose": None not in (norms, model) and hardware is None,
+        "--norms-out and --set measure.… are of norms that are measured: add --model MODEL, "
+        "whose norms they are": model is None and (norms_out is not None or settings),
+        "norms under DP are paid for once, and a plan that fails would lose them: add "
+        "--norms-out norms.json": measures
+        and norms_out is None
+        and who.source is Provenance.DP_RELEASE,
+    })  # fmt: skip
+    if measures:
         how = {"population": goals.get("population"), "device": device}
         norms = _measured(path, who, config, progress, **how)
     elif norms is not None and not isinstance(norms, GradientNorms):
@@ -137,13 +126,11 @@ def plan(
     base = None if model is None else ancestry(Subject(name=str(model), loaded=True), ledger)
     prediction["claim"] = foreseen(history, proposal.plan, base=base)
     if history.budget is not None:
-        spent, opened = overview(history).spent or 0.0, history.budget.filter
-        more = share_of(opened, proposal.plan)
-        refused = "" if spent + more <= 1 else ": it would be refused"
+        spent = overview(history).spent or 0.0
+        more = share_of(history.budget.filter, proposal.plan)
         notes.append(
-            f"the store has a budget of epsilon {epsilon_up(opened.epsilon)}, of "
-            f"which {100 * spent:.1f} % is spent; a run of this plan takes {100 * more:.1f} %"
-            f"{refused}"
+            f"of the store's budget {100 * spent:.1f} % is spent; a run of this plan takes "
+            f"{100 * more:.1f} %{'' if spent + more <= 1 else ': it would be refused'}"
         )
     proposal = replace(proposal, prediction=prediction, notes=tuple(notes))
     if out is not None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.commands.progress import shown
-from userdp.commands.setting import Section, read, section_of
-from userdp.core.errors import UseError, warn
+from userdp.commands.setting import Section, read, refuse, section_of
+from userdp.core.errors import warn
 from userdp.core.files import read_json
 from userdp.core.interrupts import held, told
 from userdp.core.stages import Progress
@@ -96,13 +96,11 @@ def prepare(
         Interrupted: by Ctrl-C or SIGTERM; the place is as it was.
     """
     place = Path(out)
-    if append and overwrite:
-        raise UseError("--append and --overwrite exclude each other", hint="give one of them")
-    if str(ledger) == REQUIRED:
-        raise UseError(
-            "this configuration wants a privacy ledger that the stores of these people share",
-            hint="name it: --ledger /path/to/ledger.jsonl",
-        )
+    refuse({
+        "--append and --overwrite exclude each other: give one of them": append and overwrite,
+        "this configuration wants a privacy ledger that the stores of these people share: name "
+        "it with --ledger /path/to/ledger.jsonl": str(ledger) == REQUIRED,
+    })  # fmt: skip
     shared = None if ledger is None else Path(ledger)
     if shared is not None:
         StoreLedger.require_shareable(place, shared)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from userdp.claims import Claim
 from userdp.commands.answer import Answer
 from userdp.commands.run import Place, folder_of
-from userdp.core.errors import UseError
+from userdp.commands.setting import refuse
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 from userdp.reporting.facts import About, Facts, read_runs, read_store_total
 from userdp.reporting.meaning import FALSE_ALARMS
@@ -86,21 +86,19 @@ def report(
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     folders = [folder_of(run) for run in several]
     page, sheet = (None if one is None else Path(one) for one in (out, summary))
-    if page is None and sheet is None:
-        raise UseError(
-            "report needs a place for what it writes",
-            hint="--out report.html, or --summary summary.html; a model card comes with `export`",
-        )
+    refuse({
+        "nothing says where to write: give --out report.html, or --summary summary.html": not (
+            page or sheet
+        ),
+        "--out and --summary name the same file: name two": page and sheet and (
+            page.resolve() == sheet.resolve()
+        ),
+        f"--summary is about one model, and {len(folders)} runs are named: name the run whose "
+        "model is released": sheet and len(folders) > 1,
+    })  # fmt: skip
     for file, name in ((page, "report.html"), (sheet, "summary.html")):
         if file is not None:
             require_new(file, overwrite=overwrite, name=name)
-    if page is not None and sheet is not None and page.resolve() == sheet.resolve():
-        raise UseError("--out and --summary name the same file", hint="name two")
-    if sheet is not None and len(folders) > 1:
-        raise UseError(
-            f"--summary is about one model, and {len(folders)} runs are named",
-            hint="name the run whose model is released",
-        )
     about = {"report_date": date.today()} | about
     facts = read_runs(folders)
     total = None if store is None else read_store_total(Path(store), facts)

@@ -94,6 +94,13 @@ class Setting:
 Section = Mapping[str, Setting]
 
 
+def refuse(cases: Mapping[str, Any]) -> None:
+    """`UseError` of the first sentence whose condition holds: what is wrong, and the way out."""
+    for sentence, wrong in cases.items():
+        if wrong:
+            raise UseError(sentence)
+
+
 def documented(thing: Any) -> dict[str, str]:
     """What the ``Args`` of a docstring say of each name, without the source's line breaks."""
     block = re.search(r"\nArgs:\n(.*?)(?=\n\S|\Z)", inspect.getdoc(thing) or "", re.DOTALL)

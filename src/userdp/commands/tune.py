@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from userdp.commands.progress import shown
-from userdp.commands.setting import Section, read, section_of
+from userdp.commands.setting import Section, read, refuse, section_of
 from userdp.core.errors import UseError, warn
 from userdp.core.stages import Progress
 from userdp.data.splits import Split
@@ -100,17 +100,13 @@ def tune(
     if tuning is None:
         tried = (plans, learning_rate, l2_clip_norm, optimizer, settings, config)
         numbers = (epsilon, population, delta, score_epsilon, loss_bound, mean_trials, distribution)
-        if not resume:
-            raise UseError(
-                "a tuning needs --tuning by name: what the winner claims depends on how it is "
-                "chosen",
-                hint="non-private, composition or private-selection; see `userdp tune --help`",
-            )
-        if any(tried) or any(one is not None for one in numbers):
-            raise UseError(
-                "--resume goes on with what the tuning began with: these options would be ignored",
-                hint="give --resume alone, or all of the options once more",
-            )
+        refuse({
+            "a tuning needs --tuning by name, since what the winner claims depends on how it is "
+            "chosen: non-private, composition or private-selection": not resume,
+            "--resume goes on with what the tuning began with, and these options would be "
+            "ignored: give --resume alone, or all of the options once more": any(tried)
+            or any(one is not None for one in numbers),
+        })  # fmt: skip
     else:
         learning = given["learning"]
         learned = TrainConfig(**learning) if config is None else changed(config, **learning)
