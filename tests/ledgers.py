@@ -5,16 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from userdp.claims.lineage import Lineage
 from userdp.core.codec import text_of
 from userdp.ledger import History, RunLedger, StoreLedger, admission
-from userdp.ledger.lines import Begin, Finish, Query, Release, Reserve, Settle, StoreLine
-from userdp.plans import Plan, StepRecord
+from userdp.ledger.lines import (
+    Begin,
+    BeginTuning,
+    ChargeLine,
+    Finish,
+    Release,
+    Settle,
+    Statistic,
+    StoreLine,
+    kept_of,
+)
+from userdp.plans import Plan, PrivateSelection, StepRecord
 
 
 def unwritten(
@@ -67,12 +76,29 @@ def forget(store: Path) -> None:
 
 def reserve(ledger: StoreLedger, run_id: str, plan: Plan | None, **facts: Any) -> History:
     """Charge a run's whole plan."""
-    return ledger.append(replace(Reserve.of(run_id, plan), **facts))
+    return ledger.append(ChargeLine(run_id=run_id, pays_for=kept_of(plan), **facts))
 
 
-def query(ledger: StoreLedger, query_id: str, **facts: Any) -> History:
-    """Charge an answer."""
-    return ledger.append(Query(run_id=query_id, **facts))
+def query(ledger: StoreLedger, query_id: str, name: str, pure_epsilon: float) -> History:
+    """Charge a statistic."""
+    asked = Statistic(name=name, pure_epsilon=pure_epsilon)
+    return ledger.append(ChargeLine(run_id=query_id, pays_for=asked))
+
+
+def select(
+    ledger: StoreLedger,
+    run_id: str,
+    selection: PrivateSelection,
+    *,
+    constants: tuple[str, ...] = (),
+    slots: Mapping[str, str] | None = None,
+    state: str = "",
+) -> History:
+    """Charge a private selection, which draws these slots if it has drawn none."""
+    return ledger.append(
+        BeginTuning(run_id=run_id, constants=constants, slots=slots or {}),
+        ChargeLine(run_id=run_id, pays_for=selection, state=state),
+    )
 
 
 def settle(

@@ -10,7 +10,7 @@ from scipy import stats
 
 from tests.federated.plans import PRIVATE
 from tests.federated.plans import plan as federation
-from tests.ledgers import reserve, run_with
+from tests.ledgers import reserve, run_with, select
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, gaussian_steps
@@ -26,7 +26,6 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.lines import BeginTuning
 from userdp.noise.gaussian import distance
 from userdp.plans import FixedGrid, PrivateSelection
 
@@ -104,7 +103,7 @@ def store_claim(folder, plan):
     store = StoreLedger(folder)
     reserve(store, "one", plan)
     reserve(store, "two", plan)
-    store.append(BeginTuning(run_id="s", constants=(), selection=selection(plan)))
+    select(store, "s", selection(plan))
     return claim(folder).guarantee.epsilon
 
 

@@ -51,7 +51,7 @@ def without_answers(history, charges, parts_of=claims_module.parts_of):
 
 
 def about_nothing(history, charges, bases_of=lineage_module.bases_of):
-    return bases_of(history, [one for one in charges if one.query_epsilon is None])
+    return bases_of(history, [one for one in charges if one.statistic is None])
 
 
 def without_runs(*args, inherited=lineage_module.inherited):

@@ -142,7 +142,7 @@ def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path,
     assert (status, "gradient norms" in told) == (0, True)
     norms = GradientNorms.load(tmp_path / "norms.json")
     (line,) = StoreLedger(charged / "store").charges()
-    assert (norms.ledger_line, line.query_epsilon) == (line.run_id, 200.0)
+    assert (norms.ledger_line, line.statistic.pure_epsilon) == (line.run_id, 200.0)
     assert norms.users == 100  # as declared: how many were measured is private
     assert norms.median_examples_per_user is None
     exact = probed(charged, source=Provenance.PUBLIC, max_group_size=2)

@@ -27,13 +27,11 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter, erase_user
 
-STATE = "0" * 32
-
 
 def erase(path, user, **options):
     row = UserStore.open(path).user_ids().index(user)
     with changing(path):
-        return erase_user(path, row, state=STATE, **{"remove": (), **options})
+        return erase_user(path, row, **{"remove": (), **options})
 
 
 def without(texts, user):
@@ -193,7 +191,7 @@ def test_greedy_ownership_is_not_decided_anew(tmp_path):
     assert store.user_ids() == [b"ann", b"cid"], "ann's other records were over her bound"
     kept = examples_of(store, b"cid")
     with changing(store.path):
-        meta = erase_user(store.path, 0, state=STATE, remove=())
+        meta = erase_user(store.path, 0, remove=())
     now = UserStore.open(store.path, fixed_graph=True)
     assert [now.user_ids(), examples_of(now, b"cid")] == [[b"cid"], kept]
     assert meta.ownership == store.meta.ownership

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+from tests import ledgers
 from tests.ledgers import query, reserve, settle
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.filters import RenyiFilter
@@ -42,8 +43,7 @@ def run(ledger: StoreLedger, name: str, *words: str) -> None:
 def select(ledger: StoreLedger, *slots: str, selection: PrivateSelection = SELECTION) -> History:
     """Charge a private selection, which draws these slots if it has drawn none."""
     drawn = dict.fromkeys(slots, "constants")
-    line = BeginTuning(run_id="s", constants=("constants",), selection=selection, slots=drawn)
-    return ledger.append(line)
+    return ledgers.select(ledger, "s", selection, constants=("constants",), slots=drawn)
 
 
 VERBS = {
@@ -88,6 +88,6 @@ def parts(ledger: StoreLedger) -> str:
 def inherits(ledger: StoreLedger) -> tuple[str, str]:
     """What the last run descends from besides its own steps: the ids of parts, and the looks."""
     *_, last = ledger.history().charges.values()
-    lineage = inherited(ledger.history(), last.run_id, last.constants)
+    lineage = inherited(ledger.history(), last.run_id, last.line.constants)
     ids = " ".join(part.id for part in lineage.parts)
     return ids, "; ".join(one.told for one in lineage.conditions)

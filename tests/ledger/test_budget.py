@@ -156,9 +156,9 @@ def test_an_edited_filter_is_noticed(ledger):
 
 def test_charges_say_when_they_were_made(ledger):
     write(ledger, "run one")
-    assert ledger.history().charges["one"].when.endswith("+00:00")
+    assert ledger.history().charges["one"].line.when.endswith("+00:00")
     entries = [json.loads(line) for line in ledger.path.read_text().splitlines()]
-    assert [entry["kind"] for entry in entries] == ["store", "budget", "reserve"]
+    assert [entry["kind"] for entry in entries] == ["store", "budget", "charge"]
 
 
 # What is left, and what it buys.

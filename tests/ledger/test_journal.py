@@ -200,7 +200,7 @@ def test_a_full_disk_leaves_the_acknowledged_lines_and_no_half_line(tmp_path):
 ALL_AT_ONCE = """
 import sys
 from pathlib import Path
-from userdp.ledger.lines import Query
+from tests.ledgers import query
 from userdp.ledger.store import StoreLedger
 
 folder, name = Path(sys.argv[1]), sys.argv[2]
@@ -209,7 +209,7 @@ while not (folder / "go").exists():
     pass
 ledger = StoreLedger(folder)
 ledger.charges()  # what others have half written must not be in the way
-ledger.append(Query(run_id=name, name="users", pure_epsilon=0.1))
+query(ledger, name, name="users", pure_epsilon=0.1)
 """
 
 

@@ -23,11 +23,8 @@ SELECTION = PrivateSelection(
 )
 LINES = [
     lines.Store(id="i", inode=1),
-    lines.Reserve(
-        plan=encode(PLAN), recorded=None, again=None, logged=True, steered=False, **WORDS
-    ),
-    lines.Query(run_id="q", name="users", pure_epsilon=0.5, base=None, when="now", state="s"),
-    lines.BeginTuning(run_id="u", constants=("c",), selection=SELECTION, slots={"a": "c"}),
+    lines.ChargeLine(pays_for=PLAN, again=None, logged=True, steered=False, **WORDS),
+    lines.BeginTuning(run_id="u", constants=("c",), slots={"a": "c"}),
     lines.Open(run_id="r", attempts=0, nonce="n"),
     lines.Settle(run_id="r", steps=5, early=False, when="now"),
     lines.Release(run_id="r", weights="w", lineage={}),
@@ -35,7 +32,6 @@ LINES = [
     lines.Score(run_id="t", value=None),
     lines.Answer(run_id="q", value=3),
     lines.Look(what="stats"),
-    lines.Forget(before="a", after="b"),
     lines.Declare(constants="c"),
     lines.OpenBudget(run_id="b", filter=RenyiFilter.opened(epsilon=8.0, delta=1e-5), when="now"),
     lines.Begin(run_id="r", plan=PLAN, facts={"seq_len": 8}, lineage={}),
@@ -49,7 +45,11 @@ EVERY = pytest.mark.parametrize("line", LINES, ids=lambda line: type(line).__nam
 
 def test_there_is_one_of_each_kind_here():
     here = [one for one in vars(lines).values() if getattr(one, "__module__", "") == lines.__name__]
-    kinds = [one for one in here if hasattr(one, "kind")]
+    kinds = [
+        one
+        for one in here
+        if isinstance(one, type) and issubclass(one, lines.Line) and hasattr(one, "kind")
+    ]
     assert [type(line) for line in LINES] == kinds
 
 
@@ -57,6 +57,22 @@ def test_lines_are_read_back_as_they_were(tmp_path):
     journal.append(tmp_path / "ledger.jsonl", lambda before: LINES)
     journal._decoded.cache_clear()
     assert list(journal.read(tmp_path / "ledger.jsonl").lines) == LINES
+
+
+@pytest.mark.parametrize(
+    "paid",
+    [
+        None,
+        PLAN,
+        SELECTION,
+        lines.Statistic(name="users", pure_epsilon=0.5),
+        lines.OwnPlan(module="mine", steps=3, guarantee=PLAN.guarantee()),
+    ],
+    ids=lambda paid: type(paid).__name__,
+)
+def test_a_charge_says_what_it_pays_for(paid):
+    line = lines.ChargeLine(run_id="r", pays_for=paid)
+    assert decode(lines.StoreLine, encode(line), what="line 1") == line
 
 
 @EVERY
@@ -86,7 +102,7 @@ def test_invariant_8_a_count_below_zero_which_would_make_a_claim_smaller_is_refu
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, 701.0])
 def test_invariant_8_an_epsilon_out_of_its_range_is_refused(epsilon):
     with pytest.raises(UseError):
-        lines.Query(run_id="q", name="users", pure_epsilon=epsilon)
+        lines.Statistic(name="users", pure_epsilon=epsilon)
     with pytest.raises(UseError):
         lines.ReleaseLoss(split="train", epsilon=epsilon, query_ids=(), told={})
 

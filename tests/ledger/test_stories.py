@@ -176,7 +176,7 @@ def test_twin_where_the_order_does_not_count_the_choice_among_declared_constants
     ledger, monkeypatch
 ):
     monkeypatch.setattr(
-        History, "fixed_at", lambda self, constants, begun: self.declared.get(constants, begun)
+        History, "fixed_at", lambda self, constants: self.declared.get(constants, len(self.lines))
     )
     write(ledger, "declare a; declare b; look stats; ask; run r of b")
     assert inherits(ledger) == ("", "")
@@ -259,7 +259,7 @@ def take(ledger, slot, trial, constants="constants", base=None):
 
 def test_slots_are_drawn_once(selecting):
     before = selecting.path.read_bytes()
-    assert select(selecting, "c").slots["s"] == {"a": "constants", "b": "constants"}
+    assert select(selecting, "c").tunings["s"][1].slots == {"a": "constants", "b": "constants"}
     assert selecting.path.read_bytes() == before
 
 
@@ -291,7 +291,7 @@ def test_invariant_13_a_store_pays_once_for_what_the_base_models_of_trials_had_l
 
 
 def test_broken_twin_a_slot_that_nobody_remembers_is_taken_twice(selecting, monkeypatch):
-    monkeypatch.setattr(History, "taken", {})
+    monkeypatch.setattr(History, "trials", {})
     for trial in ("t", "again"):
         take(selecting, "a", trial)
 

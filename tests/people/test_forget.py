@@ -10,7 +10,7 @@ import pytest
 import userdp
 from tests.claims.lives import PLAN, begin
 from tests.data.corpora import ListSource, examples_of, interleaved, problems_of
-from tests.ledgers import the_first, unwritten
+from tests.ledgers import the_first
 from tests.plans import plan_of_size
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
@@ -21,9 +21,8 @@ from userdp.data.pipeline import append_records
 from userdp.data.splits import Split
 from userdp.data.store_folder import Place, places_of, remember
 from userdp.data.user_store import UserStore
-from userdp.ledger import RunFolder, StoreLedger, admission
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.counter import Counter
-from userdp.ledger.lines import Forget
 from userdp.people.forget import find_runs
 from userdp.sampling import FixedSizeUsers
 from userdp.training.config import PlainPlan
@@ -134,31 +133,18 @@ def test_public_bounds_on_exact_numbers_are_held_against_those_who_stayed(life):
         begin(UserStore.open(life / "store"), life / "fixed", bounded, resume=True)
 
 
-@pytest.mark.parametrize("change", ["an append", "without a line"])
-def test_a_run_does_not_go_on_over_a_change_that_the_ledger_does_not_hold(
-    life, change, monkeypatch
-):
-    """The twin: whoever erases without the line could change the store as they like."""
-    if change == "an append":
-        append_records(ListSource(interleaved({b"late": [TEXT]})), life / "store")
-    else:
-        monkeypatch.setattr(admission, "is_new", unwritten(Forget))
+def test_a_run_does_not_go_on_over_an_erasure_after_which_somebody_joined(life):
     userdp.forget(life / "store", USER, yes=True)
+    append_records(ListSource(interleaved({b"late": [TEXT]})), life / "store")
     with pytest.raises(UseError, match="the store is not the one"):
         begin(UserStore.open(life / "store"), life / "stopped", resume=True)
 
 
-def test_the_ledger_has_a_line_without_the_id_and_no_charge(life):
+def test_the_ledger_holds_nothing_of_who_left(life):
     ledger = StoreLedger(life / "store")
-    before = ledger.history()
+    before = ledger.path.read_bytes()
     userdp.forget(life / "store", USER, yes=True)
-    after = ledger.history()
-    assert after.charges == before.charges
-    assert after.looks == before.looks
-    ((_, line),) = after.of(Forget)
-    state = UserStore.open(life / "store").meta.state
-    assert (line.before, line.after) == (UserStore.open(life / "store").meta.store_id, state.id)
-    assert USER not in (life / "store" / "ledger.jsonl").read_text()
+    assert ledger.path.read_bytes() == before
 
 
 def test_a_run_that_opened_the_store_before_does_not_begin_after(life):
@@ -206,7 +192,6 @@ def test_an_answer_that_only_tells_who_is_there_is_a_look(life, user):
     assert command(["store", "forget", str(store), "--user", user]) == 2
     history = StoreLedger(store).history()
     assert "forget" in {what for _, what in history.looks}
-    assert not list(history.of(Forget))
     assert UserStore.open(store).user_ids() == people
 
 

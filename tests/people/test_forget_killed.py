@@ -24,7 +24,7 @@ KILLS = textwrap.dedent(
     from userdp.core.errors import UseError
     from tests.ledgers import begun
     from userdp.ledger import StoreLedger
-    from userdp.ledger.lines import Reserve
+    from userdp.ledger.lines import ChargeLine
     from userdp.people.forget import forget_user
 
     life = Path(sys.argv[1])
@@ -41,7 +41,7 @@ KILLS = textwrap.dedent(
         examples = store.split("train").counts.sum()
         write_scores(life / "s.arrow", store, np.zeros(examples, np.float32))
         remember(store.path, Place.SCORES, life / "s.arrow")
-        charged = Reserve(run_id="plain", plan=None, state=store.meta.state.id)
+        charged = ChargeLine(run_id="plain", pays_for=None, state=store.meta.state.id)
         StoreLedger(store.path).append(charged)
         (life / "plain" / "model").mkdir(parents=True)
         (life / "plain" / "model" / "weights").write_text(TEXT)

@@ -140,7 +140,7 @@ def test_all_is_charged_once_before_anything_is_drawn(store, monkeypatch, paired
     with pytest.raises(KeyboardInterrupt):
         losses(store, model, base if paired else None, epsilon=0.8)
     pair = ["sum of model less base loss", "spread of model less base loss"] if paired else []
-    assert [charge.query_name for charge in StoreLedger(store.path).charges()] == [
+    assert [charge.statistic.name for charge in StoreLedger(store.path).charges()] == [
         "sum of model loss", *pair, "users of loss",
     ]  # fmt: skip
     assert claim(store.path).guarantee.epsilon == pytest.approx(0.8, rel=1e-12)

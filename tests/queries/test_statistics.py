@@ -122,7 +122,7 @@ def test_each_answer_is_a_line_of_the_ledger_and_adds_to_the_claim(store):
     assert [answer.name for answer in got] == ["users", "examples", "median"]
     charges = StoreLedger(store.path).charges()
     assert [charge.run_id for charge in charges] == [answer.query_id for answer in got]
-    assert [(charge.query_name, charge.answer) for charge in charges] == [
+    assert [(charge.statistic.name, charge.answer) for charge in charges] == [
         (answer.name, answer.value) for answer in got
     ]
     total = claim(store.path).guarantee

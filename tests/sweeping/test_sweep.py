@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.ledgers import unwritten
+from tests.ledgers import select, unwritten
 from tests.plans import changed_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.sweeping.launch import Trials
@@ -29,7 +29,7 @@ from userdp.core.vocabulary import round_up
 from userdp.ledger import RunFolder, StoreLedger, admission
 from userdp.ledger.counter import attempts_in
 from userdp.ledger.journal import exclusive
-from userdp.ledger.lines import BeginTuning, Settle
+from userdp.ledger.lines import Settle
 from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
 from userdp.sweeping.request import TuningMode, build_request, grid
@@ -56,7 +56,7 @@ def request(store, mode, **changes):
 
 def slots(store):
     """Those of the one selection in the store's ledger, if there is one."""
-    return dict(*StoreLedger(store.path).history().slots.values())
+    return dict(*(one.slots for _, one in StoreLedger(store.path).history().tunings.values()))
 
 
 def kinds(store):
@@ -161,8 +161,7 @@ def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_n
     tuned = asked.candidates[0]
     constants = constants_digest(tuned.plan, encode(tuned.config), store)
     grid, slots = (constants,), {"drawn": constants}
-    known = BeginTuning(run_id="known", constants=grid, selection=asked.tuning, slots=slots)
-    ledger.append(known)
+    select(ledger, "known", asked.tuning, constants=grid, slots=slots)
     before = ledger.path.read_bytes()
     # No slot; one that was never drawn; a drawn one with another plan, or with other options.
     refused = (("known", tuned.plan, "0.003"), ("other", tuned.plan, "0.003"),

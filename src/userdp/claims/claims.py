@@ -181,7 +181,7 @@ def foreseen(
         Plain values; ε is None where the parts do not add up, as over several adjacencies.
     """
     end = len(history.lines)
-    own = Charge(run_id="the next run", at=end, plan=plan)
+    own = Charge.of_next_run(plan, at=end)
     lineage = (base or Lineage()) + inherited_at(history, end if at is None else at)
     lineage = lineage.among(history.id, history.ids)
     lineage += of_parts(parts_of(history, [own]), within=history.within)

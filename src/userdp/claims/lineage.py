@@ -36,8 +36,8 @@ from userdp.claims.parts import (
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError, UserdpError
 from userdp.ledger import Charge, History, RunRecord, StoreLedger
-from userdp.ledger.lines import Chosen
-from userdp.plans import Plan, StepRecord
+from userdp.ledger.lines import Chosen, OwnPlan, Statistic, kept_of
+from userdp.plans import Plan, PrivateSelection, StepRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,8 +111,9 @@ class Lineage:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return dict(encode(self))
+        """As plain values, for JSON; of a plan that only its own module reads, the price."""
+        parts = tuple(map(_readable, self.parts))
+        return dict(encode(replace(self, parts=parts)))
 
 
 def lineage_from(values: Any, *, what: str) -> Lineage:
@@ -126,11 +127,23 @@ def of_parts(parts: Iterable[Part], *conditions: Condition, within: str = "") ->
     return sum((Lineage(parts=(part,), within=within) for part in parts), Lineage()) + whole
 
 
+def _readable(part: Part) -> Part:
+    """A part for readers without the module of its plan's sampling or noise."""
+    if not isinstance(part, Steps):
+        return part
+    match kept_of(part.plan):
+        case OwnPlan() as own:
+            return Bound(id=part.id, what=own.in_words, bound=part.guarantee())
+        case None:
+            return Unclaimed(id=part.id, why="training without privacy")
+    return part
+
+
 def _dearer(one: Part, other: Part) -> Part:
-    """Of two records of one part: all that either charged for it; or the one that has no ε."""
+    """Of two records of one part: all that either charged for it, or the greater price."""
     if isinstance(one, Steps) and isinstance(other, Steps):
         return replace(one, further=tuple(dict.fromkeys((*one.further, *other.further))))
-    return one if isinstance(one, Unclaimed) or not isinstance(other, Unclaimed) else other
+    return max(one, other, key=lambda part: part.guarantee().epsilon)
 
 
 # Which way each line of a store's ledger is paid for: the first of these that applies, always. A
@@ -146,7 +159,7 @@ def parts_of(history: History, charges: Iterable[Charge]) -> list[Part]:
     """
     parts: dict[str, Part] = {}
     for charge in charges:
-        part, first = _part_of(history, charge), parts.get(charge.again or "")
+        part, first = _part_of(history, charge), parts.get(charge.line.again or "")
         if isinstance(first, Steps) and part.id == charge.run_id:
             part = replace(first, further=(*first.further, charge.run_id))
         parts[part.id] = part
@@ -162,8 +175,9 @@ def payer_of(history: History, run_id: str) -> Part | None:
     """
     charge = history.charges.get(run_id)
     if charge is None:
-        slot = next((slot for slot, taken in history.taken.items() if taken == run_id), None)
-        paying = (one for one, slots in history.slots.items() if slot in slots)
+        trial = history.trials.get(run_id)
+        tunings = (tuning for _, tuning in history.tunings.values() if trial is not None)
+        paying = (one.run_id for one in tunings if trial is not None and trial.slot in one.slots)
         charge = history.charges.get(next(paying, ""))
     part = None if charge is None else _part_of(history, charge)
     return part if isinstance(part, Filtered) else None
@@ -173,16 +187,16 @@ def _part_of(history: History, charge: Charge) -> Part:
     opened, run_id = history.budget, charge.run_id
     if opened is not None:
         return Filtered(id=opened.run_id, filter=opened.filter, adjacency=charge.adjacency)
-    if charge.query_epsilon is not None:
-        name = charge.query_name or "a statistic"
-        return Query(id=run_id, name=name, pure_epsilon=charge.query_epsilon)
-    if charge.selection is not None:
-        return Choice(id=run_id, tuning=charge.selection)
-    if charge.recorded is not None:
-        return Bound(id=run_id, what=charge.as_recorded, bound=charge.recorded)
-    if charge.plan is None:
-        return Unclaimed(id=run_id, why="training without privacy")
-    return Steps(id=run_id, plan=charge.plan)
+    match charge.line.pays_for:
+        case Statistic(name=name, pure_epsilon=epsilon):
+            return Query(id=run_id, name=name, pure_epsilon=epsilon)
+        case PrivateSelection() as selection:
+            return Choice(id=run_id, tuning=selection)
+        case OwnPlan() as own:
+            return Bound(id=run_id, what=own.in_words, bound=own.guarantee)
+        case Plan() as plan:
+            return Steps(id=run_id, plan=plan)
+    return Unclaimed(id=run_id, why="training without privacy")
 
 
 def inherited(history: History, run_id: str, constants: str) -> Lineage:
@@ -192,8 +206,7 @@ def inherited(history: History, run_id: str, constants: str) -> Lineage:
     `inherited_at`.
     """
     own = history.charges.get(run_id)
-    begun = len(history.lines) if own is None else own.at
-    return inherited_at(history, history.fixed_at(constants, begun))
+    return inherited_at(history, history.fixed_at(constants) if own is None else own.fixed)
 
 
 def inherited_at(history: History, at: int) -> Lineage:
@@ -214,7 +227,7 @@ def charged_since(history: History, own: Charge) -> Lineage:
     next learning rate, what becomes of the noisy sums, or the weights that the run goes on from.
     """
     later = [one for one in history.charges.values() if one.at > own.at]
-    return _shown_by(history, [one for one in later if one.again != own.run_id])
+    return _shown_by(history, [one for one in later if one.line.again != own.run_id])
 
 
 def _shown_by(history: History, charges: Sequence[Charge], *conditions: Condition) -> Lineage:
@@ -239,9 +252,10 @@ def bases_of(history: History, charges: Iterable[Charge]) -> Iterator[Lineage]:
     The trials of a private selection are charged in one line, and each has a base of its own.
     """
     for charge in charges:
-        slots = history.slots.get(charge.run_id, {})
-        trials = [history.taken[slot] for slot in slots if slot in history.taken]
-        for base in (charge.base, *(history.bases.get(trial) for trial in trials)):
+        _, tuning = history.tunings.get(charge.run_id, (0, None))
+        slots = {} if tuning is None else tuning.slots
+        trials = [one for one in history.trials.values() if one.slot in slots]
+        for base in (charge.line.base, *(trial.base for trial in trials)):
             if base:
                 yield lineage_from(base, what=f"the base of {charge.run_id}")
 
@@ -267,21 +281,19 @@ def store_conditions(history: History, parts: Iterable[Part]) -> tuple[Condition
     """
     charges = history.charges.values()
     shared = any(isinstance(part, Filtered) for part in parts)
-    fixed = (
-        one.at if shared or not one.is_run or one.again else history.fixed_at(one.constants, one.at)
-        for one in charges
-    )
+    fixed = (one.at if shared else one.fixed for one in charges)
     looks = set(history.looked_before(max(fixed, default=0)))
     told = {COPIED} if history.copied else set()
     for charge in charges:
         looks |= history.looked_during(charge)
-        for plan in charge.selection.plans if charge.selection else (charge.plan,):
+        paid = charge.line.pays_for
+        for plan in paid.plans if isinstance(paid, PrivateSelection) else (charge.plan,):
             told.update(of_plan(plan))
     # Not those of a private selection's trials: of them the winner alone leaves, whose own line
     # says what it rests on.
-    constants = {charge.constants for charge in charges}
-    tunings = (name for name, (_, grid) in history.tunings.items() if constants.intersection(grid))
-    known = {*history.charges, *tunings}
+    constants = {charge.line.constants for charge in charges}
+    tunings = (one for _, one in history.tunings.values() if constants.intersection(one.constants))
+    known = {*history.charges, *(one.run_id for one in tunings)}
     for released in history.released:
         if released.run_id in known:
             lineage = lineage_from(released.lineage, what="what weights descend from")
@@ -380,25 +392,27 @@ def followed(run: RunRecord) -> RunRecord:
         run: of a folder. A trial of a private selection and a run without privacy claim nothing,
             and an export says what it knows.
     """
-    if run.followed is not None:
+    if run.found is not None:
         return run
-    run = run.as_written
+    run = replace(run, found=())
     told = run.begin.trial or run.chosen is not None or run.plan is None
     stores = None if told else run.folder.stores
     if stores is None:
         return run
     history = _history(stores, run.run_id)
     if history is None:
-        return replace(run, followed=(Chosen(runs=0, looks=()),))
+        return replace(run, found=(Chosen(runs=0, looks=()),))
     # Of a tuning's winner its trials are one with it.
-    begun, grid = history.tunings.get(run.run_id, (0, ()))
+    begun, tuning = history.tunings.get(run.run_id, (0, None))
+    grid = () if tuning is None else tuning.constants
     ours = {
         one.run_id
         for one in history.charges.values()
-        if run.run_id in (one.run_id, one.again) or (one.at > begun and one.constants in grid)
+        if run.run_id in (one.run_id, one.line.again)
+        or (one.at > begun and one.line.constants in grid)
     }
-    runs = [one for one in history.charges.values() if one.plan or one.selection]
-    others = [one for one in runs if one.run_id not in ours and one.again not in ours]
+    runs = [one for one in history.charges.values() if one.line.pays_for and not one.statistic]
+    others = [one for one in runs if one.run_id not in ours and one.line.again not in ours]
     if not others:
         return run
     first = min(one.at for one in runs)
@@ -407,8 +421,8 @@ def followed(run: RunRecord) -> RunRecord:
     paid = {part.id for part in run_lineage(run).parts}
     if not looks and paid.issuperset(part.id for part in parts_of(history, others)):
         return run
-    count = 1 + sum(one.again is None for one in others)
-    return replace(run, followed=(Chosen(runs=count, looks=tuple(sorted(looks))),))
+    count = 1 + sum(one.line.again is None for one in others)
+    return replace(run, found=(Chosen(runs=count, looks=tuple(sorted(looks))),))
 
 
 def _history(stores: tuple[Path, ...], run_id: str) -> History | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from userdp.claims.claims import model_claim, run_claim, second_opinion
@@ -139,7 +139,7 @@ def run_differs(run: RunRecord) -> tuple[str, ...]:
                 )
             elif not any(path.is_relative_to(model) for path in bound):
                 problems.append(f"{run.path} does not speak of the weights in {model}")
-            problems += _told_differs(model, run_lineage(run.as_written))
+            problems += _told_differs(model, run_lineage(replace(run, found=())))
     if any(folder.path.glob("*.safetensors")):  # a trainer may write a model beside the ledger too
         problems += _of_model(folder.path).problems
     return tuple(problems)

@@ -158,7 +158,7 @@ def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list
     """All files but the statement; returns what is to be known of them."""
     folder, ledger, lineage = run.folder, target / LEDGER, facts.claim.lineage
     files.write_file(ledger, run.data)
-    journal.append(ledger, lambda _: run.followed or ())
+    journal.append(ledger, lambda _: run.found or ())
     copy_released(run, target, lineage)
     card = replace(
         given,

@@ -178,13 +178,13 @@ def released(history: History) -> tuple[Release, ...]:
     """
     return tuple(
         Release(
-            name=charge.query_name or "a statistic",
+            name=charge.statistic.name,
             query_id=charge.run_id,
-            epsilon=charge.query_epsilon if history.budget is None else 0.0,
+            epsilon=charge.statistic.pure_epsilon if history.budget is None else 0.0,
             value=charge.answer,
         )
         for charge in history.charges.values()
-        if charge.query_epsilon is not None
+        if charge.statistic is not None
     )
 
 

@@ -235,6 +235,6 @@ def _foretell(
     ledger = StoreLedger(people.path)
     history, began = ledger.history(), Subject(name=learned.model, loaded=True)
     base = None if run.base_of_others else ancestry(began, ledger)
-    to_come = foreseen(history, plan, base=base, at=history.fixed_at(digest, len(history.lines)))
+    to_come = foreseen(history, plan, base=base, at=history.fixed_at(digest))
     if run.slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
         say(f"The model will claim {foreseen_in_words(to_come)}.")

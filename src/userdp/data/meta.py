@@ -202,6 +202,12 @@ class StoreMeta:
         """What the store holds now."""
         return self.states[-1]
 
+    def only_erased_since(self, state: str) -> bool:
+        """Whether somebody left, and nobody joined or wrote more, since the state of that id."""
+        ids = [one.id for one in self.states]
+        later = self.states[ids.index(state) + 1 :] if state in ids else ()
+        return bool(later) and all(one.kind is StateKind.ERASED for one in later)
+
     @property
     def token_dtype(self) -> str:
         """The type of a token: "uint16" or "uint32"."""

@@ -244,7 +244,7 @@ class StoreWriter:
         self._tokens = self._examples = 0
 
 
-def erase_user(store: Path, row: int, *, state: str, remove: Sequence[Path]) -> StoreMeta:
+def erase_user(store: Path, row: int, *, remove: Sequence[Path]) -> StoreMeta:
     """Write the generation without the user at ``row``, and return the store's new facts.
 
     What was made of their text elsewhere, working files of killed runs too, goes first, and can be
@@ -258,7 +258,6 @@ def erase_user(store: Path, row: int, *, state: str, remove: Sequence[Path]) -> 
     Args:
         store: its folder.
         row: of the user in the whole store.
-        state: the id of the store's new state; random.
         remove: what was made of people's text elsewhere and is to go: weights, scores, and what an
             audit kept.
     """
@@ -279,7 +278,7 @@ def erase_user(store: Path, row: int, *, state: str, remove: Sequence[Path]) -> 
         left = Segment.open(store, meta, old).only(begins[here], lengths)
         segments[old] = _write_segment(store, left, segments)
         begins[here] = ends_of(lengths)[:-1]
-    erased = State(id=state, kind=StateKind.ERASED, segments=len(segments))
+    erased = State(id=secrets.token_hex(16), kind=StateKind.ERASED, segments=len(segments))
     return commit(
         store,
         replace(meta, segments=tuple(segments), states=(*meta.states, erased)),

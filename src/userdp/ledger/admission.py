@@ -52,10 +52,10 @@ def is_new(history: History, line: StoreLine) -> bool:
         UseError: it may not follow the lines that are there.
     """
     match line:
-        case BeginTuning() if line.run_id in history.tunings:
-            return _is_same(history, line)
+        case BeginTuning():
+            return _is_other(history, line)
         case ChargeLine():
-            return _is_charge(history, line)
+            return _is_uncharged(history, line)
         case Open():
             return _is_paid(history, line.run_id)
         case Settle():
@@ -65,16 +65,16 @@ def is_new(history: History, line: StoreLine) -> bool:
         case Trial():
             return _is_taker(history, line)
         case Score():
-            if line.run_id not in history.taken.values():
+            if line.run_id not in history.trials:
                 raise UseError(
                     f"run {line.run_id} is no trial of a private selection in {history.path}"
                 )
             return line.run_id not in history.scores
         case Answer():
             charge = history.charge(line.run_id)
-            if charge.query_epsilon is None or charge.answer is not None:
+            if charge.statistic is None or charge.answer is not None:
                 raise UseError(
-                    f"{line.run_id} is no query in {history.path} that waits for its answer"
+                    f"{line.run_id} is no statistic in {history.path} that waits for its answer"
                 )
         case Declare():
             return line.constants not in history.declared
@@ -83,8 +83,10 @@ def is_new(history: History, line: StoreLine) -> bool:
     return True
 
 
-def _is_same(history: History, line: BeginTuning) -> bool:
-    if history.tunings[line.run_id][1] != line.constants:
+def _is_other(history: History, line: BeginTuning) -> bool:
+    if line.run_id not in history.tunings:
+        return True
+    if history.tunings[line.run_id][1].constants != line.constants:
         raise UseError(
             "the base model is not the one that this tuning began with: trials that began "
             "from another could not be compared, and their price would be another",
@@ -93,10 +95,13 @@ def _is_same(history: History, line: BeginTuning) -> bool:
     return False
 
 
-def _is_charge(history: History, line: ChargeLine) -> bool:
-    if line.run_id in history.charges:
-        raise UseError(f"{line.kind} {line.run_id} is already charged in {history.path}")
-    return True
+def _is_uncharged(history: History, line: ChargeLine) -> bool:
+    known = history.charges.get(line.run_id)
+    if known is None:
+        return True
+    if line.run_id not in history.tunings or known.line.pays_for != line.pays_for:
+        raise UseError(f"{line.run_id} is already charged in {history.path}")
+    return False  # the selection of a tuning that goes on
 
 
 def _is_paid(history: History, run_id: str) -> bool:
@@ -111,23 +116,22 @@ def _is_end(history: History, line: Settle) -> bool:
     charge, run_id = history.charges.get(line.run_id), line.run_id
     if not _is_paid(history, run_id) or run_id in history.settled or charge is None:
         return run_id not in history.settled
-    if charge.plan is not None and line.steps > charge.plan.steps:
-        raise UseError(
-            f"run {run_id} reserved {charge.plan.steps} steps and cannot settle {line.steps}"
-        )
+    if charge.line.pays_for is not None and line.steps > charge.steps:
+        raise UseError(f"run {run_id} reserved {charge.steps} steps and cannot settle {line.steps}")
     if line.early and not line.whole and (why := history.why_whole(run_id)):
         raise UseError(f"run {run_id} costs its whole plan: {why}", hint="settle it again")
     return True
 
 
 def _is_taker(history: History, line: Trial) -> bool:
-    if history.taken.get(line.slot, line.run_id) != line.run_id:
+    taken = {trial.slot: trial.run_id for trial in history.trials.values()}
+    if taken.get(line.slot, line.run_id) != line.run_id:
         raise UseError(
             "the slot of this trial was taken before: a second training in it would be a "
             "candidate that nobody paid for",
             hint="put the trial's folder back, or begin a new tuning",
         )
-    return line.slot not in history.taken
+    return line.slot not in taken
 
 
 def _refuse_used(history: History) -> None:

@@ -9,7 +9,8 @@ from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.accounting.roots import least
 from userdp.core.vocabulary import delta_up
 from userdp.ledger.history import Charge, History
-from userdp.plans import Plan
+from userdp.ledger.lines import OwnPlan, Statistic
+from userdp.plans import Plan, PrivateSelection
 
 _MOST_NOISE = 1e4
 _MOST_RUNS = 10**6
@@ -102,15 +103,11 @@ def overview(history: History) -> Overview:
 
 def share_of(opened: RenyiFilter, plan: Plan) -> float:
     """The part of a budget that a run of ``plan`` takes."""
-    return _next(plan).cost(opened).rho / opened.capacity
+    return Charge.of_next_run(plan).cost(opened).rho / opened.capacity
 
 
 def _costs(history: History, opened: RenyiFilter) -> list[Cost]:
     return [charge.cost(opened) for charge in history.charges.values()]
-
-
-def _next(plan: Plan) -> Charge:
-    return Charge(run_id="the next run", at=0, plan=plan)
 
 
 def _spent(history: History, charge: Charge) -> Spent:
@@ -121,7 +118,7 @@ def _spent(history: History, charge: Charge) -> Spent:
     early = ended is not None and ended.early
     return Spent(
         id=charge.run_id,
-        when=charge.when,
+        when=charge.line.when,
         what=_what(charge),
         paid_by="filter" if history.budget else "itself",
         epsilon=price.epsilon,
@@ -132,16 +129,15 @@ def _spent(history: History, charge: Charge) -> Spent:
 
 
 def _what(charge: Charge) -> str:
-    if charge.query_epsilon is not None:
-        return f"DP answer: {charge.query_name}"
-    if charge.selection is not None:
-        return charge.selection.in_words
-    if charge.recorded is not None:
-        return charge.as_recorded
-    if charge.plan is None:
-        return "training without privacy"
-    again = ", charged again" if charge.again else ""
-    return f"{charge.steps} of {charge.plan.steps} steps ({charge.plan.algorithm}){again}"
+    match charge.line.pays_for:
+        case Statistic(name=name):
+            return f"DP answer: {name}"
+        case PrivateSelection() | OwnPlan() as priced:
+            return priced.in_words
+        case Plan() as plan:
+            again = ", charged again" if charge.line.again else ""
+            return f"{charge.steps} of {plan.steps} steps ({plan.algorithm}){again}"
+    return "training without privacy"
 
 
 def _buys(history: History, opened: RenyiFilter) -> Buys | None:
@@ -153,7 +149,7 @@ def _buys(history: History, opened: RenyiFilter) -> Buys | None:
     before = _costs(history, opened)
 
     def fits(plan: Plan, times: int = 1) -> bool:
-        one = _next(plan).cost(opened)
+        one = Charge.of_next_run(plan).cost(opened)
         more = Cost(rho=one.rho * times, delta=one.delta * times, steps=one.steps * times)
         return opened.admits([*before, more])
 

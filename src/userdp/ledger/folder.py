@@ -27,7 +27,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -170,15 +170,15 @@ class RunRecord:
         begin: the ledger's first line.
         rest: the lines after it.
         data: the bytes of all that were read.
-        followed: the lines that the ledger lacks, by the store of its people; None before that was
-            asked (`userdp.claims.lineage.followed`).
+        found: the line that the ledger lacks, by its people's store, if it lacks one; None before
+            the store was asked (`userdp.claims.lineage.followed`).
     """
 
     folder: RunFolder
     begin: Begin
     rest: tuple[Line, ...]
     data: bytes
-    followed: tuple[Line, ...] | None = None
+    found: tuple[Chosen, ...] | None = None
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
@@ -215,11 +215,6 @@ class RunRecord:
         folder = RunFolder(ledger.parent)
         folder.ledger = ledger
         return cls(folder=folder, begin=begin, rest=tuple(rest), data=read.data)
-
-    @property
-    def as_written(self) -> RunRecord:
-        """The same, by the lines of its ledger alone."""
-        return replace(self, followed=())
 
     @property
     def path(self) -> Path:
@@ -301,7 +296,7 @@ class RunRecord:
     @property
     def chosen(self) -> Chosen | None:
         """What was found last of the runs that it may have been chosen among."""
-        return next(reversed(self._of(Chosen)), None)
+        return next(reversed([*self._of(Chosen), *(self.found or ())]), None)
 
     @property
     def without_model(self) -> UseError:
@@ -324,8 +319,7 @@ class RunRecord:
         return bool(self._of(Settle))
 
     def _of(self, kind: type[L]) -> list[L]:
-        lines = (*self.rest, *(self.followed or ()))
-        return [line for line in lines if isinstance(line, kind)]
+        return [line for line in self.rest if isinstance(line, kind)]
 
 
 def train_toml(settings: Mapping[str, Mapping[str, Any]]) -> str:

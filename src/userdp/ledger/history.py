@@ -6,37 +6,35 @@ alone, so that nobody can say it otherwise later.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from userdp.accounting import rdp
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.accounting.private_selection import base_curve, selected_curve
-from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import NONE, Adjacency, Guarantee, PrivacyUnit
 from userdp.ledger.lines import (
     Answer,
     BeginTuning,
+    ChargeLine,
     Declare,
-    Forget,
     Look,
     Open,
     OpenBudget,
-    Plain,
-    Query,
+    OwnPlan,
     Release,
-    Reserve,
     Score,
     Settle,
+    Statistic,
     Store,
     StoreLine,
     Trial,
+    kept_of,
 )
 from userdp.plans import Plan, PrivateSelection
 from userdp.plans.tuning import mechanism_of
@@ -46,62 +44,50 @@ L = TypeVar("L", bound=StoreLine)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charge:
-    """What one run or query costs the people of a store.
+    """What these people were charged at once, and what became of it.
 
     Args:
-        run_id: of the run, the query or the selection.
-        at: the line that it was charged in.
-        when: the date and time of that, in UTC.
-        state: the id of the state that the store was in; empty where that was not written.
-        plan: None for a run without privacy, for a query and for a selection.
-        recorded: of a run whose plan cannot be read here, since its sampling or noise is somebody's
-            own and ``module`` was not imported: the price that its line records.
-        module: where that sampling or noise is defined.
-        selection: of a private selection, all of whose trials this pays for.
-        query_epsilon: of a query with pure (ε, 0)-DP per user, add-or-remove; None for a run.
-        query_name: what was asked.
-        answer: what was released; None if a crash came between the charge and its answer.
-        again: the run whose whole plan is charged again; None for a first charge.
-        base: what the model descends from that the run began from, or that the query is about, as
-            plain values.
-        constants: the digest of a run's plan and options.
-        logged: a run that kept exact numbers for its operator.
-        steered: a loop of somebody's own takes its steps; see `History.looked_during`.
-        ended: the line that settled it; None before that.
-        settlement: what that line says.
+        line: that charged it.
+        at: the place of that line in the ledger.
+        fixed: the place of the line in which the constants of a run were fixed: `at`, or that of an
+            earlier `Declare`.
+        answer: of a statistic; None if a crash came between the charge and its answer.
+        ended: the place of the line that settled a run; None before that.
+        settlement: that line.
     """
 
-    run_id: str
+    line: ChargeLine
     at: int
-    when: str = ""
-    state: str = ""
-    plan: Plan | None = None
-    recorded: Guarantee | None = None
-    module: str = ""
-    selection: PrivateSelection | None = None
-    query_epsilon: float | None = None
-    query_name: str | None = None
+    fixed: int
     answer: int | None = None
-    again: str | None = None
-    base: Plain | None = None
-    constants: str = ""
-    logged: bool = True
-    steered: bool = False
     ended: int | None = None
     settlement: Settle | None = None
 
+    @classmethod
+    def of_next_run(cls, plan: Plan, at: int = 0) -> Charge:
+        """What a run of ``plan`` would be charged in the line at ``at``."""
+        line = ChargeLine(run_id="the next run", pays_for=kept_of(plan))
+        return cls(line=line, at=at, fixed=at)
+
     @property
-    def as_recorded(self) -> str:
-        """What it is in words, where `recorded` stands in place of its plan."""
-        return (
-            f"training by a sampling or noise of {self.module}, as recorded (import {self.module} "
-            "to recompute)"
-        )
+    def run_id(self) -> str:
+        """Of the run, the statistic or the tuning."""
+        return self.line.run_id
+
+    @property
+    def plan(self) -> Plan | None:
+        """Of a run, where every reader knows its classes."""
+        return self.line.pays_for if isinstance(self.line.pays_for, Plan) else None
+
+    @property
+    def statistic(self) -> Statistic | None:
+        """What was asked; None of a run and of a selection."""
+        return self.line.pays_for if isinstance(self.line.pays_for, Statistic) else None
 
     @property
     def is_run(self) -> bool:
-        """Whether it is a run's, and neither a query's nor a selection's."""
-        return self.query_epsilon is None and self.selection is None
+        """Whether it is a run's, and neither a statistic's nor a selection's."""
+        return not isinstance(self.line.pays_for, Statistic | PrivateSelection)
 
     @property
     def settled(self) -> bool:
@@ -110,10 +96,11 @@ class Charge:
 
     @property
     def steps(self) -> int:
-        """Steps that were charged; 0 for a query and for a selection, which is one charge."""
+        """Steps that were charged; 0 of a statistic and of a selection, which is one charge."""
         if self.settlement is not None:
             return self.settlement.steps
-        return 0 if self.plan is None else self.plan.steps
+        plan = self.line.pays_for
+        return plan.steps if isinstance(plan, Plan | OwnPlan) else 0
 
     @property
     def stopped(self) -> int | None:
@@ -124,42 +111,46 @@ class Charge:
     @property
     def shows_losses(self) -> bool:
         """Whether its operator sees exact losses of it."""
-        return self.query_epsilon is None and self.logged
+        return self.line.logged and self.statistic is None
 
     @property
     def adjacency(self) -> Adjacency:
         """Which neighbours it is about."""
-        if self.recorded is not None:
-            return self.recorded.adjacency
-        return Adjacency.ADD_OR_REMOVE if self.plan is None else self.plan.sampling.adjacency
+        match self.line.pays_for:
+            case Plan() as plan:
+                return plan.sampling.adjacency
+            case OwnPlan() as own:
+                return own.guarantee.adjacency
+        return Adjacency.ADD_OR_REMOVE
 
     def price(self) -> Guarantee:
         """Its (ε, δ) by itself; ε is infinite of a run without privacy."""
-        priced = self.selection or self.plan
-        if priced is not None:
-            return priced.guarantee()
-        if self.recorded is not None:
-            return self.recorded
-        query = self.query_epsilon
+        match self.line.pays_for:
+            case Plan() | PrivateSelection() as priced:
+                return priced.guarantee()
+            case OwnPlan() as own:
+                return own.guarantee
+        asked = self.statistic
         return Guarantee(
-            epsilon=math.inf if query is None else query,
+            epsilon=math.inf if asked is None else asked.pure_epsilon,
             delta=0.0,
             unit=PrivacyUnit.USER,
             adjacency=Adjacency.ADD_OR_REMOVE,
             sampling=NONE,
-            accountant="none" if query is None else "pure",
+            accountant="none" if asked is None else "pure",
         )
 
     def cost(self, opened: RenyiFilter) -> Cost:
         """What it takes from a filter; infinite where nothing bounds it."""
-        if self.query_epsilon is not None:
-            return opened.of_query(self.query_epsilon)
-        if self.selection is not None:
-            return _cost_of_selection(self.selection, opened)
-        if self.plan is not None and self.plan.sampling.covered:
-            cost = opened.of_steps(self.plan.mechanism, steps=self.stopped)
-            if cost is not None:
-                return cost
+        match self.line.pays_for:
+            case Statistic() as asked:
+                return opened.of_query(asked.pure_epsilon)
+            case PrivateSelection() as selection:
+                return _cost_of_selection(selection, opened)
+            case Plan() as plan if plan.sampling.covered:
+                cost = opened.of_steps(plan.mechanism, steps=self.stopped)
+                if cost is not None:
+                    return cost
         price = self.price()
         if math.isinf(price.epsilon):
             return Cost(rho=math.inf)
@@ -185,14 +176,15 @@ class History:
         path: of the ledger.
         lines: of it.
         charges: by id, oldest first.
-        recorded: those of them whose plan cannot be read here.
+        declared: by constants of runs that were declared and have not begun, in the order of their
+            declarations: the place of that line.
         copied: its file is another one than was begun with its first line.
     """
 
     path: Path = Path("ledger.jsonl")
     lines: tuple[StoreLine, ...] = ()
     charges: Mapping[str, Charge] = field(default_factory=dict)
-    recorded: Mapping[str, Charge] = field(default_factory=dict)
+    declared: Mapping[str, int] = field(default_factory=dict)
     copied: bool = False
 
     def of(self, kind: type[L]) -> Iterator[tuple[int, L]]:
@@ -210,29 +202,19 @@ class History:
         return {line.run_id: line for _, line in self.of(Open)}
 
     @cached_property
-    def settled(self) -> set[str]:
-        """Runs that ended, by the charge that paid for them; trials of selections too."""
-        return {line.run_id for _, line in self.of(Settle)}
+    def settled(self) -> dict[str, Settle]:
+        """The end of each run, by the charge that paid for it; of trials of selections too."""
+        return {line.run_id: line for _, line in self.of(Settle)}
 
     @cached_property
-    def tunings(self) -> dict[str, tuple[int, tuple[str, ...]]]:
-        """The line at which each tuning began, by its id, and its candidates' constants."""
-        return {line.run_id: (at, line.constants) for at, line in self.of(BeginTuning)}
+    def tunings(self) -> dict[str, tuple[int, BeginTuning]]:
+        """The line in which each tuning began, with its place, by the tuning's id."""
+        return {line.run_id: (at, line) for at, line in self.of(BeginTuning)}
 
     @cached_property
-    def slots(self) -> dict[str, Mapping[str, str]]:
-        """By private selection, the constants of each slot, by its id."""
-        return {line.run_id: line.slots for _, line in self.of(BeginTuning) if line.selection}
-
-    @cached_property
-    def taken(self) -> dict[str, str]:
-        """By slot, the trial that took it."""
-        return {line.slot: line.run_id for _, line in self.of(Trial)}
-
-    @cached_property
-    def bases(self) -> dict[str, Plain]:
-        """By trial of a private selection, what the model descends from that it began from."""
-        return {line.run_id: self._readable(line.base) or {} for _, line in self.of(Trial)}
+    def trials(self) -> dict[str, Trial]:
+        """The trials of private selections, by their ids."""
+        return {line.run_id: line for _, line in self.of(Trial)}
 
     @cached_property
     def scores(self) -> dict[str, float | None]:
@@ -245,24 +227,12 @@ class History:
         return [(at, line.what) for at, line in self.of(Look)]
 
     @cached_property
-    def declared(self) -> dict[str, int]:
-        """Constants of runs by their digest, and the line that declares them."""
-        return {line.constants: at for at, line in self.of(Declare)}
-
-    @cached_property
-    def begun(self) -> dict[str, int]:
-        """Constants of runs by their digest, and the line of the first run that has them."""
-        firsts = [(line.constants, at) for at, line in self.of(Reserve) if line.again is None]
-        return dict(reversed(firsts))
-
-    @cached_property
     def released(self) -> list[Release]:
         """Weights that runs over these people released, each once.
 
         The last word on the same weights counts: a trial that won claims what choosing it cost.
         """
-        last = {line.weights: line for _, line in self.of(Release)}
-        return [replace(one, lineage=self._readable(one.lineage) or {}) for one in last.values()]
+        return list({line.weights: line for _, line in self.of(Release)}.values())
 
     @cached_property
     def budget(self) -> OpenBudget | None:
@@ -273,7 +243,7 @@ class History:
     def ids(self) -> frozenset[str]:
         """Of all that was charged here, under whichever id a model's lineage knows it."""
         budget = [] if self.budget is None else [self.budget.run_id]
-        return frozenset({*self.charges, *self.taken.values(), *self.tunings, *budget})
+        return frozenset({*self.charges, *self.trials, *self.tunings, *budget})
 
     @property
     def total_delta(self) -> float:
@@ -301,7 +271,7 @@ class History:
             run_id: of the charge, or a trial's.
             known: none if the folder was never opened.
         """
-        ended = next((line for _, line in self.of(Settle) if line.run_id == run_id), None)
+        ended = self.settled.get(run_id)
         if ended is not None:
             how = "settled before its end" if ended.early else "finished"
             raise UseError(
@@ -321,7 +291,7 @@ class History:
 
     def require_slot(self, slot: str, constants: str) -> None:
         """`UseError` unless a private selection drew that slot, for a trial of these constants."""
-        if not any(slots.get(slot) == constants for slots in self.slots.values()):
+        if not any(tuning.slots.get(slot) == constants for _, tuning in self.tunings.values()):
             raise UseError(
                 f"no private selection in {self.path} pays for this trial: it has drawn no such "
                 "slot, or one of other settings",
@@ -338,9 +308,9 @@ class History:
         They may have chosen how it went on. What goes on at the price of a further charge was open
         since the first one.
         """
-        if not charge.steered:
+        if not charge.line.steered:
             return frozenset()
-        first = self.charges.get(charge.again or "", charge)
+        first = self.charges.get(charge.line.again or "", charge)
         ended = len(self.lines) if charge.ended is None else charge.ended
         return self._shown(first.at, ended, but=first.run_id)
 
@@ -349,7 +319,7 @@ class History:
         logs = any(
             after < one.at < before and one.shows_losses
             for one in self.charges.values()
-            if not but or but not in (one.run_id, one.again)
+            if not but or but not in (one.run_id, one.line.again)
         )
         looks = {what for at, what in self.looks if after < at < before}
         return frozenset(looks | ({"train"} if logs else set()))
@@ -357,31 +327,17 @@ class History:
     def tuning_of(self, constants: str) -> str | None:
         """The tuning that has these constants in its grid, and has not released a winner yet."""
         ended = {one.run_id for one in self.released}
-        grids = ((name, grid) for name, (_, grid) in self.tunings.items() if name not in ended)
-        return next((name for name, grid in grids if constants in grid), None)
+        open_ = (tuning for name, (_, tuning) in self.tunings.items() if name not in ended)
+        return next((tuning.run_id for tuning in open_ if constants in tuning.constants), None)
 
-    def only_erased_since(self, before: str, now: str) -> bool:
-        """Whether a store that was in the state ``before`` and is in ``now`` only lost people."""
-        reached = {before}
-        for _, line in self.of(Forget):
-            if line.before in reached:
-                reached.add(line.after)
-        return now in reached
-
-    def fixed_at(self, constants: str, begun: int) -> int:
-        """The line at which the constants of a run that was charged at ``begun`` were fixed.
+    def fixed_at(self, constants: str) -> int:
+        """The place of the line in which the constants of the next run would be fixed.
 
         Where several runs were declared, which of them is trained could be chosen by a look: so
-        each counts as declared once, and in its turn, before any that was declared later.
+        each declaration counts once and in its turn, before any that was made later.
         """
-        declared = self.declared.get(constants, begun)
-        again = self.begun.get(constants, begun) < begun
-        turn = [
-            line
-            for one, line in self.declared.items()
-            if line < begun and not self.begun.get(one, begun) < begun
-        ]
-        return declared if declared < begun and not again and min(turn) == declared else begun
+        first = next(iter(self.declared), None)
+        return self.declared[constants] if constants == first else len(self.lines)
 
     def why_whole(self, run_id: str) -> str | None:
         """Why a run that stops here costs its whole plan, as a clause; None where its attempts do.
@@ -401,25 +357,14 @@ class History:
             return f"exact numbers were shown ({looks}), which may have chosen the moment"
         if self.copied:
             return "the ledger was copied or moved, so that another copy may hold a look"
-        if self.charges[run_id].again or any(one.again == run_id for one in self.charges.values()):
+        if any(
+            run_id in (one.line.again, one.run_id) and one.line.again
+            for one in self.charges.values()
+        ):
             return (
                 "the run was charged more than once, so that copies of its folder may have gone on"
             )
         return None
-
-    def _readable(self, lineage: Plain | None) -> Plain | None:
-        """A lineage with what is charged here as recorded: no plan of it could be read there."""
-        if not lineage or not self.recorded:
-            return lineage
-
-        def part(plain: Any) -> Any:
-            charge = self.recorded.get(plain.get("id", ""))
-            if charge is None:
-                return plain
-            bound, what = encode(charge.recorded), charge.as_recorded
-            return {"kind": "bound", "id": charge.run_id, "what": what, "bound": bound}
-
-        return {**lineage, "parts": [part(one) for one in lineage.get("parts", ())]}
 
 
 def fold(lines: Iterable[StoreLine], path: Path) -> History:
@@ -429,68 +374,24 @@ def fold(lines: Iterable[StoreLine], path: Path) -> History:
         UseError: a line speaks of something that no line before it charged.
     """
     charges: dict[str, Charge] = {}
-    recorded: dict[str, Charge] = {}
+    declared: dict[str, int] = {}
     read = tuple(lines)
     copied = any(isinstance(one, Store) and _is_other(path, one.inode) for one in read[:1])
-    history = History(path=path, lines=read, charges=charges, recorded=recorded, copied=copied)
+    history = History(path=path, lines=read, charges=charges, declared=declared, copied=copied)
     for at, line in enumerate(read):
         match line:
-            case Reserve():
-                charges[line.run_id] = charge = _of_run(history, line, at)
-                if charge.recorded is not None:
-                    recorded[line.run_id] = charge
-            case Query():
-                charges[line.run_id] = Charge(
-                    run_id=line.run_id,
-                    at=at,
-                    when=line.when,
-                    state=line.state,
-                    query_epsilon=line.pure_epsilon,
-                    query_name=line.name,
-                    base=history._readable(line.base),
-                )
-            case BeginTuning() if line.selection is not None:
-                charges[line.run_id] = Charge(
-                    run_id=line.run_id,
-                    at=at,
-                    when=line.when,
-                    state=line.state,
-                    selection=line.selection,
-                )
+            case Declare():
+                declared.setdefault(line.constants, at)
+            case ChargeLine():
+                fixed = at if line.again else min(at, history.fixed_at(line.constants))
+                charges[line.run_id] = Charge(line=line, at=at, fixed=fixed)
+                declared.pop(line.constants, None)
             case Answer():
                 charge = history.charge(line.run_id)
                 charges[line.run_id] = replace(charge, answer=line.value)
             case Settle() if line.run_id in charges:
                 charges[line.run_id] = replace(charges[line.run_id], ended=at, settlement=line)
     return history
-
-
-def _of_run(history: History, line: Reserve, at: int) -> Charge:
-    plan, noted = None, line.recorded
-    try:
-        plan = None if line.plan is None else _plan(json.dumps(line.plan))
-    except UseError:
-        if noted is None:
-            raise
-    return Charge(
-        run_id=line.run_id,
-        at=at,
-        when=line.when,
-        state=line.state,
-        plan=plan,
-        recorded=noted.guarantee if noted is not None and plan is None else None,
-        module="" if noted is None else noted.module,
-        again=line.again,
-        base=history._readable(line.base),
-        constants=line.constants,
-        logged=line.logged,
-        steered=line.steered,
-    )
-
-
-@lru_cache(maxsize=1024)  # most runs share a plan
-def _plan(text: str) -> Plan:
-    return decode(Plan, json.loads(text), what="the plan of a charge")
 
 
 def _is_other(path: Path, inode: int) -> bool:

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from userdp.accounting.filters import RenyiFilter
-from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, require_count, require_positive
 from userdp.plans import Plan, PrivateSelection, StepRecord, Tuning
@@ -50,7 +49,7 @@ class Store(StoreLine):
         inode: of the file that was begun with it: a copy is another one.
     """
 
-    schema: ClassVar[str] = "userdp.store-ledger/6"
+    schema: ClassVar[str] = "userdp.store-ledger/7"
     kind: ClassVar[str] = "store"
 
     id: str
@@ -58,112 +57,114 @@ class Store(StoreLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChargeLine(StoreLine):
-    """What these people are charged, before it is taken; its id is new in the ledger.
-
-    Args:
-        run_id: of the run, the answer or the tuning.
-        when: the date and time in UTC.
-        state: the id of the store's state, which tells whose text it covers (`Forget`).
-    """
-
-    run_id: str
-    when: str = field(default_factory=now)
-    state: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
-    """The price of a plan whose sampling or noise is somebody's own, for who reads without it.
-
-    Args:
-        module: that defines it.
-        guarantee: of the plan; None where its sampling has no ε.
-    """
-
-    module: str
-    guarantee: Guarantee | None
-
-    @classmethod
-    def of(cls, plan: Plan | None) -> Self | None:
-        """Of a plan; None where all of it is of this package."""
-        own = () if plan is None else (type(plan.sampling), type(plan.noise))
-        for kind in own:
-            if not kind.__module__.startswith("userdp."):
-                # A script is imported by another process under its file's name.
-                script = kind.__module__ == "__main__"
-                module = Path(inspect.getfile(kind)).stem if script else kind.__module__
-                covered = plan is not None and plan.sampling.covered
-                return cls(module=module, guarantee=plan.guarantee() if plan and covered else None)
-        return None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reserve(ChargeLine):
-    """A run is charged its whole plan.
-
-    Args:
-        plan: as plain values; None for a run without privacy.
-        recorded: where the sampling or the noise of the plan is somebody's own.
-        again: the run of which this is a further charge.
-        base: what the model that it begins from descends from.
-        constants: the digest of its plan and options, see `Declare`.
-        logged: whether it keeps exact numbers for its operator.
-        steered: a loop of somebody's own takes its steps, which exact numbers may steer as long as
-            it is open or interrupted.
-    """
-
-    kind: ClassVar[str] = "reserve"
-
-    plan: Plain | None
-    recorded: Recorded | None = None
-    again: str | None = None
-    base: Plain | None = None
-    constants: str = ""
-    logged: bool = True
-    steered: bool = False
-
-    @classmethod
-    def of(cls, run_id: str, plan: Plan | None) -> Self:
-        """The whole plan of a run; None for one without privacy."""
-        return cls(run_id=run_id, plan=encode(plan), recorded=Recorded.of(plan))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Query(ChargeLine):
-    """A statistic is charged, before it is drawn.
+class Statistic:
+    """A number that is drawn of these people's data once, and answered (`Answer`).
 
     Args:
         name: what is asked; public.
-        pure_epsilon: the statistic is (ε, 0)-DP per user, add-or-remove; > 0, at most 700.
-        base: what the model that it is about descends from.
+        pure_epsilon: the number is (ε, 0)-DP per user, add-or-remove; > 0, at most 700.
     """
 
-    kind: ClassVar[str] = "query"
+    kind: ClassVar[str] = "statistic"
 
     name: str
     pure_epsilon: float
-    base: Plain | None = None
 
     def __post_init__(self) -> None:
         require_positive("pure_epsilon", self.pure_epsilon, at_most=700.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BeginTuning(ChargeLine):
-    """A tuning begins: its grid is fixed; a private selection is charged with all of its trials.
+class OwnPlan:
+    """What a store's ledger keeps of a plan whose sampling or noise is somebody's own class.
+
+    Commands read a store's ledger without the module that defines the class, so that the price
+    stands here in place of the plan.
 
     Args:
+        module: that defines the class.
+        steps: of the plan.
+        guarantee: its price.
+    """
+
+    kind: ClassVar[str] = "own-plan"
+
+    module: str
+    steps: int
+    guarantee: Guarantee
+
+    @property
+    def in_words(self) -> str:
+        """What was charged, and how its price is recomputed."""
+        return (
+            f"training by a sampling or noise of {self.module}, as recorded (import {self.module} "
+            "to recompute)"
+        )
+
+
+def kept_of(plan: Plan | None) -> Plan | OwnPlan | None:
+    """What a store's ledger keeps of a plan: itself, if every reader knows its classes.
+
+    None where the class is somebody's own and no accountant covers it, as without privacy.
+    """
+    for own in () if plan is None else (type(plan.sampling), type(plan.noise)):
+        if plan is not None and not own.__module__.startswith("userdp."):
+            if not plan.sampling.covered:
+                return None
+            # A script is imported by another process under its file's name.
+            script = own.__module__ == "__main__"
+            module = Path(inspect.getfile(own)).stem if script else own.__module__
+            return OwnPlan(module=module, steps=plan.steps, guarantee=plan.guarantee())
+    return plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChargeLine(StoreLine):
+    """These people are charged, before anything is drawn or trained.
+
+    Args:
+        run_id: new in the ledger: of the run, the statistic or the tuning.
+        pays_for: the whole plan of a run, a statistic, or a private selection with all of its
+            trials; None for a run without privacy.
+        when: the date and time in UTC.
+        state: the id of the store's state, which tells whose text is covered; empty where that is
+            not known.
+        base: what the model descends from that the run begins from, or that the statistic is about.
+        again: the run of which this is a further charge.
+        constants: the digest of a run's plan and options, see `Declare`.
+        logged: a run keeps exact numbers for its operator.
+        steered: a loop of somebody's own takes the steps of a run, which exact numbers may steer as
+            long as it is open or interrupted.
+    """
+
+    kind: ClassVar[str] = "charge"
+
+    run_id: str
+    pays_for: Statistic | PrivateSelection | OwnPlan | Plan | None
+    when: str = field(default_factory=now)
+    state: str = ""
+    base: Plain | None = None
+    again: str | None = None
+    constants: str = ""
+    logged: bool = True
+    steered: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeginTuning(StoreLine):
+    """A tuning begins: its grid is fixed.
+
+    Args:
+        run_id: of the tuning.
         constants: the digests of its candidates' constants.
-        selection: what choosing costs, where it is private; else each trial is charged by itself.
         slots: of a private selection, drawn once (what is drawn later is not written): for each
             trial a new random id, and the digest of its constants.
     """
 
     kind: ClassVar[str] = "tuning"
 
+    run_id: str
     constants: tuple[str, ...]
-    selection: PrivateSelection | None = None
     slots: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -278,20 +279,6 @@ class Look(StoreLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Forget(StoreLine):
-    """Somebody is about to be erased: the ids of the store's states before and after that.
-
-    A run that began on the state ``before`` may go on over the state ``after``. The line is no
-    charge and no look: what was released stays released, at the price that was paid for it.
-    """
-
-    kind: ClassVar[str] = "forget"
-
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Declare(StoreLine):
     """The constants of a run to come, by their digest: nothing later can have chosen them.
 
@@ -333,7 +320,7 @@ class Begin(Line):
         won: the tuning that this run is the winner of.
     """
 
-    schema: ClassVar[str] = "userdp.ledger/6"
+    schema: ClassVar[str] = "userdp.ledger/7"
     kind: ClassVar[str] = "run"
 
     run_id: str

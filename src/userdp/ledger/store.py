@@ -189,7 +189,7 @@ class StoreLedger:
         if read.lines and not isinstance(read.lines[0], Store):
             raise UseError(f"{self.path} is no ledger of a store")
         history = fold(read.lines, self.path)
-        known = {*history.charges, *history.taken.values()}
+        known = {*history.charges, *history.trials}
         unknown = any(taken and name not in known for name, taken in counted.items())
         if unknown or not read.holds(noted.head):
             raise UseError(

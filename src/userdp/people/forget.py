@@ -7,7 +7,6 @@ without privacy. What stays: what was released under a guarantee, with its price
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ from userdp.ledger import StoreLedger
 from userdp.ledger.counter import open_charges
 from userdp.ledger.folder import LEDGER, RunFolder, RunRecord
 from userdp.ledger.history import History
-from userdp.ledger.lines import Forget
 from userdp.people.members import Statement, statement_for
 
 _REFERENCES = Path("audit") / "references"
@@ -134,11 +132,8 @@ def forget_user(
             )
         references = [run.folder.path / _REFERENCES for run in runs]
         removed = [*weights, *(place for place in references if place.exists()), *scores]
-        state = secrets.token_hex(16)
-        # Before it is done: a run may go on over an erasure only if the ledger holds it.
-        ledger.append(Forget(before=opened.meta.state.id, after=state))
         (progress or NoProgress()).stage("erasing", None)
-        erase_user(store, statement.row, state=state, remove=removed)
+        erase_user(store, statement.row, remove=removed)
         late = open_charges(ledger.runs)
     if late:
         raise FailureError(
@@ -150,9 +145,9 @@ def forget_user(
     charged = [
         charge.run_id
         for charge in history.charges.values()
-        if charge.is_run and charge.again is None
+        if charge.is_run and charge.line.again is None
     ]
-    lost = tuple(run for run in (*charged, *history.taken.values()) if run not in found)
+    lost = tuple(run for run in (*charged, *history.trials) if run not in found)
     return Forgotten(statement=statement, removed=tuple(removed), runs_not_found=lost)
 
 

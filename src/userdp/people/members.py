@@ -119,7 +119,7 @@ class Statement:
         else:
             yield "It was in the store for the following."
             yield from (f"- {one.in_words}" for one in self.releases)
-        if any(charge.query_epsilon is None for charge in self.charges):
+        if any(charge.statistic is None for charge in self.charges):
             yield (
                 "Whether it was drawn in any step of a training is not known to anybody: the draws "
                 "are secret and were not kept."
@@ -208,7 +208,7 @@ def intakes(store: UserStore, history: History) -> Iterator[Intake]:
 def state_number(store: UserStore, charge: Charge) -> int | None:
     """The number, from 0, of the state in which something was charged; None if that is unknown."""
     ids = [state.id for state in store.meta.states]
-    return ids.index(charge.state) if charge.state in ids else None
+    return ids.index(charge.line.state) if charge.line.state in ids else None
 
 
 def _since(store: UserStore, history: History, joined: int) -> Iterator[Charge]:
@@ -239,8 +239,8 @@ def _releases(history: History, charges: Sequence[Charge]) -> Iterator[Release]:
     """A release for each charge, a run's further charges within its own."""
     weights = {one.run_id: one.weights for one in history.released}
     for charge in charges:
-        if charge.again is None:
-            further = (one for one in charges if one.again == charge.run_id)
+        if charge.line.again is None:
+            further = (one for one in charges if one.line.again == charge.run_id)
             claim = _claim_over(history, (charge, *further))
             assert claim is not None
             titles = {part.id: part.in_words for part in claim.parts}

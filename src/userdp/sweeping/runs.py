@@ -213,13 +213,12 @@ class _Sweep:
         # From the operating system's randomness. In the order of their random ids, in which a
         # ledger gives them back: a resumed tuning counts them alike.
         ids = sorted(new_id() for _ in range(request.tuning.repetitions.draw()))
-        charged = replace(
-            begun,
-            selection=request.tuning,
-            slots={one: secrets.choice([*candidates]) for one in ids},
-            state=self.store.meta.state.id,
+        slots = {one: secrets.choice([*candidates]) for one in ids}
+        charged = lines.ChargeLine(
+            run_id=sweep_id, pays_for=request.tuning, state=self.store.meta.state.id
         )
-        slots = ledger.append(charged).slots[sweep_id]  # those of the first time
+        history = ledger.append(replace(begun, slots=slots), charged)
+        slots = dict(history.tunings[sweep_id][1].slots)  # those of the first time
         return [Trial(candidate=candidates[one], slot=slot) for slot, one in slots.items()]
 
     @contextmanager
@@ -329,21 +328,22 @@ class _Sweep:
         holds: further charges of trials, and trials that were begun and thrown away.
         """
         request, history = self.begun.request, StoreLedger(self.store.path).history()
-        begun, constants = history.tunings[self.begun.sweep_id]
+        begun, tuning = history.tunings[self.begun.sweep_id]
         lineage = inherited_at(history, begun)
         lineage += lineage_of_model(self.store, name=request.candidates[0].config.model)
         runs = {number: self.folder.run(number).run_id for number in self.trials}
         ours = [
             charge
             for charge in history.charges.values()
-            if charge.at > begun and charge.constants in constants
+            if charge.at > begun and charge.line.constants in tuning.constants
         ]
-        for base in (*(one.base for one in ours), *map(history.bases.get, runs.values())):
+        trials = [history.trials[one] for one in runs.values() if one in history.trials]
+        for base in (*(one.line.base for one in ours), *(trial.base for trial in trials)):
             if base:
                 lineage += lineage_from(base, what="the base of a trial")
         unpaid = [charge for charge in ours if charge.run_id not in runs.values()]
         if request.tuning is None:  # the others are in its condition
-            unpaid = [charge for charge in unpaid if charge.again == runs[winner]]
+            unpaid = [charge for charge in unpaid if charge.line.again == runs[winner]]
         lineage += of_parts(parts_of(history, unpaid))
         lineage = lineage.among(history.id, history.ids)
         if request.tuning is None:

@@ -70,7 +70,8 @@ def released_score(
     nobody would pay for the second. ``of`` is what the model of the losses descends from.
     """
     charged = StoreLedger(store.path).charges()
-    if any((charge.query_name or "").endswith(subject) for charge in charged):
+    asked = (charge.statistic.name for charge in charged if charge.statistic is not None)
+    if any(name.endswith(subject) for name in asked):
         return Score(value=None, note="a crash came between its charge and its answer")
     mean = release_losses(
         store, losses, loss_bound=bound, epsilon=epsilon, subject=subject, of=of

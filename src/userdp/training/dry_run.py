@@ -100,7 +100,7 @@ def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
     require_intact(of.store)
     opening = OpenRun(of)
     history = after = StoreLedger(of.store.path).history()
-    at = history.fixed_at(opening.constants, len(history.lines))
+    at = history.fixed_at(opening.constants)
     told = [one.in_words for one in of.base.conditions] if of.base else []
     claim = {**foreseen(history, plan, base=of.base, at=at), "conditions": told}
 

@@ -52,7 +52,7 @@ from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
 from userdp.ledger.folder import Resume, train_toml
 from userdp.ledger.history import History
 from userdp.ledger.journal import exclusive
-from userdp.ledger.lines import Begin, Finish, Open, Release, Reserve, Settle, Trial
+from userdp.ledger.lines import Begin, ChargeLine, Finish, Open, Release, Settle, Trial, kept_of
 from userdp.ledger.store import new_id
 from userdp.plans import Plan
 from userdp.training.causal_models import resolve
@@ -281,8 +281,8 @@ class OpenRun:
         assert of.base is not None
         origin = of.base + inherited(history, self.run_id, self.constants)
         own = history.charges.get(self.run_id)
-        if own is not None and own.base:  # what was known before a kill stays known
-            origin += lineage_from(own.base, what=f"the base of {self.run_id}")
+        if own is not None and own.line.base:  # what was known before a kill stays known
+            origin += lineage_from(own.line.base, what=f"the base of {self.run_id}")
         payer = payer_of(history, charge)
         facts = {
             **of.facts,
@@ -323,8 +323,9 @@ class OpenRun:
             # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
             priced = None if of.options.unsafe_seeds else plan
             append(
-                replace(
-                    Reserve.of(charge, priced),
+                ChargeLine(
+                    run_id=charge,
+                    pays_for=kept_of(priced),
                     again=None if charge == self.run_id else self.run_id,
                     base=base,
                     constants=self.constants,
@@ -370,10 +371,8 @@ class OpenRun:
                 f"the run at {folder.path} is finished: its steps are spent",
                 hint="train again in another --out, with a plan and a budget of its own",
             )
-        before, now = kept.state, self.people.meta.state.id
-        # For everybody who is still in the store, the steps to come are those of the plan. An
-        # erasure that the ledger does not hold is none: something else changed the store.
-        only_erased = before != now and self.store.history().only_erased_since(before, now)
+        # For everybody who is still in the store, the steps to come are those of the plan.
+        only_erased = self.people.meta.only_erased_since(kept.state)
         for name, value in self.digests.items():
             if kept.digests.get(name) != value and not (name == "store" and only_erased):
                 raise UseError(
@@ -417,7 +416,7 @@ class OpenRun:
     def logged(self) -> bool:
         """Whether the run keeps exact numbers, as its charge says."""
         charge = self.store.history().charges.get(self.run_id)
-        return charge is None or charge.logged
+        return charge is None or charge.line.logged
 
     def released_elsewhere(self, weights: Collection[str]) -> bool:
         """Whether weights of such a digest hold what another run over these people has learned.
@@ -484,7 +483,7 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
         return False
     # What went on from a copy ends at a price of its own.
     charge, history = run.last_charge, store.history()
-    if charge in history.settled or charge not in {*history.charges, *history.taken.values()}:
+    if charge in history.settled or charge not in {*history.charges, *history.trials}:
         return False
     digests, lineage = run.finish.digests, run_lineage(run).plain
     released = dict.fromkeys((digests.get("adapter"), digests.get("weights")))
