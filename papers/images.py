@@ -163,5 +163,5 @@ def digits(
             drawn = affine_transform(images[image], matrix, offset, order=1)
             pixels = np.clip(drawn.ravel() * pressure * 255, 0, 255).round().astype(np.int64)
             text = f"{labels[image]}: {' '.join(map(str, pixels))}"
-            records.append(Record(f"hand {subject:05d}".encode(), text.encode(), len(records)))
+            records.append(Record(f"hand {subject:05d}".encode(), text.encode()))
     return records

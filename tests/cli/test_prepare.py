@@ -44,6 +44,17 @@ def test_prepare_then_stats_tell_the_same_totals_as_json(tmp_path, userdp):
     assert told["examples"] == made["totals"]["examples"]
 
 
+def test_the_home_folder_is_meant_where_no_shell_expands_it(tmp_path, userdp, monkeypatch):
+    """In ``--out=~/store``, and in a file of settings."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    people(tmp_path / "mail.jsonl", 3)
+    (tmp_path / "settings.toml").write_text('[prepare]\ndata = "~/mail.jsonl"\n')
+    assert userdp("prepare", "--config", "settings.toml", "--out=~/store")[0] == 0
+    assert UserStore.open(tmp_path / "store").users == 3
+    assert not (tmp_path / "~").exists()
+
+
 def test_tables_name_every_drop_and_neither_a_user_nor_a_text(tmp_path, userdp):
     rows = [{"user": "SECRET", "text": "SECRET"}, {"text": "SECRET"}, '{"user": "SECRET", "te']
     source, store = write_jsonl(tmp_path / "mail.jsonl", rows), tmp_path / "store"

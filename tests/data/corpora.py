@@ -53,7 +53,7 @@ def interleaved(texts: dict[bytes, list[str]], seed: int = 0) -> tuple[Record, .
     queue = [user for user, held in texts.items() for _ in held]
     draw.shuffle(queue)
     rest = {user: iter(held) for user, held in texts.items()}
-    return tuple(Record(user, next(rest[user]).encode(), n) for n, user in enumerate(queue))
+    return tuple(Record(user, next(rest[user]).encode()) for user in queue)
 
 
 def prepared(

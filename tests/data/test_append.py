@@ -85,7 +85,7 @@ def test_appending_rewrites_no_token_file_and_old_readers_go_on(tmp_path):
 
 def test_drops_and_sources_add_up(tmp_path):
     store = prepared(corpus(5), tmp_path / "store")
-    meta = append_records(ListSource((Record(b"z", b"new text", 0),)), store.path)
+    meta = append_records(ListSource((Record(b"z", b"new text"),)), store.path)
     assert meta.totals["records_read"] == store.meta.totals["records_read"] + 1
     assert [source["kind"] for source in meta.sources] == ["list", "list"]
     assert meta.totals["users"] == 6

@@ -179,7 +179,7 @@ def test_greedy_ownership_is_not_decided_anew(tmp_path):
     """A record that was dropped because of the person stays dropped; the others keep theirs."""
     graph = [[b"ann", b"bob"], [b"ann"], [b"ann", b"cid"], [b"bob", b"ann"], [b"cid"]]
     records = [
-        Record(owners[0], b"some text of record %d" % n, n, owners=tuple(owners))
+        Record(owners[0], b"some text of record %d" % n, owners=tuple(owners))
         for n, owners in enumerate(graph)
     ]
     prepare_store(

@@ -168,7 +168,7 @@ def test_invariant_10_pieces_too_short_to_train_on_are_counted(tmp_path):
     # "a" and the end of text are 2 tokens; with 3 the third is alone at seq_len 2.
     tokenizer = StoreTokenizer.load()
     texts = [text for text in ("a", "a b", "a b c") if len(tokenizer.encode([text])[0]) == 3]
-    records = [Record(b"u", text.encode(), n) for n, text in enumerate(texts)]
+    records = [Record(b"u", text.encode()) for text in texts]
     store = prepared(records, tmp_path / "store", seq_len=2, held_out_users=0)
     assert sum(store.meta.example_drops.values()) == len(texts) > 0
     assert store.meta.totals["examples"] == len(texts)
@@ -180,7 +180,7 @@ def test_invariant_10_records_of_one_token_are_dropped_and_counted(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(bare))
     tokenizer = StoreTokenizer.load(tmp_path)
     assert tokenizer.end_of_text_id is None
-    records = (Record(b"u", b"a", 0), Record(b"u", b"a longer text", 1), Record(b"v", b"b", 2))
+    records = (Record(b"u", b"a"), Record(b"u", b"a longer text"), Record(b"v", b"b"))
     meta = prepare_store(ListSource(records), tmp_path / "store", tokenizer=tokenizer)
     assert meta.drops == {str(Drop.TOO_SHORT): 2}
     assert meta.totals["users"] == 1

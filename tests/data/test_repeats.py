@@ -15,7 +15,7 @@ def corpus() -> list[Record]:
     users = [f"package.module{number}".encode() for number in range(60)]
     texts = [[b"Return self.", b"Initialize %d." % (n % 9), b"Only in %d." % n] for n in range(60)]
     rows = [(user, text) for user, mine in zip(users, texts, strict=True) for text in mine]
-    return [Record(user, text, order) for order, (user, text) in enumerate(rows)]
+    return [Record(user, text) for user, text in rows]
 
 
 def sides(records: list[Record]) -> dict[bytes, set[bool]]:

@@ -40,14 +40,14 @@ def test_each_subjects_items_are_spread_uniformly_or_by_the_power_law_in_its_own
 def test_invariant_11_where_a_subjects_items_lie_depends_on_that_subject_alone():
     data = images(12, seed=3)
     parts = spread(data, silos=3, most=3)
-    assert sorted(r.order for part in parts for r in part) == sorted(r.order for r in data)
+    assert sorted(r.text for part in parts for r in part) == sorted(r.text for r in data)
     for user in {record.user for record in data}:
         fewer = spread([r for r in data if r.user != user], silos=3, most=3)
         assert fewer == [[r for r in part if r.user != user] for part in parts]
 
 
 def test_a_fifth_of_each_silos_items_is_held_out(tmp_path):
-    records = [Record(b"s%d" % (n % 50), b"1 2 3", n) for n in range(1000)]
+    records = [Record(b"s%d" % (n % 50), b"1 2 3") for n in range(1000)]
     make_store(records, tmp_path / "store", tokenizer=NUMBERS, seq_len=65)
     store = UserStore.open(tmp_path / "store")
     held, train = (store.split(s).counts.sum() for s in (Split.HELD_OUT_EXAMPLES, Split.TRAIN))
@@ -63,7 +63,7 @@ def language_silo(tmp_path, **changes):
         tokenizer_sha256=tokenizer.sha256, vocab_size=tokenizer.vocab_size, seq_len=8, **changes
     )
     lines = [b"Return the number of items.", b"Raise an error.", b"Print the list of names."]
-    records = [Record(b"u%d" % (n % 3), lines[n % 3], n) for n in range(12)]
+    records = [Record(b"u%d" % (n % 3), lines[n % 3]) for n in range(12)]
     made = plan(algorithm="higradavg-dp", model=spec, local_steps=1, sampling_probability=1.0)
     made.save(tmp_path / PLAN_FILE)
     make_store(records, tmp_path / STORE, tokenizer=tokenizer, seq_len=8)
@@ -93,7 +93,7 @@ def spoilt(records, user=b"s002"):
     draw = np.random.default_rng(1)
     bad = [image(10, draw), b"3: 7 7 7", b"what 1 2 3", b"255: 999 -1 7", b"9 " * 300]
     texts = iter(bad)
-    return [Record(user, next(texts, bad[0]), r.order) if r.user == user else r for r in records]
+    return [Record(user, next(texts, bad[0])) if r.user == user else r for r in records]
 
 
 def without(records, user=b"s002"):

@@ -104,8 +104,8 @@ def test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_pa
     """
     words = LanguageModel(model="new", layers=1, width=8, heads=2, seq_len=32, **FACTS)
     made = toy_plan(model=words, sampling_probability=0.5, rounds=12, items_per_silo=6)
-    records = [Record(b"u%d" % n, b"1 2 3 4", n) for n in range(5)]
-    store_of([*records, Record(b"alice", b"5 " * 30, 9)], tmp_path / STORE, seq_len=32)
+    records = [Record(b"u%d" % n, b"1 2 3 4") for n in range(5)]
+    store_of([*records, Record(b"alice", b"5 " * 30)], tmp_path / STORE, seq_len=32)
     member = silo(tmp_path, made, None, seed=1)
     weights = weights_of(build_model(words)[0])
     member.run_round(1, weights)

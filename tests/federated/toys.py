@@ -66,8 +66,8 @@ class Items:
 
     def records(self):
         return [
-            Record(f"s{who:03d}".encode(), " ".join(map(str, row + ZERO_TOKEN)).encode(), order)
-            for order, (who, row) in enumerate(zip(self.subjects, self.rows, strict=True))
+            Record(f"s{who:03d}".encode(), " ".join(map(str, row + ZERO_TOKEN)).encode())
+            for who, row in zip(self.subjects, self.rows, strict=True)
         ]
 
 
@@ -81,9 +81,9 @@ def images(subjects, seed=0, least=1):
     """Records of random 8 x 8 images with random classes, up to 9 of a subject."""
     draw = np.random.default_rng(seed)
     return [
-        Record(f"s{who:03d}".encode(), image(draw.integers(10), draw), 100 * who + number)
+        Record(f"s{who:03d}".encode(), image(draw.integers(10), draw))
         for who in range(subjects)
-        for number in range(draw.integers(least, 10))
+        for _ in range(draw.integers(least, 10))
     ]
 
 

@@ -30,7 +30,7 @@ TEXTS = [f"w{n} w2 w3" for n in range(len(GRAPH))]
 def greedy(folder, texts=TEXTS, *, held_out=0.0, **options):
     folder.mkdir()
     records = tuple(
-        Record(owners[0].encode(), text.encode(), n, owners=tuple(o.encode() for o in owners))
+        Record(owners[0].encode(), text.encode(), owners=tuple(o.encode() for o in owners))
         for n, (owners, text) in enumerate(zip(GRAPH, texts, strict=True))
     )
     tokenizer = StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json"))

@@ -19,18 +19,18 @@ from userdp.training import step_mechanism as steps_module
 from userdp.training.store_losses import rows_of
 
 
-def chat(draw, user, number):
+def chat(draw, user):
     """A question that does not count, and an answer that does."""
     question, answer = (" ".join(draw.choices(WORDS, k=draw.randint(2, 4))) for _ in range(2))
     pieces = ((len(question) + 1, 0), (len(question) + 1 + len(answer), TARGET))
-    return Record(user, f"{question} {answer}".encode(), number, pieces=pieces)
+    return Record(user, f"{question} {answer}".encode(), pieces=pieces)
 
 
 @pytest.fixture
 def store(tmp_path):
     draw = random.Random(0)
     users = [f"user{user:02d}".encode() for user in range(12) for _ in range(draw.randint(1, 4))]
-    records = tuple(chat(draw, user, number) for number, user in enumerate(users))
+    records = tuple(chat(draw, user) for user in users)
     tokenizer = StoreTokenizer.load(write_tokenizer(tmp_path / "tokenizer.json"))
     how = {"seq_len": 8, "held_out_users": 0.2, "held_out_examples": 0}
     source = ListSource(records, loss_mask=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -74,8 +75,10 @@ class Setting:
         >>> Setting(kind=str, words="").read('"ann"', place="--user", listed="")
         '"ann"'
         """
-        if self.kind in (str, Path):
-            return self.kind(text)  # as it stands: an id may have quotation marks
+        if self.kind is str:
+            return text  # as it stands: an id may have quotation marks
+        if self.kind is Path:  # no shell expands ~ in a file, nor in --out=~/store
+            return Path(os.path.expanduser(text))  # noqa: PTH111 (an unknown ~name stays)
         value: Any = text
         with suppress(ValueError):
             value = json.loads(text)

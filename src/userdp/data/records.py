@@ -60,8 +60,6 @@ class Record(NamedTuple):
     Args:
         user: the user's id as UTF-8, not empty.
         text: UTF-8, not blank.
-        order: where the record stands in the source, which numbers its entries; orders the records
-            of one user.
         held_out: the source's own split says that this record is not trained on.
         pieces: for conversations: (end, kind) of consecutive pieces of the text, ``end`` in
             characters, ``kind`` the sum of `TARGET` (the loss counts it) and `MARKUP` (special
@@ -74,7 +72,6 @@ class Record(NamedTuple):
 
     user: bytes
     text: bytes
-    order: int = 0
     held_out: bool = False
     pieces: tuple[tuple[int, int], ...] | None = None
     owners: tuple[bytes, ...] = ()
@@ -93,8 +90,9 @@ BLOCK = pa.schema(
         ("pieces", pa.large_binary()),
     ]
 )
-"""Records in columns, no value null: ``place`` is `Record.order`, ``pieces`` are 64-bit numbers one
-after another, and nothing where a record has none."""
+"""Records in columns, no value null: ``place`` numbers the records in the order in
+which they were read, ``pieces`` are 64-bit numbers one after another, and nothing where a record
+has none."""
 BLOCK_RECORDS, BLOCK_BYTES = 2**13, 2**23
 """Most records of a block, and how many bytes of text end one."""
 
@@ -102,21 +100,22 @@ BLOCK_RECORDS, BLOCK_BYTES = 2**13, 2**23
 def in_blocks(records: Iterable[Record]) -> Iterator[pa.RecordBatch]:
     """``records`` in blocks of bounded size."""
     held: list[Record] = []
-    size = 0
+    first = size = 0
     for record in records:
         held.append(record)
         size += len(record.text)
         if len(held) == BLOCK_RECORDS or size >= BLOCK_BYTES:
-            yield _block(held)
+            yield _block(held, first)
+            first += len(held)
             held, size = [], 0
     if held:
-        yield _block(held)
+        yield _block(held, first)
 
 
-def _block(records: list[Record]) -> pa.RecordBatch:
-    users, texts, orders, held_out, pieces, *_ = zip(*records, strict=True)
+def _block(records: list[Record], first: int) -> pa.RecordBatch:
+    users, texts, held_out, pieces, *_ = zip(*records, strict=True)
     packed = [b"" if one is None else np.array(one, "<i8").tobytes() for one in pieces]
-    columns = (users, orders, texts, held_out, packed)
+    columns = (users, range(first, first + len(records)), texts, held_out, packed)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, BLOCK, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=BLOCK)
 

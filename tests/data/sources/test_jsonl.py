@@ -84,7 +84,7 @@ def test_plain_and_gzip_files_are_read_alike_whatever_their_names(tmp_path):
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
     (tmp_path / "c.txt").write_bytes(gzip.compress(plain.read_bytes()))
     (tmp_path / "d").write_bytes(plain.read_bytes())
-    expected = [Record(r["user"].encode(), r["text"].encode(), n) for n, r in enumerate(GOOD)]
+    expected = [Record(r["user"].encode(), r["text"].encode()) for r in GOOD]
     for name in ("a.jsonl", "b.jsonl.gz", "c.txt", "d"):
         assert read(tmp_path / name)[0] == expected
 
@@ -99,7 +99,6 @@ def test_several_files_and_folders_are_read_in_order(tmp_path):
     assert [r.text.decode() for r in records] == [
         "b.jsonl", "folder/1.jsonl", "folder/2.jsonl", "a.jsonl"
     ]  # fmt: skip
-    assert [r.order for r in records] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("option", "value"), [("user", "author"), ("text", "body")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -196,6 +197,7 @@ def open_source(
 
 def _local(path: str) -> list[str]:
     """A path as it is; of an address or a pipe, copies in a folder for this process only."""
+    path = os.path.expanduser(path)  # noqa: PTH111 (an unknown ~name stays)
     is_pipe = Path(path).is_fifo()
     if "://" not in path and not is_pipe:
         return [path]

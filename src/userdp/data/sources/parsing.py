@@ -75,7 +75,8 @@ class Table(Source):
                 yield row
                 continue
             entry = parse(row)
-            if (model := row.get(GENERATED)) and not isinstance(entry, Drop):
+            if GENERATED in row and row[GENERATED] and not isinstance(entry, Drop):
+                model = row[GENERATED]
                 model = model.decode() if isinstance(model, bytes) else str(model)
                 entry = entry._replace(written_by=model)
             yield entry
@@ -163,14 +164,13 @@ def record_of(
         return Record(owners[0], b"", owners=several, unusable=content)
     if isinstance(held_out, Drop):
         return Record(owners[0], b"", owners=several, unusable=held_out)
-    return Record(owners[0], content, 0, held_out, pieces, several)
+    return Record(owners[0], content, held_out, pieces, several)
 
 
 def owners_of(value: Any, user_of: UserOf | None = None) -> tuple[bytes, ...] | Drop:
     """The users that a field's value names, each once, in its order."""
     owners: dict[bytes, None] = {}
-    alone = [] if value is None else [value]
-    for one in value if isinstance(value, list) else alone:
+    for one in value if isinstance(value, list) else (value,):
         user = _user(one, user_of)
         if isinstance(user, Drop):
             return user
@@ -180,10 +180,12 @@ def owners_of(value: Any, user_of: UserOf | None = None) -> tuple[bytes, ...] | 
 
 def _user(value: Any, user_of: UserOf | None) -> bytes | Drop:
     try:
-        if isinstance(value, bytes):
-            user = value
-        elif isinstance(value, str):
+        if isinstance(value, str):
             user = value.encode()
+        elif isinstance(value, bytes):
+            user = value
+        elif value is None:
+            return Drop.NO_USER_FIELD
         elif isinstance(value, bool) or not isinstance(value, Integral):
             return Drop.USER_NOT_TEXT
         else:
@@ -198,16 +200,16 @@ def _user(value: Any, user_of: UserOf | None) -> bytes | Drop:
 
 def text_of(value: Any) -> bytes | Drop:
     """The text of a field's value as UTF-8."""
-    if value is None or isinstance(value, Drop):
-        return Drop.NO_TEXT_FIELD if value is None else value
     try:
         if isinstance(value, bytes):
             return value if value.decode().strip() else Drop.EMPTY_TEXT
+        if isinstance(value, Drop):
+            return value
         if isinstance(value, str):
             return value.encode() if value.strip() else Drop.EMPTY_TEXT
     except UnicodeError:
         return Drop.INVALID_UTF8
-    return Drop.NOT_TEXT
+    return Drop.NO_TEXT_FIELD if value is None else Drop.NOT_TEXT
 
 
 def is_from(value: Any, day: datetime) -> bool | Drop:

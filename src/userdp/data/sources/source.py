@@ -144,7 +144,7 @@ class Source:
             progress: is told how far reading is.
             all_owned: yield also the records that have owners and are ``unusable``, uncounted.
         """
-        for order, entry in enumerate(self.entries(progress)):
+        for entry in self.entries(progress):
             tally.records_read += 1
             if isinstance(entry, Drop):
                 tally.drop(entry)
@@ -156,8 +156,7 @@ class Source:
                 continue
             if entry.written_by:
                 tally.wrote(entry.written_by)
-            # As `entry._replace(order=order)`, in a third of its time.
-            yield Record._make((*entry[:2], order, *entry[3:]))
+            yield entry
         self.check(tally)
 
     def check(self, tally: Tally) -> None:
