@@ -17,7 +17,7 @@ from userdp.data.pipeline import append_records
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import OpenBudget
-from userdp.ledger.store import new_id
+from userdp.ledger.store_ledger import new_id
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 

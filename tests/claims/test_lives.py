@@ -18,8 +18,8 @@ from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query, Steps
 from userdp.ledger import History, RunRecord, journal
 from userdp.ledger import admission as admission_module
-from userdp.ledger import history as history_module
-from userdp.ledger import store as store_module
+from userdp.ledger import store_history as history_module
+from userdp.ledger import store_ledger as store_module
 from userdp.ledger.lines import Release
 from userdp.training import model_origin as origin_module
 from userdp.training import opening as opening_module

@@ -22,7 +22,7 @@ from userdp.claims.verify import verify
 from userdp.claims.words import SPENT_SO_FAR
 from userdp.cli.app import run as command
 from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit
-from userdp.ledger.run import append_release
+from userdp.ledger.run_ledger import append_release
 from userdp.plans import Plan
 from userdp.reporting.facts import read_run
 from userdp.reporting.page import render_report, render_summary

@@ -18,7 +18,7 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Answer, OpenBudget
-from userdp.ledger.store import new_id
+from userdp.ledger.store_ledger import new_id
 from userdp.plans import Plan
 from userdp.plans.provenance import Provenance
 

@@ -18,7 +18,7 @@ from userdp.data.integrity import require_intact, verify_store
 from userdp.data.records import Tally
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
-from userdp.people.forget import forget_user
+from userdp.people.erasure import forget_user
 
 TOKENS = "segments/00000.arrow"
 

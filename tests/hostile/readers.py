@@ -96,7 +96,7 @@ def make_winner(folder: Path) -> None:
 def read_run(folder: Path) -> None:
     from userdp.claims import claim
     from userdp.claims.verify import verify
-    from userdp.ledger.folder import RunFolder
+    from userdp.ledger.run_folder import RunFolder
     from userdp.reporting import facts
 
     sound_claim(claim(folder))
@@ -114,7 +114,7 @@ def sound_claim(claimed: Any) -> None:
 def read_store_ledger(folder: Path) -> None:
     from userdp.claims import claim
     from userdp.ledger import StoreLedger
-    from userdp.ledger.budget import overview
+    from userdp.ledger.spending import overview
 
     overview(StoreLedger(folder).history())
     sound_claim(claim(folder))
@@ -148,8 +148,8 @@ def make_settle(folder: Path) -> None:
 
 
 def read_settle(folder: Path) -> None:
-    from userdp.ledger.folder import RunFolder
-    from userdp.ledger.run import end_early
+    from userdp.ledger.run_folder import RunFolder
+    from userdp.ledger.run_ledger import end_early
 
     resume = folder / "run" / "resume.json"
     resume.write_bytes(resume.read_bytes().replace(b"STORE", str(folder / "store").encode()))

@@ -13,7 +13,7 @@ from userdp.claims.parts import ConditionKind, Query
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunLedger, RunRecord, StoreLedger
-from userdp.ledger.run import write_winner
+from userdp.ledger.run_ledger import write_winner
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import FixedGrid, PrivateSelection, StepRecord
 from userdp.plans.provenance import NonPrivateLook

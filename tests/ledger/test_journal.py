@@ -15,7 +15,7 @@ from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
 from userdp.ledger.journal import append, exclusive, read
 from userdp.ledger.lines import Line
-from userdp.ledger.store import StoreLedger
+from userdp.ledger.store_ledger import StoreLedger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ ALL_AT_ONCE = """
 import sys
 from pathlib import Path
 from tests.ledgers import query
-from userdp.ledger.store import StoreLedger
+from userdp.ledger.store_ledger import StoreLedger
 
 folder, name = Path(sys.argv[1]), sys.argv[2]
 (folder / f"ready-{name}").touch()

@@ -12,8 +12,8 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger, journal, lines
-from userdp.ledger.history import fold
 from userdp.ledger.lines import Open
+from userdp.ledger.store_history import fold
 from userdp.plans import PrivateSelection, StepRecord
 
 PLAN = uls_plan()

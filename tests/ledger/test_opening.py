@@ -17,8 +17,8 @@ from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunLedger, StoreLedger, admission
 from userdp.ledger.counter import Counter
 from userdp.ledger.lines import Open, OpenBudget
-from userdp.ledger.run import end_early
-from userdp.ledger.store import new_id
+from userdp.ledger.run_ledger import end_early
+from userdp.ledger.store_ledger import new_id
 from userdp.plans import StepRecord
 
 ELSEWHERE = "not the one that was opened last"

@@ -13,8 +13,8 @@ from userdp.claims import claim
 from userdp.claims.parts import ConditionKind
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, journal
-from userdp.ledger import history as history_module
-from userdp.ledger import store as store_module
+from userdp.ledger import store_history as history_module
+from userdp.ledger import store_ledger as store_module
 from userdp.ledger.counter import Counter, open_charges
 from userdp.ledger.lines import Declare
 

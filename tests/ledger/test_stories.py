@@ -29,8 +29,8 @@ from userdp.claims.lineage import Lineage, inherited
 from userdp.claims.parts import Condition, ConditionKind, Steps
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.history import History
 from userdp.ledger.lines import Open, Release, Score, Trial
+from userdp.ledger.store_history import History
 
 
 @pytest.fixture

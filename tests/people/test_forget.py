@@ -23,7 +23,7 @@ from userdp.data.store_folder import Place, places_of, remember
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.counter import Counter
-from userdp.people.forget import find_runs
+from userdp.people.erasure import find_runs
 from userdp.sampling import FixedSizeUsers
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train

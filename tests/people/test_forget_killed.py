@@ -25,7 +25,7 @@ KILLS = textwrap.dedent(
     from tests.ledgers import begun
     from userdp.ledger import StoreLedger
     from userdp.ledger.lines import ChargeLine
-    from userdp.people.forget import forget_user
+    from userdp.people.erasure import forget_user
 
     life = Path(sys.argv[1])
     USER, TEXT = "the-person-who-leaves", "the copper heron never rang its bell before March"

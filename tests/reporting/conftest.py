@@ -17,7 +17,7 @@ from userdp.core.codec import encode
 from userdp.core.vocabulary import Guarantee
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Declare
-from userdp.ledger.run import append_release
+from userdp.ledger.run_ledger import append_release
 from userdp.noise import Gaussian
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Budget, Plan, StepRecord

@@ -17,7 +17,7 @@ from userdp.claims.released import bound_files
 from userdp.core import files
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
-from userdp.ledger.folder import DIVERGED
+from userdp.ledger.run_folder import DIVERGED
 from userdp.sweeping.sweep_folder import SweepFolder, copy_released
 
 PLAN = uls_plan()

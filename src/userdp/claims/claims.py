@@ -43,10 +43,10 @@ from userdp.core.vocabulary import (
     require_delta,
 )
 from userdp.ledger import Charge, History, RunRecord, StoreLedger, journal
-from userdp.ledger.folder import LEDGER
-from userdp.ledger.history import fold
 from userdp.ledger.lines import Store
-from userdp.ledger.store import PLACE
+from userdp.ledger.run_folder import LEDGER
+from userdp.ledger.store_history import fold
+from userdp.ledger.store_ledger import PLACE
 from userdp.plans import FixedGrid, Plan
 
 _LONGEST = 80

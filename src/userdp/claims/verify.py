@@ -32,7 +32,7 @@ from userdp.core import files
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, round_up
 from userdp.ledger import RunRecord
-from userdp.ledger.folder import LEDGER
+from userdp.ledger.run_folder import LEDGER
 from userdp.plans import Plan
 
 _OF_EXPORT = ("README.md", "report.html", LEDGER, "plan.json")

@@ -12,9 +12,9 @@ from userdp.core.codec import plain
 from userdp.core.errors import UseError
 from userdp.data.meta import read_meta
 from userdp.ledger import StoreLedger
-from userdp.ledger.budget import overview
 from userdp.ledger.lines import OpenBudget
-from userdp.ledger.store import new_id
+from userdp.ledger.spending import overview
+from userdp.ledger.store_ledger import new_id
 
 
 def budget(

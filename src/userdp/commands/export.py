@@ -18,7 +18,7 @@ from userdp.commands.run import Place, path_of
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunRecord, journal
-from userdp.ledger.folder import LEDGER
+from userdp.ledger.run_folder import LEDGER
 from userdp.plans import Plan
 from userdp.reporting.card import (
     README,

@@ -10,7 +10,7 @@ from userdp.commands.members import person
 from userdp.commands.progress import shown
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
-from userdp.people.forget import Forgotten, forget_user
+from userdp.people.erasure import Forgotten, forget_user
 
 
 def forget(

@@ -12,7 +12,7 @@ from userdp.commands.answer import INNER, Answer
 from userdp.core.errors import UseError
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.people.members import Statement, intakes, state_number, statement_for
+from userdp.people.statements import Statement, intakes, state_number, statement_for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 from userdp.claims import claim as claim_at
 from userdp.commands.run import Place, folder_of
 from userdp.ledger import RunFolder
-from userdp.ledger.run import end_early
+from userdp.ledger.run_ledger import end_early
 
 
 def settle(run: Place) -> dict[str, Any]:

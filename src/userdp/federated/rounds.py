@@ -18,7 +18,7 @@ from userdp.core.errors import UseError
 from userdp.core.files import append_line, write_file
 from userdp.core.stages import NoProgress, Progress
 from userdp.federated.federation_plan import FederationPlan
-from userdp.ledger.folder import read_lines
+from userdp.ledger.run_folder import read_lines
 
 Weights = dict[str, NDArray[np.float32]]
 Answers = tuple[Mapping[int, Weights], Mapping[str, str]]

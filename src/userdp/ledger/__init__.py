@@ -1,13 +1,14 @@
 """Append-only records of what ran; every claimed ε is recomputed from them (`userdp.claims`).
 
-`lines` holds a class for each kind of line, `history` what those of a store come to, `admission`
-which may follow, `folder` what is read of a run; `store` writes the ledger of the people, `run`
-that of a run.
+`lines` holds a class for each kind of line, `journal` the file that holds lines. Of the people's
+ledger `store_history` says what its lines come to, `admission` which line may follow, and
+`store_ledger` writes it, with a `counter` beside it for each run; `spending` prints it. Of a run's
+ledger `run_folder` says what it holds, and `run_ledger` writes it.
 """
 
-from userdp.ledger.folder import RunFolder, RunRecord
-from userdp.ledger.history import Charge, History
-from userdp.ledger.run import RunLedger
-from userdp.ledger.store import StoreLedger
+from userdp.ledger.run_folder import RunFolder, RunRecord
+from userdp.ledger.run_ledger import RunLedger
+from userdp.ledger.store_history import Charge, History
+from userdp.ledger.store_ledger import StoreLedger
 
 __all__ = ["Charge", "History", "RunFolder", "RunLedger", "RunRecord", "StoreLedger"]

@@ -14,7 +14,6 @@ from dataclasses import replace
 from userdp.accounting.filters import RenyiFilter
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, epsilon_up, round_up
-from userdp.ledger.history import History, fold
 from userdp.ledger.lines import (
     Answer,
     BeginTuning,
@@ -28,6 +27,7 @@ from userdp.ledger.lines import (
     StoreLine,
     Trial,
 )
+from userdp.ledger.store_history import History, fold
 
 
 def follow(history: History, lines: Iterable[StoreLine]) -> History:

@@ -1,8 +1,8 @@
-"""The lines of ledgers: a frozen class for each kind, of its fields and what they may hold.
+"""The lines of ledgers: a frozen class for each kind.
 
-A `StoreLine` is of the ledger of people; `userdp.ledger.history` says what such lines come to, and
-`userdp.ledger.admission` when one may follow. The others are of a run's ledger, that
-`userdp.ledger.folder.RunRecord` reads. `Open` and `Settle` stand in both.
+The ledger of a store's people holds lines that are a `StoreLine`: `userdp.ledger.store_history`
+says what they come to, and `userdp.ledger.admission` when one may follow. A run's ledger holds the
+other kinds, which `userdp.ledger.run_folder.RunRecord` reads. `Open` and `Settle` stand in both.
 """
 
 from __future__ import annotations

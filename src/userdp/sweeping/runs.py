@@ -36,7 +36,7 @@ from userdp.data.integrity import require_intact
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
 from userdp.ledger.journal import exclusive
-from userdp.ledger.store import new_id
+from userdp.ledger.store_ledger import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
 from userdp.sweeping.sweep_folder import Begun, SweepFolder

@@ -26,8 +26,8 @@ from userdp.core import files
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, RunRecord
-from userdp.ledger.folder import DIVERGED
-from userdp.ledger.run import write_winner
+from userdp.ledger.run_folder import DIVERGED
+from userdp.ledger.run_ledger import write_winner
 from userdp.sweeping.request import SweepRequest
 from userdp.sweeping.trial_scores import Score
 

@@ -27,8 +27,8 @@ from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.ledger import StoreLedger
 from userdp.ledger.admission import follow
-from userdp.ledger.history import History
 from userdp.ledger.lines import StoreLine
+from userdp.ledger.store_history import History
 from userdp.training.opening import OpenRun, Training
 from userdp.training.plain import PlainRun
 from userdp.training.preflight import made_up_units, room_for

@@ -15,7 +15,7 @@ from userdp.core.stages import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
-from userdp.ledger.run import append_release
+from userdp.ledger.run_ledger import append_release
 from userdp.queries.comparison import DEFAULT_BOUND, release_losses, require_difference_bound
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.model_origin import for_people_of

@@ -49,11 +49,11 @@ from userdp.data.store_folder import Place, remember
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
-from userdp.ledger.folder import Resume, train_toml
-from userdp.ledger.history import History
 from userdp.ledger.journal import exclusive
 from userdp.ledger.lines import Begin, ChargeLine, Finish, Open, Release, Settle, Trial, kept_of
-from userdp.ledger.store import new_id
+from userdp.ledger.run_folder import Resume, train_toml
+from userdp.ledger.store_history import History
+from userdp.ledger.store_ledger import new_id
 from userdp.plans import Plan
 from userdp.training.causal_models import resolve
 from userdp.training.config import PlainPlan, PrivateOptions

@@ -34,7 +34,7 @@ from userdp.core.errors import UseError, in_short, warn
 from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients.shards import whole
 from userdp.ledger import RunFolder
-from userdp.ledger.folder import DIVERGED
+from userdp.ledger.run_folder import DIVERGED
 from userdp.training.causal_models import not_finite
 from userdp.training.distributed import current_world
 

@@ -5,7 +5,7 @@ The trainer's loop stays as it is. In place of data it gets the numbers of priva
 returns a loss of zero to the loop; the optimizer, the schedule, the callbacks, the logs and the
 checkpoints follow as ever. Settings that would break the guarantee are in `trainer_settings`.
 
-The output folder is the run's folder (`userdp.ledger.folder`)::
+The output folder is the run's folder (`userdp.ledger.run_folder`)::
 
     OUTPUT_DIR/
       ledger.jsonl, plan.json   the run's; userdp.claim(OUTPUT_DIR) reads them

@@ -21,9 +21,9 @@ from userdp.data.user_store import UserStore
 from userdp.data.writer import erase_user
 from userdp.ledger import StoreLedger
 from userdp.ledger.counter import open_charges
-from userdp.ledger.folder import LEDGER, RunFolder, RunRecord
-from userdp.ledger.history import History
-from userdp.people.members import Statement, statement_for
+from userdp.ledger.run_folder import LEDGER, RunFolder, RunRecord
+from userdp.ledger.store_history import History
+from userdp.people.statements import Statement, statement_for
 
 _REFERENCES = Path("audit") / "references"
 """Where an audit keeps a number per person, and copies of their text while it works."""

@@ -30,9 +30,9 @@ from userdp.core.errors import UseError
 from userdp.ledger import journal
 from userdp.ledger.admission import follow
 from userdp.ledger.counter import Counter, attempts_in
-from userdp.ledger.folder import LEDGER
-from userdp.ledger.history import Charge, History, fold
 from userdp.ledger.lines import Look, Store, StoreLine
+from userdp.ledger.run_folder import LEDGER
+from userdp.ledger.store_history import Charge, History, fold
 
 PLACE = "ledger.json"
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")

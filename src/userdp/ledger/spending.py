@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.accounting.roots import least
 from userdp.core.vocabulary import delta_up
-from userdp.ledger.history import Charge, History
 from userdp.ledger.lines import OwnPlan, Statistic
+from userdp.ledger.store_history import Charge, History
 from userdp.plans import Plan, PrivateSelection
 
 _MOST_NOISE = 1e4

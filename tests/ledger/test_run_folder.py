@@ -11,7 +11,7 @@ from tests.ledgers import run_with
 from tests.plans import uls_plan
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.folder import RunFolder, RunRecord, read_lines
+from userdp.ledger.run_folder import RunFolder, RunRecord, read_lines
 
 
 @pytest.fixture

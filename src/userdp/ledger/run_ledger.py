@@ -18,10 +18,10 @@ from typing import Any
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
 from userdp.ledger.counter import Counter
-from userdp.ledger.folder import RunFolder, RunRecord
-from userdp.ledger.history import Charge
 from userdp.ledger.lines import Attempt, Finish, Line, Open, ReleaseLoss, Settle
-from userdp.ledger.store import StoreLedger
+from userdp.ledger.run_folder import RunFolder, RunRecord
+from userdp.ledger.store_history import Charge
+from userdp.ledger.store_ledger import StoreLedger
 from userdp.plans import StepRecord, Tuning
 
 

@@ -26,7 +26,7 @@ from userdp.data.meta import State, StateKind, joined_at
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.history import Charge, History
+from userdp.ledger.store_history import Charge, History
 from userdp.reporting.meaning import meaning_of_claim, percent_up
 
 
