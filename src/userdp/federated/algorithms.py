@@ -1,8 +1,8 @@
 """The local algorithms of a federation, those of Marathe et al. 2023, as one table.
 
-Each says what a silo's local step adds up and whom its noise is meant to protect. docs/federated.md
-proves the prices. A new one is a line of `ALGORITHMS`, and a class in `userdp.sampling` if it forms
-the units that are clipped in another way.
+Each defines the sum of a silo's local step and whom its noise protects. docs/federated.md proves
+the prices. A new algorithm is a line of `ALGORITHMS`, and a class in `userdp.sampling` if it forms
+the clipped units in another way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class Unprotected(PlainPlan):
-    """One round of a silo without privacy; it stands where other algorithms have a `Plan`."""
+    """One round of a silo without privacy, in the place of the `Plan` of other algorithms."""
 
     kind: ClassVar[str] = "unprotected"
 
@@ -57,14 +57,15 @@ class Algorithm:
 
     Args:
         name: in plans and on the command line.
-        sampling: how a step forms the units that are clipped; it knows their price. None: shuffled
-            mini-batches, and no ε.
+        sampling: forms the clipped units of a step and knows their price; None takes shuffled
+            mini-batches, which have no ε.
         clips_items: each item is clipped before the items of a unit are averaged. The mean of
-            gradients of norm at most C has norm at most C, so that the clip of the unit changes
-            nothing; it is what the engine states the sensitivity of.
-        counts_subjects: the denominator counts by the declared subjects, not by the items.
-        for_one_item: the budget is that of a subject who holds one item: only one silo's steps
-            count for him. Nothing is claimed of one item among several (`PrivacyUnit.LONE_ITEM`).
+            gradients of norm at most C has norm at most C, so that the unit's own clip changes
+            nothing; it is there because the engine states the sensitivity by it.
+        counts_subjects: the denominator counts the declared subjects, not the items.
+        for_one_item: the budget is that of a subject who holds one item, so that only the steps
+            of one silo count. Nothing is claimed of one item among several
+            (`PrivacyUnit.LONE_ITEM`).
         for_silos: a whole silo is protected too, under replacement.
     """
 
@@ -93,19 +94,19 @@ class Algorithm:
         )
 
     def budgeted(self, local: Plan, *, charged: int, most: int) -> Plan:
-        """The steps that the budget is for.
+        """The plan of all steps that the budget is for.
 
         Args:
             local: one round of one silo.
-            charged: the steps of all silos that one subject may be in.
-            most: the steps of the silo that runs most.
+            charged: steps of all silos that may hold one subject.
+            most: steps of the silo that runs most.
         """
         if self.for_one_item:
             return replace(local, sampling=replace(local.sampling, group_size=1), steps=most)
         return replace(local, steps=charged)
 
     def further_claims(self, local: Plan, *, charged: int, most: int) -> Iterator[Guarantee]:
-        """What is guaranteed beside the claim per subject, for other units; see `budgeted`."""
+        """The claims for other units than subjects; see `budgeted` for the arguments."""
         if self.for_one_item:
             claimed = self.budgeted(local, charged=charged, most=most).guarantee()
             yield replace(claimed, unit=PrivacyUnit.LONE_ITEM)
@@ -124,7 +125,7 @@ class Algorithm:
 ALGORITHMS: dict[str, Algorithm] = {
     one.name: one
     for one in (
-        # Plain steps, which protect nobody: what the others are held against.
+        # Plain steps, which protect nobody: the baseline of the others.
         Algorithm(name="fedavg", sampling=None),
         # Section 3: the noise of LocalGroupDP for subjects of one item. Proposition 1.
         Algorithm(name="local-item-dp", sampling=PoissonExamples, for_one_item=True),

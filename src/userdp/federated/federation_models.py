@@ -47,7 +47,7 @@ def _(spec: LanguageModel) -> tuple[nn.Module, Loss]:
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """The trainable parameters as float32 arrays, by name: all that a federation exchanges."""
+    """The trainable parameters as float32 arrays, by name; a federation exchanges nothing else."""
     return {
         name: parameter.detach().to("cpu", torch.float32).numpy().copy()
         for name, parameter in trainable_parameters(model).items()

@@ -1,7 +1,7 @@
-"""`FederationPlan`: what every silo and the server agree on before anyone looks at data.
+"""`FederationPlan`: the constants on which all silos and the server agree before any look at data.
 
-It is a `Plan`, that of one round of one silo, and what a federation adds to it: which silos run
-when, how many of them may hold one subject, and the model. docs/federated.md proves the price.
+It holds the `Plan` of one round of one silo, and what a federation adds: which silos run in which
+round, how many of them may hold one subject, and the model. docs/federated.md proves the price.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from userdp.plans import Budget, Plan
 from userdp.plans.frozen_plan import Saved
 
 PLAN_FILE, STORE, RUN = "federation.json", "store", "run"
-"""What lies in a silo's folder; see docs/federated.md."""
+"""Names of files and folders in a silo's folder; see docs/federated.md."""
 
 _MOST_SILOS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the codec finds models as subclasses
 class ModelSpec:
-    """The model, so that every silo and the server build the same one.
+    """A description from which every silo and the server build the same model.
 
     `userdp.federated.federation_models.build_model` builds it.
 
     Args:
-        tokenizer_sha256: of the tokenizer.json that every silo's store is made with.
-        vocab_size: how many tokens that tokenizer knows.
-        seq_len: of every silo's store: the most tokens of an item.
+        tokenizer_sha256: of the tokenizer.json with which every silo's store is made.
+        vocab_size: number of that tokenizer's tokens.
+        seq_len: most tokens of an item, in every silo's store.
         seed: of the public initial weights.
     """
 
@@ -54,7 +54,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModel(ModelSpec):
-    """A causal language model, as ``userdp train`` has them.
+    """A causal language model of ``userdp train``.
 
     Args:
         model: "bundled", "new", or a folder of a Hugging Face model, the same in every silo.
@@ -73,11 +73,10 @@ class LanguageModel(ModelSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class FederationPlan(Saved):
-    """What a federation will do, fixed before any private look and the same in every silo.
+    """The steps of a federation, fixed before any private look and the same in every silo.
 
-    Guarantee: silos that run the steps of this plan, and no others, satisfy `guarantee()`. Each
-    silo enforces its own part: the rounds in which it runs are in the plan (`schedule`), so no
-    server can ask for more.
+    Guarantee: silos that run only the steps of this plan satisfy `guarantee()`. Each silo enforces
+    its own part: its rounds are in the plan (`schedule`), so that no server can ask for more.
 
     Args:
         algorithm: the name of the local algorithm (`userdp.federated.algorithms`).
@@ -144,7 +143,7 @@ class FederationPlan(Saved):
     def schedule(self, round_number: int) -> tuple[int, ...]:
         """The silos that run in a round (from 1), ascending: chosen by a public hash, not by data.
 
-        Every silo knows it, so that a server cannot have more silos of a subject run than the
+        Every silo knows the schedule, so that a server cannot run more silos of a subject than the
         accounting counts.
         """
         require_count("round_number", round_number, at_most=self.rounds)
@@ -164,7 +163,7 @@ class FederationPlan(Saved):
 
     @property
     def charged_steps(self) -> int:
-        """T Σ R_i over the s silos that run most: what a subject is charged.
+        """T Σ R_i over the s silos that run most: the steps that a subject is charged.
 
         At most T·R·min(m, s), since a round has m silos.
         """
@@ -173,11 +172,11 @@ class FederationPlan(Saved):
 
     @property
     def most_local_steps(self) -> int:
-        """T max R_i: what a subject of one item is charged, who is in one silo."""
+        """T max R_i: the steps that a subject of one item is charged, who is in one silo."""
         return self.local.steps * max(self.rounds_of_silos)
 
     def of_silo(self, silo: int) -> Unprotected | Plan:
-        """All steps of one silo: what its run ledger and its store's ledger are held against."""
+        """All steps of one silo, as its run's ledger and its store's ledger must have them."""
         return replace(self.local, steps=self.local.steps * self.rounds_of_silos[silo])
 
     def guarantee(self) -> Guarantee:

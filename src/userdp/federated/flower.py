@@ -2,8 +2,8 @@
 
 A silo answers with its noisy update, or with one of `REFUSALS`. Nothing else leaves it: no number
 of items, no loss, no time, no text of an error. A refusal depends on the plan, the ledger, the
-request and how the store was prepared: what an item holds refuses nothing. The server is trusted
-with nothing. What it holds is public: the plan, the weights, who replied.
+request and the preparation of the store, never on the content of an item. The server is trusted
+with nothing. All it holds is public: the plan, the weights, who replied.
 
 `userdp.federated.simulation` runs the same silos and rounds on one machine, without Flower.
 """
@@ -149,7 +149,7 @@ def serve(grid: Grid, folder: Path, *, round_timeout: float, wait_timeout: float
 
 
 class Members:
-    """Which node is which silo; silos may leave, and come back under another number.
+    """The nodes of all silos, which may leave, and come back under another number.
 
     Args:
         grid: of Flower.
@@ -181,7 +181,7 @@ class Members:
             )
 
     def ask(self, number: int, silos: tuple[int, ...], weights: Weights) -> Answers:
-        """The updates of a round; who fails, refuses or is late is not among them."""
+        """The updates of a round, without silos that fail, refuse or are late; and the refusals."""
         self._greet()
         present = set(self._grid.get_node_ids())
         silo_of = {self._nodes[silo]: silo for silo in silos if self._nodes.get(silo) in present}
@@ -195,7 +195,7 @@ class Members:
         return updates, refusals
 
     def _greet(self) -> dict[str, str]:
-        """Ask new nodes which silo they are; why some refuse, by silo."""
+        """Ask new nodes which silo they are; the reasons of those that refuse, by silo."""
         refusals = {}
         new = sorted(set(self._grid.get_node_ids()) - set(self._nodes.values()))
         timeout = min(60.0, self._timeout)
@@ -210,9 +210,9 @@ class Members:
     def _answers(
         self, kind: str, nodes: list[int], content: dict[str, Any], timeout: float
     ) -> Iterator[tuple[int, Any]]:
-        """What each node answered in time.
+        """The answers that came in time, each with its node.
 
-        Flower answers for a node that died with an error that does not say which node it was.
+        For a node that died Flower answers with an error that does not name the node.
         """
         messages = [
             Message(RecordDict(content), dst_node_id=node, message_type=kind, ttl=timeout)

@@ -22,7 +22,7 @@ from userdp.ledger.run_folder import read_lines
 
 Weights = dict[str, NDArray[np.float32]]
 Answers = tuple[Mapping[int, Weights], Mapping[str, str]]
-"""The updates that came back, by silo; and why others did not, in words that anybody may read."""
+"""The updates by silo; and the refusals of other silos, in words that anybody may read."""
 Ask = Callable[[int, tuple[int, ...], Weights], Answers]
 """``ask(round, silos, weights)``."""
 
@@ -30,7 +30,7 @@ MODEL_FILE, ROUNDS_FILE = "model.safetensors", "rounds.jsonl"
 
 
 def misfits(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """What is missing, of another shape, not float32 or not finite; empty for a right update."""
+    """Names that are missing, unknown, of another shape, not float32 or not finite."""
 
     def fits(name: str) -> bool:
         array = weights.get(name)
@@ -44,7 +44,7 @@ def misfits(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> list[str
 def aggregate(
     weights: Weights, updates: Mapping[int, Weights]
 ) -> tuple[Weights, tuple[int, ...], tuple[int, ...]]:
-    """Weights plus the plain mean of the updates; silos averaged; silos left out.
+    """Weights plus the plain mean of the updates; the averaged silos; the silos left out.
 
     The mean counts silos, never items. An update of another shape or with numbers that are not
     finite is left out.
@@ -72,10 +72,10 @@ def run_rounds(
     *,
     progress: Progress | None = None,
 ) -> Weights:
-    """All rounds that are not done yet; a round from which nothing comes back changes nothing.
+    """Run all rounds that are not done yet; a round without any update changes nothing.
 
-    After each round its weights are kept in ``folder``, and what it did: public, for who replied is
-    known to the server anyway. So a federation that was stopped goes on after its last round.
+    ``folder`` keeps the weights after each round and a public line on it (the server knows anyway
+    who replied), so that a federation that was stopped goes on after its last round.
 
     Args:
         folder: of the federation.
@@ -101,12 +101,12 @@ def run_rounds(
 
 
 def save_weights(path: Path, weights: Weights, *, rounds: int) -> None:
-    """Write weights and how many rounds they have seen, whole or not at all."""
+    """Write weights and their number of rounds, whole or not at all."""
     write_file(path, save(weights, metadata={"rounds": str(rounds)}))
 
 
 def load_weights(path: Path) -> tuple[Weights, int]:
-    """(weights, rounds); `UseError` where the file is not one."""
+    """(weights, rounds) of a file of `save_weights`; `UseError` where it is none."""
     try:
         with safe_open(path, "numpy") as file:
             rounds = int(file.metadata()["rounds"])
@@ -116,5 +116,5 @@ def load_weights(path: Path) -> tuple[Weights, int]:
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """What a server's rounds did, oldest first."""
+    """The lines of a server's rounds, oldest first."""
     return read_lines(folder / ROUNDS_FILE)

@@ -2,9 +2,9 @@ r"""A silo: a user store, a run over it, and the rounds in which that run goes o
 
 .. math:: θ \leftarrow θ - \frac{η}{D} \Big( \sum_a g_a + N(0, σ² C² I) \Big)
 
-T times a round, with the units a, their clip and the public denominator D of the plan. What is
-sent is θ after T steps less what the server sent: post-processing of the noisy sums, and nothing
-else.
+T times a round, with the units a, their clip and the public denominator D of the plan. The silo
+sends θ after T steps minus the θ that the server sent: post-processing of the noisy sums, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ BEGUN_FILE, RELEASED_FILE = "begun.json", "released.safetensors"
 
 
 def silo_folder(federation: Path, index: int) -> Path:
-    """Where silo ``index`` keeps its things; a deployment moves the folder to the silo."""
+    """The folder of silo ``index``; a deployment moves it to the silo's machine."""
     return federation / f"silo-{index:02d}"
 
 
 def read_silo(folder: Path, index: int) -> FederationPlan:
-    """The plan that the operator of the silo in ``folder`` agreed to; writes nothing.
+    """The plan to which the operator of the silo in ``folder`` agreed.
 
-    Another process may be in the middle of a round.
+    Nothing is written: another process may be in the middle of a round.
 
     Raises:
         UseError: the silo is not in the plan, its store is made for another model, or its run is
-            of another federation. None of it depends on what an item holds, so that the others may
-            see the refusal.
+            of another federation. No item's content decides it, so that others may see the refusal.
     """
     plan = FederationPlan.load(folder / PLAN_FILE)
     if not 0 <= index < plan.silos:
@@ -78,17 +77,18 @@ class Silo:
     Guarantee: the steps of `run_round` are those of a private run (`userdp.training.private`): each
     is charged before it reads data, on a fresh cohort and with fresh noise, and the whole of this
     silo's plan is reserved in its store's ledger before the first. A round's result is a function
-    of the weights it was given and of T noisy sums. A round that was released before is answered
-    with the same update; one that was interrupted is refused, and stays charged.
+    of the given weights and of T noisy sums. A round that was released before is answered with the
+    same update. A round that was interrupted is refused, and stays charged.
 
-    The items of a subject over the cap never train: which stay is decided by the subject's own
-    hash (`userdp.data.selection`), never by who else is there.
+    A subject's items over the cap never train. The subject's own hash decides which items stay
+    (`userdp.data.selection`), never the presence of others.
 
     Args:
         folder: holds `PLAN_FILE`, the `STORE`, the `RUN`, and the last update.
         index: this silo's number, from 0.
-        model: and ``loss``: built from the plan by default; silos of one process may share them,
+        model: built from the plan by default, as is the loss; silos of one process may share both,
             since every round begins with the server's weights.
+        loss: see ``model``.
         unsafe_seed: FOR TESTS ONLY: known draws and noise void every claim.
 
     Raises:
@@ -106,7 +106,7 @@ class Silo:
     ) -> None:
         self.plan = read_silo(folder, index)
         self.folder, self.index = folder, index
-        sweep(folder)  # what a kill left of the update of a round
+        sweep(folder)  # the half-written update of a round that was killed
         self.store = UserStore.open(folder / STORE)
         if model is None or loss is None:
             model, loss = build_model(self.plan.model)
@@ -127,7 +127,7 @@ class Silo:
         return begun.exists() and number <= read_json(begun, what="the last round")["round"]
 
     def _last(self) -> tuple[Weights, int] | None:
-        """The last update, and of which round it was."""
+        """The last update and its round."""
         released = self.folder / RELEASED_FILE
         return load_weights(released) if released.exists() else None
 
@@ -170,7 +170,7 @@ class Silo:
     def _open(self, number: int) -> PrivateRun | PlainRun:
         """Begin the silo's run, or go on with it."""
         steps, spec = self.plan.of_silo(self.index), self.plan.model
-        base = Lineage()  # what the first round's weights descend from; a new model's from nobody
+        base = Lineage()  # of the first round's weights; a new model descends from nobody
         if isinstance(spec, LanguageModel):
             base = lineage_of_model(self.store, name=spec.model)
         facts = {"federation": self.plan.digest, "silo": self.index}
@@ -183,10 +183,10 @@ class Silo:
             loss=self._loss,
             resume=RunFolder(self.folder / RUN).resume.exists(),
             options=PrivateOptions(
-                # A server may choose weights at which a batch rounds everybody's gradient by who is
-                # in it. Nor may whom the silo drew decide what is asked of the model.
+                # A server may choose weights at which a batch rounds each gradient by who else is
+                # in the batch; and the drawn items must not decide what is asked of the model.
                 engine="reference",
-                allow_large_delta=True,  # judged for all silos together, with the plan
+                allow_large_delta=True,  # the plan's δ was judged for all silos together
                 unsafe_seeds=UnsafeSeeds(draws=self._unsafe_seed, noise=self._unsafe_seed),
             ),
             facts=facts,

@@ -1,4 +1,4 @@
-"""A whole federation on one machine: its folders, its rounds, its claim, and how well it does."""
+"""A whole federation on one machine: its folders, its rounds, its claim, and its loss."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def claim_of(folder: Path) -> Claim:
 
 
 def measure(folder: Path, plan: FederationPlan, *, device: str = AUTO) -> dict[str, float]:
-    """How the federation's model does on all silos' held-out items. Exact, so operator-only.
+    """The loss of the federation's model on all silos' held-out items. Exact, so operator-only.
 
     Args:
         folder: of the federation.
@@ -125,7 +125,7 @@ def measure(folder: Path, plan: FederationPlan, *, device: str = AUTO) -> dict[s
         device: see `userdp.training.devices`.
 
     Returns:
-        The mean ``loss``; ``held_out_items``; and of all items, how many the cap leaves out.
+        The mean ``loss``; ``held_out_items``; and how many items the cap leaves out.
     """
     model, loss = build_model(plan.model)
     model = model.to(choose_device(device))

@@ -1,7 +1,7 @@
-"""How a data set becomes the stores of silos.
+"""How a data set is spread over silos, each with a store.
 
-Each silo's store is prepared like any other (`userdp.data.pipeline`). Where a record goes is drawn
-from coins of its own user, so that nobody's presence moves anybody else's records.
+Each silo's store is prepared like any other (`userdp.data.pipeline`). Coins of a record's own user
+decide its silo, so that nobody's presence moves anybody else's records.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def places(
     user's, and public constants. At most ``most`` silos hold anything of the user.
 
     Args:
-        user: the id.
-        records: how many the user has.
+        user: the user's id.
+        records: number of the user's records.
         silos: n.
         most: s, at most n.
         seed: public.

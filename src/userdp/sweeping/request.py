@@ -1,4 +1,4 @@
-"""What a tuning was asked for: its candidates, how the best is chosen, and what that may cost."""
+"""The request of a tuning: its candidates, how the best is chosen, and what that may cost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Candidate:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a tuning may vary."""
+        """The values that a tuning may vary."""
         return {
             "algorithm": self.plan.algorithm,
             "l2_clip_norm": self.plan.clip.l2_norm,
@@ -68,13 +68,13 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRequest:
-    """A tuning, fixed before the first run; kept in its folder, and what a resumed one must equal.
+    """A tuning, fixed before its first run. Its folder keeps it, and resuming takes no other.
 
     Args:
         candidates: the grid, in order; plans have their final noise.
-        split: whose loss is the score.
-        loss_bound: in nats per token; larger losses count as so much in a DP score.
-        tuning: what the winner claims; None where its choice is not private.
+        split: the score is the loss on this split.
+        loss_bound: in nats per token; a DP score counts larger losses as this much.
+        tuning: prices the winner; None where its choice is not private.
     """
 
     candidates: tuple[Candidate, ...]
@@ -104,7 +104,7 @@ class SweepRequest:
         origins = {k: v for one in self.candidates for k, v in one.plan.origins.items()}
         if not origins:
             return chosen
-        # What no claim covers stands first: reports look there.
+        # Looks that no claim covers stand first: reports search the beginning.
         basis = in_words(origins)
         return f"{basis}; {chosen}" if uncovered(origins) else f"{chosen}; {basis}"
 
@@ -116,7 +116,7 @@ def grid(
     l2_clip_norms: Sequence[float] = (),
     axes: Mapping[str, Sequence[Any]] | None = None,
 ) -> tuple[Candidate, ...]:
-    """All combinations; an axis without values keeps what the plan or ``base`` says.
+    """All combinations; an axis without values keeps the value of the plan or of ``base``.
 
     Args:
         plans: the methods, such as one of ULS and one of ELS; see `userdp.make_private`.
@@ -156,10 +156,10 @@ def build_request(
     """Split the budget and calibrate every plan, before anything private is read.
 
     Args:
-        store: whose people are trained on, and scored.
+        store: the store that is trained on, and scored on.
         mode: how the best is chosen.
         candidates: the grid.
-        split: whose loss is the score.
+        split: the score is the loss on this split.
         epsilon: of everything that the winner's release costs; the least of the plans' by default.
         score_epsilon: of each score.
         loss_bound: public; by default the loss of guessing all tokens of the vocabulary alike.
@@ -179,7 +179,7 @@ def build_request(
         require_covered(store, candidate.plan)
         if candidate.config.selection.scored:
             raise UseError("a tuning scores no examples: no selection by perplexity")
-    load_model(candidates[0].config, store)  # one that does not fit must cost nothing
+    load_model(candidates[0].config, store)  # a model that does not fit must cost nothing
     if mode is not TuningMode.PRIVATE_SELECTION and repetitions is not None:
         raise UseError(
             f"--tuning {mode} tries the whole grid: a random number of candidates says nothing",

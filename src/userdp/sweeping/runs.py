@@ -1,8 +1,8 @@
-"""Many runs, of which one is chosen: begun, resumed, scored, and what the winner claims.
+"""The trials of a tuning: begun, resumed and scored; and the winner, with its claim.
 
-Each trial is a run with a ledger of its own. A trial that crashed goes on where it was, with its
-own settings: one drawn in its place would be another candidate that nobody priced. Trials are
-trained one after another; several processes may work on one folder, each on a trial of its own.
+Each trial is a run with a ledger of its own. A trial that crashed goes on with its own settings: a
+candidate drawn in its place would be one that nobody priced. Trials are trained one after another.
+Several processes may work on one folder, each on a trial of its own.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ _POLL = 0.5  # seconds between looks at trials that another process trains
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuned:
-    """What came of a tuning.
+    """The result of a tuning.
 
     Args:
-        request: as it was kept.
-        store: whose people were charged.
+        request: the request that its folder keeps.
+        store: the store that was charged.
         winner: the folder that may be handed on; None where a private selection drew no candidate.
-        score: the winner's.
-        settings: the winner's.
-        trials: settings and score of each, best first; empty for a private selection, of which
-            nothing but the winner may be told.
+        score: of the winner.
+        settings: of the winner.
+        trials: settings and score of each trial, best first; empty for a private selection, which
+            may tell nothing but its winner.
     """
 
     request: SweepRequest
@@ -90,7 +90,7 @@ class Tuned:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The winner's claim, recomputed from its ledger, and what else may be told to whom."""
+        """The winner's claim, recomputed from its ledger, and the rest as plain values."""
         request, score = self.request, self.score
         return {
             "tuning": str(request.mode),
@@ -127,18 +127,18 @@ def run_sweep(
     winner's run, and its ledger says that the choice was not private.
 
     Args:
-        store: trained on, scored on, charged.
+        store: trials train on it and are scored on it; its ledger is charged.
         out: the tuning's folder; new, unless ``resume``.
-        request: what to do; may be left out to go on with what ``out`` keeps.
-        resume: go on with an interrupted tuning, or beside another process that is at it: finished
-            trials and scores are kept.
+        request: the candidates and their prices; None goes on with the request that ``out`` keeps.
+        resume: go on with an interrupted tuning, or beside another process that works on it:
+            finished trials and scores are kept.
         device: of the trials and their scores; see `userdp.training.devices`.
-        progress: is told how far the trial is that trains; operator-only.
+        progress: is told how far the present trial is; operator-only.
 
     Raises:
-        UseError: ``out`` is not new, or what is asked for is not what it keeps.
-        Interrupted: by Ctrl-C or SIGTERM; the trial that was running has finished the step that it
-            had charged, and ``resume`` goes on with it.
+        UseError: ``out`` is not new, or keeps another request.
+        Interrupted: by Ctrl-C or SIGTERM; the running trial has finished the step that it had
+            charged, and ``resume`` goes on with it.
     """
     choose_device(device)
     folder, digest = SweepFolder(out), store.meta.content_sha256
@@ -164,12 +164,12 @@ class Trial:
 
 
 class _BusyError(FailureError):
-    """Another process is at it."""
+    """Another process holds the lock."""
 
 
 @dataclass(kw_only=True)
 class _Sweep:
-    """A tuning on which this process works; its trials by number, from 1."""
+    """A tuning in the hands of this process; its trials by number, from 1."""
 
     store: UserStore
     folder: SweepFolder
@@ -179,7 +179,7 @@ class _Sweep:
     trials: dict[int, Trial] = field(default_factory=dict)
 
     def run(self) -> Tuned:
-        """Everything that is not done yet, in order."""
+        """Finish all trials that no other process works on, wait for the others, and choose."""
         self.trials = dict(enumerate(self._planned(), start=1))
         while waiting := self.trials.keys() - self.folder.scores():
             if not sum(self._finish(number) for number in sorted(waiting)):
@@ -223,7 +223,7 @@ class _Sweep:
 
     @contextmanager
     def _alone(self, what: str) -> Iterator[bool]:
-        """Whether no other process is at it; if so, none will be while the block runs."""
+        """Whether this process holds the lock of ``what`` for the block, and no other does."""
         try:
             with exclusive(self.folder.path / f".{what}.lock", refusal=_BusyError("held")):
                 yield True
@@ -231,13 +231,13 @@ class _Sweep:
             yield False
 
     def _finish(self, number: int) -> bool:
-        """Train a trial and score it; whether this process did."""
+        """Train a trial and score it; False where another process does, or did."""
         run, candidate = self.folder.run(number), self.trials[number].candidate
         with self._alone(f"trial-{number:03d}") as alone:
             if not alone or number in self.folder.scores():
                 return False
             self.shown.stage(f"trial {number} of {len(self.trials)}", None)
-            # Closed in every mode: a trial is chosen from, and only the winner is copied out.
+            # For the operator in every mode: only the winner is copied out.
             files.operator_folder(run.path)
             if run.finished:  # a kill may have come before the store was told
                 settle_finished(run, StoreLedger(self.store.path))
@@ -269,17 +269,17 @@ class _Sweep:
         if isinstance(request.tuning, PrivateSelection):
             score = selection_score(losses, **price)
             drawn = lines.Score(run_id=run.run_id, value=score.value)
-            # Of a trial that was scored before, the first score: nobody would pay for a second.
+            # The first score of a trial that was scored before: nobody would pay for a second.
             return replace(score, value=StoreLedger(store.path).append(drawn).scores[run.run_id])
         subject = f"loss on {request.split}, sweep {self.begun.sweep_id} trial {number:03d}"
         lineage = run_lineage(RunRecord.read(run.path))
-        # Every trial has a score, so that none was chosen for it.
+        # Every trial is scored, so that being scored is no choice.
         kept = (one for one in lineage.conditions if one.kind is not ConditionKind.CHOSEN)
         of = replace(lineage, conditions=tuple(kept))
         return released_score(store, losses, subject=subject, of=of, **price)
 
     def _choose(self) -> Tuned:
-        """The best score, the first of equal ones, and the winner's folder."""
+        """Release the trial with the best score, the first of equal ones."""
         request, store = self.begun.request, self.store.path
         if not self.trials:
             return Tuned(request=request, store=store)
@@ -307,7 +307,7 @@ class _Sweep:
         )
 
     def _row(self, number: int, score: Score, winner: Score) -> dict[str, Any]:
-        """What the operator is told of a trial."""
+        """A trial in the operator's table."""
         less, error = (None, None) if score is winner else behind(score, winner)
         return {
             "trial": number,
@@ -321,11 +321,11 @@ class _Sweep:
         }
 
     def _inherited(self, winner: int) -> Lineage:
-        """What the winner descends from besides its own run and the price of choosing it.
+        """The winner's ancestors besides its own run and the price of choosing it.
 
-        The whole grid was fixed when the tuning began, and descends from what came before that.
-        Besides, what each trial began from, as it was known then; and what no candidate's price
-        holds: further charges of trials, and trials that were begun and thrown away.
+        They are everything that the store had released before the grid was fixed, when the tuning
+        began; the base of each trial, as it was known then; and all charges that no candidate's
+        price holds: further charges of trials, and trials that were begun and thrown away.
         """
         request, history = self.begun.request, StoreLedger(self.store.path).history()
         begun, tuning = history.tunings[self.begun.sweep_id]

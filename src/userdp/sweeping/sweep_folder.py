@@ -1,4 +1,4 @@
-"""A tuning's folder: what was asked for, which trials run, their scores, and the winner.
+"""A tuning's folder: the request, the trials, their scores, and the winner.
 
 ::
 
@@ -37,7 +37,7 @@ _NO_TIME = 315_532_800
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Begun:
-    """What tuning.json holds: the request, and what a resumed tuning must share with it."""
+    """The content of tuning.json: the request, its id, and the content hash of its store."""
 
     schema: ClassVar[str] = "userdp.sweep/2"
 
@@ -47,7 +47,7 @@ class Begun:
 
 
 class SweepFolder:
-    """The places in a tuning's folder, and what is kept there."""
+    """The places in a tuning's folder, and the files that are kept there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,9 +1,9 @@
 """The score of a trial, and how far each trial is behind the winner.
 
-A score says how little a trial loses on people it was not trained on; higher is better. Exact
-scores are compared in pairs: the difference of each user's two losses, whose mean has a far smaller
-standard error than the losses themselves, since what makes one user's text harder than another's
-cancels. Scores under DP are compared by their noise only: the people are the same ones.
+A score is the negative of a trial's loss on people that it did not train on: higher is better.
+Exact scores are compared user by user. The mean of the differences of each user's two losses has a
+far smaller standard error than the losses themselves, since the difficulty of a user's text
+cancels. Scores under DP are compared by their noise only, since the people are the same.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ CERTAIN = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """What a trial is chosen by.
+    """The number by which trials are compared.
 
     Args:
         value: higher is better; None for a trial that cannot win.
-        loss: per user, in nats per token, where the score tells it.
+        loss: the mean over users in nats per token, where the score tells it.
         note: why there is no value.
-        error: the standard error of ``loss`` (for other people where it is exact, of its noise
-            under DP), or, without a loss, that of ``value``.
-        losses: each user's, exact and operator-only; none under DP.
+        error: the standard error of ``loss``, or of ``value`` where there is no loss. Under DP it
+            is that of the noise; of an exact loss it is that for other people.
+        losses: the exact loss of each user, operator-only; empty under DP.
     """
 
     value: float | None
@@ -46,7 +46,7 @@ class Score:
 
 
 def exact_score(losses: NDArray[np.float64]) -> Score:
-    """The exact mean over users of each one's loss: operator-only."""
+    """The exact mean of the users' losses: operator-only."""
     loss = float(np.mean(losses)) if len(losses) else math.nan
     if not math.isfinite(loss):
         return Score(value=None, note="its loss is not finite")
@@ -63,11 +63,11 @@ def released_score(
     subject: str,
     of: Lineage,
 ) -> Score:
-    """The DP mean over users of each one's loss, charged in the store's ledger before it is drawn.
+    """The DP mean of the users' losses, charged in the store's ledger before it is drawn.
 
-    Guarantee: (``epsilon``, 0)-DP per user, add-or-remove. ``subject`` names this score in the
-    ledger, once: a score that a crash took away after it was charged is not drawn again, since
-    nobody would pay for the second. ``of`` is what the model of the losses descends from.
+    Guarantee: (``epsilon``, 0)-DP per user, add-or-remove. The ledger has one score named
+    ``subject``: if a crash takes a charged score away, it is not drawn again, since nobody would
+    pay for the second. ``of`` is the lineage of the model.
     """
     charged = StoreLedger(store.path).charges()
     asked = (charge.statistic.name for charge in charged if charge.statistic is not None)
@@ -80,14 +80,13 @@ def released_score(
 
 
 def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float) -> Score:
-    """A noisy sum over users of half the bound less each one's loss, in nats per token.
+    """A noisy sum over users of half the bound minus the user's loss, in nats per token.
 
     A loss that is not finite counts as ``bound``. The error is that of the noise, a public
     constant.
 
-    Guarantee: (``epsilon``, 0)-DP per user, add-or-remove, by discrete Laplace noise. It is part of
-    the base mechanism of a private selection, which pays for it: nothing is charged here, and it
-    must not be shown outside of the winner.
+    Guarantee: (``epsilon``, 0)-DP per user, add-or-remove, by discrete Laplace noise. The price of
+    a private selection holds it: nothing is charged here, and only the winner's may be shown.
 
     Source: Dwork and Roth 2014, Section 3.3.
     """
