@@ -73,13 +73,6 @@ def test_tables_become_frames(store, run, tmp_path):
     assert isinstance(texts.to_pandas(), pd.DataFrame)
 
 
-def test_a_release_is_charged(store, run):
-    before = userdp.claim(store).guarantee.epsilon
-    released = userdp.evaluate(run, store=store, epsilon=0.25, base=False)
-    assert not released.operator_only
-    assert userdp.claim(store).guarantee.epsilon == pytest.approx(before + 0.25)
-
-
 def test_a_plan_is_trained_as_it_is_proposed(tmp_path):
     store = toy_store(tmp_path / "store", cycles(32))
     asked = {"epsilon": 8, "budget": 32, "steps": 3, "population": 32, "most_noise": 1e9}

@@ -195,27 +195,6 @@ def flint() -> None:
     pytest.importorskip("flint", reason="the extra `proof` is not installed")
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("flint")
-def test_the_claim_is_proven_beside_the_epsilon(said, userdp) -> None:
-    result = said(*PROVED, "--delta", 1e-6)
-    proof = result["proof"]
-    assert proof["proven"]
-    assert proof["epsilon"] == result["epsilon"]
-    assert proof["delta_lower"] <= proof["delta_upper"] <= 1e-6
-    assert proof["epsilon_lower_bound"]["proven"]
-    assert proof["bits"] >= 128
-    assert "not that it dominates" in userdp("account", *PROVED, "--delta", 1e-6)[1]
-
-
-@pytest.mark.usefixtures("flint")
-def test_a_given_epsilon_is_enclosed_too(said) -> None:
-    result = said(*PROVED, "--epsilon", 1)
-    assert result["proof"]["remove"][0] <= 0.2075268521031497 <= result["proof"]["remove"][1]
-    assert result["delta_lower_bound"] <= 0.2075268521031497 <= result["delta"]
-    assert said(*PROVED, "--epsilon", 1, "--delta", 0.1) is None
-
-
 @pytest.mark.usefixtures("flint")
 def test_a_contradicted_accountant_ends_in_a_loud_error(userdp, monkeypatch) -> None:
     too_small = Bracket(lower=7.9, upper=8.0, accountant="contour")

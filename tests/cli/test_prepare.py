@@ -1,7 +1,6 @@
 """``userdp prepare``, ``store stats``: what they tell, and nothing half-written.
 
-The lines that prepare each data set are the documented ones, on fixtures in its own format. Input
-that cannot be used is in mistakes.toml.
+Input that cannot be used is in mistakes.toml.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import pytest
 
 import userdp as library
 from tests.data.corpora import corpus, write_jsonl
-from tests.data.sources.fixtures import write_stackoverflow
 from tests.speed import fast_then_slow
 from userdp.data.user_store import UserStore
 
@@ -91,43 +89,6 @@ def test_a_full_disk_is_a_failure_that_leaves_the_old_store(tmp_path, userdp, si
     assert "Traceback" not in done.stderr
     assert sorted(tmp_path.rglob("*")) == before
     assert UserStore.open(out).meta.store_id == identity
-
-
-def stack_overflow(folder):
-    rows = [
-        (split, f"{user}", f"question {n} of {user}".encode())
-        for user in range(9)
-        for split in ("train", "test")
-        for n in range(3)
-    ]
-    return [write_stackoverflow(folder / "stackoverflow.sqlite", rows), "--held-out-users", "0"]
-
-
-def ccnews(folder):
-    pytest.importorskip("tldextract", reason="the extra web is not installed")
-    rows = [
-        {"url": f"https://www.site{n % 3}.co.uk/{n}", "text": f"article {n}"} for n in range(60)
-    ] + [{"url": "https://only.one.org/", "text": "alone"}]
-    write_jsonl(folder / "cc_news.jsonl", rows)
-    return [folder / "cc_news.jsonl", "--source", "ccnews", "--held-out-users", "0"]
-
-
-@pytest.mark.parametrize(
-    "data_set",
-    [stack_overflow, ccnews],
-    ids=lambda one: one.__name__,
-)
-def test_the_documented_command_line_makes_a_store(tmp_path, userdp, data_set):
-    status, out, _ = userdp("prepare", *data_set(tmp_path), "--out", tmp_path / "store", "--json")
-    meta = json.loads(out)
-    sizes = {name: one["examples"] for name, one in meta["totals"]["splits"].items()}
-    assert status == 0
-    assert sizes["train"] > 0
-    if data_set is stack_overflow:
-        assert sizes["held-out-examples"] == sizes["train"] == 27
-    if data_set is ccnews:
-        assert sizes["held-out-examples"] == 3 * 2
-        assert meta["drops"] == {"only record of its user": 1}
 
 
 def test_a_chat_template_is_used_or_its_absence_is_said_before_anything_is_written(

@@ -10,9 +10,8 @@ import pytest
 from tests.claims.lives import PLAN, Teller, begin, copied
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
-from userdp.claims import Condition, Lineage
+from userdp.claims import Lineage
 from userdp.claims import verify as verifying
-from userdp.claims.parts import ConditionKind
 from userdp.claims.subject import describe
 from userdp.data.user_store import UserStore
 
@@ -95,19 +94,6 @@ def test_each_change_of_a_run_is_named(place, what) -> None:
     change, named = CHANGES[what]
     change(place / "run")
     assert [one for one in verified(place / "run", 1)["problems"] if named in one]
-
-
-def test_a_models_folder_is_held_against_what_it_says(place) -> None:
-    """The same without a ledger: weights, and both descriptions."""
-    model = copied(place / "run" / "model", place / "model")
-    shutil.copyfile(place / "other" / "model" / "userdp.json", model / "userdp.json")
-    # Other weights, and another story than in the metadata.
-    assert len(verified(model, 1)["problems"]) == 2
-    condition = Condition(kind=ConditionKind.BASE, told="somebody's")
-    describe(model, Lineage(conditions=(condition,)))
-    assert verified(model, 0)["claim"]["epsilon"] == "inf"
-    (model / "userdp.json").write_text("{}")
-    verified(model, 1)
 
 
 def test_a_store_whose_ledger_was_edited_is_named(place) -> None:

@@ -248,7 +248,7 @@ def arguments_of(name: str, line: Sequence[str], file: Path | None = None) -> di
     given, stray = parser_of(name).parse_known_args(line)
     if stray:
         raise _no_option(name, stray[0])
-    typed, filed = vars(given), {} if file is None else section_of(file, name)
+    typed, filed = vars(given), {} if file is None else section_in(file, name)
     if "settings" in typed and "settings" in filed:
         typed["settings"] = filed["settings"] + typed["settings"]
     words = [word.partition("=")[0] for word in line]
@@ -273,7 +273,7 @@ def _no_option(name: str, word: str, *, where: str = "") -> UseError:
     return UseError(f"{where}userdp {name} has no option {word}", hint=hint)
 
 
-def section_of(file: Path, name: str) -> dict[str, Any]:
+def section_in(file: Path, name: str) -> dict[str, Any]:
     """A command's section of a file, as a line would give it: words by the names of arguments."""
     hint = "it is a TOML file with a section for each command, as [train]"
     try:
