@@ -17,9 +17,7 @@ from tests.reporting.conftest import examples_plan, run_maker, users_plan
 from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, Bracket
 from userdp.accounting.accountants import epsilon_by
-from userdp.claims import claim
 from userdp.commands import account as module
-from userdp.commands.account import Priced
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan, StepRecord
 
@@ -28,7 +26,7 @@ USERS = ["--sampling", "users", "--sampling-probability", 1, *STEPS]
 EXAMPLES = ["--sampling", "examples", "--sampling-probability", 1, "--group-size", 2, *STEPS]
 BATCH = ["--sampling", "fixed-batch", "--group-size", 2, "--population", 2, *STEPS]
 BATCH += ["--set", "sampling.batch_size=2"]
-TOGGLES = (("--accountant", "rdp"), ("--curve",), ("--delta", 3e-6))
+TOGGLES = (("--accountant", "rdp"), ("--delta", 3e-6))
 VALUES = {  # each option of a mechanism with a value that no base has
     "--sampling": "users",
     "--sampling-probability": 0.5,
@@ -118,8 +116,8 @@ def test_no_option_is_ignored_beside_a_ledger(kind: str, places, said) -> None:
 )
 def test_no_option_is_ignored_beside_a_mechanism(base, said) -> None:
     whole, budget = (*base, "--noise-multiplier", 3), (*base, "--epsilon", 4)
-    # Of batches RDP knows no bound, and the curve is slow.
-    toggles = (("--accountant", "group-privacy"),) if base is BATCH else TOGGLES[:2]
+    # Of batches RDP knows no bound.
+    toggles = (("--accountant", "group-privacy"),) if base is BATCH else TOGGLES[:1]
     assert require_all_heard(said, whole, toggles) >= 2
     first, calibrated = said(*whole), said(*budget)
     assert first
@@ -157,34 +155,22 @@ def test_a_ledger_is_priced_by_the_accountant_that_is_named(places, said) -> Non
     assert own["accountant"] == "group-privacy"
 
 
-def test_the_curve_of_a_ledger_is_that_of_its_whole_plan(places, said, userdp) -> None:
-    points = said("--ledger", places["interrupted"], "--curve")["curve"]["points"]
-    mechanism = claim(places["interrupted"]).mechanism
-    assert mechanism is not None
-    assert mechanism.steps == users_plan().steps
-    middle = points[len(points) // 2]
-    assert middle["delta"] == mechanism.delta(middle["epsilon"]).upper
-    shown = userdp("account", "--ledger", places["interrupted"], "--curve")[1]
-    assert "largest true positive rate" in shown
-
-
 def test_what_cannot_be_answered_is_refused_with_a_way_out(places, said, userdp) -> None:
     for kind in ("two runs", "plain", "query"):
-        for toggle in TOGGLES[:2]:
+        for toggle in (TOGGLES[0], ("--proof",)):
             status, _, err = userdp("account", "--ledger", places[kind], *toggle)
             assert (status, "hint: leave them out" in err) == (2, True)
     whole = (*USERS, "--noise-multiplier", 3)
-    assert said(*whole, "--curve", "--accountant", "rdp") is None
     assert said(*whole[:-4], "--noise-multiplier", 3, "--epsilon", 1, "--accountant", "rdp") is None
 
 
 def test_broken_twin_an_account_that_forgets_an_option_is_caught(places, said, monkeypatch) -> None:
-    def deaf(priced: Priced) -> dict[str, Any]:
-        return {key: value for key, value in priced.values.items() if key != "curve"}
+    def deaf(accountant: Accountant, mechanism: Any, delta: float) -> Bracket:
+        return epsilon_by(Accountant.CONTOUR, mechanism, delta)
 
-    monkeypatch.setattr(Priced, "to_dict", deaf)
+    monkeypatch.setattr(module, "epsilon_by", deaf)
     with pytest.raises(AssertionError, match="is ignored"):
-        require_all_heard(said, ("--ledger", places["interrupted"]), (("--curve",),))
+        require_all_heard(said, [*USERS, "--noise-multiplier", 3], TOGGLES[:1])
 
 
 PROVED = ("--sampling-probability", 0.1, "--steps", 100, "--noise-multiplier", 1, "--proof")

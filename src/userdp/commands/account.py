@@ -52,7 +52,6 @@ def account(
     epsilon: float | None = None,
     population: int | None = None,
     accountant: AccountantName | None = None,
-    curve: bool = False,
     proof: bool = False,
     settings: Sequence[str] = (),
 ) -> Priced:
@@ -80,8 +79,6 @@ def account(
             and what delta is judged by.
         accountant: contour (certified, exact; the default), or a second opinion. With a ledger: of
             the steps that it charges, in place of the plan's own.
-        curve: also the whole delta(epsilon) curve, and the largest true positive rate that any
-            attack can have, by contour. With a ledger: where one mechanism is all of the claim.
         proof: also prove the epsilon by ball arithmetic (needs the extra ``proof``): it encloses
             delta there once more, and fails if the accountant is contradicted.
         settings: a further constant of the sampling, as sampling.batch_size=64.
@@ -92,16 +89,13 @@ def account(
     own = {"sampling_probability": sampling_probability, "group_size": group_size}
     constants = {name: one for name, one in own.items() if one is not None}
     constants |= read(settings, sections())["sampling"]
-    more = {"curve": curve, "proof": proof}
     of_mechanism = (sampling, population, epsilon, noise_multiplier, steps, *constants.values())
     refuse({
-        "--curve is computed by contour: leave --accountant out, or --curve": curve
-        and accountant not in (None, "contour"),
         "--ledger says it all: leave the options of a mechanism out": ledger is not None
         and any(one is not None for one in of_mechanism),
     })  # fmt: skip
     if ledger is not None:
-        return _of_ledger(Path(ledger), delta, accountant, **more)
+        return _of_ledger(Path(ledger), delta, accountant, proof=proof)
     law = _sampling({"kind": sampling or "users", **constants}, population)
     require_said({"steps": steps}, why="epsilon depends on it")
     noise = Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier)
@@ -114,14 +108,16 @@ def account(
     })  # fmt: skip
     if delta is None:
         assert epsilon is not None
-        told = _answer(mechanism, mechanism.delta(epsilon), of="delta", at=epsilon, **more)
+        told = _answer(mechanism, mechanism.delta(epsilon), of="delta", at=epsilon, proof=proof)
         return Priced(values=_facts(law, mechanism) | told)
     _warn_of_delta(law, population, delta)
     chosen, goal = Accountant(accountant or "contour"), dict[str, float]()
     if epsilon is not None:
         goal = {"target_epsilon": epsilon}
         mechanism = calibrate(mechanism, **goal, target_delta=delta, accountant=chosen)
-    told = _answer(mechanism, epsilon_by(chosen, mechanism, delta), of="epsilon", at=delta, **more)
+    told = _answer(
+        mechanism, epsilon_by(chosen, mechanism, delta), of="epsilon", at=delta, proof=proof
+    )
     return Priced(values=_facts(law, mechanism) | goal | told)
 
 
@@ -163,40 +159,19 @@ def _facts(sampling: Sampling, mechanism: Any) -> dict[str, Any]:
     }
 
 
-def _answer(
-    mechanism: Any, bracket: Bracket, *, of: str, at: float, curve: bool, proof: bool
-) -> dict[str, Any]:
-    """What an accountant says, with the whole curve and a proof where they are asked for.
+def _answer(mechanism: Any, bracket: Bracket, *, of: str, at: float, proof: bool) -> dict[str, Any]:
+    """What an accountant says, with a proof where one is asked for.
 
     Args:
         mechanism: that is priced.
         bracket: the answer.
         of: what it is an answer of: "epsilon", at a delta, or "delta", at an epsilon.
         at: that number.
-        curve: see `account`.
         proof: see `account`; it fails if the answer is contradicted.
     """
     given = "delta" if of == "epsilon" else "epsilon"
     told: dict[str, Any] = {of: bracket.upper, f"{of}_lower_bound": bracket.lower, given: at}
     told |= {"accountant": bracket.accountant} | ({"note": bracket.note} if bracket.note else {})
-    if curve:
-        from userdp.accounting.tradeoff import delta_curve
-
-        rates = [1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.5]
-        drawn = delta_curve(lambda epsilon: float(mechanism.delta(epsilon).upper))
-        told["curve"] = {
-            "points": [
-                {"epsilon": epsilon, "delta": delta}
-                for epsilon, delta in zip(drawn.epsilons, drawn.deltas, strict=True)
-            ],
-            "attacks": [
-                {
-                    "false_positive_rate": rate,
-                    "largest_true_positive_rate": drawn.max_true_positive_rate(rate),
-                }
-                for rate in rates
-            ],
-        }
     if proof:
         from userdp.accounting.claims import prove_delta, prove_epsilon
 
@@ -210,13 +185,11 @@ def _warn_of_delta(law: Sampling, population: int | None, delta: float) -> None:
         warn(require_small_delta(delta, population, counted=counted, allow_large_delta=True))
 
 
-def _of_ledger(
-    path: Path, delta: float | None, accountant: str | None, *, curve: bool, proof: bool
-) -> Priced:
-    """The claim of a ledger; by another accountant, or with a curve or a proof, of one mechanism.
+def _of_ledger(path: Path, delta: float | None, accountant: str | None, *, proof: bool) -> Priced:
+    """The claim of a ledger; by another accountant, or with a proof, of one mechanism.
 
-    A sum over several charges, or the price of a choice, has no mechanism whose curve could be
-    drawn, or that another accountant could price.
+    A sum over several charges, or the price of a choice, has no mechanism that another accountant
+    could price.
     """
     from userdp.claims import claim
 
@@ -225,18 +198,17 @@ def _of_ledger(
     if delta is not None and guarantee.delta == 0:
         why = f"all that {path} charges has delta 0" if claimed.finite else claimed.headline
         raise UseError(f"--delta says nothing here: {why}", hint="leave --delta out")
-    if (accountant or curve or proof) and mechanism is None:
+    if (accountant or proof) and mechanism is None:
         why = "nothing" if math.isinf(guarantee.epsilon) else claimed.composition
         raise UseError(
-            f"--accountant, --curve and --proof ask of one mechanism, and the claim of {path} is "
-            f"of {why}",
+            f"--accountant and --proof ask of one mechanism, and the claim of {path} is of {why}",
             hint="leave them out, or name the ledger of a single private run",
         )
     own = Bracket(lower=0.0, upper=guarantee.epsilon, accountant=guarantee.accountant)
     bracket = own
     if accountant and mechanism is not None:
         bracket = epsilon_by(Accountant(accountant), mechanism, guarantee.delta)
-    told = _answer(mechanism, bracket, of="epsilon", at=guarantee.delta, curve=curve, proof=proof)
+    told = _answer(mechanism, bracket, of="epsilon", at=guarantee.delta, proof=proof)
     if (plan := claimed.plan) is not None:
         _warn_of_delta(plan.sampling, plan.population, guarantee.delta)
         if accountant:
